@@ -1,0 +1,80 @@
+"""Parameterised layers, with the logical axes of every array named where it is made.
+
+A name here is a row of the sharding table; nothing else in a network knows how it is split.
+Arrays keep the dtype they were loaded in; activations follow their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+Axes = tuple[str | None, ...]
+
+_kernel = nnx.initializers.lecun_normal()
+_embedding = nnx.initializers.normal(0.02)
+
+
+def linear(
+    in_features: int,
+    out_features: int,
+    axes: Axes,
+    *,
+    rngs: nnx.Rngs,
+    use_bias: bool = True,
+    param_dtype: DTypeLike = jnp.float32,
+) -> nnx.Linear:
+    """y = x W + b, kernel [in, out] with its two logical axes; the bias follows the second."""
+    return nnx.Linear(
+        in_features,
+        out_features,
+        use_bias=use_bias,
+        kernel_init=_kernel,
+        kernel_metadata={"axes": axes},
+        bias_metadata={"axes": axes[1:]},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+def conv(
+    in_features: int,
+    out_features: int,
+    kernel_size: Sequence[int],
+    *,
+    rngs: nnx.Rngs,
+    strides: int | Sequence[int] = 1,
+    padding: int | Sequence[tuple[int, int]] = 0,
+    param_dtype: DTypeLike = jnp.float32,
+) -> nnx.Conv:
+    """Channels-last convolution, kernel [*window, in, out]."""
+    window = (None,) * len(kernel_size)
+    return nnx.Conv(
+        in_features,
+        out_features,
+        kernel_size,
+        strides=strides,
+        padding=padding,
+        kernel_init=_kernel,
+        kernel_metadata={"axes": (*window, "conv_in", "conv_out")},
+        bias_metadata={"axes": ("conv_out",)},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+def embed(
+    count: int, features: int, axes: Axes, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
+) -> nnx.Embed:
+    """A table [count, features] looked up by id."""
+    return nnx.Embed(
+        count,
+        features,
+        embedding_init=_embedding,
+        embedding_metadata={"axes": axes},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )

@@ -1,0 +1,74 @@
+"""Normalisation with statistics in float32, and its adaptive forms."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.layers import linear
+
+
+def layer_norm(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, "*batch width"]:
+    """Zero mean, unit variance over the last axis, without scale or bias."""
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+    return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """x / rms(x) · scale over the last axis. Source: Zhang and Sennrich 2019, eq. 4."""
+
+    def __init__(
+        self,
+        features: int,
+        epsilon: float,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        ones = nnx.initializers.ones_init()(rngs.params(), (features,), param_dtype)
+        self.scale = nnx.Param(ones, axes=(None,))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        wide = x.astype(jnp.float32)
+        mean_square = jnp.square(wide).mean(axis=-1, keepdims=True)
+        normed = wide * jax.lax.rsqrt(mean_square + self.epsilon)
+        return normed.astype(x.dtype) * self.scale[...].astype(x.dtype)
+
+
+class Modulation(nnx.Module):
+    """`count` vectors of the network's width from the conditioning vector, for adaptive norms.
+
+    Source: Peebles and Xie 2022 (DiT), section 3.2, adaLN-Zero.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        count: int,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        self.linear = linear(
+            width, count * width, ("embed", "modulation"), rngs=rngs, param_dtype=param_dtype
+        )
+        self.count = count
+
+    def __call__(self, condition: Float[Array, "batch width"]) -> list[Float[Array, "batch 1 width"]]:
+        vectors = self.linear(jax.nn.silu(condition))[:, None, :]
+        return jnp.split(vectors, self.count, axis=-1)
+
+
+def modulate(
+    x: Float[Array, "batch tokens width"],
+    shift: Float[Array, "batch 1 width"],
+    scale: Float[Array, "batch 1 width"],
+) -> Float[Array, "batch tokens width"]:
+    """Adaptive layer norm: norm(x) · (1 + scale) + shift."""
+    return layer_norm(x, 1e-6) * (1 + scale) + shift

@@ -1,0 +1,42 @@
+"""Equal layers as one: parameters stacked on a leading axis, run by a scan.
+
+One layer is traced and compiled however deep the network, so a full-size model compiles in
+seconds. A stacked leaf has the path of the single layer's leaf and one more leading axis, named
+"layers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from flax import nnx
+
+Layer = TypeVar("Layer", bound=nnx.Module)
+Carry = TypeVar("Carry")
+
+
+def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Layer:
+    """`layers` of what `make` builds, each with its own random parameters, as one module."""
+    keys = jax.random.split(rngs.params(), layers)
+    stacked = nnx.vmap(lambda key: make(nnx.Rngs(key)))(keys)
+    for _, node in nnx.iter_graph(stacked):
+        if isinstance(node, nnx.Param):
+            node.set_metadata(axes=("layers", *node.axes))
+    return stacked
+
+
+def scan(
+    layers: nnx.Module, carry: Carry, apply: Callable[[Any, Carry], Carry]
+) -> tuple[Carry, Carry]:
+    """Runs the stacked layers in order: carry = apply(layer, carry).
+
+    Returns the last carry and, stacked on a leading axis, the carry that each layer was given.
+    """
+    graph, parameters = nnx.split(layers)
+
+    def one(carry: Carry, layer: Any) -> tuple[Carry, Carry]:
+        return apply(nnx.merge(graph, layer), carry), carry
+
+    return jax.lax.scan(one, carry, parameters)

@@ -1,0 +1,137 @@
+"""The protocol every family fulfils: what the engine asks of a model.
+
+A picture is one *row*. On the host, `prepare` turns a resolved request into NumPy inputs and a
+table of steps (per-row scalars, one entry a step). On the device, pure functions take the weights
+as their first argument, so that the engine decides what is compiled, batched and placed:
+
+    prepare (host) → encode (device) → step × n (device, rows batched) → decode (device)
+
+A row is a pytree without a batch axis; `step` gets rows stacked on a new leading axis. Everything
+that differs between neighbours (sigma, guidance, progress, solver history) is row data, so rows of
+any progress share one executable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.spec import ModelSpec
+
+PyTree = Any
+Fields = Mapping[str, Any]
+
+
+class RequestError(ValueError):
+    """A request that this model cannot serve. `field` names what is wrong with it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Step:
+    """One denoising step of one row, decided on the host before the first one runs."""
+
+    phase: str
+    """Which program runs it: rows of one bucket and phase are batched together."""
+    scalars: Mapping[str, np.float32]
+    """This row's sigma, next sigma, guidance and so on; the same names in all steps of a phase."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One picture, ready for the device."""
+
+    bucket: str
+    """Key of the row's compiled shape: rows with equal keys can be batched. (Inputs of `encode`
+    may still differ in kind: with or without a picture.)"""
+    inputs: Mapping[str, np.ndarray]
+    """Tokens, noise, input picture: all that `encode` reads."""
+    steps: tuple[Step, ...]
+    width: int
+    height: int
+    seed: int
+
+
+class Pipeline(Protocol):
+    """One loaded model. All device functions are pure and may be jitted by the caller."""
+
+    spec: ModelSpec
+    weights: PyTree
+    """Every parameter, as a pytree of arrays; first argument of every device function."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        """Tokenize, draw the noise, lay out the steps. NumPy only; may run in any thread.
+
+        Args:
+            fields: one picture's resolved request: every field of the spec's defaults for the
+                task, `prompt`, `seed`; `num_images` is 1 here (the pool makes one row a picture).
+            images: decoded request pictures by field name (`image`, …), as file bytes.
+
+        Raises:
+            RequestError: the request cannot be served; names the field.
+        """
+        ...
+
+    def encode(self, weights: PyTree, inputs: Mapping[str, jax.Array]) -> PyTree:
+        """Text encoders, picture encoder, first latents: inputs → one row (no batch axis)."""
+        ...
+
+    def step(
+        self, phase: str, weights: PyTree, rows: PyTree, scalars: Mapping[str, jax.Array]
+    ) -> PyTree:
+        """One denoising step of a batch: every leaf of rows and scalars has a leading row axis.
+
+        `rows["latents"]` holds the latents; the engine checks them for non-finite values.
+        """
+        ...
+
+    def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
+        """Latents → pixels, uint8 [height, width, 3]."""
+        ...
+
+    def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
+        """A small, cheap picture of an unfinished row, uint8 [h, w, 3]: no VAE."""
+        ...
+
+
+def stack_rows(rows: list[PyTree]) -> PyTree:
+    """Rows → one batch, each leaf with a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+
+
+def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
+    """The row after encoding and after each step, one picture alone, with no engine around it.
+
+    The plain reference loop: parity tests hold it against diffusers, engine tests hold the engine
+    against it.
+    """
+    row = jax.jit(pipeline.encode)(pipeline.weights, dict(prepared.inputs))
+    yield row
+    programs: dict[str, Callable[..., PyTree]] = {}
+    for step in prepared.steps:
+        if step.phase not in programs:
+            programs[step.phase] = jax.jit(
+                lambda w, r, s, phase=step.phase: jax.tree.map(
+                    lambda leaf: leaf[0], pipeline.step(phase, w, stack_rows([r]), s)
+                )
+            )
+        scalars = {name: np.asarray([value], np.float32) for name, value in step.scalars.items()}
+        row = programs[step.phase](pipeline.weights, row, scalars)
+        yield row
+
+
+def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> np.ndarray:
+    """One picture, start to end, without an engine: uint8 [height, width, 3]."""
+    row = None
+    for row in denoise(pipeline, pipeline.prepare(fields, images)):
+        pass
+    return np.asarray(jax.jit(pipeline.decode)(pipeline.weights, row))

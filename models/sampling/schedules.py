@@ -1,0 +1,137 @@
+"""Noise schedules: how a checkpoint's scheduler config and a request become a table of sigmas.
+
+Everything here runs on the host before the first step, in NumPy, with the reference's own order of
+operations and precision, since a sigma that is off by an ulp moves every later step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Sigmas = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class FlowMatchSchedule:
+    """`scheduler/scheduler_config.json` of a FlowMatchEulerDiscreteScheduler, with its defaults.
+
+    Source: Esser et al. 2024 (SD3), section 5.3.2 for the shift; diffusers
+    scheduling_flow_match_euler_discrete.py for the order of its parts.
+    """
+
+    num_train_timesteps: int = 1000
+    shift: float = 1.0
+    """Static shift; unused where the shift is dynamic."""
+    use_dynamic_shifting: bool = False
+    """Whether the shift grows with the picture's tokens."""
+    base_shift: float = 0.5
+    max_shift: float = 1.15
+    base_image_seq_len: int = 256
+    max_image_seq_len: int = 4096
+    shift_terminal: float | None = None
+    """Stretch the schedule so that its last sigma is this one."""
+    time_shift_type: str = "exponential"
+    use_karras_sigmas: bool = False
+    use_exponential_sigmas: bool = False
+    use_beta_sigmas: bool = False
+    invert_sigmas: bool = False
+    stochastic_sampling: bool = False
+
+    def __post_init__(self) -> None:
+        if self.time_shift_type not in _TIME_SHIFTS:
+            raise ValueError(
+                f"time_shift_type {self.time_shift_type!r} is none of {sorted(_TIME_SHIFTS)}"
+            )
+        for unserved in ("invert_sigmas", "stochastic_sampling"):
+            if getattr(self, unserved):
+                raise ValueError(f"{unserved} in scheduler_config.json is not served yet")
+        if sum(getattr(self, name) for name in _SPACINGS) > 1:
+            raise ValueError(f"only one of {sorted(_SPACINGS)} may be set")
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> FlowMatchSchedule:
+        """Raises: ValueError for another scheduler's config, or a value that is not served."""
+        kind = config.get("_class_name", "FlowMatchEulerDiscreteScheduler")
+        if kind != "FlowMatchEulerDiscreteScheduler":
+            raise ValueError(f"the scheduler {kind} is not served; FlowMatchEulerDiscrete is")
+        values = {key: value for key, value in config.items() if not key.startswith("_")}
+        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(f"scheduler_config.json has keys not served here: {unknown}")
+        return cls(**values)
+
+    def sigmas(
+        self, steps: int, image_tokens: int, custom: Sequence[float] | None = None
+    ) -> Sigmas:
+        """One sigma a step, falling from 1, and a last 0: [steps + 1].
+
+        Args:
+            image_tokens: packed latents of the picture; they decide a dynamic shift.
+            custom: sigmas to use instead of evenly spaced ones; they are shifted likewise.
+        """
+        even = np.linspace(1.0, 1 / steps, steps) if custom is None else np.asarray(custom)
+        shifted = self._shift(even.astype(np.float32), image_tokens)
+        if self.shift_terminal:
+            rest = 1 - shifted
+            shifted = 1 - rest / (rest[-1] / (1 - self.shift_terminal))
+        for name, space in _SPACINGS.items():
+            if getattr(self, name):
+                shifted = space(float(shifted[0]), float(shifted[-1]), len(shifted))
+        return np.append(shifted.astype(np.float32), np.float32(0))
+
+    def _shift(self, sigmas: Sigmas, image_tokens: int) -> Sigmas:
+        if not self.use_dynamic_shifting:
+            return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
+        slope = (self.max_shift - self.base_shift) / (
+            self.max_image_seq_len - self.base_image_seq_len
+        )
+        mu = image_tokens * slope + (self.base_shift - slope * self.base_image_seq_len)
+        weight = _TIME_SHIFTS[self.time_shift_type](mu)
+        return weight / (weight + (1 / sigmas - 1))
+
+
+_TIME_SHIFTS: Mapping[str, Callable[[float], float]] = {
+    "exponential": math.exp,
+    "linear": lambda mu: mu,
+}
+
+
+def _karras(first: float, last: float, count: int, rho: float = 7.0) -> NDArray[np.float64]:
+    """Source: Karras et al. 2022 (EDM), eq. 5."""
+    ramp = np.linspace(0, 1, count)
+    low, high = last ** (1 / rho), first ** (1 / rho)
+    return (high + ramp * (low - high)) ** rho
+
+
+def _exponential(first: float, last: float, count: int) -> NDArray[np.float64]:
+    """Evenly spaced logarithms."""
+    return np.exp(np.linspace(math.log(first), math.log(last), count))
+
+
+def _beta(first: float, last: float, count: int) -> NDArray[np.float64]:
+    """Quantiles of Beta(0.6, 0.6). Source: Lee et al. 2024, Beta Sampling is All You Need."""
+    from scipy.stats import beta  # a second to import, and few checkpoints ask for it
+
+    quantiles = beta.ppf(1 - np.linspace(0, 1, count), 0.6, 0.6)
+    return last + quantiles * (first - last)
+
+
+_SPACINGS: Mapping[str, Callable[[float, float, int], NDArray[np.float64]]] = {
+    "use_karras_sigmas": _karras,
+    "use_exponential_sigmas": _exponential,
+    "use_beta_sigmas": _beta,
+}
+
+
+def img2img_start(steps: int, strength: float) -> int:
+    """The first step that an image to image request runs: the earlier ones are skipped.
+
+    Source: Meng et al. 2022 (SDEdit), section 3; rounded as in diffusers' get_timesteps.
+    """
+    return int(max(steps - min(steps * strength, steps), 0))

@@ -1,0 +1,21 @@
+"""Solvers: one pure step each, from these latents and this prediction to the next latents.
+
+Arguments are batched by row; sigmas broadcast against the latents.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Array, Float
+
+Latents = Float[Array, "batch tokens channels"]
+Sigma = Float[Array, "batch 1 1"]
+
+
+def euler(latents: Latents, velocity: Latents, sigma: Sigma, sigma_next: Sigma) -> Latents:
+    """One explicit Euler step of the flow ODE. Source: Liu et al. 2022 (rectified flow), eq. 1."""
+    return latents + (sigma_next - sigma) * velocity
+
+
+def denoised(latents: Latents, velocity: Latents, sigma: Sigma) -> Latents:
+    """The clean latents that a velocity points to: where one step to sigma 0 would end."""
+    return euler(latents, velocity, sigma, 0 * sigma)
