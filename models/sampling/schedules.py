@@ -77,8 +77,8 @@ class FlowMatchSchedule:
         """
         even = np.linspace(1.0, 1 / steps, steps) if custom is None else np.asarray(custom)
         shifted = self._shift(even.astype(np.float32), image_tokens)
-        if self.shift_terminal:
-            rest = 1 - shifted
+        rest = 1 - shifted
+        if self.shift_terminal and rest[-1]:  # a single sigma of 1 leaves nothing to stretch
             shifted = 1 - rest / (rest[-1] / (1 - self.shift_terminal))
         for name, space in _SPACINGS.items():
             if getattr(self, name):

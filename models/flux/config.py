@@ -1,0 +1,68 @@
+"""What shapes a Flux transformer: its `transformer/config.json`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FluxConfig:
+    """The fields of diffusers' FluxTransformer2DModel config, with its defaults (FLUX.1-dev's)."""
+
+    in_channels: int = 64
+    """Of one token: a 2 x 2 patch of latents, so four times the latent channels."""
+    num_layers: int = 19
+    """Double blocks: picture and text in separate streams that attend to each other."""
+    num_single_layers: int = 38
+    """Single blocks: one stream of both."""
+    attention_head_dim: int = 128
+    num_attention_heads: int = 24
+    joint_attention_dim: int = 4096
+    """Width of T5's embeddings."""
+    pooled_projection_dim: int = 768
+    """Width of CLIP's pooled embedding."""
+    guidance_embeds: bool = False
+    """Whether the guidance scale is an input of the network (distilled guidance: dev)."""
+    axes_dims_rope: tuple[int, ...] = (16, 56, 56)
+    """Head dimensions turned by index, row and column."""
+    patch_size: int = 1
+    out_channels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.patch_size != 1:
+            raise ValueError(f"patch_size {self.patch_size}: Flux packs its latents, it must be 1")
+        if self.in_channels % 4:
+            raise ValueError(f"in_channels {self.in_channels} must be four times a whole number")
+        if self.out_channels not in (None, self.in_channels):
+            raise ValueError(
+                f"out_channels {self.out_channels} differs from in_channels {self.in_channels}: "
+                "a fill, canny or depth variant, which needs further inputs that are not served yet"
+            )
+        if sum(self.axes_dims_rope) != self.attention_head_dim or len(self.axes_dims_rope) != 3:
+            raise ValueError(
+                f"axes_dims_rope {self.axes_dims_rope} must be three sizes that add up to "
+                f"attention_head_dim {self.attention_head_dim}"
+            )
+        if any(dim % 2 for dim in self.axes_dims_rope):
+            raise ValueError(f"axes_dims_rope {self.axes_dims_rope} must be even: RoPE turns pairs")
+
+    @property
+    def width(self) -> int:
+        return self.num_attention_heads * self.attention_head_dim
+
+    @property
+    def latent_channels(self) -> int:
+        return self.in_channels // 4
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> FluxConfig:
+        """Raises: ValueError for a key that this network does not know, or a wrong value."""
+        values = {key: value for key, value in config.items() if not key.startswith("_")}
+        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(f"transformer/config.json has keys not served here: {unknown}")
+        if "axes_dims_rope" in values:
+            values["axes_dims_rope"] = tuple(values["axes_dims_rope"])
+        return cls(**values)

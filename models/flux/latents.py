@@ -1,0 +1,37 @@
+"""Flux's packed latents: 2 x 2 patches of the VAE's latents, one token each."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+
+def pack(latents: Float[Array, "h w c"]) -> Float[Array, "tokens patch"]:
+    """[h, w, c] → [h/2 · w/2, 4c], the patch ordered channel, row, column.
+
+    Source: diffusers pipeline_flux.py, FluxPipeline._pack_latents.
+    """
+    h, w, c = latents.shape
+    patches = latents.reshape(h // 2, 2, w // 2, 2, c).transpose(0, 2, 4, 1, 3)
+    return patches.reshape(h // 2 * (w // 2), 4 * c)
+
+
+def unpack(packed: Float[Array, "tokens patch"], h: int, w: int) -> Float[Array, "h w c"]:
+    """The inverse of `pack`."""
+    c = packed.shape[-1] // 4
+    patches = packed.reshape(h // 2, w // 2, c, 2, 2).transpose(0, 3, 1, 4, 2)
+    return patches.reshape(h, w, c)
+
+
+def image_ids(h: int, w: int) -> np.ndarray:
+    """Positions of the packed latents of a [h, w] grid: (0, row, column), [tokens, 3]."""
+    rows, columns = np.mgrid[: h // 2, : w // 2]
+    return np.stack([np.zeros_like(rows), rows, columns], axis=-1).reshape(-1, 3)
+
+
+def to_uint8(pixels: Float[Array, "h w 3"]) -> jax.Array:
+    """Pixels in [-1, 1] → 0 to 255, clipped and rounded half to even as in diffusers."""
+    unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
+    return jnp.round(unit * 255).astype(jnp.uint8)

@@ -1,0 +1,196 @@
+"""A checkpoint folder in diffusers' layout → a `FluxPipeline`, every size from its configs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models import weights
+from models.checkpoint import fingerprint, read_config, read_defaults
+from models.flux.config import FluxConfig
+from models.flux.pipeline import FluxPipeline, Networks
+from models.flux.request import MAX_SEQUENCE_LENGTH
+from models.flux.transformer import FluxTransformer
+from models.flux.weights import RENAMES
+from models.nn.layers import linear
+from models.sampling.schedules import FlowMatchSchedule
+from models.spec import Limits, ModelSpec
+from models.text import clip, t5
+from models.text.tokenizer import ClipTokenizer, T5Tokenizer
+from models.vae import weights as vae_weights
+from models.vae.config import VaeConfig
+from models.vae.image import AutoencoderKL
+
+DEFAULT_LATENTS_PX = 128
+"""The side of a picture in latents where the request names none, as in diffusers' FluxPipeline."""
+
+COMPONENTS: Mapping[str, tuple[str, weights.Renames]] = {
+    "transformer": ("transformer", RENAMES),
+    "clip": ("text_encoder", clip.RENAMES),
+    "t5": ("text_encoder_2", t5.RENAMES),
+    "vae": ("vae", vae_weights.RENAMES),
+}
+"""Network → its folder in the checkpoint, and its names there."""
+
+FIELDS = frozenset(
+    "prompt prompt_2 negative_prompt negative_prompt_2 width height num_inference_steps "
+    "guidance_scale true_cfg_scale num_images seed max_sequence_length sigmas image strength".split()
+)
+
+
+def load(
+    name: str, folder: Path, dtype: DTypeLike, defaults: Mapping[str, Any] | None = None
+) -> FluxPipeline:
+    """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
+
+    Args:
+        defaults: of request fields, by the operator; they go before the checkpoint's own.
+
+    Raises:
+        ValueError: a config that these networks cannot have; names the file and the key.
+        CheckpointError: files that are missing or damaged; arrays that are missing, stray or
+            misshapen, all of them at once.
+    """
+    config = FluxConfig.from_dict(read_config(folder, "transformer"))
+    vae_config = VaeConfig.from_dict(read_config(folder, "vae"))
+    clip_config = clip.ClipConfig.from_dict(read_config(folder, "text_encoder"))
+    t5_config = t5.T5Config.from_dict(read_config(folder, "text_encoder_2"))
+    _check_fit(config, vae_config, clip_config, t5_config)
+    schedule = FlowMatchSchedule.from_dict(read_config(folder, "scheduler"))
+    abstract = abstract_modules(config, vae_config, clip_config, t5_config, dtype)
+    loaded = {
+        name: weights.load(getattr(abstract, name), folder / component, renames, dtype=dtype)
+        for name, (component, renames) in COMPONENTS.items()
+    }
+    networks = Networks(**loaded, preview=fit_preview(loaded["vae"]))
+    return FluxPipeline(
+        make_spec(name, folder, config, vae_config, schedule, defaults or {}),
+        networks,
+        schedule,
+        ClipTokenizer(folder / "tokenizer"),
+        T5Tokenizer(folder / "tokenizer_2"),
+    )
+
+
+def abstract_modules(
+    config: FluxConfig,
+    vae: VaeConfig,
+    clip_config: clip.ClipConfig,
+    t5_config: t5.T5Config,
+    dtype: DTypeLike,
+) -> Networks:
+    """The networks as shapes alone: what the loader fills, and what a planner compiles."""
+
+    def shapes(kind: type[nnx.Module], config: Any) -> nnx.Module:
+        make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype)  # noqa: E731
+        return nnx.eval_shape(make)  # type: ignore[no-any-return]
+
+    return Networks(
+        transformer=shapes(FluxTransformer, config),
+        clip=shapes(clip.ClipTextModel, clip_config),
+        t5=shapes(t5.T5Encoder, t5_config),
+        vae=shapes(AutoencoderKL, vae),
+        preview=abstract_preview(vae.latent_channels),
+    )
+
+
+def make_spec(
+    name: str,
+    folder: Path,
+    config: FluxConfig,
+    vae: VaeConfig,
+    schedule: FlowMatchSchedule,
+    defaults: Mapping[str, Any],
+) -> ModelSpec:
+    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
+    side = DEFAULT_LATENTS_PX * vae.downsampling
+    chosen = {**read_defaults(folder), **defaults}
+    unknown = sorted(chosen.keys() - FIELDS)
+    if unknown:
+        raise ValueError(f"defaults of {name!r} name fields that Flux does not have: {unknown}")
+    distilled_in_time = not (config.guidance_embeds or schedule.use_dynamic_shifting)
+    own = {
+        "width": side,
+        "height": side,
+        "num_inference_steps": 4 if distilled_in_time else 28,
+        "guidance_scale": 3.5,
+        "true_cfg_scale": 1.0,
+        "max_sequence_length": MAX_SEQUENCE_LENGTH,
+    }
+    from_image = {"guidance_scale": 7.0, "strength": 0.6}
+    return ModelSpec(
+        name=name,
+        family="flux",
+        tasks=("text-to-image", "image-to-image"),
+        fields=FIELDS,
+        defaults={**own, **chosen},
+        task_defaults={"image-to-image": {**from_image, **chosen}},
+        limits=Limits(
+            size_multiple_px=2 * vae.downsampling,
+            min_side_px=2 * vae.downsampling,
+            max_side_px=2 * side,
+            max_pixels=2 * side * side,
+            max_steps=1000,
+            max_images=16,
+            max_sequence_length=MAX_SEQUENCE_LENGTH,
+        ),
+        bucket_fields=("width", "height", "max_sequence_length"),
+        fingerprint=fingerprint(folder),
+    )
+
+
+def fit_preview(vae: AutoencoderKL) -> nnx.Linear:
+    """The linear map from latents to colours that fits this VAE best, for cheap previews.
+
+    Flat pictures of a colour each are encoded and their mean latents regressed on the colours, so
+    that it serves any checkpoint with no table of its own. Input: latents as the transformer has
+    them, shifted and scaled; output: colours in [-1, 1].
+    """
+    levels = np.linspace(-1, 1, 3, dtype=np.float32)
+    colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
+    side = 4 * vae.config.downsampling
+    graph, state = nnx.split(vae)
+
+    @jax.jit
+    def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
+        vae = nnx.merge(graph, state)
+        dtype = vae.encoder.conv_in.kernel.dtype
+        flat = jnp.broadcast_to(colour.astype(dtype), (1, side, side, 3))
+        mean = vae.encode(flat)[0].astype(jnp.float32).mean(axis=(0, 1, 2))
+        return (mean - (vae.config.shift_factor or 0)) * vae.config.scaling_factor
+
+    latents = np.stack([np.asarray(mean_latents(state, colour)) for colour in colours])
+    design = np.concatenate([latents, np.ones((len(latents), 1), np.float32)], axis=1)
+    solution = np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32)
+    preview = abstract_preview(vae.config.latent_channels)
+    preview.kernel.set_value(jnp.asarray(solution[:-1]))
+    preview.bias.set_value(jnp.asarray(solution[-1]))
+    return preview
+
+
+def abstract_preview(latent_channels: int) -> nnx.Linear:
+    """Latents to colours, as a shape."""
+    return nnx.eval_shape(lambda: linear(latent_channels, 3, (None, None), rngs=nnx.Rngs(0)))  # type: ignore[no-any-return]
+
+
+def _check_fit(
+    config: FluxConfig, vae: VaeConfig, clip_config: clip.ClipConfig, t5_config: t5.T5Config
+) -> None:
+    """The parts of one checkpoint must fit each other."""
+    pairs = (
+        ("transformer in_channels / 4", config.latent_channels, "vae latent_channels", vae.latent_channels),
+        ("transformer joint_attention_dim", config.joint_attention_dim, "text_encoder_2 d_model", t5_config.d_model),
+        ("transformer pooled_projection_dim", config.pooled_projection_dim, "text_encoder hidden_size", clip_config.hidden_size),
+    )
+    for ours, a, theirs, b in pairs:
+        if a != b:
+            raise ValueError(f"{ours} is {a}, but {theirs} is {b}: the parts do not fit")

@@ -1,0 +1,168 @@
+"""Flux as the engine runs it: encode, step and decode as pure functions of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.flux.config import FluxConfig
+from models.flux.latents import image_ids, pack, to_uint8, unpack
+from models.flux.request import CLASSIFIER_FREE, FluxRequest, noise_inputs, steps_of
+from models.pipeline import Fields, Prepared, PyTree, RequestError
+from models.sampling.guidance import classifier_free
+from models.sampling.schedules import FlowMatchSchedule
+from models.sampling.solvers import denoised, euler
+from models.spec import ModelSpec
+from models.text.tokenizer import Tokenizer
+from models.vae.config import VaeConfig
+
+
+class Networks(NamedTuple):
+    """One value a network of the checkpoint: modules, graphs or weights."""
+
+    transformer: Any
+    clip: Any
+    t5: Any
+    vae: Any
+    preview: Any
+
+
+class FluxPipeline:
+    """Fulfils `models.pipeline.Pipeline`.
+
+    A row: latents and denoised (the last step's estimate of the clean latents) [tokens, 4c],
+    float32; prompt_embeds [prompts, text_tokens, joint] and pooled_embeds [prompts, pooled], where
+    prompts is 1, or 2 with the negative prompt second; grid [h, w], the shape of the VAE's latents
+    as an array without values.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        modules: Networks,
+        schedule: FlowMatchSchedule,
+        clip_tokenizer: Tokenizer,
+        t5_tokenizer: Tokenizer,
+    ) -> None:
+        split = [nnx.split(module) for module in modules]
+        self.spec = spec
+        self.graphs = Networks(*(graph for graph, _ in split))
+        self.weights = Networks(*(weights for _, weights in split))
+        self.config: FluxConfig = modules.transformer.config
+        self.vae_config: VaeConfig = modules.vae.config
+        self.schedule = schedule
+        self.tokenizers = (clip_tokenizer, t5_tokenizer)
+        self._clip_tokens = modules.clip.config.max_position_embeddings
+        self.dtype = np.dtype(modules.transformer.latents_in.kernel.dtype)
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        request = FluxRequest.from_fields(fields)
+        h, w = self._grid(request)
+        clip, t5 = self.tokenizers
+        image = images.get("image")
+        inputs = {
+            "clip_ids": clip.encode(request.prompts, self._clip_tokens),
+            "t5_ids": t5.encode(request.prompts_2, request.max_sequence_length),
+            **noise_inputs(request, self.config, h, w, self.dtype, image),
+        }
+        steps = steps_of(request, self.schedule, h * w // 4, from_image=image is not None)
+        if image is not None:
+            inputs["sigma"] = np.asarray(steps[0].scalars["sigma"])
+        bucket = f"{w}x{h},text={request.max_sequence_length},prompts={len(request.prompts)}"
+        return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
+
+    def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
+        clip, t5, vae = self._merge(weights, "clip", "t5", "vae")
+        noise = pack(inputs["noise"])
+        latents = noise
+        if "image" in inputs:
+            clean = pack(self._encode_image(vae, inputs["image"], inputs["image_noise"]))
+            latents = inputs["sigma"] * noise + (1 - inputs["sigma"]) * clean
+        return {
+            "latents": latents,
+            "denoised": jnp.zeros_like(latents),
+            "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
+            "prompt_embeds": t5(inputs["t5_ids"]),
+            "pooled_embeds": clip(inputs["clip_ids"]).pooled,
+        }
+
+    def step(
+        self, phase: str, weights: Networks, rows: PyTree, scalars: Mapping[str, jax.Array]
+    ) -> PyTree:
+        velocity = self._velocity(weights, rows, scalars)
+        if phase == CLASSIFIER_FREE:
+            scale = scalars["true_cfg_scale"][:, None, None]
+            velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)
+        else:
+            velocity = velocity[:, 0]
+        sigma, sigma_next = (scalars[name][:, None, None] for name in ("sigma", "sigma_next"))
+        latents = rows["latents"]
+        return {
+            **rows,
+            "latents": euler(latents, velocity, sigma, sigma_next),
+            "denoised": denoised(latents, velocity, sigma),
+        }
+
+    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+        (vae,) = self._merge(weights, "vae")
+        latents = self._unpack(row, "latents")
+        latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
+        return to_uint8(vae.decode(latents[None].astype(self.dtype))[0])
+
+    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
+        (preview,) = self._merge(weights, "preview")
+        return to_uint8(preview(self._unpack(row, "denoised")))
+
+    def _velocity(
+        self, weights: Networks, rows: PyTree, scalars: Mapping[str, jax.Array]
+    ) -> Float[Array, "batch prompts tokens patch"]:
+        """The network's answer to every prompt of every row, in one call, float32."""
+        (transformer,) = self._merge(weights, "transformer")
+        batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
+        h, w = rows["grid"].shape[1:3]
+
+        def each_prompt(x: Array) -> Array:
+            return jnp.repeat(x, prompts, axis=0)
+
+        velocity = transformer(
+            each_prompt(rows["latents"]),
+            rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
+            rows["pooled_embeds"].reshape(batch * prompts, -1),
+            each_prompt(scalars["timestep"]),
+            each_prompt(scalars["guidance_scale"]),
+            image_ids(h, w),
+            np.zeros((text_tokens, 3), int),
+        )
+        return velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
+
+    def _encode_image(self, vae: Any, pixels: Array, noise: Array) -> Float[Array, "h w c"]:
+        """A sample of the VAE's posterior, shifted and scaled as the transformer wants it."""
+        mean, log_variance = vae.encode(pixels[None].astype(self.dtype))
+        mean, log_variance = (x[0].astype(jnp.float32) for x in (mean, log_variance))
+        sample = mean + jnp.exp(0.5 * log_variance) * noise
+        shift = self.vae_config.shift_factor or 0
+        return (sample - shift) * self.vae_config.scaling_factor
+
+    def _grid(self, request: FluxRequest) -> tuple[int, int]:
+        """Rows and columns of the VAE's latents. Raises: RequestError for a size between two."""
+        multiple = self.spec.limits.size_multiple_px
+        for name in ("width", "height"):
+            size = getattr(request, name)
+            if size < multiple or size % multiple:
+                raise RequestError(name, f"must be a positive multiple of {multiple}, not {size}")
+        down = self.vae_config.downsampling
+        return request.height // down, request.width // down
+
+    def _unpack(self, row: PyTree, name: str) -> Float[Array, "h w c"]:
+        return unpack(row[name], *row["grid"].shape[:2])
+
+    def _merge(self, weights: Networks, *names: str) -> list[Any]:
+        return [
+            nnx.merge(getattr(self.graphs, name), getattr(weights, name)) for name in names
+        ]

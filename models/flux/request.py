@@ -1,0 +1,154 @@
+"""A resolved request, as Flux reads it: checked, and turned into NumPy inputs and a step table."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from models.flux.config import FluxConfig
+from models.pipeline import Fields, RequestError, Step
+from models.sampling.noise import TorchGenerator
+from models.sampling.schedules import FlowMatchSchedule, img2img_start
+
+MAX_SEQUENCE_LENGTH = 512
+"""T5 tokens at most, as in diffusers' FluxPipeline."""
+
+CONDITIONAL = "conditional"
+"""Phase of a row with one prompt."""
+CLASSIFIER_FREE = "classifier_free"
+"""Phase of a row with a negative prompt beside it."""
+
+
+@dataclass(frozen=True)
+class FluxRequest:
+    """One picture. Names are diffusers' arguments of FluxPipeline and FluxImg2ImgPipeline."""
+
+    prompt: str
+    seed: int
+    width: int
+    height: int
+    num_inference_steps: int
+    guidance_scale: float
+    max_sequence_length: int
+    true_cfg_scale: float = 1.0
+    prompt_2: str | None = None
+    negative_prompt: str | None = None
+    negative_prompt_2: str | None = None
+    sigmas: tuple[float, ...] | None = None
+    strength: float | None = None
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> FluxRequest:
+        """Raises: RequestError for a value out of range, by the field's name."""
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        missing = [name for name in ("prompt", "seed") if known.get(name) is None]
+        if missing:
+            raise RequestError(missing[0], "is needed")
+        if known.get("sigmas") is not None:
+            known["sigmas"] = tuple(known["sigmas"])
+        request = cls(**known)
+        request._check()
+        return request
+
+    def _check(self) -> None:
+        if not 1 <= self.max_sequence_length <= MAX_SEQUENCE_LENGTH:
+            raise RequestError("max_sequence_length", f"must be 1 to {MAX_SEQUENCE_LENGTH}")
+        if self.num_inference_steps < 1:
+            raise RequestError("num_inference_steps", "must be at least 1")
+        if self.sigmas is not None:
+            self._check_sigmas(self.sigmas)
+        if self.strength is not None and not 0 < self.strength <= 1:
+            raise RequestError("strength", "must be above 0 and at most 1")
+
+    @staticmethod
+    def _check_sigmas(sigmas: tuple[float, ...]) -> None:
+        falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
+        if not sigmas or not falling or not 0 < sigmas[-1] <= sigmas[0] <= 1:
+            raise RequestError("sigmas", "must fall from at most 1 and stay above 0")
+
+    @property
+    def prompts(self) -> list[str]:
+        """CLIP's texts: the prompt, and with true CFG the negative prompt."""
+        return [self.prompt] + ([self.negative_prompt or ""] if self.classifier_free else [])
+
+    @property
+    def prompts_2(self) -> list[str]:
+        """T5's texts; each defaults to CLIP's."""
+        second = [self.prompt_2 or self.prompt]
+        if self.classifier_free:
+            second.append(self.negative_prompt_2 or self.negative_prompt or "")
+        return second
+
+    @property
+    def classifier_free(self) -> bool:
+        """As in diffusers: only a scale above 1 together with a negative prompt has an effect."""
+        return self.true_cfg_scale > 1 and self.negative_prompt is not None
+
+    @property
+    def phase(self) -> str:
+        return CLASSIFIER_FREE if self.classifier_free else CONDITIONAL
+
+
+def steps_of(
+    request: FluxRequest, schedule: FlowMatchSchedule, tokens: int, *, from_image: bool
+) -> tuple[Step, ...]:
+    """The table of steps; image to image leaves out the first ones. Raises: RequestError."""
+    sigmas = schedule.sigmas(request.num_inference_steps, tokens, request.sigmas)
+    count = len(sigmas) - 1
+    start = img2img_start(count, request.strength or 1.0) if from_image else 0
+    if start >= count:
+        raise RequestError("strength", f"leaves none of the {count} steps; raise one of them")
+    # diffusers divides by 1000 on the way into the network and multiplies again inside it.
+    thousand = np.float32(1000)
+    timesteps = sigmas * np.float32(schedule.num_train_timesteps) / thousand * thousand
+    return tuple(
+        Step(
+            request.phase,
+            {
+                "timestep": timesteps[i],
+                "sigma": sigmas[i],
+                "sigma_next": sigmas[i + 1],
+                "guidance_scale": np.float32(request.guidance_scale),
+                "true_cfg_scale": np.float32(request.true_cfg_scale),
+            },
+        )
+        for i in range(start, count)
+    )
+
+
+def noise_inputs(
+    request: FluxRequest, config: FluxConfig, h: int, w: int, dtype: Any, image: bytes | None
+) -> Mapping[str, np.ndarray]:
+    """The random draws in diffusers' order: for the VAE's sample if there is a picture, then noise.
+
+    Returns noise [h, w, c] and, with a picture, image [height, width, 3] and image_noise [h, w, c].
+    """
+    generator = TorchGenerator(request.seed)
+
+    def draw() -> np.ndarray:
+        values = generator.randn((config.latent_channels, h, w), dtype)
+        return values.astype(dtype).astype(np.float32).transpose(1, 2, 0)
+
+    if image is None:
+        return {"noise": draw()}
+    pixels = read_picture(image, request.width, request.height)
+    return {"image": pixels, "image_noise": draw(), "noise": draw()}
+
+
+def read_picture(data: bytes, width: int, height: int) -> np.ndarray:
+    """A picture file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
+
+    Raises: RequestError: the bytes are no picture that Pillow can read.
+    """
+    try:
+        with Image.open(io.BytesIO(data)) as file:
+            picture = ImageOps.exif_transpose(file).convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise RequestError("image", f"is not a picture that can be read: {error}") from error
+    resized = picture.resize((width, height), Image.Resampling.LANCZOS)
+    return np.asarray(resized, np.float32) / 255 * 2 - 1

@@ -1,0 +1,62 @@
+"""Rename tables: a checkpoint's keys → the paths of a module's parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Prepare = Callable[[np.ndarray], np.ndarray]
+
+Renames = Sequence[tuple[str, str] | tuple[str, str, Prepare]]
+"""Rules (expression, path) or (expression, path, function); the first to match a whole key wins.
+
+The path is dotted, with numbers for places in lists, and may use the expression's groups. `[\\1]`
+at its end is the place on the leading axis of a stacked leaf. An empty path passes the key over.
+The function takes the tensor as stored and returns one of the same shape. Two rules for one path
+are tied keys: where both are there, the first rule's serves.
+"""
+
+
+class Target(NamedTuple):
+    """Where one tensor goes."""
+
+    path: str
+    """Of the leaf; empty: nowhere."""
+    layer: int | None
+    """Place on the leaf's leading axis; None: the whole leaf."""
+    rule: int
+    """Number of the rule that says so."""
+
+
+def target(key: str, renames: Renames) -> Target | None:
+    """Where the table sends a checkpoint's key; None if no rule knows it."""
+    for number, (expression, replacement, *_) in enumerate(renames):
+        if match := re.fullmatch(expression, key):
+            path, _, layer = match.expand(replacement).partition("[")
+            return Target(path, int(layer.rstrip("]")) if layer else None, number)
+    return None
+
+
+def source(path: str, layer: int | None, renames: Renames) -> str | None:
+    """A key that the table sends to this place, for messages; None where none can be spelled."""
+    wanted = path if layer is None else f"{path}[{layer}]"
+    for number, (expression, replacement, *_) in enumerate(renames):
+        named = re.sub(r"\\\\(\d)", r"(?P<g\1>.+)", re.escape(replacement))
+        if match := re.fullmatch(named, wanted):
+            groups = {name[1:]: text for name, text in match.groupdict().items()}
+            key = _spell(expression, groups)
+            if target(key, renames) == Target(path, layer, number):
+                return key
+    return None
+
+
+def _spell(expression: str, groups: dict[str, str]) -> str:
+    """The shortest plain key of an expression: options left out, first alternatives taken."""
+    key = re.sub(r"\(\?:[^()]*\)\?", "", expression)
+    key = re.sub(r"\(\?:([^()|]*)[^()]*\)", r"\1", key)
+    for number, group in enumerate(re.findall(r"\([^()]*\)", key), start=1):
+        key = key.replace(group, groups.get(str(number), ""), 1)
+    return key.replace("\\", "")

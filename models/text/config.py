@@ -1,0 +1,37 @@
+"""What the text encoders' configs have in common: reading and checking their numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from typing import Any, ClassVar, Protocol
+
+
+class Config(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+def known(kind: type[Config], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a parsed `config.json` that this class has fields for."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in config.items() if name in names}
+
+
+def check_numbers(network: str, config: Config) -> None:
+    """Raises: ValueError: a size, epsilon or token id that cannot be one; names the field."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name.endswith("_token_id"):
+            if type(value) is not int:
+                raise ValueError(f"{network} {field.name} must be an integer, not {value!r}")
+        elif field.type == "int" and not (type(value) is int and value > 0):
+            raise ValueError(f"{network} {field.name} must be a positive integer, not {value!r}")
+        elif field.type == "float" and not _is_positive(value):
+            raise ValueError(f"{network} {field.name} must be a positive number, not {value!r}")
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf  # type: ignore[operator]

@@ -1,0 +1,229 @@
+"""T5's encoder: T5 1.0 (ReLU) and 1.1 (gated GELU).
+
+Source: Raffel et al. 2020, section 2.1; Shazeer 2020 for the gate; transformers' T5EncoderModel
+for the conventions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from models.nn.attention import Attention, default_attention
+from models.nn.layers import embed, linear
+from models.nn.stack import scan, stack
+from models.text.config import check_numbers, known
+
+FEED_FORWARDS = ("relu", "gated-gelu")
+
+
+@dataclass(frozen=True)
+class T5Config:
+    """`text_encoder_2/config.json` of a T5; the defaults are those of transformers.
+
+    Raises:
+        ValueError: a value that the network cannot have, by name.
+    """
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_kv: int = 64
+    d_ff: int = 2048
+    num_layers: int = 6
+    num_heads: int = 8
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    layer_norm_epsilon: float = 1e-6
+    feed_forward_proj: str = "relu"
+
+    def __post_init__(self) -> None:
+        check_numbers("T5", self)
+        buckets, distance = (
+            self.relative_attention_num_buckets,
+            self.relative_attention_max_distance,
+        )
+        if buckets % 2 or buckets < 4 or distance <= buckets // 4:
+            raise ValueError(
+                "T5 relative_attention_num_buckets must be even and at least 4, and "
+                "relative_attention_max_distance above a quarter of it, "
+                f"not {buckets} and {distance}"
+            )
+        if self.feed_forward_proj not in FEED_FORWARDS:
+            raise ValueError(
+                f"T5 feed_forward_proj must be one of {', '.join(FEED_FORWARDS)}, "
+                f"not {self.feed_forward_proj!r}"
+            )
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> T5Config:
+        """Reads a parsed `config.json`; keys that do not shape the network are passed over."""
+        return cls(**known(cls, config))
+
+
+class T5Encoder(nnx.Module):
+    """Tokens → features: a pre-norm transformer; one relative position bias serves all layers."""
+
+    def __init__(
+        self,
+        config: T5Config,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attention = default_attention,
+    ) -> None:
+        self.config = config
+        table = partial(embed, rngs=rngs, param_dtype=param_dtype)
+        self.token_embedding = table(config.vocab_size, config.d_model, ("vocab", "embed"))
+        self.relative_bias = table(
+            config.relative_attention_num_buckets, config.num_heads, (None, "heads")
+        )
+        self.blocks = stack(
+            lambda rngs: _Block(config, attention, rngs=rngs, param_dtype=param_dtype),
+            config.num_layers,
+            rngs,
+        )
+        self.final_norm = _rms_norm(config, rngs=rngs, param_dtype=param_dtype)
+
+    def __call__(
+        self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
+    ) -> Float[Array, "batch tokens d_model"]:
+        """Encodes; keys where `mask` is False are not attended to (left out: all are)."""
+        x = self.token_embedding.embedding[...][tokens]
+        bias = self._bias(tokens.shape[1], mask)
+        x, _ = scan(self.blocks, x, lambda block, x: block(x, bias))
+        return self.final_norm(x)
+
+    def _bias(self, tokens: int, mask: Array | None) -> Float[Array, "... heads tokens tokens"]:
+        buckets = relative_buckets(
+            tokens,
+            self.config.relative_attention_num_buckets,
+            self.config.relative_attention_max_distance,
+        )
+        bias = self.relative_bias.embedding[...].astype(jnp.float32)[buckets]
+        bias = bias.transpose(2, 0, 1)[None]
+        if mask is None:
+            return bias
+        return jnp.where(mask[:, None, None, :], bias, jnp.finfo(jnp.float32).min)
+
+
+def relative_buckets(tokens: int, buckets: int, max_distance: int) -> Int[np.ndarray, "q k"]:
+    """The bucket of each key as seen from each query, both directions.
+
+    Half of the buckets look back, half ahead. Of each half, the first half holds one distance a
+    bucket, the rest grow with the logarithm of the distance up to `max_distance`.
+    Source: Raffel et al. 2020, section 2.1.
+    """
+    ahead = np.arange(tokens)[None, :] - np.arange(tokens)[:, None]
+    half, exact = buckets // 2, buckets // 4
+    distance = np.abs(ahead)
+    # float32 throughout: a boundary must round as it does in the reference.
+    ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    grown = ratio / np.float32(math.log(max_distance / exact)) * np.float32(half - exact)
+    far = np.minimum(exact + grown.astype(np.int32), half - 1)
+    return (np.where(distance < exact, distance, far) + half * (ahead > 0)).astype(np.int32)
+
+
+class _Block(nnx.Module):
+    def __init__(
+        self, config: T5Config, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+    ) -> None:
+        norm = partial(_rms_norm, config, rngs=rngs, param_dtype=param_dtype)
+        self.attention_norm, self.feed_forward_norm = norm(), norm()
+        self.attention = _SelfAttention(config, attention, rngs=rngs, param_dtype=param_dtype)
+        feed_forward = _GatedGelu if config.feed_forward_proj == "gated-gelu" else _Relu
+        self.feed_forward = feed_forward(config, rngs=rngs, param_dtype=param_dtype)
+
+    def __call__(self, x: Float[Array, "batch tokens d_model"], bias: Array) -> Array:
+        x = x + self.attention(self.attention_norm(x), bias)
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class _SelfAttention(nnx.Module):
+    def __init__(
+        self, config: T5Config, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+    ) -> None:
+        dense = partial(linear, use_bias=False, rngs=rngs, param_dtype=param_dtype)
+        inner = config.num_heads * config.d_kv
+        self.heads, self.kernel = config.num_heads, attention
+        self.q = dense(config.d_model, inner, ("embed", "heads"))
+        self.k = dense(config.d_model, inner, ("embed", "heads"))
+        self.v = dense(config.d_model, inner, ("embed", "heads"))
+        self.out = dense(inner, config.d_model, ("heads", "embed"))
+
+    def __call__(self, x: Array, bias: Array) -> Array:
+        batch, tokens, _ = x.shape
+        q, k, v = (
+            layer(x).reshape(batch, tokens, self.heads, -1) for layer in (self.q, self.k, self.v)
+        )
+        # T5 folds the usual 1 / sqrt(dim) into its initialisation.
+        return self.out(self.kernel(q, k, v, bias, scale=1.0).reshape(batch, tokens, -1))
+
+
+class _Relu(nnx.Module):
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        dense = partial(linear, use_bias=False, rngs=rngs, param_dtype=param_dtype)
+        self.up = dense(config.d_model, config.d_ff, ("embed", "mlp"))
+        self.down = dense(config.d_ff, config.d_model, ("mlp", "embed"))
+
+    def __call__(self, x: Array) -> Array:
+        return self.down(jax.nn.relu(self.up(x)))
+
+
+class _GatedGelu(_Relu):
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        super().__init__(config, rngs=rngs, param_dtype=param_dtype)
+        self.gate = linear(
+            config.d_model,
+            config.d_ff,
+            ("embed", "mlp"),
+            use_bias=False,
+            rngs=rngs,
+            param_dtype=param_dtype,
+        )
+
+    def __call__(self, x: Array) -> Array:
+        return self.down(jax.nn.gelu(self.gate(x), approximate=True) * self.up(x))
+
+
+def _rms_norm(config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.RMSNorm:
+    return nnx.RMSNorm(
+        config.d_model,
+        epsilon=config.layer_norm_epsilon,
+        scale_metadata={"axes": ("embed",)},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+_ATTENTION = r"encoder\.block\.(\d+)\.layer\.0\.SelfAttention\."
+_FEED_FORWARD = r"encoder\.block\.(\d+)\.layer\.1\.DenseReluDense\."
+
+RENAMES: tuple[tuple[str, str], ...] = (
+    # The same table under two names; a file has either or both.
+    (r"shared\.weight", "token_embedding.embedding"),
+    (r"encoder\.embed_tokens\.weight", "token_embedding.embedding"),
+    (
+        r"encoder\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight",
+        "relative_bias.embedding",
+    ),
+    (rf"{_ATTENTION}([qkv])\.weight", r"blocks.attention.\2.kernel[\1]"),
+    (rf"{_ATTENTION}o\.weight", r"blocks.attention.out.kernel[\1]"),
+    (r"encoder\.block\.(\d+)\.layer\.0\.layer_norm\.weight", r"blocks.attention_norm.scale[\1]"),
+    (r"encoder\.block\.(\d+)\.layer\.1\.layer_norm\.weight", r"blocks.feed_forward_norm.scale[\1]"),
+    (rf"{_FEED_FORWARD}(?:wi|wi_1)\.weight", r"blocks.feed_forward.up.kernel[\1]"),
+    (rf"{_FEED_FORWARD}wi_0\.weight", r"blocks.feed_forward.gate.kernel[\1]"),
+    (rf"{_FEED_FORWARD}wo\.weight", r"blocks.feed_forward.down.kernel[\1]"),
+    (r"encoder\.final_layer_norm\.weight", "final_norm.scale"),
+    (r"(?:decoder\..+|lm_head\.weight)", ""),
+)
+"""Checkpoint key → path. One path may be named twice: tied arrays, the first one serves."""

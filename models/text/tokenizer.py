@@ -1,0 +1,91 @@
+"""Prompts → token ids, by the checkpoint's own tokenizer, as diffusers' pipelines do it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int
+from transformers import (  # type: ignore[attr-defined]
+    CLIPTokenizerFast,
+    PreTrainedTokenizerBase,
+    T5TokenizerFast,
+)
+
+from models.checkpoint import CheckpointError
+
+
+class Tokens(NamedTuple):
+    """Prompts of one length."""
+
+    ids: Int[np.ndarray, "prompts tokens"]
+    mask: Bool[np.ndarray, "prompts tokens"]
+    """False where there is only padding."""
+
+
+class Tokenizer:
+    """Cuts prompts to a length and pads them to it. Serves any number of threads."""
+
+    def __init__(
+        self, kind: type[PreTrainedTokenizerBase], folder: Path, *choices: tuple[str, ...]
+    ) -> None:
+        """Reads the tokenizer of a folder that holds all files of one of the choices.
+
+        Raises:
+            CheckpointError: the folder or a file of it is missing or damaged.
+        """
+        # The library would make an empty vocabulary of an empty folder.
+        if not any(all((folder / name).is_file() for name in names) for names in choices):
+            wanted = " or ".join(" and ".join(names) for names in choices)
+            raise CheckpointError(f"{folder}: no tokenizer in it; it should hold {wanted}")
+        try:
+            self._tokenizer = kind.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # the library's own parsers raise bare Exceptions
+            raise CheckpointError(f"{folder}: the tokenizer cannot be read: {error}") from error
+        self._lock = threading.Lock()  # length and padding are state of the tokenizer itself
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that the checkpoint says its encoder takes; huge where it does not say."""
+        return int(self._tokenizer.model_max_length)
+
+    def encode(
+        self, texts: Sequence[str], max_length: int | None = None
+    ) -> Int[np.ndarray, "prompts tokens"]:
+        """Ids, int32 [len(texts), max_length]; longer texts lose their end, not its marker.
+
+        Args:
+            max_length: in tokens, markers included; left out: the tokenizer's own.
+        """
+        return self.encode_with_mask(texts, max_length).ids
+
+    def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """The same with the attention mask."""
+        with self._lock:
+            encoded = self._tokenizer(
+                list(texts),
+                padding="max_length",
+                max_length=max_length or self.max_length,
+                truncation=True,
+                return_tensors="np",
+            )
+        mask = np.asarray(encoded["attention_mask"], bool)
+        return Tokens(np.asarray(encoded["input_ids"], np.int32), mask)
+
+
+class ClipTokenizer(Tokenizer):
+    """CLIP's byte pairs."""
+
+    def __init__(self, folder: Path) -> None:
+        choices = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+        super().__init__(CLIPTokenizerFast, folder, *choices)
+
+
+class T5Tokenizer(Tokenizer):
+    """T5's sentence pieces."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(T5TokenizerFast, folder, ("tokenizer.json",), ("spiece.model",))

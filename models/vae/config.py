@@ -1,0 +1,74 @@
+"""What shapes an AutoencoderKL: the values of its `config.json`, checked on construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class VaeConfig:
+    """diffusers' AutoencoderKL. Defaults are those that diffusers takes for an absent key.
+
+    Raises:
+        ValueError: the checkpoint asks for a part that this network does not have, or its sizes
+            contradict each other; names the key.
+    """
+
+    in_channels: int = 3
+    out_channels: int = 3
+    down_block_types: tuple[str, ...] = ("DownEncoderBlock2D",)
+    up_block_types: tuple[str, ...] = ("UpDecoderBlock2D",)
+    block_out_channels: tuple[int, ...] = (64,)
+    layers_per_block: int = 1
+    act_fn: str = "silu"
+    latent_channels: int = 4
+    norm_num_groups: int = 32
+    sample_size: int = 32
+    scaling_factor: float = 0.18215
+    shift_factor: float | None = None
+    force_upcast: bool = True
+    use_quant_conv: bool = True
+    use_post_quant_conv: bool = True
+    mid_block_add_attention: bool = True
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+        """From the parsed `config.json`; keys that do not shape the network are left aside."""
+        for key in ("latents_mean", "latents_std"):
+            if config.get(key) is not None:
+                raise ValueError(f"{key}: a VAE with per-channel statistics is not served")
+        known = {field.name for field in fields(cls)} & config.keys()
+        return cls(**{name: _frozen(config[name]) for name in known})
+
+    @property
+    def downsampling(self) -> int:
+        """Pixels a latent, along each side."""
+        return 2 ** (len(self.block_out_channels) - 1)
+
+    def __post_init__(self) -> None:
+        for key, only in (
+            ("down_block_types", "DownEncoderBlock2D"),
+            ("up_block_types", "UpDecoderBlock2D"),
+        ):
+            kinds = getattr(self, key)
+            if set(kinds) != {only}:
+                raise ValueError(f"{key}: only {only} is served, not {sorted(set(kinds))}")
+            if len(kinds) != len(self.block_out_channels):
+                raise ValueError(
+                    f"{key}: {len(kinds)} blocks, but block_out_channels names "
+                    f"{len(self.block_out_channels)}"
+                )
+        if self.act_fn not in ("silu", "swish"):
+            raise ValueError(f"act_fn: only silu is served, not {self.act_fn!r}")
+        for channels in self.block_out_channels:
+            if channels % self.norm_num_groups:
+                raise ValueError(
+                    f"block_out_channels: {channels} is not a multiple of "
+                    f"norm_num_groups, {self.norm_num_groups}"
+                )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,236 @@
+"""The picture autoencoder of Flux and SDXL: diffusers' AutoencoderKL, channels last.
+
+Source: Rombach et al. 2022, appendix E.1, as diffusers' `AutoencoderKL` computes it.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.attention import Attention, default_attention
+from models.nn.layers import conv, linear
+from models.vae.config import VaeConfig
+
+EPSILON = 1e-6
+_SAME = ((1, 1), (1, 1))
+_HALVE = ((0, 1), (0, 1))
+
+Features = Float[Array, "batch height width channels"]
+
+
+class AutoencoderKL(nnx.Module):
+    """Pixels in [-1, 1] ↔ latents, `config.downsampling` times smaller along each side.
+
+    Latents here are as the encoder leaves them: the pipeline applies shift and scaling factor.
+    """
+
+    def __init__(
+        self,
+        config: VaeConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attention = default_attention,
+    ) -> None:
+        self.config = config
+        make = {"rngs": rngs, "param_dtype": param_dtype}
+        latent = config.latent_channels
+        self.encoder = Encoder(config, attention=attention, **make)
+        self.decoder = Decoder(config, attention=attention, **make)
+        if config.use_quant_conv:
+            self.quant_conv = conv(2 * latent, 2 * latent, (1, 1), **make)
+        if config.use_post_quant_conv:
+            self.post_quant_conv = conv(latent, latent, (1, 1), **make)
+
+    def encode(
+        self, pixels: Float[Array, "batch height width colours"]
+    ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
+        """Mean and log-variance, the latter clipped to [-30, 20], of the latents of `pixels`."""
+        moments = self.encoder(pixels)
+        if self.config.use_quant_conv:
+            moments = self.quant_conv(moments)
+        mean, log_variance = jnp.split(moments, 2, axis=-1)
+        return mean, jnp.clip(log_variance, -30.0, 20.0)
+
+    def decode(
+        self, latents: Float[Array, "batch h w latent"]
+    ) -> Float[Array, "batch height width colours"]:
+        """Pixels, about in [-1, 1] and not clipped."""
+        if self.config.use_post_quant_conv:
+            latents = self.post_quant_conv(latents)
+        return self.decoder(latents)
+
+
+class Encoder(nnx.Module):
+    """Pixels → moments [batch, h, w, 2 · latent]."""
+
+    def __init__(self, config: VaeConfig, *, attention: Attention, **make) -> None:
+        widths = config.block_out_channels
+        last = len(widths) - 1
+        self.conv_in = conv(config.in_channels, widths[0], (3, 3), padding=_SAME, **make)
+        self.down_blocks = nnx.List(
+            DownBlock(
+                widths[max(i - 1, 0)],
+                width,
+                config.layers_per_block,
+                config.norm_num_groups,
+                downsample=i < last,
+                **make,
+            )
+            for i, width in enumerate(widths)
+        )
+        self.mid_block = MidBlock(widths[-1], config, attention=attention, **make)
+        self.conv_norm_out = _norm(widths[-1], config.norm_num_groups, **make)
+        self.conv_out = conv(widths[-1], 2 * config.latent_channels, (3, 3), padding=_SAME, **make)
+
+    def __call__(self, pixels: Features) -> Features:
+        x = self.conv_in(pixels)
+        for block in self.down_blocks:
+            x = block(x)
+        return self.conv_out(nnx.silu(self.conv_norm_out(self.mid_block(x))))
+
+
+class Decoder(nnx.Module):
+    """Latents → pixels."""
+
+    def __init__(self, config: VaeConfig, *, attention: Attention, **make) -> None:
+        widths = config.block_out_channels[::-1]
+        last = len(widths) - 1
+        self.conv_in = conv(config.latent_channels, widths[0], (3, 3), padding=_SAME, **make)
+        self.mid_block = MidBlock(widths[0], config, attention=attention, **make)
+        self.up_blocks = nnx.List(
+            UpBlock(
+                widths[max(i - 1, 0)],
+                width,
+                config.layers_per_block + 1,
+                config.norm_num_groups,
+                upsample=i < last,
+                **make,
+            )
+            for i, width in enumerate(widths)
+        )
+        self.conv_norm_out = _norm(widths[-1], config.norm_num_groups, **make)
+        self.conv_out = conv(widths[-1], config.out_channels, (3, 3), padding=_SAME, **make)
+
+    def __call__(self, latents: Features) -> Features:
+        x = self.mid_block(self.conv_in(latents))
+        for block in self.up_blocks:
+            x = block(x)
+        return self.conv_out(nnx.silu(self.conv_norm_out(x)))
+
+
+class DownBlock(nnx.Module):
+    """Residual blocks, then half the size: padded at the right and bottom edge only."""
+
+    def __init__(
+        self, in_width: int, width: int, depth: int, groups: int, *, downsample: bool, **make
+    ) -> None:
+        self.resnets = _resnets(in_width, width, depth, groups, **make)
+        self.downsample = (
+            conv(width, width, (3, 3), strides=2, padding=_HALVE, **make) if downsample else None
+        )
+
+    def __call__(self, x: Features) -> Features:
+        for resnet in self.resnets:
+            x = resnet(x)
+        return x if self.downsample is None else self.downsample(x)
+
+
+class UpBlock(nnx.Module):
+    """Residual blocks, then twice the size: nearest neighbour and a convolution."""
+
+    def __init__(
+        self, in_width: int, width: int, depth: int, groups: int, *, upsample: bool, **make
+    ) -> None:
+        self.resnets = _resnets(in_width, width, depth, groups, **make)
+        self.upsample = conv(width, width, (3, 3), padding=_SAME, **make) if upsample else None
+
+    def __call__(self, x: Features) -> Features:
+        for resnet in self.resnets:
+            x = resnet(x)
+        return x if self.upsample is None else self.upsample(_nearest_twice(x))
+
+
+class MidBlock(nnx.Module):
+    """Two residual blocks, with attention over all positions between them where there is one."""
+
+    def __init__(self, width: int, config: VaeConfig, *, attention: Attention, **make) -> None:
+        groups = config.norm_num_groups
+        self.resnets = _resnets(width, width, 2, groups, **make)
+        self.attention = (
+            SpatialAttention(width, groups, attention=attention, **make)
+            if config.mid_block_add_attention
+            else None
+        )
+
+    def __call__(self, x: Features) -> Features:
+        x = self.resnets[0](x)
+        if self.attention is not None:
+            x = self.attention(x)
+        return self.resnets[1](x)
+
+
+class ResnetBlock(nnx.Module):
+    """x + conv(silu(norm(conv(silu(norm(x)))))), a 1x1 convolution where the width changes."""
+
+    def __init__(self, in_width: int, width: int, groups: int, **make) -> None:
+        self.norm1 = _norm(in_width, groups, **make)
+        self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, **make)
+        self.norm2 = _norm(width, groups, **make)
+        self.conv2 = conv(width, width, (3, 3), padding=_SAME, **make)
+        self.conv_shortcut = conv(in_width, width, (1, 1), **make) if in_width != width else None
+
+    def __call__(self, x: Features) -> Features:
+        hidden = self.conv1(nnx.silu(self.norm1(x)))
+        hidden = self.conv2(nnx.silu(self.norm2(hidden)))
+        return hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+
+
+class SpatialAttention(nnx.Module):
+    """Residual attention of one head over all positions of the picture."""
+
+    def __init__(self, width: int, groups: int, *, attention: Attention, **make) -> None:
+        axes = ("conv_in", "conv_out")
+        self.group_norm = _norm(width, groups, **make)
+        self.to_q = linear(width, width, axes, **make)
+        self.to_k = linear(width, width, axes, **make)
+        self.to_v = linear(width, width, axes, **make)
+        self.to_out = linear(width, width, axes, **make)
+        self.attend = attention
+
+    def __call__(self, x: Features) -> Features:
+        batch, height, width, channels = x.shape
+        tokens = self.group_norm(x).reshape(batch, height * width, 1, channels)
+        out = self.attend(self.to_q(tokens), self.to_k(tokens), self.to_v(tokens))
+        return x + self.to_out(out).reshape(x.shape)
+
+
+def _resnets(in_width: int, width: int, depth: int, groups: int, **make) -> nnx.List:
+    return nnx.List(
+        ResnetBlock(width if i else in_width, width, groups, **make) for i in range(depth)
+    )
+
+
+def _norm(width: int, groups: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.GroupNorm:
+    return nnx.GroupNorm(
+        width,
+        num_groups=groups,
+        epsilon=EPSILON,
+        use_fast_variance=False,
+        scale_metadata={"axes": ("conv_out",)},
+        bias_metadata={"axes": ("conv_out",)},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+def _nearest_twice(x: Features) -> Features:
+    batch, height, width, channels = x.shape
+    wide = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
+    return wide.reshape(batch, 2 * height, 2 * width, channels)
+
+
+__all__ = ["AutoencoderKL", "VaeConfig"]

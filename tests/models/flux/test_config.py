@@ -1,0 +1,29 @@
+"""The transformer's config says by name what it cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.flux.config import FluxConfig
+
+
+def test_defaults_are_flux_dev_without_guidance() -> None:
+    config = FluxConfig.from_dict({"_class_name": "FluxTransformer2DModel"})
+    assert (config.width, config.latent_channels) == (3072, 16)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"patch_size": 2}, "patch_size 2"),
+        ({"in_channels": 30}, "in_channels 30"),
+        ({"in_channels": 384, "out_channels": 64}, "out_channels 64"),
+        ({"axes_dims_rope": [16, 56, 58]}, "attention_head_dim 128"),
+        ({"axes_dims_rope": [64, 64]}, "three sizes"),
+        ({"axes_dims_rope": [15, 57, 56]}, "even"),
+        ({"quantization_config": {"load_in_4bit": True}}, "quantization_config"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(wrong: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        FluxConfig.from_dict(wrong)

@@ -1,0 +1,82 @@
+"""FLUX.1's real sizes by abstract shapes: nothing is allocated, every size is exercised."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from models.flux.config import FluxConfig
+from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules
+from models.flux.pipeline import FluxPipeline, Networks
+from models.flux.request import CLASSIFIER_FREE, CONDITIONAL
+from models.sampling.schedules import FlowMatchSchedule
+from models.text.clip import ClipConfig
+from models.text.t5 import T5Config
+from models.vae.config import VaeConfig
+
+CLIP_L = ClipConfig(vocab_size=49408, hidden_size=768, intermediate_size=3072, num_attention_heads=12)
+T5_XXL = T5Config(
+    d_model=4096, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu"
+)
+FLUX_VAE = VaeConfig(
+    down_block_types=("DownEncoderBlock2D",) * 4,
+    up_block_types=("UpDecoderBlock2D",) * 4,
+    block_out_channels=(128, 256, 512, 512),
+    layers_per_block=2,
+    latent_channels=16,
+    use_quant_conv=False,
+    use_post_quant_conv=False,
+    scaling_factor=0.3611,
+    shift_factor=0.1159,
+)
+PARAMETERS = {  # of FLUX.1-dev, FLUX.1-schnell and their encoders, as published on the hub
+    "transformer": {True: 11_901_408_320, False: 11_891_178_560},
+    "clip": 123_060_480,
+    "t5": 4_762_310_656,
+    "vae": 83_819_683,
+}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["dev", "schnell"])
+def pipeline(request: pytest.FixtureRequest) -> FluxPipeline:
+    config = FluxConfig(guidance_embeds=request.param)
+    modules = abstract_modules(config, FLUX_VAE, CLIP_L, T5_XXL, jnp.bfloat16)
+    return FluxPipeline(None, modules, FlowMatchSchedule(), None, None)  # type: ignore[arg-type]
+
+
+def count(state: nnx.State) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(state))
+
+
+def test_parameters_are_those_of_the_published_checkpoints(pipeline: FluxPipeline) -> None:
+    guidance = pipeline.config.guidance_embeds
+    assert count(pipeline.weights.transformer) == PARAMETERS["transformer"][guidance]
+    for name in ("clip", "t5", "vae"):
+        assert count(getattr(pipeline.weights, name)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(("phase", "prompts"), [(CONDITIONAL, 1), (CLASSIFIER_FREE, 2)])
+def test_a_picture_of_1024_goes_through_every_program(
+    pipeline: FluxPipeline, phase: str, prompts: int
+) -> None:
+    side = DEFAULT_LATENTS_PX
+    ids = {
+        "clip_ids": jax.ShapeDtypeStruct((prompts, 77), jnp.int32),
+        "t5_ids": jax.ShapeDtypeStruct((prompts, 512), jnp.int32),
+    }
+    noise = jax.ShapeDtypeStruct((side, side, 16), jnp.float32)
+    row = jax.eval_shape(pipeline.encode, pipeline.weights, {**ids, "noise": noise})
+    assert row["latents"].shape == (4096, 64)
+    assert row["prompt_embeds"].shape == (prompts, 512, 4096)
+    rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), row)
+    names = ("timestep", "sigma", "sigma_next", "guidance_scale", "true_cfg_scale")
+    scalars = {name: jax.ShapeDtypeStruct((2,), jnp.float32) for name in names}
+    step = jax.jit(pipeline.step, static_argnums=0)
+    after = jax.eval_shape(step, phase, pipeline.weights, rows, scalars)
+    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, rows)
+    pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
+    assert (pixels.shape, pixels.dtype) == ((1024, 1024, 3), jnp.uint8)

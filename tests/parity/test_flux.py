@@ -1,0 +1,262 @@
+"""Flux against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
+
+Bounds: latents of each step to a relative 1e-4, pictures to 60 dB and two grey levels. On such
+checkpoints rounding alone (float32 against float64) stays above 80 dB, a wrong term below 50.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers import FluxImg2ImgPipeline, FluxPipeline
+from PIL import Image
+
+from models import catalog
+from models.pipeline import Pipeline, denoise
+from tests.parity.tiny import make_flux
+
+RELATIVE = 1e-4
+PSNR_DB = 60.0
+GREY_LEVELS = 2
+
+PROMPT = "a red circle on a blue background"
+PICTURE = Image.fromarray(
+    np.random.default_rng(5).integers(0, 256, (37, 61, 3), dtype=np.uint8)
+).resize((183, 111))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Overrides of `make_flux`'s small configs."""
+
+    transformer: Mapping[str, Any] = field(default_factory=dict)
+    vae: Mapping[str, Any] = field(default_factory=dict)
+    clip: Mapping[str, Any] = field(default_factory=dict)
+    t5: Mapping[str, Any] = field(default_factory=dict)
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, folder: Path) -> Path:
+        return make_flux(folder, **{name: dict(part) for name, part in vars(self).items()})
+
+
+CHECKPOINTS = {
+    "dev": Checkpoint(),
+    "schnell": Checkpoint(
+        transformer={
+            "guidance_embeds": False,
+            "num_layers": 1,
+            "num_single_layers": 4,
+            "attention_head_dim": 16,
+            "num_attention_heads": 5,
+            "axes_dims_rope": (4, 4, 8),
+        },
+        scheduler={"shift": 1.0, "use_dynamic_shifting": False},
+        t5={"feed_forward_proj": "relu", "num_heads": 3, "d_kv": 11},
+    ),
+    "quant conv, four levels": Checkpoint(
+        transformer={"num_layers": 3, "num_single_layers": 0},
+        vae={
+            "block_out_channels": (6, 6, 12, 18),
+            "layers_per_block": 2,
+            "latent_channels": 6,
+            "norm_num_groups": 3,
+            "use_quant_conv": True,
+            "use_post_quant_conv": True,
+        },
+        clip={"num_attention_heads": 5, "hidden_act": "gelu", "num_hidden_layers": 2},
+        scheduler={"time_shift_type": "linear", "shift_terminal": 0.05},
+    ),
+    "no attention in the VAE, static shift": Checkpoint(
+        transformer={"num_layers": 0, "num_single_layers": 2},
+        vae={"mid_block_add_attention": False, "block_out_channels": (8, 16)},
+        scheduler={"use_dynamic_shifting": False, "shift": 3.0},
+    ),
+}
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "defaults": {"guidance_scale": 3.5},
+    "strong guidance, wide": {"guidance_scale": 7.25, "width": 64, "height": 32},
+    "true cfg": {
+        "guidance_scale": 2.0,
+        "true_cfg_scale": 3.5,
+        "negative_prompt": "a green square",
+        "prompt_2": "the yellow triangle",
+        "negative_prompt_2": "star below",
+    },
+    "own sigmas, short text": {
+        "guidance_scale": 1.0,
+        "sigmas": [1.0, 0.8, 0.35],
+        "max_sequence_length": 13,
+    },
+}
+FROM_IMAGE: dict[str, dict[str, Any]] = {
+    "default strength": {"strength": 0.6, "guidance_scale": 7.0},
+    "weak, true cfg": {
+        "strength": 0.35,
+        "guidance_scale": 3.5,
+        "true_cfg_scale": 2.0,
+        "negative_prompt": "a star",
+        "num_inference_steps": 7,
+    },
+    "full strength": {"strength": 1.0, "guidance_scale": 3.5},
+}
+BASE = {
+    "prompt": PROMPT,
+    "width": 48,
+    "height": 80,
+    "num_inference_steps": 5,
+    "max_sequence_length": 24,
+    "seed": 1234,
+}
+
+
+class Pair:
+    """One checkpoint, loaded by diffusers and by us."""
+
+    def __init__(self, folder: Path, made: Checkpoint) -> None:
+        self.folder = made.make(folder)
+        self.theirs = FluxPipeline.from_pretrained(self.folder)
+        self.ours = catalog.load("tiny", str(self.folder), "float32", {})
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Pair]:
+    root = tmp_path_factory.mktemp("flux")
+    return {name: Pair(root / str(i), made) for i, (name, made) in enumerate(CHECKPOINTS.items())}
+
+
+@dataclass(frozen=True)
+class Result:
+    latents: list[np.ndarray]
+    """After each step, packed."""
+    picture: np.ndarray
+
+
+def theirs(
+    base: FluxPipeline, request: Mapping[str, Any], image: Image.Image | None = None
+) -> Result:
+    pipeline = base if image is None else FluxImg2ImgPipeline(**base.components)
+    pipeline.set_progress_bar_config(disable=True)
+    latents: list[np.ndarray] = []
+
+    def keep(_pipe: Any, _step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        latents.append(tensors["latents"][0].numpy().copy())
+        return {}
+
+    arguments = {name: value for name, value in request.items() if name != "seed"}
+    generator = torch.Generator("cpu").manual_seed(request["seed"])
+    extra = {} if image is None else {"image": image}
+    made = pipeline(**arguments, **extra, generator=generator, callback_on_step_end=keep)
+    return Result(latents, np.asarray(made.images[0]))
+
+
+def ours(
+    pipeline: Pipeline, request: Mapping[str, Any], image: Image.Image | None = None
+) -> Result:
+    images = {} if image is None else {"image": png(image)}
+    rows = list(denoise(pipeline, pipeline.prepare(request, images)))
+    picture = jax.jit(pipeline.decode)(pipeline.weights, rows[-1])
+    return Result([np.asarray(row["latents"]) for row in rows[1:]], np.asarray(picture))
+
+
+def png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+
+def psnr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
+    error = np.mean((ours.astype(np.float64) - theirs) ** 2)
+    return float(np.inf if error == 0 else 10 * np.log10(255**2 / error))
+
+
+def assert_same(ours: Result, theirs: Result, record: Any) -> None:
+    steps = [relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True)]
+    off = np.abs(ours.picture.astype(int) - theirs.picture)
+    record("latents_relative", max(steps))
+    record("psnr_db", psnr_db(ours.picture, theirs.picture))
+    print(f"latents {max(steps):.1e}, {psnr_db(ours.picture, theirs.picture):.1f} dB, {off.max()}")
+    assert max(steps) <= RELATIVE, steps
+    assert psnr_db(ours.picture, theirs.picture) >= PSNR_DB
+    assert off.max() <= GREY_LEVELS
+    assert theirs.picture.std() > 10, "a flat picture proves nothing"
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_text_to_image(
+    pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
+) -> None:
+    pair, request = pairs[checkpoint], BASE | REQUESTS[request_name]
+    assert_same(ours(pair.ours, request), theirs(pair.theirs, request), record_property)
+
+
+@pytest.mark.parametrize("request_name", FROM_IMAGE)
+@pytest.mark.parametrize("checkpoint", ["dev", "quant conv, four levels"])
+def test_image_to_image(
+    pairs: Mapping[str, Pair], checkpoint: str, request_name: str, record_property: Any
+) -> None:
+    pair, request = pairs[checkpoint], BASE | FROM_IMAGE[request_name]
+    made = ours(pair.ours, request, PICTURE)
+    assert_same(made, theirs(pair.theirs, request, PICTURE), record_property)
+
+
+def without(pipeline: Pipeline, path: tuple[str, ...]) -> Pipeline:
+    """The same pipeline with one array of its transformer zeroed."""
+    transformer = jax.tree.map(lambda leaf: leaf, pipeline.weights.transformer)
+    node: Any = transformer
+    for name in path:
+        node = node[name]
+    node.set_value(jnp.zeros_like(node[...]))
+    lame = copy.copy(pipeline)
+    lame.weights = pipeline.weights._replace(transformer=transformer)
+    return lame
+
+
+DROPPED = {
+    "guidance embedding": ("guidance_in", "second", "kernel"),
+    "pooled text": ("pooled_in", "second", "kernel"),
+    "modulation bias": ("double_blocks", "image", "modulation", "linear", "bias"),
+    "key norm": ("single_blocks", "heads", "k_norm", "scale"),
+    "last bias": ("latents_out", "bias"),
+}
+
+
+@pytest.mark.parametrize("path", DROPPED.values(), ids=DROPPED)
+def test_a_dropped_term_fails_by_far(pairs: Mapping[str, Pair], path: tuple[str, ...]) -> None:
+    pair, request = pairs["dev"], BASE | REQUESTS["defaults"]
+    assert_far(ours(without(pair.ours, path), request), theirs(pair.theirs, request))
+
+
+def test_a_swapped_rope_axis_fails_by_far(pairs: Mapping[str, Pair], tmp_path: Path) -> None:
+    folder = shutil.copytree(pairs["dev"].folder, tmp_path / "swapped")
+    file = folder / "transformer/config.json"
+    config = json.loads(file.read_text())
+    first, second, third = config["axes_dims_rope"]
+    config["axes_dims_rope"] = [first, third, second]
+    file.write_text(json.dumps(config))
+    request = BASE | REQUESTS["defaults"]
+    swapped = catalog.load("tiny", str(folder), "float32", {})
+    assert_far(ours(swapped, request), theirs(pairs["dev"].theirs, request))
+
+
+def assert_far(ours: Result, theirs: Result) -> None:
+    """Ten times out of both bounds: no tolerance that one might settle on would let it pass."""
+    assert max(map(relative, ours.latents, theirs.latents)) > 10 * RELATIVE
+    assert psnr_db(ours.picture, theirs.picture) < PSNR_DB - 10
