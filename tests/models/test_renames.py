@@ -1,0 +1,53 @@
+"""Rename tables: the first rule wins, layers are split off, messages name checkpoint keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.flux.weights import RENAMES as FLUX
+from models.renames import Renames, Target, source, target
+from models.text.clip import RENAMES as CLIP
+from models.text.t5 import RENAMES as T5
+
+RULES: Renames = (
+    (r"old\.positions", ""),
+    (r"head\.weight", "head.kernel"),
+    (r"layers\.(\d+)\.(q|k)\.weight", r"blocks.\2.kernel[\1]"),
+    (r"(.+)\.weight", r"\1.kernel"),
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("old.positions", Target("", None, 0)),
+        ("head.weight", Target("head.kernel", None, 1)),
+        ("layers.12.k.weight", Target("blocks.k.kernel", 12, 2)),
+        ("down.0.weight", Target("down.0.kernel", None, 3)),
+        ("head.weight.more", None),
+        ("my.old.positions", None),
+    ],
+)
+def test_target(key: str, expected: Target | None) -> None:
+    assert target(key, RULES) == expected
+
+
+@pytest.mark.parametrize(
+    ("renames", "path", "layer", "key"),
+    [
+        (RULES, "blocks.q.kernel", 3, "layers.3.q.weight"),
+        (RULES, "head.kernel", None, "head.weight"),
+        (RULES, "some.other.kernel", None, "some.other.weight"),
+        (CLIP, "blocks.q.bias", 11, "encoder.layers.11.self_attn.q_proj.bias"),
+        (T5, "token_embedding.embedding", None, "shared.weight"),
+        (T5, "blocks.attention.v.kernel", 0, "encoder.block.0.layer.0.SelfAttention.v.weight"),
+        (FLUX, "double_blocks.text.out.bias", 7, "transformer_blocks.7.attn.to_add_out.bias"),
+    ],
+)
+def test_source_spells_a_key(renames: Renames, path: str, layer: int | None, key: str) -> None:
+    assert source(path, layer, renames) == key
+
+
+def test_source_spells_nothing_that_does_not_come_back() -> None:
+    assert source("blocks.v.kernel", 3, RULES) is None
+    assert source("head.bias", None, RULES) is None
