@@ -1,0 +1,54 @@
+"""What can go wrong between front end, queue, pools and store."""
+
+from __future__ import annotations
+
+
+class QueueFull(Exception):
+    """The model takes no more jobs for now; `wait_s` says when to try again."""
+
+    def __init__(self, model: str, wait_s: float) -> None:
+        super().__init__(
+            f"the queue of model {model!r} takes no more jobs; try again in {wait_s:.0f} s"
+        )
+        self.model = model
+        self.wait_s = wait_s
+
+
+class IdempotencyConflict(Exception):
+    """The key was used with another body."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this idempotency key was used with another body; "
+            "send the first body again or take a new key"
+        )
+
+
+class UnknownCursor(LookupError):
+    """A listing was to go on after a job that is no longer there (or never was)."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"there is no job {job_id!r} to list on after; start the listing again")
+        self.job_id = job_id
+
+
+class WireError(Exception):
+    """A job that this process cannot read."""
+
+    def __init__(self, job_id: str, version: int, known: int) -> None:
+        super().__init__(
+            f"job {job_id!r} was written in wire version {version} and this process reads "
+            f"{known} at most: upgrade it"
+        )
+
+
+class StoreError(Exception):
+    """The store did not do what was asked; the message says what happened and what to do."""
+
+
+class NotStored(StoreError):
+    """There is nothing under that key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the store holds nothing under {key!r}: it has left or never was")
+        self.key = key

@@ -1,0 +1,104 @@
+"""A job as it lies in the queue: the versioned wire form that front end and pools share."""
+
+from __future__ import annotations
+
+import secrets
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+WIRE_VERSION = 1
+"""Grows when an older reader would misread a newer job; new fields come with a default instead."""
+
+PRIORITIES = {"low": 0, "normal": 1, "high": 2}
+
+
+class JobState(StrEnum):
+    """`queued → running → one of the four end states`; a lost lease leads back to `queued`."""
+
+    QUEUED = "queued"
+    """Accepted and waiting for a pool."""
+    RUNNING = "running"
+    """Claimed: one pool holds the lease."""
+    SUCCEEDED = "succeeded"
+    """All outputs are in the store."""
+    FAILED = "failed"
+    """It cannot be served; `error` says why."""
+    CANCELED = "canceled"
+    """The client stopped it."""
+    EXPIRED = "expired"
+    """Its deadline passed before it was done."""
+
+    @property
+    def ended(self) -> bool:
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+class Output(BaseModel):
+    """One file in the store."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int
+    key: str
+    """Where the store keeps it."""
+    content_type: str
+    width: int
+    height: int
+    seed: int
+    sha256: str
+    bytes: int
+
+
+class JobError(BaseModel):
+    """Why a job failed: `code` for programs, `message` for people (what happened, what to do)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    code: Literal["out_of_memory", "non_finite", "invalid_request", "store", "lost", "internal"]
+    message: str
+
+
+class Usage(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    steps: int = 0
+    """Denoising steps that ran, summed over the pictures."""
+    device_seconds: float = 0.0
+    queue_seconds: float = 0.0
+
+
+class Job(BaseModel):
+    """One accepted request. Times are seconds since the epoch, by Redis's clock."""
+
+    version: int = WIRE_VERSION
+    id: str
+    model: str
+    bucket: str
+    """`ModelSpec.bucket` of the request: jobs of one model and bucket are claimed together."""
+    tenant: str = "default"
+    priority: int = PRIORITIES["normal"]
+    state: JobState = JobState.QUEUED
+    created_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    deadline_at: float | None = None
+    """After this the answer is of no use: the job expires."""
+    request: dict[str, Any] = Field(default_factory=dict)
+    """Every field as it was resolved, the seed too; pictures are replaced by their store key."""
+    images: int = Field(default=1, ge=1)
+    """How many pictures: picture i has seed + i."""
+    step: int = 0
+    steps: int = 0
+    """Denoising steps done and to do, over all pictures of the job."""
+    attempts: int = 0
+    """How often a pool has claimed it."""
+    outputs: list[Output] = Field(default_factory=list)
+    usage: Usage = Usage()
+    error: JobError | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+
+def new_job_id() -> str:
+    return "job_" + secrets.token_hex(12)

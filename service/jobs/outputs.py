@@ -1,0 +1,131 @@
+"""Bytes into a store and back: a local folder, `s3://…`, `gs://…`, or `memory://`.
+
+Pictures of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`; the job itself
+carries their keys only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import GCSStore, LocalStore, ObjectStore, S3Store, from_url
+
+from service.jobs.errors import NotStored, StoreError
+from service.settings import ConfigError
+
+MEMORY = "memory:///"
+MAX_PARALLEL = 16
+REDIRECT_S = 3600.0
+"""How long a redirect to the object store can be followed."""
+
+
+def input_key(job_id: str, field: str) -> str:
+    """Where the picture of a request's field lies."""
+    return f"inputs/{job_id}/{field}"
+
+
+def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
+    """Where one output of one claim lies: a stale claim never overwrites its successor's."""
+    return f"outputs/{job_id}/{fence}-{index}{mimetypes.guess_extension(content_type) or ''}"
+
+
+class Store:
+    """One place for files, by key."""
+
+    def __init__(self, url: str) -> None:
+        """Raises: ConfigError: the address is none of a store, or lacks something."""
+        self.url = url
+        self._store = _open(url)
+
+    async def put(self, key: str, data: bytes, content_type: str) -> None:
+        """Whole or not at all: no reader meets half a file. Raises: StoreError."""
+        typed = not isinstance(self._store, LocalStore)  # a folder has nowhere to write it
+        attributes = {"Content-Type": content_type} if typed else None
+        async with self._explained("write", key):
+            await obstore.put_async(self._store, key, data, attributes=attributes)
+
+    async def get(self, key: str) -> bytes:
+        """Raises: NotStored, StoreError."""
+        async with self._explained("read", key):
+            return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes start to end, without end. Raises: NotStored, StoreError."""
+        async with self._explained("read", key):
+            return bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
+
+    async def exists(self, key: str) -> bool:
+        """Raises: StoreError."""
+        try:
+            async with self._explained("look up", key):
+                await obstore.head_async(self._store, key)
+        except NotStored:
+            return False
+        return True
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """What is there of them; a key that ends in / stands for all below it.
+
+        Raises: StoreError.
+        """
+        limit = asyncio.Semaphore(MAX_PARALLEL)
+
+        async def one(key: str) -> None:
+            async with limit:
+                await (self._delete_below(key) if key.endswith("/") else self._delete_one(key))
+
+        await asyncio.gather(*(one(key) for key in keys))
+
+    async def _delete_below(self, folder: str) -> None:
+        async with self._explained("list", folder):
+            found = await obstore.list(self._store, prefix=folder).collect_async()
+        for entry in found:
+            await self._delete_one(entry["path"])
+
+    async def _delete_one(self, key: str) -> None:
+        with suppress(NotStored):
+            async with self._explained("delete", key):
+                await obstore.delete_async(self._store, key)
+
+    async def redirect_url(self, key: str) -> str | None:
+        """An address that serves the file for `REDIRECT_S`; None: serve it yourself. Raises:
+        StoreError."""
+        if not isinstance(self._store, S3Store | GCSStore):
+            return None
+        async with self._explained("sign", key):
+            return await obstore.sign_async(self._store, "GET", key, timedelta(seconds=REDIRECT_S))
+
+    @asynccontextmanager
+    async def _explained(self, act: str, key: str) -> AsyncIterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotFoundError) as error:
+            raise NotStored(key) from error
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(
+                f"cannot {act} {key!r} in {self.url}: {_first_line(error)}; "
+                "check that the store is there, has room and grants this"
+            ) from error
+
+
+def _open(url: str) -> ObjectStore:
+    try:
+        if "://" not in url:
+            return LocalStore(Path(url).expanduser(), mkdir=True, automatic_cleanup=True)
+        return from_url(MEMORY if url == "memory://" else url)
+    except (BaseError, OSError, ValueError) as error:
+        raise ConfigError(
+            f"store.url: cannot open {url!r}: {_first_line(error)}; "
+            "give a folder, s3://bucket/path or gs://bucket/path"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,342 @@
+"""The queue: every transition of a job's life, one atomic Lua script each, by Redis's clock.
+
+Each script may be sent twice: a command whose answer got lost with its connection is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+from redis.asyncio import Redis
+
+from models.spec import ModelSpec
+from service.jobs import connection, events, keys, wire
+from service.jobs.errors import IdempotencyConflict, QueueFull, UnknownCursor, WireError
+from service.jobs.events import Event
+from service.jobs.job import WIRE_VERSION, Job, JobError, JobState, Output, Usage
+from service.jobs.scripts import Scripts
+from service.jobs.subscriber import Subscriber
+from service.settings import QueueSettings
+
+__all__ = [
+    "Claim",
+    "Event",
+    "IdempotencyConflict",
+    "ModelStatus",
+    "Queue",
+    "QueueFull",
+    "UnknownCursor",
+    "WireError",
+]
+
+MAX_PREVIEWS = 4
+"""Of one running job; some kilobytes each, gone when it ends."""
+RETRY_AFTER_S = 5.0
+"""What a client is told to wait when the queue is full."""
+ANSWER_MS = 60_000
+"""How long the answer of a call is kept for its repeat: longer than a client goes on trying."""
+REAP_BATCH = 200
+"""Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
+REAP_FILES = 2000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A pool's hold on one job. `fence` grows with each claim; a stale one is refused."""
+
+    job: Job
+    fence: int
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    spec: ModelSpec
+    pools: tuple[str, ...]
+    """Names of the pools that serve it now (their heartbeat is fresh)."""
+    ready: bool
+    """At least one of them has finished its warm-up."""
+
+
+Claims = list[Claim]
+Jobs = list[Job]
+Names = list[str]
+
+
+class Queue:
+    """Owns its connections: `close` ends them, and every iterator with them."""
+
+    def __init__(self, redis: Redis, settings: QueueSettings) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._scripts = Scripts(redis)
+        self._subscriber = Subscriber(redis)
+        self._reaped: Names = []
+
+    @classmethod
+    async def connect(cls, url: str, settings: QueueSettings) -> Queue:
+        """Raises: ConfigError where Redis is not there, too old or may evict keys."""
+        return cls(await connection.connect(url), settings)
+
+    async def close(self) -> None:
+        await self._subscriber.close()
+        await self._redis.aclose()
+
+    async def ping(self) -> None:
+        await self._redis.ping()
+
+    # the front end's side
+    async def put(
+        self, job: Job, *, idempotency_key: str | None = None, digest: str = ""
+    ) -> tuple[Job, bool]:
+        """The stored job, and whether it is new.
+
+        Args:
+            idempotency_key: the client's; of one tenant, for `idempotency_s` while the job is kept.
+            digest: of the request's body; the same key with another one is a conflict.
+
+        Raises: QueueFull, IdempotencyConflict.
+        """
+        fields = wire.to_hash(job)
+        answer, *stored = await self._run(
+            "put",
+            *(text for pair in fields.items() for text in pair),
+            id=job.id,
+            model=job.model,
+            bucket=job.bucket,
+            priority=job.priority,
+            deadline_at=job.deadline_at,
+            max_queued=self._settings.max_queued,
+            idempotency=_idempotency(job.tenant, idempotency_key),
+            idempotency_ms=round(self._settings.idempotency_s * 1000),
+            digest=digest,
+        )
+        if answer == "full":
+            raise QueueFull(job.model, RETRY_AFTER_S)
+        if answer == "conflict":
+            raise IdempotencyConflict
+        return wire.from_hash(wire.parse(stored[0])), answer == "new"
+
+    async def get(self, job_id: str) -> Job | None:
+        """Raises: WireError: a newer Atelier wrote it."""
+        return _job(await self._run("get", id=job_id))
+
+    async def list(
+        self, *, limit: int, after: str | None = None, state: JobState | None = None
+    ) -> Jobs:
+        """A page, newest first; `after` is the last id of the page before.
+
+        Raises: UnknownCursor: there is no job `after`.
+        """
+        page = await self._run("list", limit=limit, after=after, state=state)
+        if page is None:
+            raise UnknownCursor(str(after))
+        return [wire.from_hash(wire.parse(text)) for text in page]
+
+    async def position(self, job: Job) -> int | None:
+        """Jobs of its model ahead of it; None unless queued."""
+        return cast(int | None, await self._redis.zrank(keys.queue(job.model), job.id))
+
+    async def cancel(self, job_id: str) -> Job | None:
+        """Idempotent: an ended job is returned as it is."""
+        return _job(await self._run("cancel", id=job_id))
+
+    async def delete(self, job_id: str) -> Job | None:
+        """Cancels it first if it has not ended. Its files leave at once if the caller deletes them,
+        and with the next `reap` otherwise."""
+        return _job(await self._run("delete", id=job_id, call=_call(), answer_ms=ANSWER_MS))
+
+    def events(self, job_id: str, after: str = "0") -> AsyncGenerator[Event, None]:
+        """Events after that id as they happen; ends after an end state's event, and on `close`."""
+        return events.follow(self._redis, self._subscriber, job_id, after)
+
+    async def models(self) -> dict[str, ModelStatus]:
+        found = [_status(*row) for row in await self._run("models")]
+        return {status.spec.name: status for status in sorted(found, key=lambda s: s.spec.name)}
+
+    async def depths(self) -> dict[str, tuple[int, int]]:
+        """Jobs that are queued and that are running, by registered model."""
+        return {model: (queued, running) for model, queued, running in await self._run("depths")}
+
+    # the pools' side
+    async def register(self, pool: str, spec: ModelSpec, *, ready: bool) -> None:
+        """Announce a pool and its model; a heartbeat too, so call it every `lease_s` / 3."""
+        await self._run(
+            "register",
+            spec.model_dump_json(),
+            pool=pool,
+            model=spec.name,
+            ready=ready,
+            fresh_s=self._settings.lease_s,
+        )
+
+    async def unregister(self, pool: str, model: str) -> None:
+        await self._run("unregister", pool=pool, model=model)
+
+    async def claim(self, pool: str, model: str, slots: int, *, wait_s: float = 0.0) -> Claims:
+        """The head of the model's queue, and compatible jobs behind it, up to `slots` pictures
+        (a first job of more pictures than that is claimed alone). Waits for a first one."""
+        if slots < 1:
+            return []
+        until = asyncio.get_running_loop().time() + wait_s
+        claims = await self._claim_or_release(pool, model, slots)
+        if claims or wait_s <= 0:
+            return claims
+        with self._subscriber.waking(keys.QUEUED, model) as wake:
+            while not claims and not self._subscriber.closed:
+                wake.clear()
+                claims = await self._claim_or_release(pool, model, slots)
+                if not claims and not await _set_before(wake, until):
+                    break
+        return claims
+
+    async def _claim_or_release(self, pool: str, model: str, slots: int) -> Claims:
+        """One try; what it took is given back if the caller is cancelled meanwhile."""
+        call = asyncio.ensure_future(self._claim_now(pool, model, slots))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            for claim in await call:
+                await self.release(claim)
+            raise
+
+    async def _claim_now(self, pool: str, model: str, slots: int) -> Claims:
+        found = await self._run(
+            "claim",
+            call=_call(),
+            answer_ms=ANSWER_MS,
+            pool=pool,
+            model=model,
+            slots=slots,
+            version=WIRE_VERSION,
+            lease_s=self._settings.lease_s,
+        )
+        if found and found[-1] == "newer":
+            logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
+            found.pop()
+        return [_claim(wire.parse(text)) for text in found]
+
+    async def renew(self, claims: Sequence[Claim]) -> Claims:
+        """Extend the leases; returns the claims that are no longer ours (lost, canceled)."""
+        held = [(claim.job.id, claim.fence) for claim in claims]
+        lost = set(await self._run("renew", claims=held, lease_s=self._settings.lease_s))
+        return [claim for claim in claims if claim.job.id in lost]
+
+    async def progress(
+        self, claim: Claim, step: int, steps: int, preview: str | None = None
+    ) -> bool:
+        """False: no longer ours. `preview` is a data URI."""
+        shown = {"step": step, "steps": steps, "preview": preview}
+        texts = [json.dumps(shown)] if preview else []
+        return await self._held(
+            "progress", claim, *texts, step=step, steps=steps, max_previews=MAX_PREVIEWS
+        )
+
+    async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
+        """False: no longer ours; what was stored for it may be deleted."""
+        return await self._held(
+            "finish", claim, wire.outputs_json(outputs), usage.model_dump_json()
+        )
+
+    async def fail(self, claim: Claim, error: JobError, *, retry: bool = False) -> JobState | None:
+        """With retry it goes back to the queue, until `max_attempts`. None: no longer ours."""
+        state = await self._run(
+            "fail",
+            error.model_dump_json(),
+            id=claim.job.id,
+            fence=claim.fence,
+            retry=retry,
+            max_attempts=self._settings.max_attempts,
+        )
+        return JobState(state) if state else None
+
+    async def release(self, claim: Claim) -> bool:
+        """Give it back unharmed (drain): to the head of its queue, the attempt not counted."""
+        return await self._held("release", claim)
+
+    async def canceled(self) -> AsyncGenerator[str, None]:
+        """Ids of running jobs as they are canceled or expire, for pools to drop them within one
+        step. None of them is repeated: what a lost connection swallows, `renew` and `progress`
+        tell. Ends on `close`."""
+        with self._subscriber.feed(keys.STOPPED) as stopped:
+            while (job_id := await stopped.get()) is not None:
+                yield job_id
+
+    async def reap(self) -> Names:
+        """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
+        their retention.
+
+        Returns: store keys to delete (one that ends in / stands for all below it). The next call
+            tells Redis that they are deleted; until then any process may be given them again.
+        """
+        lost = JobError(code="lost", message=_lost(self._settings.max_attempts))
+        more, done = True, self._reaped
+        while more:
+            more, self._reaped = await self._run(
+                "reap",
+                lost.model_dump_json(),
+                batch=REAP_BATCH,
+                files=REAP_FILES,
+                deleted=done,
+                max_attempts=self._settings.max_attempts,
+                retention_s=self._settings.retention_s,
+            )
+            done = []
+        return self._reaped
+
+    async def _held(self, script: str, claim: Claim, *texts: str, **args: Any) -> bool:
+        """A transition that only the holder of a claim may make; whether it was."""
+        return bool(await self._run(script, *texts, id=claim.job.id, fence=claim.fence, **args))
+
+    async def _run(self, script: str, *texts: str, **args: Any) -> Any:
+        return await self._scripts.run(script, *texts, max_events=self._settings.max_events, **args)
+
+
+def _call() -> str:
+    """Names one call, so that its repeat is known."""
+    return secrets.token_hex(8)
+
+
+def _idempotency(tenant: str, key: str | None) -> str | None:
+    return key and f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _job(text: str | None) -> Job | None:
+    return wire.from_hash(wire.parse(text)) if text else None
+
+
+def _claim(fields: dict[str, str]) -> Claim:
+    return Claim(wire.from_hash(fields), int(fields["fence"]))
+
+
+def _status(spec: str, *pools: str) -> ModelStatus:
+    return ModelStatus(_spec(spec), tuple(sorted(pools[::2])), "ready" in pools[1::2])
+
+
+@lru_cache(maxsize=256)
+def _spec(text: str) -> ModelSpec:
+    return ModelSpec.model_validate_json(text)
+
+
+def _lost(attempts: int) -> str:
+    return (
+        f"{attempts} pools took this job and died or stalled with it; "
+        "try it smaller, or ask the operator to look at the pools' logs"
+    )
+
+
+async def _set_before(wake: asyncio.Event, until: float) -> bool:
+    try:
+        async with asyncio.timeout_at(until):
+            return await wake.wait()
+    except TimeoutError:
+        return False

@@ -1,0 +1,12 @@
+-- The client stops a job: queued or running → canceled.
+-- args:  id, max_events
+-- Keys:  common's
+-- Gives: the job, or nil
+-- Sent twice: an ended job stays as it is.
+
+local state = fields(args.id, 'state')
+if state and not is_ended(state) then
+  end_job(args.id, 'canceled', '{}')
+  if state == 'running' then redis.call('PUBLISH', key('stopped'), args.id) end
+end
+return whole_job(args.id)

@@ -1,0 +1,20 @@
+-- Removes a job; cancels it first if it has not ended.
+-- args:  call (of this request, random), id, answer_ms (how long it may be sent again), max_events
+-- Keys:  call:call  forget's and common's
+-- Gives: the job as it was last, or nil
+-- Sent twice: gives the first answer.
+
+local before = redis.call('GET', key('call', args.call))
+if before then return before end
+
+local state = fields(args.id, 'state')
+if not state then return nil end
+if not is_ended(state) then
+  end_job(args.id, 'canceled', '{}')
+  if state == 'running' then redis.call('PUBLISH', key('stopped'), args.id) end
+end
+local job = whole_job(args.id)
+redis.call('SET', key('call', args.call), job, 'PX', args.answer_ms)
+forget(args.id)
+redis.call('PUBLISH', key('wake'), args.id)
+return job

@@ -1,0 +1,16 @@
+-- Ends a job badly: running → failed, or → queued where it may be tried again.
+-- args:  id, fence, retry, max_attempts, max_events
+-- texts: error (JSON)
+-- Keys:  common's
+-- Gives: the new state, or nil where the job is no longer held
+-- Sent twice: gives the first answer.
+
+local before = settled(args.id, 'fail')
+if before then return before end
+if not is_held(args.id, args.fence) then return nil end
+if args.retry and tonumber((fields(args.id, 'attempts'))) < args.max_attempts then
+  requeue(args.id)
+  return settle(args.id, 'fail', 'queued')
+end
+fail_job(args.id, ARGV[2])
+return settle(args.id, 'fail', 'failed')

@@ -1,0 +1,13 @@
+-- Ends a job well: running → succeeded.
+-- args:  id, fence, max_events
+-- texts: outputs, usage (JSON)
+-- Keys:  common's
+-- Gives: 1, or 0 where the job is no longer held
+-- Sent twice: gives the first answer.
+
+if settled(args.id, 'finish') then return 1 end
+if not is_held(args.id, args.fence) then return 0 end
+redis.call('HSET', key('job', args.id), 'outputs', ARGV[2], 'usage', ARGV[3])
+end_job(args.id, 'succeeded', '{}')
+settle(args.id, 'finish', 'succeeded')
+return 1

@@ -1,0 +1,20 @@
+-- Removes an ended job with all that belongs to it; what the store holds of it goes to the trash.
+-- Prepended to the scripts that need it.
+-- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state  ended  trash
+
+local function forget(id)
+  local state, idempotency, outputs = fields(id, 'state', 'idempotency', 'outputs')
+  for _, output in ipairs(cjson.decode(outputs or '[]')) do
+    redis.call('SADD', key('trash'), output.key)
+  end
+  -- A pool that died may have left files that no output names.
+  redis.call('SADD', key('trash'), 'inputs/' .. id .. '/', 'outputs/' .. id .. '/')
+  local used = idempotency and redis.call('GET', key('idempotency', idempotency))
+  if used and string.match(used, '%S+$') == id then
+    redis.call('DEL', key('idempotency', idempotency))
+  end
+  redis.call('ZREM', key('jobs'), id)
+  redis.call('ZREM', key('jobs', state), id)
+  redis.call('ZREM', key('ended'), id)
+  redis.call('DEL', key('job', id), key('events', id))
+end

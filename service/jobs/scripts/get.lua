@@ -1,0 +1,5 @@
+-- args:  id
+-- Keys:  job:id
+-- Gives: the job, or nil
+
+return whole_job(args.id)

@@ -1,0 +1,39 @@
+-- Accepts a job: nothing → queued.
+-- args:  id, model, bucket, priority, max_queued, max_events, deadline_at (or absent),
+--        idempotency (key's name, or absent), digest, idempotency_ms
+-- texts: name, value, … of the job's hash
+-- Keys:  job:id  jobs  idempotency:tenant:digest  and common's
+-- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'}
+-- Sent twice: finds the job that it put before.
+
+if redis.call('EXISTS', key('job', args.id)) == 1 then
+  return {'new', whole_job(args.id)}
+end
+
+local idempotency = args.idempotency and key('idempotency', args.idempotency)
+local used = idempotency and redis.call('GET', idempotency)
+if used then
+  local digest, id = string.match(used, '^(.*) (%S+)$')
+  if digest ~= args.digest then return {'conflict'} end
+  return {'old', whole_job(id)}
+end
+
+if redis.call('ZCARD', key('queue', args.model)) >= args.max_queued then return {'full'} end
+
+local newest = redis.call('ZRANGE', key('jobs'), -1, -1, 'WITHSCORES')
+local accepted = math.max(now_us, (tonumber(newest[2]) or 0) + 1)
+-- High, normal and low lie 2^52 apart: whole numbers below 2^53 are exact in a score.
+local place = accepted + (1 - args.priority) * 2 ^ 52
+
+redis.call('HSET', key('job', args.id), unpack(ARGV, 2))
+redis.call('HSET', key('job', args.id), 'created_at', seconds(accepted / 1000000),
+  'accepted', whole(accepted), 'place', whole(place))
+redis.call('ZADD', key('jobs'), whole(accepted), args.id)
+if args.deadline_at then redis.call('ZADD', key('deadlines'), args.deadline_at, args.id) end
+if idempotency then
+  redis.call('SET', idempotency, args.digest .. ' ' .. args.id, 'PX', args.idempotency_ms)
+  redis.call('HSET', key('job', args.id), 'idempotency', args.idempotency)
+end
+enqueue(args.id)
+set_state(args.id, 'queued', '{}')
+return {'new', whole_job(args.id)}

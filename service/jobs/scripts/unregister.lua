@@ -1,0 +1,6 @@
+-- A pool leaves; its model's spec stays.
+-- args:  pool, model
+-- Keys:  pools:model
+-- Sent twice: there is nothing left to do.
+
+redis.call('HDEL', key('pools', args.model), args.pool)

@@ -1,0 +1,51 @@
+"""A job as a Redis hash, and back: one field a field, structures as JSON.
+
+Fields that only the scripts use (place, fence, …) lie beside them; a reader ignores what it does
+not know, so a newer minor version may add some.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from service.jobs.errors import WireError
+from service.jobs.job import WIRE_VERSION, Job, Output
+
+STRUCTURES = frozenset({"request", "outputs", "usage", "error", "metadata"})
+"""Fields of a job that are stored as JSON."""
+
+_OUTPUTS = TypeAdapter(list[Output])
+
+
+def to_hash(job: Job) -> dict[str, str]:
+    """Every field that has a value."""
+    fields = job.model_dump(mode="json", exclude_none=True)
+    return {name: _text(name, value) for name, value in fields.items()}
+
+
+def _text(name: str, value: Any) -> str:
+    return json.dumps(value) if name in STRUCTURES else str(value)
+
+
+def from_hash(fields: Mapping[str, str]) -> Job:
+    """Raises: WireError: the job is of a newer wire version."""
+    version = int(fields["version"])
+    if version > WIRE_VERSION:
+        raise WireError(fields["id"], version, WIRE_VERSION)
+    return Job.model_validate(
+        {name: json.loads(v) if name in STRUCTURES else v for name, v in fields.items()}
+    )
+
+
+def parse(text: str) -> dict[str, str]:
+    """The hash that a script gives: a JSON list of name, value, name, value, …"""
+    flat = json.loads(text)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def outputs_json(outputs: Sequence[Output]) -> str:
+    return _OUTPUTS.dump_json(list(outputs)).decode()

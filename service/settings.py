@@ -1,0 +1,213 @@
+"""Settings: `atelier.toml`, every value overridable by the environment.
+
+`ATELIER_REDIS__URL=redis://…` sets `[redis] url`. A wrong key or value stops the start with its
+name. Durations end in `_s`, sizes in `_px` or `_bytes`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+CONFIG_VARIABLE = "ATELIER_CONFIG"
+"""Names the settings file; the only ATELIER_ variable that is no setting itself."""
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the key and says what is wrong."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RedisSettings(Section):
+    url: str | None = None
+    """None: `atelier up` embeds a server; `serve` and `worker` refuse to start."""
+
+
+class LimitSettings(Section):
+    """What the front end takes at most, whatever the model could do."""
+
+    max_side_px: int = Field(4096, gt=0)
+    max_pixels: int = Field(4096 * 4096, gt=0)
+    max_steps: int = Field(200, gt=0)
+    max_images: int = Field(16, gt=0)
+    max_prompt_chars: int = Field(10_000, gt=0)
+    max_body_bytes: int = Field(32 * 2**20, gt=0)
+    max_image_pixels: int = Field(40_000_000, gt=0)
+    """Of a picture sent as input, before it is decoded."""
+    max_wait_s: float = Field(600, gt=0)
+    """The longest `Prefer: wait=N` or waiting `Accept` that is honoured."""
+
+
+class ServerSettings(Section):
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    """0 takes a free port."""
+    allow_image_urls: bool = False
+    """Whether `image` may be an http(s) address."""
+    allow_networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks that image addresses and webhooks may reach besides the public internet."""
+    fetch_timeout_s: float = Field(20, gt=0)
+    """For fetching one image address, from the name's resolution to the last byte."""
+    keep_alive_s: float = Field(15, gt=0)
+    """An event stream without news says so this often."""
+    models_age_s: float = Field(1, ge=0)
+    """How old the front end's copy of the registered models may get."""
+    picture_threads: int = Field(2, gt=0)
+    """Request pictures decoded at the same time."""
+    shutdown_grace_s: float = Field(10, ge=0)
+
+
+class QueueSettings(Section):
+    max_queued: int = Field(10_000, gt=0)
+    """Of one model; more are refused with 429."""
+    lease_s: float = Field(15, gt=0)
+    """A pool that does not renew for this long loses its jobs."""
+    reap_every_s: float = Field(2, gt=0)
+    max_attempts: int = Field(3, gt=0)
+    """Claims after which a job whose pools keep dying fails for good."""
+    retention_s: float = Field(24 * 3600, gt=0)
+    """How long an ended job, its events and its outputs are kept."""
+    idempotency_s: float = Field(24 * 3600, gt=0)
+    max_events: int = Field(256, gt=0)
+    """Of one job; older ones are dropped from its stream."""
+
+
+class WebhookSettings(Section):
+    secret: SecretStr | None = None
+    """`whsec_` and base64, as Standard Webhooks writes it; None: `webhook` is refused."""
+    timeout_s: float = Field(15, gt=0)
+    max_attempts: int = Field(8, gt=0)
+    retry_s: float = Field(5, gt=0)
+    """Before the second attempt; doubled for each one after."""
+    poll_every_s: float = Field(0.5, gt=0)
+
+
+class StoreSettings(Section):
+    url: str | None = None
+    """A folder, `s3://…` or `gs://…`; None: `outputs/` under the state folder."""
+
+
+class ModelSettings(Section):
+    source: str
+    """A folder in diffusers' layout, or a hub id with an optional @revision."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    """Of request fields."""
+    warmup: list[dict[str, Any]] = Field(default_factory=lambda: [{}])
+    """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
+
+
+class PoolSettings(Section):
+    model: str
+    count: int = Field(1, gt=0)
+    slots: int = Field(4, gt=0)
+    """Pictures denoised together."""
+    batch_sizes: tuple[int, ...] = ()
+    """Compiled batch sizes; empty: 1, 2, 4, … up to slots."""
+    metrics_port: int | None = Field(None, ge=0, le=65535)
+    """None: no metrics page of its own."""
+    preview_every_s: float = Field(1, ge=0)
+    """Of each job that runs; 0: no previews."""
+    drain_s: float = Field(30, gt=0)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="ATELIER_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    state_dir: Path = Path(".atelier")
+    """Queue, outputs and compile cache of a single machine lie under it."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    redis: RedisSettings = RedisSettings()
+    server: ServerSettings = ServerSettings()
+    limits: LimitSettings = LimitSettings()
+    queue: QueueSettings = QueueSettings()
+    store: StoreSettings = StoreSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+    models: dict[str, ModelSettings] = Field(default_factory=dict)
+    pools: dict[str, PoolSettings] = Field(default_factory=dict)
+
+    @property
+    def store_url(self) -> str:
+        return self.store.url or str((self.state_dir / "outputs").resolve())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        environment = StrictEnvironment(settings_cls)
+        return init_settings, environment, TomlConfigSettingsSource(settings_cls, config_file())
+
+
+class StrictEnvironment(EnvSettingsSource):
+    """The environment, in which a misspelt ATELIER_ variable is an error like any other key."""
+
+    def __call__(self) -> dict[str, Any]:
+        return self._unknown() | super().__call__()
+
+    def _unknown(self) -> dict[str, str | None]:
+        prefix, config = self.env_prefix.lower(), CONFIG_VARIABLE.lower()
+        names = {
+            name: name.removeprefix(prefix).split("__")[0]
+            for name in self.env_vars
+            if name.startswith(prefix) and name != config
+        }
+        known = self.settings_cls.model_fields
+        return {key: self.env_vars[name] for name, key in names.items() if key not in known}
+
+
+def config_file() -> Path:
+    """The settings file, which need not be there unless it was named.
+
+    Raises: ConfigError: ATELIER_CONFIG names a file that is not there.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named is not None and not Path(named).is_file():
+        raise ConfigError(f"{CONFIG_VARIABLE}: there is no file {named!r}")
+    return Path(named or "atelier.toml")
+
+
+def load_settings(**given: Any) -> Settings:
+    """Settings from file and environment, under the sections and values that are given here.
+
+    Raises: ConfigError: names every unknown key and every wrong value.
+    """
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{config_file()}: {error}") from None
+    except SettingsError as error:
+        raise ConfigError(f"the environment: {error}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    lines = (
+        f"{'.'.join(str(part) for part in item['loc'])}: "
+        + ("unknown key" if item["type"] == "extra_forbidden" else item["msg"])
+        for item in error.errors()
+    )
+    return "the configuration cannot be used:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,35 @@
+"""Fixtures that every room shares. No JAX in here: the front end's tests run without it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from redis.asyncio import Redis
+
+from deploy.redis import embedded
+from service.jobs.queue import Queue
+from service.settings import QueueSettings
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One embedded server for the whole run; `queue` empties it, so take both or clean up."""
+    with embedded(tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture
+async def empty_redis(redis_url: str) -> AsyncIterator[Redis]:
+    """A plain client of the server, with nothing in it."""
+    async with Redis.from_url(redis_url, decode_responses=True) as redis:
+        await redis.flushall()
+        yield redis
+
+
+@pytest.fixture
+async def queue(redis_url: str, empty_redis: Redis) -> AsyncIterator[Queue]:
+    """A queue with default settings and nothing in it."""
+    queue = await Queue.connect(redis_url, QueueSettings())
+    yield queue
+    await queue.close()

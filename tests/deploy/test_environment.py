@@ -1,0 +1,45 @@
+"""Settings that a supervisor resolved arrive in its children as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from deploy.environment import settings_environment, with_host_devices
+from service.settings import Settings, load_settings
+
+
+def load(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """What a process with this environment reads."""
+    for name in environment:
+        monkeypatch.setenv(name, environment[name])
+    return load_settings()
+
+
+def test_children_read_what_was_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = Settings(
+        state_dir=tmp_path,
+        redis={"url": "unix:///tmp/redis%20here.sock"},
+        server={"port": 0, "allow_networks": ["10.0.0.0/8"]},
+        webhooks={"secret": "whsec_c2VjcmV0"},
+        models={"m": {"source": "/weights", "defaults": {"num_inference_steps": 4}}},
+        pools={"p": {"model": "m", "count": 2, "batch_sizes": [1, 2]}},
+    )
+    read = load(settings_environment(settings, {}), monkeypatch)
+    assert read == settings
+    assert read.webhooks.secret == SecretStr("whsec_c2VjcmV0")
+
+
+def test_they_replace_what_the_environment_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = {"ATELIER_SERVER__PORT": "81", "ATELIER_SERVER": '{"port": 82}', "HOME": "/home"}
+    environment = settings_environment(Settings(server={"port": 83}), base)
+    assert environment["HOME"] == "/home"
+    assert load(environment, monkeypatch).server.port == 83
+
+
+def test_virtual_devices_keep_other_flags() -> None:
+    base = {"XLA_FLAGS": "--xla_dump_to=/d --xla_force_host_platform_device_count=2"}
+    flags = with_host_devices(base, 8)["XLA_FLAGS"].split()
+    assert flags == ["--xla_dump_to=/d", "--xla_force_host_platform_device_count=8"]

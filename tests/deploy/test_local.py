@@ -1,0 +1,41 @@
+"""What `atelier up` serves, from settings and flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy import local
+from service.settings import ConfigError, Settings
+
+
+def test_a_model_without_a_pool_gets_one() -> None:
+    settings = Settings(
+        models={"a": {"source": "/a"}, "b": {"source": "/b"}},
+        pools={"fast": {"model": "a", "slots": 8}},
+    )
+    planned = local.plan(settings)
+    assert {name: pool.model for name, pool in planned.pools.items()} == {"fast": "a", "b": "b"}
+    assert planned.pools["fast"].slots == 8
+
+
+def test_flags_go_before_settings() -> None:
+    settings = Settings(models={"a": {"source": "/a"}}, pools={"p": {"model": "a", "count": 3}})
+    planned = local.plan(settings, pools=2, dtype="float16")
+    assert planned.pools["p"].count == 2
+    assert planned.models["a"].dtype == "float16"
+
+
+def test_with_no_model_it_is_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model_index.json").touch()
+    monkeypatch.setattr(local, "DEMO_FOLDER", tmp_path)
+    planned = local.plan(Settings())
+    assert planned.models[local.DEMO_MODEL].source == str(tmp_path)
+    assert [pool.model for pool in planned.pools.values()] == [local.DEMO_MODEL]
+
+
+def test_a_demo_without_weights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "DEMO_FOLDER", tmp_path)
+    with pytest.raises(ConfigError, match="make train"):
+        local.plan(Settings())

@@ -1,0 +1,68 @@
+"""Queues of any settings over one empty server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from models.spec import Limits, ModelSpec
+from service.jobs.queue import Queue
+from service.settings import QueueSettings
+from tests.service.jobs.examples import MODEL
+
+Connect = Callable[..., Awaitable[Queue]]
+
+
+@pytest.fixture
+async def connect(redis_url: str, empty_redis: Redis) -> AsyncIterator[Connect]:
+    """Another queue over the same server; takes fields of QueueSettings, and `url`."""
+    async with AsyncExitStack() as stack:
+
+        async def connect(url: str = redis_url, **settings: Any) -> Queue:
+            queue = await Queue.connect(url, QueueSettings(**settings))
+            stack.push_async_callback(queue.close)
+            return queue
+
+        yield connect
+
+
+@pytest.fixture
+async def hasty(connect: Connect) -> Queue:
+    """Its leases and its retention last a microsecond: what it claims lapses at once, and what it
+    reaps has been kept for long enough."""
+    return await connect(lease_s=1e-6, retention_s=1e-6)
+
+
+@pytest.fixture
+def a_spec() -> ModelSpec:
+    return ModelSpec(
+        name=MODEL,
+        family="flux",
+        tasks=("text-to-image",),
+        fields=frozenset({"prompt", "width", "height"}),
+        defaults={"width": 96, "height": 96},
+        limits=Limits(
+            size_multiple_px=16,
+            min_side_px=16,
+            max_side_px=128,
+            max_pixels=128 * 128,
+            max_steps=50,
+            max_images=4,
+            max_sequence_length=64,
+        ),
+        bucket_fields=("width", "height"),
+        fingerprint="0123",
+    )
+
+
+async def subscribers(redis: Redis) -> list[str]:
+    """Connections of those that hear the queue's wake-ups, once there is one."""
+    async with asyncio.timeout(10):
+        while not (found := await redis.client_list(_type="pubsub")):
+            pass  # each look is a round trip
+    return [client["id"] for client in found]

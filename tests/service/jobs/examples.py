@@ -1,0 +1,29 @@
+"""Jobs, outputs and errors for the tests of the queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.jobs.job import Job, JobError, Output, Usage, new_job_id
+
+MODEL = "flux-demo"
+FAILURE = JobError(code="non_finite", message="the latents are not finite; try another seed")
+USAGE = Usage(steps=28, device_seconds=2.5, queue_seconds=0.5)
+
+
+def a_job(**fields: Any) -> Job:
+    defaults = {"id": new_job_id(), "model": MODEL, "bucket": "96x96", "steps": 28}
+    return Job.model_validate(defaults | fields)
+
+
+def an_output(job: Job) -> Output:
+    return Output(
+        index=0,
+        key=f"outputs/{job.id}/1-0.png",
+        content_type="image/png",
+        width=96,
+        height=96,
+        seed=7,
+        sha256="0" * 64,
+        bytes=1234,
+    )

@@ -1,0 +1,49 @@
+"""A network that loses answers: a relay before Redis that cuts every other script call's
+connection after the server has run it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+CHUNK_BYTES = 2**20
+
+
+class Flaky:
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self.lost: list[bytes] = []
+        """Digests of the scripts whose answer was lost, in order."""
+        self._retried = True
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_unix_connection(self._server)
+        while request := await reader.read(CHUNK_BYTES):
+            up_writer.write(request)
+            answer = await up_reader.read(CHUNK_BYTES)
+            if self._loses(request, answer):
+                break
+            writer.write(answer)
+        for end in (up_writer, writer):
+            end.close()
+
+    def _loses(self, request: bytes, answer: bytes) -> bool:
+        """Every script's answer once; the answer to its repeat gets through."""
+        if b"EVALSHA" not in request or answer.startswith(b"-NOSCRIPT"):
+            return False
+        self._retried = not self._retried
+        if not self._retried:
+            self.lost.append(request.split(b"\r\n")[4])
+        return not self._retried
+
+
+@asynccontextmanager
+async def flaky(redis_url: str, folder: Path) -> AsyncIterator[tuple[str, Flaky]]:
+    """The address of the relay, and what it did."""
+    relay = Flaky(unquote(urlsplit(redis_url).path))
+    socket = folder / "flaky.sock"
+    async with await asyncio.start_unix_server(relay.serve, socket):
+        yield f"unix://{socket}", relay

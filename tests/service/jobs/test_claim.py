@@ -1,0 +1,176 @@
+"""Handing jobs to pools: order, batches, waiting, races."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from service.jobs.job import PRIORITIES, JobState
+from service.jobs.queue import Claim, Queue
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import MODEL, USAGE, a_job
+
+
+def ids(claims: list[Claim]) -> list[str]:
+    return [claim.job.id for claim in claims]
+
+
+async def put(queue: Queue, **fields: object) -> str:
+    return (await queue.put(a_job(**fields)))[0].id
+
+
+async def test_a_claim_is_a_running_job_with_a_fence(queue: Queue) -> None:
+    job_id = await put(queue)
+    (claim,) = await queue.claim("pool-0", MODEL, 4)
+    assert claim.job == await queue.get(job_id)
+    assert (claim.job.state, claim.job.attempts, claim.fence) == (JobState.RUNNING, 1, 1)
+    assert claim.job.started_at is not None
+    assert claim.job.started_at >= claim.job.created_at
+    assert await queue.claim("pool-0", MODEL, 4) == []
+
+
+async def test_priority_then_age(queue: Queue) -> None:
+    names = ["normal", "low", "high", "normal", "high", "low"]
+    put_ids = [await put(queue, priority=PRIORITIES[name]) for name in names]
+    order = [ids(await queue.claim("pool", MODEL, 1))[0] for _ in names]
+    assert order == [put_ids[i] for i in (2, 4, 0, 3, 1, 5)]
+
+
+async def test_the_head_takes_its_bucket_along(queue: Queue) -> None:
+    a = [await put(queue, bucket="a") for _ in range(2)]
+    b = [await put(queue, bucket="b") for _ in range(2)]
+    a += [await put(queue, bucket="a") for _ in range(2)]
+    late = await put(queue, bucket="a", priority=PRIORITIES["high"])
+    assert ids(await queue.claim("pool", MODEL, 4)) == [late, *a[:3]]
+    assert ids(await queue.claim("pool", MODEL, 4)) == b  # older than the last a
+    assert ids(await queue.claim("pool", MODEL, 4)) == a[3:]
+
+
+async def test_slots_count_pictures(queue: Queue) -> None:
+    two, one, three, last = [await put(queue, images=n) for n in (2, 1, 3, 1)]
+    assert ids(await queue.claim("pool", MODEL, 4)) == [two, one]  # three would not fit
+    assert ids(await queue.claim("pool", MODEL, 4)) == [three, last]
+
+
+async def test_a_big_head_goes_alone(queue: Queue) -> None:
+    big, small = [await put(queue, images=n) for n in (9, 1)]
+    assert ids(await queue.claim("pool", MODEL, 4)) == [big]
+    assert ids(await queue.claim("pool", MODEL, 4)) == [small]
+
+
+async def test_models_and_buckets_do_not_mix(queue: Queue) -> None:
+    first = await put(queue, model="a:b", bucket="c")
+    await put(queue, model="a", bucket="b:c")
+    assert ids(await queue.claim("pool", "a:b", 4)) == [first]
+    assert await queue.claim("pool", "other", 4) == []
+
+
+async def test_no_slots_no_claims(queue: Queue) -> None:
+    await put(queue)
+    assert await queue.claim("pool", MODEL, 0, wait_s=60) == []
+
+
+async def test_late_jobs_expire_instead(queue: Queue) -> None:
+    late = [await put(queue, deadline_at=time.time() - 1) for _ in range(3)]
+    good = await put(queue, deadline_at=time.time() + 60)
+    late.append(await put(queue, deadline_at=time.time() - 1))
+    assert ids(await queue.claim("pool", MODEL, 4)) == [good]
+    assert {(await queue.get(job)).state for job in late} == {JobState.EXPIRED}
+
+
+async def test_an_idle_pool_waits_for_a_job(connect: Connect) -> None:
+    front, pool = await connect(), await connect()
+    waiting = asyncio.create_task(pool.claim("pool", MODEL, 4, wait_s=60))
+    job_id = await put(front)
+    assert ids(await asyncio.wait_for(waiting, 10)) == [job_id]
+
+
+async def test_a_job_that_comes_back_wakes_a_waiting_pool(connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    job_id = await put(one)
+    (claim,) = await one.claim("one", MODEL, 1)
+    waiting = asyncio.create_task(other.claim("other", MODEL, 1, wait_s=60))
+    await one.release(claim)
+    assert ids(await asyncio.wait_for(waiting, 10)) == [job_id]
+
+
+async def test_waiting_ends_with_its_time(queue: Queue) -> None:
+    began = time.monotonic()
+    assert await queue.claim("pool", MODEL, 4, wait_s=0.05) == []
+    assert time.monotonic() - began >= 0.05
+
+
+async def test_a_cancelled_claim_keeps_nothing(queue: Queue) -> None:
+    """Wherever the cancellation strikes, the job is queued again and no attempt is counted."""
+    job_id = await put(queue)
+    for turns in range(12):  # of the event loop, from before the command to after its answer
+        claiming = asyncio.create_task(queue.claim("pool", MODEL, 1))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        claiming.cancel()
+        (answer,) = await asyncio.gather(claiming, return_exceptions=True)
+        if isinstance(answer, list):  # it was done already
+            await queue.release(answer[0])
+        job = await queue.get(job_id)
+        assert (job.state, job.attempts) == (JobState.QUEUED, 0)
+
+
+async def test_tasks_race_for_jobs(connect: Connect) -> None:
+    queues = [await connect() for _ in range(2)]
+    put_ids = [await put(queues[0], bucket="ab"[i % 2]) for i in range(200)]
+
+    async def pool(queue: Queue, name: str) -> list[str]:
+        taken: list[str] = []
+        while claims := await queue.claim(name, MODEL, 3):
+            taken += ids(claims)
+        return taken
+
+    taken = await asyncio.gather(*(pool(queues[i % 2], f"pool-{i}") for i in range(8)))
+    assert Counter(job for one in taken for job in one) == Counter(put_ids)
+
+
+async def test_processes_race_for_jobs(redis_url: str, queue: Queue) -> None:
+    put_ids = await asyncio.gather(*(put(queue, bucket="abc"[i % 3]) for i in range(500)))
+    racers = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.service.jobs.racer",
+            redis_url,
+            name,
+            cwd=Path(__file__).parents[3],
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        for name in ("one", "two")
+    ]
+    assert [await racer.stdout.readline() for racer in racers] == [b"ready\n"] * 2
+    said = await asyncio.gather(*(racer.communicate(b"go\n") for racer in racers))
+    taken = [output.decode().split() for output, _ in said]
+    assert [racer.returncode for racer in racers] == [0, 0]
+    assert all(taken), "one of them was never in the race"
+    assert Counter(taken[0] + taken[1]) == Counter(put_ids)
+    assert len(await queue.list(limit=1000, state=JobState.SUCCEEDED)) == 500
+
+
+async def test_claims_of_one_job_have_growing_fences(queue: Queue) -> None:
+    await put(queue)
+    fences = []
+    for _ in range(3):
+        (claim,) = await queue.claim("pool", MODEL, 1)
+        fences.append(claim.fence)
+        await queue.release(claim)
+    assert fences == [1, 2, 3]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 100])
+async def test_a_claim_never_takes_more_than_there_is(queue: Queue, slots: int) -> None:
+    put_ids = [await put(queue) for _ in range(3)]
+    claims = await queue.claim("pool", MODEL, slots)
+    assert ids(claims) == put_ids[:slots]
+    assert [await queue.finish(claim, [], USAGE) for claim in claims] == [True] * len(claims)

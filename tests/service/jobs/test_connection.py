@@ -1,0 +1,70 @@
+"""Which servers are taken, and what is said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from service.jobs.connection import check_server, shown
+from service.jobs.queue import Queue
+from service.settings import ConfigError, QueueSettings
+
+GOOD = [
+    {"redis_version": "7.0.0"},
+    {"redis_version": "8.2.1", "maxmemory_policy": "noeviction"},
+    {"redis_version": "7.2.4", "valkey_version": "8.0.0", "maxmemory_policy": "noeviction"},
+]
+BAD = [
+    ({"redis_version": "6.2.14"}, "Redis 6.2.14"),
+    ({"redis_version": "7.2.4", "valkey_version": "7.2.5"}, "Valkey 7.2.5"),
+    ({"redis_version": "7.4.0", "maxmemory_policy": "allkeys-lru"}, "allkeys-lru"),
+]
+
+
+@pytest.mark.parametrize("info", GOOD)
+def test_good_servers(info: dict[str, str]) -> None:
+    check_server(info, "here")
+
+
+@pytest.mark.parametrize(("info", "named"), BAD)
+def test_bad_servers(info: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=rf"redis\.url.*{named}"):
+        check_server(info, "here")
+
+
+@pytest.fixture
+async def evicting_redis(empty_redis: Redis) -> AsyncIterator[None]:
+    await empty_redis.config_set("maxmemory-policy", "allkeys-lru")
+    yield
+    await empty_redis.config_set("maxmemory-policy", "noeviction")
+
+
+@pytest.mark.usefixtures("evicting_redis")
+async def test_a_server_that_may_evict(redis_url: str) -> None:
+    with pytest.raises(ConfigError, match="CONFIG SET maxmemory-policy noeviction"):
+        await Queue.connect(redis_url, QueueSettings())
+
+
+async def test_no_server(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no Redis answers at unix://"):
+        await Queue.connect(f"unix://{tmp_path}/none.sock", QueueSettings())
+
+
+async def test_no_address() -> None:
+    with pytest.raises(ConfigError, match="no address of a Redis"):
+        await Queue.connect("http://redis", QueueSettings())
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://host:6379/1", "redis://host:6379/1"),
+        ("redis://user:p%40ss@host:6379/1", "redis://***@host:6379/1"),
+        ("rediss://:secret@host", "rediss://***@host"),
+    ],
+)
+def test_passwords_are_not_told(url: str, said: str) -> None:
+    assert shown(url) == said

@@ -1,0 +1,59 @@
+"""What pools announce, and how long it holds."""
+
+from __future__ import annotations
+
+import asyncio
+
+from models.spec import ModelSpec
+from service.jobs.queue import ModelStatus, Queue
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import a_job
+
+
+async def test_no_pool_no_model(queue: Queue) -> None:
+    assert await queue.models() == {}
+
+
+async def test_pools_of_a_model(queue: Queue, a_spec: ModelSpec) -> None:
+    await queue.register("b", a_spec, ready=False)
+    assert await queue.models() == {a_spec.name: ModelStatus(a_spec, ("b",), ready=False)}
+    await queue.register("a", a_spec, ready=True)
+    assert await queue.models() == {a_spec.name: ModelStatus(a_spec, ("a", "b"), ready=True)}
+    other = a_spec.model_copy(update={"name": "another"})
+    await queue.register("c", other, ready=True)
+    assert list(await queue.models()) == ["another", a_spec.name]
+
+
+async def test_the_spec_stays_when_the_pool_leaves(queue: Queue, a_spec: ModelSpec) -> None:
+    await queue.register("a", a_spec, ready=True)
+    await queue.unregister("a", a_spec.name)
+    assert await queue.models() == {a_spec.name: ModelStatus(a_spec, (), ready=False)}
+
+
+async def test_depths(queue: Queue, a_spec: ModelSpec) -> None:
+    assert await queue.depths() == {}
+    await queue.register("a", a_spec, ready=True)
+    await queue.register("b", a_spec.model_copy(update={"name": "idle"}), ready=True)
+    for _ in range(5):
+        await queue.put(a_job(model=a_spec.name))
+    claims = await queue.claim("a", a_spec.name, 3)
+    await queue.cancel(claims[0].job.id)
+    assert await queue.depths() == {a_spec.name: (2, 2), "idle": (0, 0)}
+
+
+async def test_the_newest_spec_counts(queue: Queue, a_spec: ModelSpec) -> None:
+    await queue.register("a", a_spec, ready=True)
+    newer = a_spec.model_copy(update={"fingerprint": "4567"})
+    await queue.register("a", newer, ready=True)
+    assert (await queue.models())[a_spec.name].spec == newer
+
+
+async def test_a_pool_that_falls_silent_leaves(connect: Connect, a_spec: ModelSpec) -> None:
+    dies, lives = await connect(lease_s=0.1), await connect()
+    await dies.register("dead", a_spec, ready=True)
+    await lives.register("warming", a_spec, ready=False)
+    status = (await lives.models())[a_spec.name]
+    async with asyncio.timeout(10):
+        while "dead" in status.pools:
+            status = (await lives.models())[a_spec.name]
+    assert status == ModelStatus(a_spec, ("warming",), ready=False)

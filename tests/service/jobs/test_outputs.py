@@ -1,0 +1,120 @@
+"""The store: bytes there and back, whole or not at all, and plain words when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.jobs.errors import NotStored, StoreError
+from service.jobs.outputs import Store, input_key, output_key
+from service.settings import ConfigError
+
+KEY = output_key("job_1", 2, 0, "image/png")
+URLS: dict[str, Callable[[Path], str]] = {
+    "folder": lambda path: str(path / "a folder" / "ü"),
+    "file": lambda path: f"file://{path}",
+    "memory": lambda path: "memory://",
+}
+
+
+@pytest.fixture(params=URLS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(URLS[request.param](tmp_path))
+
+
+def test_keys() -> None:
+    assert KEY == "outputs/job_1/2-0.png"
+    assert output_key("job_1", 1, 3, "video/mp4") == "outputs/job_1/1-3.mp4"
+    assert output_key("job_1", 1, 3, "image/webp") == "outputs/job_1/1-3.webp"
+    assert input_key("job_1", "mask_image") == "inputs/job_1/mask_image"
+
+
+async def test_there_and_back(store: Store) -> None:
+    data = os.urandom(100_000)
+    assert not await store.exists(KEY)
+    await store.put(KEY, data, "image/png")
+    assert await store.exists(KEY)
+    assert await store.get(KEY) == data
+    assert await store.get_range(KEY, 10, 20) == data[10:20]
+    await store.put(KEY, b"", "image/png")
+    assert await store.get(KEY) == b""
+
+
+async def test_what_is_not_there(store: Store) -> None:
+    with pytest.raises(NotStored, match=KEY):
+        await store.get(KEY)
+    with pytest.raises(NotStored, match=KEY):
+        await store.get_range(KEY, 0, 1)
+
+
+async def test_delete(store: Store) -> None:
+    keys = [input_key("job_1", "image"), KEY, output_key("job_1", 3, 0, "image/png")]
+    other = output_key("job_10", 1, 0, "image/png")
+    for key in [*keys, other]:
+        await store.put(key, b"x", "image/png")
+    await store.delete([KEY, "inputs/job_1/", "outputs/job_1/", "outputs/never/", "never"])
+    assert [await store.exists(key) for key in [*keys, other]] == [False, False, False, True]
+
+
+async def test_no_empty_folders_stay(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    await store.put(KEY, b"x", "image/png")
+    await store.delete(["outputs/job_1/"])
+    assert list((tmp_path / "store").rglob("*")) == []
+
+
+async def test_no_reader_meets_half_a_file(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    versions = [bytes([i]) * 2**20 for i in range(8)]
+    await store.put(KEY, versions[0], "image/png")
+
+    async def write() -> None:
+        for data in versions:
+            await store.put(KEY, data, "image/png")
+
+    writing = asyncio.create_task(write())
+    reads = 0
+    while not writing.done():
+        assert await store.get(KEY) in versions
+        reads += 1
+    await writing
+    assert reads > 0
+    assert [path.name for path in (tmp_path / "outputs" / "job_1").iterdir()] == ["2-0.png"]
+
+
+async def test_files_of_a_folder_are_served_here(store: Store) -> None:
+    await store.put(KEY, b"x", "image/png")
+    assert await store.redirect_url(KEY) is None
+
+
+async def test_object_stores_serve_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    url = await Store("s3://bucket/atelier").redirect_url(KEY)
+    assert url is not None
+    assert url.startswith(f"https://s3.eu-north-1.amazonaws.com/bucket/atelier/{KEY}?")
+    assert "X-Amz-Expires=3600" in url
+
+
+async def test_a_store_that_cannot_write_says_so(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    (tmp_path / "outputs").write_text("in the way")
+    with pytest.raises(StoreError, match=r"cannot write 'outputs/job_1/.*check that the store"):
+        await store.put(KEY, b"x", "image/png")
+
+
+async def test_keys_do_not_lead_out_of_the_store(store: Store) -> None:
+    for key in ("../secret", "a/../../secret"):
+        with pytest.raises(StoreError):
+            await store.get(key)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/path", "s3://", "/proc/none"])
+def test_no_store(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"store\.url: cannot open"):
+        Store(url)

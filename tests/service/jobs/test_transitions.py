@@ -1,0 +1,197 @@
+"""What the holder of a claim, and the client, may do to a job; and who is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from service.jobs.job import Job, JobState
+from service.jobs.queue import Claim, Queue
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
+
+
+async def claimed(queue: Queue, **fields: object) -> Claim:
+    await queue.put(a_job(**fields))
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    return claim
+
+
+async def test_finish(queue: Queue) -> None:
+    claim = await claimed(queue)
+    outputs = [an_output(claim.job)]
+    assert await queue.finish(claim, outputs, USAGE)
+    job = await queue.get(claim.job.id)
+    assert job.state is JobState.SUCCEEDED
+    assert (job.outputs, job.usage, job.error) == (outputs, USAGE, None)
+    assert job.finished_at >= job.started_at
+
+
+async def test_fail_for_good(queue: Queue) -> None:
+    claim = await claimed(queue)
+    assert await queue.fail(claim, FAILURE) is JobState.FAILED
+    job = await queue.get(claim.job.id)
+    assert (job.state, job.error, job.attempts) == (JobState.FAILED, FAILURE, 1)
+
+
+async def test_fail_and_retry_until_the_last_attempt(connect: Connect) -> None:
+    queue = await connect(max_attempts=3)
+    job, _ = await queue.put(a_job())
+    answers = []
+    for _ in range(3):
+        (claim,) = await queue.claim("pool", MODEL, 1)
+        answers.append(await queue.fail(claim, FAILURE, retry=True))
+    assert answers == [JobState.QUEUED, JobState.QUEUED, JobState.FAILED]
+    ended = await queue.get(job.id)
+    assert (ended.state, ended.error, ended.attempts) == (JobState.FAILED, FAILURE, 3)
+    assert await queue.claim("pool", MODEL, 1) == []
+
+
+async def test_release_gives_it_back_unharmed(queue: Queue) -> None:
+    claim = await claimed(queue)
+    behind, _ = await queue.put(a_job())
+    await queue.progress(claim, 5, 28)
+    assert await queue.release(claim)
+    job = await queue.get(claim.job.id)
+    assert (job.state, job.attempts, job.started_at) == (JobState.QUEUED, 0, None)
+    assert (job.step, job.steps) == (5, 28)
+    order = [claim.job.id for claim in await queue.claim("pool", MODEL, 2)]
+    assert order == [job.id, behind.id]
+
+
+async def test_progress(queue: Queue) -> None:
+    claim = await claimed(queue)
+    assert await queue.progress(claim, 3, 30)
+    job = await queue.get(claim.job.id)
+    assert (job.state, job.step, job.steps) == (JobState.RUNNING, 3, 30)
+
+
+async def test_progress_past_the_deadline_expires(queue: Queue) -> None:
+    claim = await claimed(queue, deadline_at=time.time() + 0.2)
+    while await queue.progress(claim, 1, 28):
+        pass  # each is a round trip; the deadline is 0.2 s away
+    job = await queue.get(claim.job.id)
+    assert job.state is JobState.EXPIRED
+    assert job.finished_at >= job.deadline_at
+    assert not await queue.finish(claim, [], USAGE)
+
+
+async def test_renew_tells_what_is_lost(queue: Queue) -> None:
+    kept = await claimed(queue)
+    stopped = await claimed(queue)
+    late = await claimed(queue, deadline_at=time.time() + 0.2)
+    await queue.cancel(stopped.job.id)
+    lost: list[Claim] = []
+    while len(lost) < 2:  # the deadline is 0.2 s away
+        lost = await queue.renew([kept, stopped, late])
+    assert lost == [stopped, late]
+    assert (await queue.get(late.job.id)).state is JobState.EXPIRED
+    assert await queue.renew([]) == []
+
+
+async def test_renew_keeps_a_job_from_the_reaper(connect: Connect, hasty: Queue) -> None:
+    queue = await connect()
+    await queue.put(a_job())
+    (claim,) = await hasty.claim("pool", MODEL, 1)
+    assert await queue.renew([claim]) == []
+    await queue.reap()
+    assert (await queue.get(claim.job.id)).state is JobState.RUNNING
+
+
+async def ended_by(queue: Queue, how: str) -> Claim:
+    claim = await claimed(queue)
+    match how:
+        case "finish":
+            await queue.finish(claim, [], USAGE)
+        case "fail":
+            await queue.fail(claim, FAILURE)
+        case "cancel":
+            await queue.cancel(claim.job.id)
+        case "delete":
+            await queue.delete(claim.job.id)
+        case "release":
+            await queue.release(claim)
+        case "retry":
+            await queue.fail(claim, FAILURE, retry=True)
+        case "another claim":
+            await queue.release(claim)
+            await queue.claim("other", MODEL, 1)
+    return claim
+
+
+ENDINGS = ("finish", "fail", "cancel", "delete", "release", "retry", "another claim")
+CALLS: dict[str, Callable[[Queue, Claim], Awaitable[object]]] = {
+    "finish": lambda queue, claim: queue.finish(claim, [an_output(claim.job)], USAGE),
+    "fail": lambda queue, claim: queue.fail(claim, FAILURE),
+    "release": lambda queue, claim: queue.release(claim),
+    "progress": lambda queue, claim: queue.progress(claim, 9, 28, "data:,x"),
+}
+REPEATS = {("finish", "finish"), ("fail", "fail"), ("release", "release"), ("retry", "fail")}
+"""(how it ended, the call): the same claim's own repeat, which is told what it was told before."""
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_stale_claim_changes_nothing(queue: Queue, how: str, call: str) -> None:
+    claim = await ended_by(queue, how)
+    before = await queue.get(claim.job.id)
+    answer = await CALLS[call](queue, claim)
+    if (how, call) not in REPEATS | {("another claim", "release")}:
+        assert not answer
+    assert await queue.get(claim.job.id) == before
+    assert await queue.renew([claim]) == [claim]
+
+
+async def state(queue: Queue, job: Job) -> JobState:
+    found = await queue.get(job.id)
+    assert found is not None
+    return found.state
+
+
+async def test_cancel_a_queued_job(queue: Queue) -> None:
+    job, _ = await queue.put(a_job())
+    canceled = await queue.cancel(job.id)
+    assert canceled.state is JobState.CANCELED
+    assert canceled == await queue.get(job.id)
+    assert await queue.position(job) is None
+    assert await queue.claim("pool", MODEL, 1) == []
+
+
+async def test_cancel_a_running_job(queue: Queue) -> None:
+    claim = await claimed(queue)
+    assert (await queue.cancel(claim.job.id)).state is JobState.CANCELED
+    assert not await queue.progress(claim, 1, 28)
+    assert not await queue.finish(claim, [], USAGE)
+    assert await state(queue, claim.job) is JobState.CANCELED
+
+
+@pytest.mark.parametrize("how", ["finish", "fail", "cancel"])
+async def test_cancel_leaves_an_ended_job_alone(queue: Queue, how: str) -> None:
+    claim = await ended_by(queue, how)
+    before = await queue.get(claim.job.id)
+    assert await queue.cancel(claim.job.id) == before
+    assert await queue.get(claim.job.id) == before
+
+
+async def test_cancel_an_unknown_job(queue: Queue) -> None:
+    assert await queue.cancel("job_nope") is None
+
+
+@pytest.mark.parametrize("how", ["queued", "finish", "cancel", "another claim"])
+async def test_delete_leaves_nothing(queue: Queue, empty_redis: object, how: str) -> None:
+    if how == "queued":
+        job, _ = await queue.put(a_job(deadline_at=time.time() + 60), idempotency_key="k")
+    else:
+        job = (await ended_by(queue, how)).job
+    deleted = await queue.delete(job.id)
+    assert deleted.state.ended
+    assert await queue.get(job.id) is None
+    assert await queue.delete(job.id) is None
+    assert await queue.list(limit=10) == []
+    assert await queue.claim("pool", MODEL, 1) == []
+    await queue.reap()  # hands out what the store held
+    await queue.reap()  # and is told so
+    left = {key for key in await empty_redis.keys("*") if ":call:" not in key}
+    assert left == set()

@@ -1,0 +1,80 @@
+"""Every script is safe to be sent twice: a life over a network that loses each first answer is the
+same life."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from models.spec import ModelSpec
+from service.jobs import scripts
+from service.jobs.job import Job
+from service.jobs.queue import Queue
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
+from tests.service.jobs.flaky import flaky
+
+NAMES = {
+    path.stem for path in Path(scripts.__file__).parent.glob("*.lua")
+} - {"common", "forget"}  # fmt: skip
+TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
+
+
+async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
+    """Uses every script; what it answers and leaves, without ids and times."""
+    jobs = [
+        (await queue.put(a_job(metadata={"n": str(i)}), idempotency_key=f"key {i}"))
+        for i in range(8)
+    ]
+    ids = {job.id: job.metadata["n"] for job, _ in jobs}
+    await queue.register("pool", spec, ready=True)
+    said: list[object] = [new for _, new in jobs]
+    said.append((await queue.put(a_job(), idempotency_key="key 3"))[1])
+    one, two, three, four, five = await queue.claim("pool", MODEL, 5)
+    said += [await queue.progress(one, 3, 28, "data:,x"), await queue.progress(one, 4, 28)]
+    said += [await queue.finish(one, [an_output(one.job)], USAGE)]
+    said += [await queue.fail(two, FAILURE), await queue.fail(three, FAILURE, retry=True)]
+    said += [await queue.release(four), await queue.renew([one, five]) == [one]]
+    said += [(await queue.cancel(five.job.id)).state, await queue.renew([five]) == [five]]
+    said += [(await queue.delete(jobs[7][0].id)).state]
+    (lost,) = await hasty.claim("dead", MODEL, 1)
+    said += [ids[lost.job.id]]
+    await queue.reap()
+    said += [await queue.get(job) and plain(await queue.get(job)) for job in ids]
+    said += [plain(job) for job in await queue.list(limit=100)]
+    said += [[(e.id, e.name, e.data) async for e in queue.events(one.job.id)]]
+    said += [await queue.models(), await queue.depths()]
+    await queue.unregister("pool", spec.name)
+    said += [await queue.models()]
+    files = sorted(await hasty.reap())
+    said += [
+        sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
+    ]
+    return said
+
+
+def plain(job: Job) -> dict[str, object]:
+    return job.model_dump() | TIMES
+
+
+async def test_a_life_with_lost_answers_is_the_same(
+    queue: Queue,
+    hasty: Queue,
+    connect: Connect,
+    redis_url: str,
+    empty_redis: Redis,
+    tmp_path: Path,
+    a_spec: ModelSpec,
+) -> None:
+    expected = await life(queue, hasty, a_spec)
+    await empty_redis.flushall()
+    async with flaky(redis_url, tmp_path) as (url, relay):
+        shaky = await connect(url)
+        shaky_hasty = await connect(url, lease_s=1e-6, retention_s=1e-6)
+        assert await life(shaky, shaky_hasty, a_spec) == expected
+        await shaky.close()
+        await shaky_hasty.close()
+    digests = {name: hashlib.sha1(scripts.source(name).encode()).hexdigest() for name in NAMES}
+    assert {name for name, digest in digests.items() if digest.encode() in relay.lost} == NAMES
