@@ -131,7 +131,5 @@ def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
 
 def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> np.ndarray:
     """One picture, start to end, without an engine: uint8 [height, width, 3]."""
-    row = None
-    for row in denoise(pipeline, pipeline.prepare(fields, images)):
-        pass
+    *_, row = denoise(pipeline, pipeline.prepare(fields, images))
     return np.asarray(jax.jit(pipeline.decode)(pipeline.weights, row))

@@ -109,7 +109,7 @@ class ModelSettings(Section):
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Of request fields."""
-    warmup: list[dict[str, Any]] = Field(default_factory=lambda: [{}])
+    warmup: list[dict[str, Any]] = [{}]
     """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,9 @@ COMPONENTS: Mapping[str, tuple[str, weights.Renames]] = {
 """Network → its folder in the checkpoint, and its names there."""
 
 FIELDS = frozenset(
-    "prompt prompt_2 negative_prompt negative_prompt_2 width height num_inference_steps "
-    "guidance_scale true_cfg_scale num_images seed max_sequence_length sigmas image strength".split()
+    {"prompt", "prompt_2", "negative_prompt", "negative_prompt_2", "width", "height"}
+    | {"num_inference_steps", "guidance_scale", "true_cfg_scale", "num_images", "seed"}
+    | {"max_sequence_length", "sigmas", "image", "strength"}
 )
 
 
@@ -90,7 +91,7 @@ def abstract_modules(
 ) -> Networks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
 
-    def shapes(kind: type[nnx.Module], config: Any) -> nnx.Module:
+    def shapes(kind: Callable[..., nnx.Module], config: Any) -> nnx.Module:
         make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype)  # noqa: E731
         return nnx.eval_shape(make)  # type: ignore[no-any-return]
 
@@ -173,6 +174,7 @@ def fit_preview(vae: AutoencoderKL) -> nnx.Linear:
     solution = np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32)
     preview = abstract_preview(vae.config.latent_channels)
     preview.kernel.set_value(jnp.asarray(solution[:-1]))
+    assert preview.bias is not None
     preview.bias.set_value(jnp.asarray(solution[-1]))
     return preview
 
@@ -187,9 +189,24 @@ def _check_fit(
 ) -> None:
     """The parts of one checkpoint must fit each other."""
     pairs = (
-        ("transformer in_channels / 4", config.latent_channels, "vae latent_channels", vae.latent_channels),
-        ("transformer joint_attention_dim", config.joint_attention_dim, "text_encoder_2 d_model", t5_config.d_model),
-        ("transformer pooled_projection_dim", config.pooled_projection_dim, "text_encoder hidden_size", clip_config.hidden_size),
+        (
+            "transformer in_channels / 4",
+            config.latent_channels,
+            "vae latent_channels",
+            vae.latent_channels,
+        ),
+        (
+            "transformer joint_attention_dim",
+            config.joint_attention_dim,
+            "text_encoder_2 d_model",
+            t5_config.d_model,
+        ),
+        (
+            "transformer pooled_projection_dim",
+            config.pooled_projection_dim,
+            "text_encoder hidden_size",
+            clip_config.hidden_size,
+        ),
     )
     for ours, a, theirs, b in pairs:
         if a != b:

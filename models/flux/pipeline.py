@@ -163,6 +163,4 @@ class FluxPipeline:
         return unpack(row[name], *row["grid"].shape[:2])
 
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
-        return [
-            nnx.merge(getattr(self.graphs, name), getattr(weights, name)) for name in names
-        ]
+        return [nnx.merge(getattr(self.graphs, name), getattr(weights, name)) for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ class FluxRequest:
 
     @staticmethod
     def _check_sigmas(sigmas: tuple[float, ...]) -> None:
-        falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
+        falling = all(a > b for a, b in itertools.pairwise(sigmas))
         if not sigmas or not falling or not 0 < sigmas[-1] <= sigmas[0] <= 1:
             raise RequestError("sigmas", "must fall from at most 1 and stay above 0")
 

@@ -6,6 +6,7 @@ of diffusers' FluxTransformer2DModel. Blocks are stacked and scanned (models/nn/
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -146,7 +147,8 @@ class FluxTransformer(nnx.Module):
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        width, kinds = config.width, {"param_dtype": param_dtype}
+        width = config.width
+        kinds: dict[str, Any] = {"param_dtype": param_dtype}
 
         def condition(in_features: int) -> ConditionMLP:
             return ConditionMLP(in_features, width, rngs=rngs, **kinds)
@@ -204,12 +206,14 @@ class FluxTransformer(nnx.Module):
         """The vector that modulates every block: time + guidance + pooled text."""
         vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
         if self.guidance_in is not None:
+            if guidance is None:
+                raise ValueError("this transformer has a guidance embedding: give it a guidance")
             vector = vector + self.guidance_in(sinusoid(1000 * guidance, TIME_FEATURES))
         return vector + self.pooled_in(pooled_embeds)
 
 
 def _stack(
-    kind: type[nnx.Module],
+    kind: Callable[..., nnx.Module],
     layers: int,
     config: FluxConfig,
     attention: Attention,

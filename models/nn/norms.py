@@ -60,7 +60,9 @@ class Modulation(nnx.Module):
         )
         self.count = count
 
-    def __call__(self, condition: Float[Array, "batch width"]) -> list[Float[Array, "batch 1 width"]]:
+    def __call__(
+        self, condition: Float[Array, "batch width"]
+    ) -> list[Float[Array, "batch 1 width"]]:
         vectors = self.linear(jax.nn.silu(condition))[:, None, :]
         return jnp.split(vectors, self.count, axis=-1)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Sigmas = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class FlowMatchSchedule:
             custom: sigmas to use instead of evenly spaced ones; they are shifted likewise.
         """
         even = np.linspace(1.0, 1 / steps, steps) if custom is None else np.asarray(custom)
-        shifted = self._shift(even.astype(np.float32), image_tokens)
+        shifted: Floats = self._shift(even.astype(np.float32), image_tokens)
         rest = 1 - shifted
         if self.shift_terminal and rest[-1]:  # a single sigma of 1 leaves nothing to stretch
             shifted = 1 - rest / (rest[-1] / (1 - self.shift_terminal))
@@ -85,7 +86,7 @@ class FlowMatchSchedule:
                 shifted = space(float(shifted[0]), float(shifted[-1]), len(shifted))
         return np.append(shifted.astype(np.float32), np.float32(0))
 
-    def _shift(self, sigmas: Sigmas, image_tokens: int) -> Sigmas:
+    def _shift(self, sigmas: Sigmas, image_tokens: int) -> Floats:
         if not self.use_dynamic_shifting:
             return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
         slope = (self.max_shift - self.base_shift) / (

@@ -20,16 +20,26 @@ TOLERANCE = 2e-5  # relative to the largest value: some forty float32 layers dee
 
 VARIANTS = {
     "flux": {
-        "block_out_channels": (16, 32, 32, 48), "layers_per_block": 2, "latent_channels": 16,
-        "norm_num_groups": 8, "use_quant_conv": False, "use_post_quant_conv": False,
+        "block_out_channels": (16, 32, 32, 48),
+        "layers_per_block": 2,
+        "latent_channels": 16,
+        "norm_num_groups": 8,
+        "use_quant_conv": False,
+        "use_post_quant_conv": False,
     },
     "sdxl": {
-        "block_out_channels": (16, 24, 32), "layers_per_block": 1, "latent_channels": 4,
+        "block_out_channels": (16, 24, 32),
+        "layers_per_block": 1,
+        "latent_channels": 4,
         "norm_num_groups": 4,
     },
     "one-quant": {
-        "block_out_channels": (12, 24), "layers_per_block": 3, "latent_channels": 3,
-        "norm_num_groups": 3, "use_post_quant_conv": False, "mid_block_add_attention": False,
+        "block_out_channels": (12, 24),
+        "layers_per_block": 3,
+        "latent_channels": 3,
+        "norm_num_groups": 3,
+        "use_post_quant_conv": False,
+        "mid_block_add_attention": False,
     },
 }
 

@@ -21,7 +21,7 @@ class Attention(Protocol):
         q: Float[Array, "batch q_tokens heads dim"],
         k: Float[Array, "batch kv_tokens heads dim"],
         v: Float[Array, "batch kv_tokens heads dim"],
-        bias: Float[Array, "..."] | None = None,
+        bias: Float[Array, ...] | None = None,
         scale: float | None = None,
     ) -> Float[Array, "batch q_tokens heads dim"]: ...
 

@@ -11,14 +11,16 @@ from flax import nnx
 
 from models.flux.config import FluxConfig
 from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules
-from models.flux.pipeline import FluxPipeline, Networks
+from models.flux.pipeline import FluxPipeline
 from models.flux.request import CLASSIFIER_FREE, CONDITIONAL
 from models.sampling.schedules import FlowMatchSchedule
 from models.text.clip import ClipConfig
 from models.text.t5 import T5Config
 from models.vae.config import VaeConfig
 
-CLIP_L = ClipConfig(vocab_size=49408, hidden_size=768, intermediate_size=3072, num_attention_heads=12)
+CLIP_L = ClipConfig(
+    vocab_size=49408, hidden_size=768, intermediate_size=3072, num_attention_heads=12
+)
 T5_XXL = T5Config(
     d_model=4096, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu"
 )
