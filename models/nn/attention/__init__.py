@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
@@ -26,9 +27,23 @@ class Attention(Protocol):
     ) -> Float[Array, "batch q_tokens heads dim"]: ...
 
 
-def xla_attention(q, k, v, bias=None, scale=None):  # type: ignore[no-untyped-def]
-    """XLA's own, on every backend: softmax in float32, the logits materialised."""
-    return jax.nn.dot_product_attention(q, k, v, bias=bias, scale=scale, implementation="xla")
+def xla_attention(
+    q: Float[Array, "batch q_tokens heads dim"],
+    k: Float[Array, "batch kv_tokens heads dim"],
+    v: Float[Array, "batch kv_tokens heads dim"],
+    bias: Float[Array, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Array, "batch q_tokens heads dim"]:
+    """By XLA's own products, on every backend: the logits are materialised, in float32.
+
+    Source: Vaswani et al. 2017, eq. 1.
+    """
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    logits = factor * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias.astype(jnp.float32)
+    weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
 default_attention: Attention = xla_attention

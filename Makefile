@@ -1,0 +1,62 @@
+# Everything one can do here. `make demo` and `make test` need nothing but Python and make.
+
+PYTHON ?= python3
+# The tests alone need torch; a CPU build does. It comes first, so that nothing larger is fetched.
+TORCH ?= torch==2.13.0
+# Further arguments: `make demo ARGS="--port 8001"`, `make test ARGS="tests/service -k queue"`.
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+RAN := $(VENV)/.ran
+
+.PHONY: install demo test lint format openapi train clean
+
+install: $(RAN)-install ## .venv with the `atelier` command
+
+demo: $(RAN)-install ## the whole system with the demo model, and a first picture
+	@$(BIN)/python -m deploy.demo $(ARGS)
+
+test: $(RAN)-test ## every test
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(ARGS)
+
+lint: $(RAN)-test ## style, formatting and types, changing nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(RAN)-test ## what of it can be mended by itself
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+openapi: $(RAN)-install ## openapi.yaml from the code
+	$(BIN)/python -m service.openapi > openapi.yaml
+
+train: $(RAN)-train ## the demo model, from where it stopped (hours)
+	$(BIN)/python -m models.demo train-vae
+	$(BIN)/python -m models.demo train $(ARGS)
+
+clean: ## what was built and made here
+	rm -rf $(VENV) .atelier build dist *.egg-info
+
+$(RAN)-python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+		echo "Atelier needs Python 3.11, 3.12 or 3.13; \`$(PYTHON)\` is $$($(PYTHON) --version 2>&1)."; \
+		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+		echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@touch $@
+
+$(RAN)-install: pyproject.toml $(RAN)-python
+	$(PIP) --editable .
+	@touch $@
+
+$(RAN)-train: $(RAN)-install
+	$(PIP) --editable '.[train]'
+	@touch $@
+
+$(RAN)-test: $(RAN)-install
+	$(PIP) $(TORCH)
+	$(PIP) --editable '.[test]'
+	@touch $@

@@ -1,0 +1,336 @@
+"""The command line: each command imports what it needs when it runs, so `--help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.client import Client, Event
+    from service.settings import Settings
+
+EXIT_FAILED = 1
+"""The request was refused, or its job did not succeed."""
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_CONFIG = 78
+"""No restart can mend it: settings or a checkpoint are wrong (`EX_CONFIG` of sysexits)."""
+EXIT_INTERRUPTED = 130
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+FORMATS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
+
+
+class UsageError(Exception):
+    """What the command line or the settings ask for can't be done; says what to change."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        _say(f"atelier: {error}")
+        return code
+
+
+def _exit_code(error: Exception) -> int | None:
+    """Of an error that says what to do by itself; None for one that is ours to mend."""
+    from models.checkpoint import CheckpointError
+    from service.settings import ConfigError
+
+    if isinstance(error, UsageError):
+        return EXIT_USAGE
+    return EXIT_CONFIG if isinstance(error, CheckpointError | ConfigError) else None
+
+
+# The parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="atelier", description="Pictures from SDXL, Flux and Wan")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for add in (_add_up, _add_serve, _add_worker, _add_generate):
+        add(commands)
+    return parser
+
+
+def _add_up(commands: Any) -> None:
+    up = commands.add_parser("up", help="the whole system on this machine")
+    _add_settings(up)
+    _add_address(up)
+    up.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME=SOURCE",
+        help="a folder in diffusers' layout or a hub id; may be repeated; default: the demo model",
+    )
+    up.add_argument("--pools", type=_count, metavar="N", help="pools of each model (1)")
+    up.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights")
+    up.add_argument(
+        "--host-devices", type=_count, metavar="N", help="virtual CPU devices that each pool sees"
+    )
+    up.set_defaults(run=_up)
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser("serve", help="one front end")
+    _add_settings(serve)
+    _add_address(serve)
+    serve.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # a socket that listens already
+    serve.set_defaults(run=_serve)
+
+
+def _add_worker(commands: Any) -> None:
+    worker = commands.add_parser("worker", help="one pool")
+    _add_settings(worker)
+    worker.add_argument("--pool", required=True, metavar="NAME", help="a pool of the settings")
+    worker.add_argument(
+        "--slice", type=int, default=0, metavar="I", help="which accelerator of this machine (0)"
+    )
+    worker.set_defaults(run=_worker)
+
+
+def _add_generate(commands: Any) -> None:
+    generate = commands.add_parser("generate", help="make a picture on a running server")
+    generate.add_argument("prompt")
+    generate.add_argument("-o", "--output", type=Path, help="file to write: .png, .jpg or .webp")
+    generate.add_argument("--server", default="http://127.0.0.1:8000", metavar="URL")
+    generate.add_argument("--image", type=Path, metavar="FILE", help="picture to start from")
+    for name in ("model", "negative-prompt"):
+        generate.add_argument(f"--{name}", metavar="TEXT")
+    for name in ("width", "height", "steps", "seed", "num-images"):
+        generate.add_argument(f"--{name}", type=int, metavar="N")
+    for name in ("guidance", "true-cfg-scale", "strength"):
+        generate.add_argument(f"--{name}", type=float, metavar="X")
+    generate.set_defaults(run=_generate)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings (atelier.toml)")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="queue, outputs, compile cache")
+    parser.add_argument("--redis", metavar="URL", help="a Redis or Valkey server")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="(info)")
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="0 takes a free one (8000)")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+# Settings
+
+
+def _settings(args: argparse.Namespace, **sections: Any) -> Settings:
+    """The file, then the environment, then the command line; the last one wins."""
+    from service.settings import CONFIG_VARIABLE, load_settings
+
+    if args.config:
+        os.environ[CONFIG_VARIABLE] = str(args.config)
+    given = _given(
+        state_dir=args.state,
+        log_level=args.log_level,
+        redis=_given(url=args.redis),
+        server=_given(host=getattr(args, "host", None), port=getattr(args, "port", None)),
+        **sections,
+    )
+    return load_settings(**{name: value for name, value in given.items() if value})
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _models(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """`--model NAME=SOURCE …` → the settings' `models`."""
+    models = {}
+    for pair in args.model:
+        name, equals, source = pair.partition("=")
+        if not (name and equals and source):
+            raise UsageError(f"--model wants NAME=SOURCE, not {pair!r}")
+        models[name] = {"source": source}
+    return models
+
+
+# Commands
+
+
+def _up(args: argparse.Namespace) -> int:
+    from deploy.local import plan, up
+
+    settings = _settings(args, models=_models(args))
+    return up(plan(settings, pools=args.pools, dtype=args.dtype), host_devices=args.host_devices)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from deploy.logs import log_to_stderr
+    from service.server import serve
+
+    settings = _settings(args)
+    log_to_stderr(settings.log_level)
+    return serve(settings, fd=args.fd)
+
+
+def _worker(args: argparse.Namespace) -> int:
+    from deploy.logs import log_to_stderr
+    from workers.pool import run_pool
+
+    settings = _settings(args)
+    log_to_stderr(settings.log_level)
+    return run_pool(settings, args.pool, args.slice)
+
+
+def _generate(args: argparse.Namespace) -> int:
+    from service.client import Client, Problem, Unreachable
+
+    body = _request(args)
+    with Client(args.server) as client:
+        try:
+            return _make(client, body, args.output)
+        except KeyboardInterrupt:
+            return _cancel(client)
+        except Problem as problem:
+            _say(f"atelier: {problem}")
+            return EXIT_FAILED
+        except Unreachable as error:
+            _say(f"atelier: {error}")
+            return EXIT_UNREACHABLE
+
+
+# What `generate` does
+
+
+def _request(args: argparse.Namespace) -> dict[str, Any]:
+    body = _given(
+        prompt=args.prompt,
+        model=args.model,
+        negative_prompt=args.negative_prompt,
+        width=args.width,
+        height=args.height,
+        num_inference_steps=args.steps,
+        guidance_scale=args.guidance,
+        true_cfg_scale=args.true_cfg_scale,
+        seed=args.seed,
+        num_images=args.num_images,
+        strength=args.strength,
+    )
+    if args.image:
+        body["image"] = _encoded(args.image)
+    if args.output:
+        body["output"] = {"format": _format(args.output)}
+    return body
+
+
+def _encoded(path: Path) -> str:
+    try:
+        return base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise UsageError(f"can't read {str(path)!r}: {error.strerror}") from None
+
+
+def _format(path: Path) -> str:
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {str(path.parent)!r}")
+    try:
+        return FORMATS[path.suffix.lower()]
+    except KeyError:
+        raise UsageError(f"{path.name!r} must end in {', '.join(FORMATS)}") from None
+
+
+def _make(client: Client, body: Mapping[str, Any], output: Path | None) -> int:
+    client.submit(body)
+    _show(client.follow())
+    job = client.job()
+    if job["state"] != "succeeded":
+        _say(f"atelier: {_reason(job)}")
+        return EXIT_FAILED
+    for item in job["outputs"]:
+        path = _path(output, item, alone=len(job["outputs"]) == 1)
+        path.write_bytes(client.output(item["url"]))
+        print(path)
+    return 0
+
+
+def _show(events: Iterable[Event]) -> None:
+    """A progress bar on a terminal, a few plain lines elsewhere; never on standard output."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return _tell(events)
+    columns = (TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("waiting", total=None)
+        for event in events:
+            progress.update(task, description=_doing(event), **_counts(event))
+
+
+def _tell(events: Iterable[Event]) -> None:
+    quarter = -1
+    for event in events:
+        counts = _counts(event)
+        if not counts:
+            _say(_doing(event))
+        elif (now := 4 * counts["completed"] // counts["total"]) > quarter:
+            quarter = now
+            _say(f"step {counts['completed']} of {counts['total']}")
+
+
+def _doing(event: Event) -> str:
+    return {"queued": "waiting", "progress": "running", "preview": "running"}.get(
+        event.name, event.name
+    )
+
+
+def _counts(event: Event) -> dict[str, Any]:
+    if not event.data.get("steps"):
+        return {}
+    return {"completed": event.data["step"], "total": event.data["steps"]}
+
+
+def _reason(job: Mapping[str, Any]) -> str:
+    said = {"canceled": "the job was canceled", "expired": "the job's deadline passed"}
+    error = job.get("error") or {}
+    return said.get(job["state"]) or error.get("message") or "the job failed"
+
+
+def _path(output: Path | None, item: Mapping[str, Any], *, alone: bool) -> Path:
+    if output is None:
+        suffix = item["content_type"].partition("/")[2]
+        return Path(f"atelier-{item['seed']}.{suffix}")
+    return output if alone else output.with_stem(f"{output.stem}-{item['index']}")
+
+
+def _cancel(client: Client) -> int:
+    if client.job_id:
+        client.cancel()
+    _say("atelier: canceled")
+    return EXIT_INTERRUPTED
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Settings as environment variables: how a supervisor hands to its children what it resolved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pydantic import SecretStr
+
+from service.settings import Settings
+
+PREFIX = "ATELIER_"
+XLA_DEVICES = "--xla_force_host_platform_device_count"
+
+
+def settings_environment(settings: Settings, base: Mapping[str, str]) -> dict[str, str]:
+    """`base`, with every one of these settings in it, whatever it and the settings file said."""
+    values = {f"{PREFIX}{name.upper()}": value for name, value in settings.model_dump().items()}
+    kept = {name: value for name, value in base.items() if name.split("__")[0] not in values}
+    return kept | {name: _text(value) for name, value in values.items()}
+
+
+def with_host_devices(environment: Mapping[str, str], count: int) -> dict[str, str]:
+    """`environment`, in which JAX finds `count` virtual CPU devices."""
+    flags = [flag for flag in environment.get("XLA_FLAGS", "").split() if XLA_DEVICES not in flag]
+    joined = " ".join([*flags, f"{XLA_DEVICES}={count}"])
+    return {**environment, "XLA_FLAGS": joined, "JAX_PLATFORMS": "cpu"}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value, default=_plain)
+    return str(value)
+
+
+def _plain(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)

@@ -1,0 +1,258 @@
+"""The whole system on one machine: embedded Redis, front end and pools under one supervisor.
+
+The children are the commands that a cluster runs (`atelier serve`, `atelier worker`), with every
+setting resolved here and handed over in the environment. They can't outlive the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from atelier import EXIT_CONFIG
+from deploy.children import Child, ending
+from deploy.environment import settings_environment, with_host_devices
+from deploy.ready import until_ready
+from deploy.redis import embedded
+from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
+
+DEMO_MODEL = "flux-demo"
+DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo" / "flux"
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0
+"""A child that ran for this long is started again after the first pause."""
+SAME_SIGNAL_S = 0.5
+"""Some senders signal both a process and its group: within this time it counts as one signal."""
+KILL_MARGIN_S = 5.0
+"""How much longer than its own grace a child may take to end."""
+
+
+def plan(settings: Settings, *, pools: int | None = None, dtype: str | None = None) -> Settings:
+    """What `up` serves: the settings' models, or the demo; a pool for each that has none.
+
+    Raises: ConfigError: there is nothing to serve.
+    """
+    models = dict(settings.models) or {DEMO_MODEL: _demo()}
+    if dtype:
+        models = {name: model.model_copy(update={"dtype": dtype}) for name, model in models.items()}
+    served = {pool.model for pool in settings.pools.values()}
+    fresh = {name: PoolSettings(model=name) for name in models if name not in served}
+    planned = {**settings.pools, **fresh}
+    if pools:
+        planned = {name: pool.model_copy(update={"count": pools}) for name, pool in planned.items()}
+    state = settings.state_dir.resolve()
+    return settings.model_copy(update={"models": models, "pools": planned, "state_dir": state})
+
+
+def _demo() -> ModelSettings:
+    if not (DEMO_FOLDER / "model_index.json").is_file():
+        raise ConfigError(
+            f"the demo model's weights are not in {DEMO_FOLDER}; train them with `make train`,"
+            " or name a model of your own: atelier up --model NAME=FOLDER"
+        )
+    return ModelSettings(source=str(DEMO_FOLDER), dtype="float32")
+
+
+def up(settings: Settings, *, host_devices: int | None = None) -> int:
+    """Run everything until a signal ends it; the exit code.
+
+    Raises: ConfigError: it can't start, or can't go on.
+    """
+    with ExitStack() as stack:
+        listener = stack.enter_context(_listen(settings.server.host, settings.server.port))
+        port = listener.getsockname()[1]
+        changes: dict[str, object] = {"server": settings.server.model_copy(update={"port": port})}
+        server_pid = None
+        if settings.redis.url is None:
+            say(f"starting an embedded Redis; the state lies in {settings.state_dir}")
+            url = stack.enter_context(embedded(settings.state_dir))
+            changes["redis"] = settings.redis.model_copy(update={"url": url})
+            server_pid = _server_pid(url)
+        system = System(settings.model_copy(update=changes), listener, host_devices)
+        asyncio.run(system.run(server_pid))
+        for number in SIGNALS:  # Redis alone is left, and writes what it has to write
+            signal.signal(number, signal.SIG_IGN)
+    say("stopped")
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens from now on: early clients wait instead of being refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"can't listen on {host}, port {port}: {error.strerror or error};"
+            " choose another with --port (0 takes a free one)"
+        ) from None
+
+
+def _server_pid(url: str) -> int:
+    with redis.Redis.from_url(url) as client:
+        return int(client.info("server")["process_id"])
+
+
+class System:
+    """The front end and the pools: started, started again when they die, drained in order."""
+
+    def __init__(
+        self, settings: Settings, listener: socket.socket, host_devices: int | None
+    ) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._draining = asyncio.Event()
+        self._asked_at = 0.0
+        common = settings_environment(settings, {**os.environ, "PYTHONUNBUFFERED": "1"})
+        computing = with_host_devices(common, host_devices) if host_devices else common
+        fd = listener.fileno()
+        self._front = Child(
+            "front", _command("serve", "--fd", str(fd)), common, self._relay, pass_fds=[fd]
+        )
+        names = [
+            (name, f"{name}.{index}" if pool.count > 1 else name)
+            for name, pool in settings.pools.items()
+            for index in range(pool.count)
+        ]
+        self._pools = [
+            Child(
+                shown,
+                _command("worker", "--pool", name, "--slice", str(place)),
+                computing,
+                self._relay,
+            )
+            for place, (name, shown) in enumerate(names)
+        ]
+        self._width = max(len(child.name) for child in self._children)
+
+    async def run(self, server_pid: int | None) -> None:
+        """Until a signal, or until something ends that can't be started again.
+
+        Args:
+            server_pid: of the embedded Redis, whose end is everybody's.
+
+        Raises: ConfigError: in the second case, when all else has ended.
+        """
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._interrupt)
+        keepers = [asyncio.create_task(self._keep(child)) for child in self._children]
+        watchers: list[asyncio.Task[Any]] = [asyncio.create_task(self._draining.wait())]
+        if server_pid is not None:
+            watchers.append(asyncio.create_task(self._die_with(server_pid)))
+        announcer = asyncio.create_task(self._announce())
+        ended, _ = await asyncio.wait([*keepers, *watchers], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*watchers, announcer):
+            task.cancel()
+        await self._drain()
+        await asyncio.gather(*keepers, *watchers, announcer, return_exceptions=True)
+        for task in ended:
+            task.result()
+
+    @property
+    def _children(self) -> Sequence[Child]:
+        return (self._front, *self._pools)
+
+    def _interrupt(self) -> None:
+        now = time.monotonic()
+        if not self._draining.is_set():
+            self._asked_at = now
+            self._draining.set()
+        elif now - self._asked_at > SAME_SIGNAL_S:
+            say("stopping at once")
+            self._kill()
+
+    def _kill(self) -> None:
+        for child in self._children:
+            child.kill()
+
+    async def _keep(self, child: Child) -> None:
+        """Run a child, again and again. Raises: ConfigError: that is of no use."""
+        pause_s = FIRST_PAUSE_S
+        while not self._draining.is_set():
+            started = time.monotonic()
+            code = await child.run()
+            if self._draining.is_set():
+                return
+            if code == EXIT_CONFIG:
+                raise ConfigError(f"{child.name} can't start with these settings; see above")
+            steady = time.monotonic() - started > STEADY_S
+            pause_s = FIRST_PAUSE_S if steady else pause_s
+            say(f"{child.name} ended ({ending(code)}); starting it again in {pause_s:g} s")
+            await _unless(self._draining, pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _die_with(self, pid: int) -> None:
+        """Raises: ConfigError: that process has ended, and everybody else is being killed."""
+        await _ended(pid)
+        self._kill()
+        raise ConfigError(
+            f"the embedded Redis died; its log is in {self._settings.state_dir / 'redis'}."
+            " What it had accepted is still there at the next start"
+        )
+
+    async def _drain(self) -> None:
+        """The front end first, so that nothing more comes in, then the pools."""
+        self._draining.set()
+        self._listener.close()
+        say("stopping: the front end takes no more requests (Ctrl-C again: all at once)")
+        await self._front.stop(self._settings.server.shutdown_grace_s + KILL_MARGIN_S)
+        say("stopping: the pools finish their step and give back what they have not done")
+        grace_s = max(pool.drain_s for pool in self._settings.pools.values()) + KILL_MARGIN_S
+        await asyncio.gather(*(pool.stop(grace_s) for pool in self._pools))
+
+    async def _announce(self) -> None:
+        """Say once that every model can be used, and where."""
+        started = time.monotonic()
+        host, port = self._settings.server.host, self._settings.server.port
+        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+        url, names = f"http://{shown}:{port}", ", ".join(self._settings.models)
+        say(f"starting the front end at {url} and {len(self._pools)} pool(s) for {names}")
+        await until_ready(url, set(self._settings.models))
+        seconds = time.monotonic() - started
+        say(f"Atelier is ready at {url} — {names} ready after {seconds:.0f} s")
+
+    def _relay(self, name: str, line: str) -> None:
+        print(f"{name:<{self._width}} | {line}", flush=True)
+
+
+def say(text: str) -> None:
+    """A line of the supervisor's own."""
+    print(text, flush=True)
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "atelier", *arguments]
+
+
+async def _ended(pid: int) -> None:
+    """Return when that process has ended."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = os.pidfd_open(pid)
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def _unless(event: asyncio.Event, seconds: float) -> None:
+    """Sleep, but not on after the event."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return

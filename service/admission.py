@@ -1,0 +1,203 @@
+"""Take a request or refuse it: from a checked body to a job in the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from fastapi import Request
+from pydantic import ValidationError
+
+from models.spec import ModelSpec
+from service import outgoing, pictures
+from service.body import read_json
+from service.deps import FrontEnd
+from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
+from service.handlers import REDIS_AWAY, field_errors
+from service.jobs.errors import StoreError
+from service.jobs.job import PRIORITIES, Job, new_job_id
+from service.jobs.outputs import input_key
+from service.jobs.queue import IdempotencyConflict, QueueFull
+from service.resolve import Resolved, resolve
+from service.schemas import PICTURE_FIELDS, GenerateRequest
+
+SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
+"""Of the request that are not the model's business, and are shown with it."""
+
+MAX_KEY_CHARS = 255
+"""Of an Idempotency-Key."""
+
+
+async def admit(request: Request, front: FrontEnd, media_types: tuple[str, ...] = ()) -> Job:
+    """The job that this HTTP request asks for: a new one, or the one its key stands for.
+
+    Args:
+        media_types: what the Accept header wants, best first, where it wants bytes.
+
+    Raises: Problem: it was refused, and nothing was kept.
+    """
+    with _counting_refusals(front) as counted:
+        idempotency_key = _idempotency_key(request)
+        body = _parse(await read_json(request, front.settings.limits.max_body_bytes))
+        counted["model"] = body.model
+        spec = (await front.models.get(body.model)).spec
+        counted["model"] = spec.name
+        resolved = resolve(body, spec, front.settings.limits, media_types)
+        await _check_webhook(front, body)
+        files = await _pictures(front, resolved.fields)
+        job = _job(body, spec, resolved, files)
+        digest = _digest(body) if idempotency_key else ""
+        return await _put(front, job, files, idempotency_key, digest)
+
+
+@contextmanager
+def _counting_refusals(front: FrontEnd) -> Iterator[dict[str, str | None]]:
+    counted: dict[str, str | None] = {"model": None}
+    reason = None
+    try:
+        yield counted
+    except Problem as problem:
+        reason = problem.code
+        raise
+    except REDIS_AWAY:
+        reason = "queue_unreachable"
+        raise
+    except StoreError:
+        reason = "store_unreachable"
+        raise
+    finally:
+        if reason:
+            model = counted["model"]
+            known = model if model in front.models.known else ""
+            front.telemetry.refused.labels(known, reason).inc()
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
+        message = f"must have 1 to {MAX_KEY_CHARS} printable characters"
+        raise Malformed(
+            f"Idempotency-Key {message}", errors=[FieldError("Idempotency-Key", message)]
+        )
+    return key
+
+
+def _parse(body: Mapping[str, Any]) -> GenerateRequest:
+    try:
+        return GenerateRequest.model_validate(body)
+    except ValidationError as error:
+        raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
+
+
+async def _check_webhook(front: FrontEnd, body: GenerateRequest) -> None:
+    """Raises: Invalid: this server sends none, or not there."""
+    if body.webhook is None:
+        return
+    if front.webhooks is None:
+        said = "this server sends none, since it has no webhooks.secret to sign them with"
+        raise Invalid([FieldError("webhook", said)])
+    url = httpx.URL(body.webhook.url)
+    try:
+        await outgoing.resolve(url.host, url.port or 443, front.settings.server.allow_networks)
+    except httpx.ConnectError as error:
+        raise Invalid([FieldError("webhook.url", str(error))]) from error
+
+
+def _digest(body: GenerateRequest) -> str:
+    """Equal for requests that mean the same, however they were spelled."""
+    said = json.dumps(body.model_dump(exclude_none=True), sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
+async def _pictures(front: FrontEnd, fields: Mapping[str, Any]) -> dict[str, bytes]:
+    """The request's pictures by field, each a plain PNG. Raises: Invalid."""
+    found = {}
+    for name in PICTURE_FIELDS:
+        if name in fields:
+            try:
+                found[name] = await _picture(front, fields[name])
+            except pictures.PictureError as error:
+                raise Invalid([FieldError(name, str(error))]) from error
+    return found
+
+
+async def _picture(front: FrontEnd, value: str) -> bytes:
+    data = await _fetch(front, value) if pictures.is_url(value) else None
+    loop = asyncio.get_running_loop()
+    most = front.settings.limits.max_image_pixels
+    return await loop.run_in_executor(
+        front.threads,
+        lambda: pictures.normalize(pictures.from_base64(value) if data is None else data, most),
+    )
+
+
+async def _fetch(front: FrontEnd, url: str) -> bytes:
+    """Raises: pictures.PictureError."""
+    server, limits = front.settings.server, front.settings.limits
+    if not server.allow_image_urls:
+        raise pictures.PictureError(
+            "is an address, which this server does not fetch; send the picture itself in base64"
+        )
+    try:
+        return await outgoing.fetch(
+            front.http, url, max_bytes=limits.max_body_bytes, timeout_s=server.fetch_timeout_s
+        )
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
+        said = str(error) or "it did not answer in time"
+        raise pictures.PictureError(f"cannot be fetched: {said}") from error
+
+
+def _job(
+    body: GenerateRequest, spec: ModelSpec, resolved: Resolved, files: Mapping[str, bytes]
+) -> Job:
+    job_id = new_job_id()
+    keys = {name: input_key(job_id, name) for name in files}
+    request = {"model": spec.name, **resolved.fields, **keys, "output": resolved.output}
+    request |= body.model_dump(include=SERVICE_MEMBERS, exclude_none=True)
+    return Job(
+        id=job_id,
+        model=spec.name,
+        bucket=spec.bucket(request),
+        priority=PRIORITIES[body.priority],
+        deadline_at=None if body.deadline_s is None else time.time() + body.deadline_s,
+        request=request,
+        images=resolved.fields["num_images"],
+        steps=resolved.steps,
+        metadata=body.metadata,
+    )
+
+
+async def _put(
+    front: FrontEnd, job: Job, files: Mapping[str, bytes], key: str | None, digest: str
+) -> Job:
+    for name, data in files.items():
+        await front.store.put(job.request[name], data, "image/png")
+    if front.webhooks and "webhook" in job.request:
+        await front.webhooks.pending.add(job.id)
+    try:
+        stored, is_new = await front.queue.put(job, idempotency_key=key, digest=digest)
+    except (QueueFull, IdempotencyConflict) as error:
+        await _drop(front, job, files)
+        raise _refusal(error) from None
+    if is_new:
+        front.telemetry.accepted.labels(job.model).inc()
+    else:
+        await _drop(front, job, files)
+    return stored
+
+
+async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
+    """The pictures of a job that did not become one."""
+    await front.store.delete([job.request[name] for name in files])
+
+
+def _refusal(error: QueueFull | IdempotencyConflict) -> Problem:
+    if isinstance(error, QueueFull):
+        return Busy(str(error), retry_after_s=error.wait_s)
+    return Conflict(str(error), code="idempotency_conflict")

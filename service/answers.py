@@ -1,0 +1,188 @@
+"""A job as an HTTP answer: as JSON, as its output's bytes, as a stream of its events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse, StreamingResponse
+from redis.exceptions import RedisError
+from starlette.datastructures import Headers
+
+from service import ranges
+from service.deps import FrontEnd
+from service.errors import (
+    Conflict,
+    Gone,
+    JobFailed,
+    JobLate,
+    NotAcceptable,
+    NotFound,
+    Problem,
+    Unavailable,
+    Unservable,
+)
+from service.handlers import REDIS_AWAY, RETRY_AFTER_S, log
+from service.jobs.errors import NotStored, StoreError
+from service.jobs.job import Job, JobState, Output
+from service.jobs.queue import Event
+from service.views import JobView, job_url, view_job
+from service.waiting import events_of
+
+KEEP_ALIVE = b": keep-alive\n\n"
+ENDED = frozenset(state for state in JobState if state.ended)
+
+
+async def show(front: FrontEnd, job: Job, *, inline: bool = True) -> JobView:
+    """The job with its place in the queue, and with its files where it asked for them inline."""
+    position = await front.queue.position(job) if job.state is JobState.QUEUED else None
+    asked = job.request.get("output", {}).get("inline", False)
+    files = await _inline(front, job) if inline and asked else {}
+    return view_job(job, position, files)
+
+
+async def _inline(front: FrontEnd, job: Job) -> dict[int, bytes]:
+    """The outputs that the store still holds, by index."""
+    found = {}
+    for output in job.outputs:
+        with suppress(NotStored):
+            found[output.index] = await front.store.get(output.key)
+    return found
+
+
+async def json_answer(
+    front: FrontEnd, job: Job, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The job itself."""
+    told = (await show(front, job)).model_dump_json()
+    return Response(told, status, headers=headers, media_type="application/json")
+
+
+def names_of(job: Job) -> dict[str, str]:
+    """Headers that tell a client which job an answer is about."""
+    return {"Location": job_url(job.id), "X-Job-Id": job.id}
+
+
+@contextmanager
+def told_by_name(job: Job) -> Iterator[None]:
+    """Whatever is away from here on, the client learns which job was accepted.
+
+    Raises: Unavailable: instead of what Redis and the store raise.
+    """
+    try:
+        yield
+    except (*REDIS_AWAY, StoreError) as error:
+        raise Unavailable(
+            f"the job was accepted and goes on, but cannot be looked at; ask for {job_url(job.id)}",
+            retry_after_s=RETRY_AFTER_S,
+            headers=names_of(job),
+            members={"job_id": job.id},
+        ) from error
+
+
+async def bytes_answer(front: FrontEnd, job: Job, media_types: Sequence[str]) -> Response:
+    """The first output itself, of a job that a client waited for.
+
+    Raises: Problem: it ended without one, has not ended, or gave what the client does not take.
+    """
+    if job.state is not JobState.SUCCEEDED:
+        raise without_output(job)
+    output = job.outputs[0]
+    if output.content_type not in media_types:
+        raise NotAcceptable(f"the job's output is {output.content_type}", headers=names_of(job))
+    data = await read_output(front, output)
+    return Response(data, headers=names_of(job) | _about(output), media_type=output.content_type)
+
+
+def without_output(job: Job) -> Problem:
+    """Why there are no bytes to answer with."""
+    rest: dict[str, Any] = {"headers": names_of(job), "members": {"job_id": job.id}}
+    if job.error:
+        kind = Unservable if job.error.code == "invalid_request" else JobFailed
+        return kind(job.error.message, code=job.error.code, **rest)
+    match job.state:
+        case JobState.CANCELED:
+            return Conflict("the job was canceled", code="job_canceled", **rest)
+        case JobState.EXPIRED:
+            said = "the job's deadline passed before it was done"
+            return JobLate(said, code="job_expired", **rest)
+    return JobLate(f"the job is not done yet and goes on; ask for {job_url(job.id)}", **rest)
+
+
+async def output_answer(front: FrontEnd, job: Job, index: int, headers: Headers) -> Response:
+    """One output of a job: whole, in part, not again, or from the object store.
+
+    Raises: Problem.
+    """
+    if index >= len(job.outputs):
+        count = len(job.outputs)
+        raise NotFound(f"the job is {job.state} and has {count} outputs; there is no {index}")
+    output = job.outputs[index]
+    about = _about(output) | {
+        "Accept-Ranges": "bytes",
+        "Cache-Control": f"private, max-age={round(front.settings.queue.retention_s)}, immutable",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if ranges.is_known(headers.get("if-none-match"), about["ETag"]):
+        return Response(status_code=304, headers=about)
+    if address := await front.store.redirect_url(output.key):
+        return RedirectResponse(address, 307, headers={"Cache-Control": "no-store"})
+    return await _file(front, output, headers, about)
+
+
+async def _file(
+    front: FrontEnd, output: Output, headers: Headers, about: dict[str, str]
+) -> Response:
+    wanted = None
+    if headers.get("if-range", about["ETag"]) == about["ETag"]:
+        wanted = ranges.parse(headers.get("range"), output.bytes)
+    if wanted is None:
+        data = await read_output(front, output)
+        return Response(data, headers=about, media_type=output.content_type)
+    start, end = wanted
+    data = await read_output(front, output, wanted)
+    about["Content-Range"] = f"bytes {start}-{end - 1}/{output.bytes}"
+    return Response(data, 206, headers=about, media_type=output.content_type)
+
+
+async def read_output(
+    front: FrontEnd, output: Output, part: tuple[int, int] | None = None
+) -> bytes:
+    """Raises: Gone: the store holds it no more."""
+    try:
+        if part is None:
+            return await front.store.get(output.key)
+        return await front.store.get_range(output.key, *part)
+    except NotStored as error:
+        raise Gone(str(error), code="output_gone") from error
+
+
+def _about(output: Output) -> dict[str, str]:
+    return {"ETag": f'"{output.sha256}"'}
+
+
+def events_answer(front: FrontEnd, job: Job, request: Request) -> Response:
+    """The job's events as they happen, after the one that the client saw last."""
+    after = request.headers.get("last-event-id", "0")
+    headers = names_of(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(
+        _stream(front, job.id, after), headers=headers, media_type="text/event-stream"
+    )
+
+
+async def _stream(front: FrontEnd, job_id: str, after: str) -> AsyncIterator[bytes]:
+    try:
+        async for event in events_of(front, job_id, after):
+            yield await _written(front, job_id, event) if event else KEEP_ALIVE
+    except RedisError as error:  # the client comes back with Last-Event-ID
+        log.warning("an event stream of %s broke off: %s", job_id, error)
+
+
+async def _written(front: FrontEnd, job_id: str, event: Event) -> bytes:
+    data = json.dumps({"id": job_id, **event.data})
+    if event.name in ENDED and (job := await front.queue.get(job_id)):
+        data = (await show(front, job)).model_dump_json()
+    return f"id: {event.id}\nevent: {event.name}\ndata: {data}\n\n".encode()

@@ -1,0 +1,144 @@
+"""A client of the HTTP API: submit, follow over broken connections, cancel, fetch."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+ENDED = frozenset({"succeeded", "failed", "canceled", "expired"})
+_RETRIES = 6
+_SSE = {"Accept": "text/event-stream"}
+
+
+class Problem(Exception):
+    """The server refused: its RFC 9457 body in plain words."""
+
+    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+        self.status = status
+        self.errors = [(e["field"], e["message"]) for e in body.get("errors") or ()]
+        super().__init__(body.get("detail") or body.get("title") or f"HTTP status {status}")
+
+    def __str__(self) -> str:
+        lines = (f"  {field}: {message}" for field, message in self.errors)
+        return "\n".join([str(self.args[0]), *lines])
+
+
+class Unreachable(Exception):
+    """No answer from the server."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One server-sent event of a job; `id` resumes after it."""
+
+    id: str
+    name: str
+    data: dict[str, Any]
+
+
+class Client:
+    """One job at one server. Use as a context manager."""
+
+    def __init__(self, server: str) -> None:
+        # Reads outlast the pauses between the server's keep-alive comments.
+        timeout = httpx.Timeout(10, read=60)
+        self._http = httpx.Client(base_url=server, timeout=timeout, follow_redirects=True)
+        self.job_id: str | None = None
+        self._last_event = "0"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The accepted job. Raises: Problem, Unreachable."""
+        job: dict[str, Any] = self._call("POST", "/v1/generate", json=body).json()
+        self.job_id = job["id"]
+        return job
+
+    def follow(self) -> Iterator[Event]:
+        """The job's events up to its end state, across lost connections.
+
+        Raises: Problem, Unreachable (after half a minute without the server).
+        """
+        failures = 0
+        while True:
+            try:
+                for event in self._events():
+                    failures = 0
+                    yield event
+                    if event.name in ENDED:
+                        return
+            except httpx.TransportError as error:
+                if failures == _RETRIES:
+                    raise Unreachable(f"lost the server at {self._http.base_url}") from error
+            time.sleep(min(0.25 * 2**failures, 8))
+            failures = min(failures + 1, _RETRIES)
+
+    def job(self) -> dict[str, Any]:
+        """The job as it stands. Raises: Problem, Unreachable."""
+        job: dict[str, Any] = self._call("GET", f"/v1/jobs/{self.job_id}").json()
+        return job
+
+    def cancel(self) -> None:
+        """Stop it within one denoising step. Raises: Problem, Unreachable."""
+        self._call("POST", f"/v1/jobs/{self.job_id}/cancel")
+
+    def output(self, url: str) -> bytes:
+        """The bytes of one output, by its `url` in the job. Raises: Problem, Unreachable."""
+        return self._call("GET", url).content
+
+    def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return _checked(self._http.request(method, path, **options))
+        except httpx.TransportError as error:
+            raise Unreachable(f"no server answers at {self._http.base_url} ({error})") from error
+
+    def _events(self) -> Iterator[Event]:
+        headers = {**_SSE, "Last-Event-ID": self._last_event}
+        path = f"/v1/jobs/{self.job_id}/events"
+        with self._http.stream("GET", path, headers=headers) as response:
+            if response.is_error:
+                response.read()
+            for event in parse_events(_checked(response).iter_lines()):
+                self._last_event = event.id or self._last_event
+                yield event
+
+
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+    """Lines of an event stream → its events. Source: WHATWG HTML, 9.2.6."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        if not line:
+            if "data" in fields:
+                data = json.loads(fields["data"])
+                yield Event(fields.get("id", ""), fields.get("event", "message"), data)
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            joined = name == "data" and name in fields
+            fields[name] = f"{fields[name]}\n{value}" if joined else value
+
+
+def _checked(response: httpx.Response) -> httpx.Response:
+    if response.is_success:
+        return response
+    try:
+        body = response.json()
+    except ValueError:
+        body = {}
+    raise Problem(response.status_code, body if isinstance(body, dict) else {})

@@ -1,0 +1,134 @@
+"""What the routes work with: one `FrontEnd` an app, and the copy of the models it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import httpx
+from fastapi import Depends, Request
+
+from service import outgoing
+from service.errors import FieldError, NotFound, Unavailable
+from service.jobs.job import Job
+from service.jobs.outputs import Store
+from service.jobs.queue import ModelStatus, Queue
+from service.settings import Settings
+from service.telemetry import Telemetry
+from service.webhooks import Webhooks
+
+NO_MODEL_RETRY_S = 5.0
+
+
+class Models:
+    """The registered models, read again when the copy is older than `max_age_s`."""
+
+    def __init__(self, queue: Queue, max_age_s: float) -> None:
+        self._queue = queue
+        self._max_age_s = max_age_s
+        self._lock = asyncio.Lock()
+        self.known: dict[str, ModelStatus] = {}
+        self._read_at = -float("inf")
+
+    async def all(self) -> dict[str, ModelStatus]:
+        if self._is_old():
+            async with self._lock:
+                if self._is_old():
+                    self.known = await self._queue.models()
+                    self._read_at = time.monotonic()
+        return self.known
+
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._read_at >= self._max_age_s
+
+    async def get(self, name: str | None) -> ModelStatus:
+        """The model of that name; without one, the only model there is.
+
+        Raises:
+            Unavailable: no pool has ever registered one.
+            NotFound: names what there is.
+        """
+        known = await self.all()
+        if not known:
+            raise Unavailable(
+                "no model has been registered yet; try again when a pool has started",
+                code="no_model",
+                retry_after_s=NO_MODEL_RETRY_S,
+            )
+        if name is None and len(known) == 1:
+            return next(iter(known.values()))
+        if name is None or name not in known:
+            raise _unknown_model(name, sorted(known))
+        return known[name]
+
+
+def _unknown_model(name: str | None, there_is: list[str]) -> NotFound:
+    choice = "there is " + ", ".join(there_is)
+    said = f"name a model: {choice}" if name is None else f"there is no model {name!r}; {choice}"
+    return NotFound(said, code="model_not_found", errors=[FieldError("model", choice)])
+
+
+@dataclass
+class FrontEnd:
+    """Everything that outlives a request."""
+
+    settings: Settings
+    queue: Queue
+    store: Store
+    telemetry: Telemetry
+    models: Models
+    http: httpx.AsyncClient
+    threads: ThreadPoolExecutor
+    """Decode request pictures here."""
+    webhooks: Webhooks | None
+    """None: this server sends none."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server wants to exit: whoever waits or streams lets go."""
+
+    @classmethod
+    def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
+        """Raises: ConfigError: webhooks cannot be sent with these settings."""
+        server = settings.server
+        http = outgoing.client(server.allow_networks, server.fetch_timeout_s)
+        return cls(
+            settings=settings,
+            queue=queue,
+            store=store,
+            telemetry=Telemetry(),
+            models=Models(queue, server.models_age_s),
+            http=http,
+            threads=ThreadPoolExecutor(server.picture_threads, thread_name_prefix="pictures"),
+            webhooks=Webhooks.make(settings, http),
+        )
+
+    async def job(self, job_id: str) -> Job:
+        """Raises: NotFound."""
+        job = await self.queue.get(job_id)
+        if job is None:
+            raise no_such_job(job_id)
+        return job
+
+    async def close(self) -> None:
+        self.stopping.set()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        if self.webhooks:
+            await self.webhooks.pending.close()
+        await self.http.aclose()
+
+
+def no_such_job(job_id: str) -> NotFound:
+    return NotFound(
+        f"there is no job {job_id[:80]!r}; it was deleted, has left after its time, or never was",
+        code="job_not_found",
+    )
+
+
+def _front(request: Request) -> FrontEnd:
+    front: FrontEnd = request.app.state.front
+    return front
+
+
+Front = Annotated[FrontEnd, Depends(_front)]

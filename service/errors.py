@@ -1,0 +1,192 @@
+"""Every error that a client can meet, as RFC 9457 problem+json.
+
+The same body carries `error: {message, type, param, code}`, which clients of the OpenAI kind read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fastapi import Request, Response
+
+MEDIA_TYPE = "application/problem+json"
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """One thing that is wrong with one field of the body, or with one header."""
+
+    field: str
+    message: str
+
+
+class Problem(Exception):
+    """What a client is told when a request cannot be answered; subclasses fix the status.
+
+    Args:
+        detail: what happened and what to do, for people.
+        code: the kind of problem, for programs; the class has a default.
+        errors: the fields at fault.
+        headers: further headers of the answer.
+        members: further members of the problem, such as `job_id`.
+    """
+
+    status: ClassVar[int] = 500
+    code: str = "internal"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str | None = None,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or self.code
+        self.errors = tuple(errors)
+        self.headers = dict(headers or {})
+        self.members = dict(members or {})
+
+
+class Malformed(Problem):
+    """The body is no JSON object, or a header cannot be read."""
+
+    status, code = 400, "malformed"
+
+
+class NotFound(Problem):
+    status, code = 404, "not_found"
+
+
+class MethodNotAllowed(Problem):
+    status, code = 405, "method_not_allowed"
+
+
+class NotAcceptable(Problem):
+    """No answer that there is fits the Accept header."""
+
+    status, code = 406, "not_acceptable"
+
+
+class Conflict(Problem):
+    status, code = 409, "conflict"
+
+
+class Gone(Problem):
+    """It was there, and has left."""
+
+    status, code = 410, "gone"
+
+
+class BodyTooLarge(Problem):
+    status, code = 413, "body_too_large"
+
+
+class UnsupportedMedia(Problem):
+    status, code = 415, "unsupported_media_type"
+
+
+class RangeNotSatisfiable(Problem):
+    status, code = 416, "range_not_satisfiable"
+
+
+class Unservable(Problem):
+    """What was asked for cannot be done, now or later."""
+
+    status, code = 422, "invalid_request"
+
+
+class Invalid(Unservable):
+    """Fields that are wrong, or that the model or this server cannot serve."""
+
+    def __init__(self, errors: Sequence[FieldError], **rest: Any) -> None:
+        detail = "; ".join(f"{error.field}: {error.message}" for error in errors)
+        super().__init__(detail, errors=errors, **rest)
+
+
+class Busy(Problem):
+    """Too much waits already; try again after `retry_after_s`."""
+
+    status, code = 429, "queue_full"
+
+    def __init__(self, detail: str, *, retry_after_s: float, **rest: Any) -> None:
+        headers = {"Retry-After": str(max(1, math.ceil(retry_after_s)))}
+        super().__init__(detail, headers=headers | dict(rest.pop("headers", {})), **rest)
+
+
+class Unavailable(Busy):
+    """Something that the service stands on is away for the moment."""
+
+    status, code = 503, "unavailable"
+
+
+class JobFailed(Problem):
+    """The client waited for bytes and the job ended without any."""
+
+    status, code = 500, "job_failed"
+
+
+class JobLate(Problem):
+    """The client waited for bytes and none came in time."""
+
+    status, code = 504, "job_late"
+
+
+TITLES = {
+    400: "The request cannot be read",
+    404: "There is no such thing here",
+    405: "This address does not take this method",
+    406: "No answer fits the Accept header",
+    409: "It conflicts with what is there",
+    410: "It is no longer there",
+    413: "The body is too large",
+    415: "The body is of the wrong type",
+    416: "The range lies outside",
+    422: "The request cannot be served",
+    429: "Too much is waiting already",
+    500: "It failed here",
+    503: "Not available for the moment",
+    504: "It was not done in time",
+}
+
+_KINDS = {429: "rate_limit_error"}
+
+
+def problem_body(problem: Problem) -> dict[str, Any]:
+    """The members of RFC 9457, our `code` and `errors`, and `error` for OpenAI's clients."""
+    status = problem.status
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    body: dict[str, Any] = {
+        "type": f"urn:atelier:problem:{problem.code}",
+        "title": TITLES[status],
+        "status": status,
+        "detail": problem.detail,
+    }
+    if problem.errors:
+        body["errors"] = [{"field": e.field, "message": e.message} for e in problem.errors]
+    param = problem.errors[0].field if problem.errors else None
+    shared = {"message": problem.detail, "type": kind, "param": param, "code": problem.code}
+    return body | problem.members | {"error": shared}
+
+
+def render(problem: Problem) -> Response:
+    """The answer to the client. ASCII JSON: a detail may quote what is no valid Unicode."""
+    return Response(
+        json.dumps(problem_body(problem)),
+        problem.status,
+        headers=problem.headers,
+        media_type=MEDIA_TYPE,
+    )
+
+
+async def answer_problem(request: Request, error: Exception) -> Response:
+    """FastAPI's exception handler for `Problem`."""
+    assert isinstance(error, Problem)
+    return render(error)

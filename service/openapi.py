@@ -1,0 +1,68 @@
+"""The API's own description; `python -m service.openapi > openapi.yaml` writes it down."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import yaml
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from service import routes
+from service.schemas import GenerateRequest
+from service.views import JobView, ProblemView
+
+TITLE = "Atelier"
+SUMMARY = "Pictures and video from SDXL, Flux and Wan."
+VERSION = "1"
+
+_REF = "#/components/schemas/{model}"
+_UNUSED = ("HTTPValidationError", "ValidationError")
+"""FastAPI's own bodies of a 422, which is a problem here like any other."""
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that the routes read and write by hand."""
+    document = get_openapi(title=TITLE, version=VERSION, summary=SUMMARY, routes=app.routes)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    _, read = models_json_schema([(GenerateRequest, "validation")], ref_template=_REF)
+    _, shown = models_json_schema(
+        [(JobView, "serialization"), (ProblemView, "serialization")], ref_template=_REF
+    )
+    schemas |= read["$defs"] | shown["$defs"]
+    for name in _UNUSED:
+        schemas.pop(name, None)
+    _drop_unused_answers(document)
+    return document
+
+
+def _drop_unused_answers(document: dict[str, Any]) -> None:
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            answer = operation["responses"].get("422", {})
+            if "application/json" in answer.get("content", {}):
+                del operation["responses"]["422"]
+
+
+def install(app: FastAPI) -> None:
+    """Serve that document at /openapi.json."""
+
+    def cached() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = describe(app)
+        return app.openapi_schema
+
+    app.openapi = cached  # type: ignore[method-assign]
+
+
+def as_yaml() -> str:
+    """The document as it is committed."""
+    app = FastAPI()
+    routes.include(app)
+    return yaml.safe_dump(describe(app), sort_keys=True, allow_unicode=True, width=100)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_yaml())

@@ -1,0 +1,74 @@
+"""Whether a request would be accepted and served now, and how much waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from uuid import uuid4
+
+from redis.exceptions import RedisError
+
+from service.deps import FrontEnd
+from service.jobs.errors import StoreError
+from service.jobs.queue import ModelStatus
+from service.telemetry import set_all
+
+CHECK_S = 2.0
+"""A dependency that has not answered by then counts as away."""
+
+
+async def reasons_against(front: FrontEnd) -> dict[str, str]:
+    """Why this front end is not ready, by check; empty: it is."""
+    reasons = {**await _queue(front), **await _store(front)}
+    return dict(sorted(reasons.items()))
+
+
+async def _queue(front: FrontEnd) -> dict[str, str]:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await front.queue.ping()
+            return _models(await front.queue.models())
+    except (RedisError, OSError, TimeoutError):
+        return {"redis": "Redis cannot be reached"}
+
+
+def _models(models: Mapping[str, ModelStatus]) -> dict[str, str]:
+    if not models:
+        return {"models": "no model is registered: no pool has started yet"}
+    if not any(status.ready for status in models.values()):
+        names = ", ".join(sorted(models))
+        return {"pools": f"no pool is ready (models: {names})"}
+    return {}
+
+
+async def _store(front: FrontEnd) -> dict[str, str]:
+    key = f"probes/{uuid4().hex}"
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await front.store.put(key, b"ready?", "text/plain")
+            await front.store.delete([key])
+    except (StoreError, TimeoutError) as error:
+        return {"store": f"the store cannot be written: {error}"}
+    return {}
+
+
+async def refresh_gauges(front: FrontEnd) -> None:
+    """Read models and queue lengths for a scrape; without Redis they are left out."""
+    told = front.telemetry
+    try:
+        async with asyncio.timeout(CHECK_S):
+            models, depths = await front.queue.models(), await front.queue.depths()
+    except (RedisError, OSError, TimeoutError):
+        models, depths = {}, {}
+        told.queue_up.set(0)
+    else:
+        told.queue_up.set(1)
+    set_all(told.pools, (((name,), len(status.pools)) for name, status in models.items()))
+    set_all(told.ready, (((name,), float(status.ready)) for name, status in models.items()))
+    set_all(told.jobs, _by_state(depths))
+
+
+def _by_state(depths: Mapping[str, tuple[int, int]]) -> Iterator[tuple[tuple[str, str], int]]:
+    for model, (queued, running) in depths.items():
+        yield (model, "queued"), queued
+        yield (model, "running"), running

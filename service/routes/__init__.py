@@ -1,0 +1,13 @@
+"""The routes: they parse, call one function of the service, and render."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from service.routes import generate, health, jobs, models, pages
+
+
+def include(app: FastAPI) -> None:
+    """Every route of the front end."""
+    for part in (generate, jobs, models, health, pages):
+        app.include_router(part.router)

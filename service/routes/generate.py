@@ -1,0 +1,52 @@
+"""POST /v1/generate: one request, answered in the way that the client chose."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from service.admission import admit
+from service.answers import bytes_answer, events_answer, json_answer, names_of, told_by_name
+from service.deps import Front, FrontEnd
+from service.documentation import GENERATE
+from service.jobs.job import Job
+from service.negotiation import Answer, negotiate, preferred_wait_s
+from service.waiting import until_ended
+
+router = APIRouter(tags=["generate"])
+
+
+@router.post("/v1/generate", **GENERATE)
+async def generate(request: Request, front: Front) -> Response:
+    """Ask for pictures.
+
+    The answer is the job (202); with `Prefer: wait` the finished job (200); with `Accept:
+    image/png` or another picture's type the picture itself; with `Accept: text/event-stream` the
+    job's events as they happen.
+    """
+    accepted = negotiate(",".join(request.headers.getlist("accept")))
+    job = await admit(request, front, accepted.media_types)
+    with told_by_name(job):
+        return await _answer(request, front, job, accepted)
+
+
+async def _answer(request: Request, front: FrontEnd, job: Job, accepted: Answer) -> Response:
+    if accepted.events:
+        return events_answer(front, job, request)
+    wait_s = preferred_wait_s(request.headers.getlist("prefer"))
+    if accepted.bytes:
+        job = await until_ended(front, job, _bounded(front, wait_s), request)
+        return await bytes_answer(front, job, accepted.media_types)
+    if wait_s is None:
+        return await json_answer(front, job, 202, names_of(job))
+    return await _waited(request, front, job, _bounded(front, wait_s))
+
+
+def _bounded(front: FrontEnd, wait_s: float | None) -> float:
+    most = front.settings.limits.max_wait_s
+    return most if wait_s is None else min(wait_s, most)
+
+
+async def _waited(request: Request, front: FrontEnd, job: Job, wait_s: float) -> Response:
+    job = await until_ended(front, job, wait_s, request)
+    headers = names_of(job) | {"Preference-Applied": f"wait={wait_s:.0f}"}
+    return await json_answer(front, job, 200 if job.state.ended else 202, headers)

@@ -1,0 +1,83 @@
+"""/v1/jobs: look at jobs, follow them, fetch what they made, stop and delete them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from service.answers import events_answer, json_answer, output_answer, show
+from service.deps import Front, no_such_job
+from service.documentation import EVENTS, OUTPUT, problems
+from service.errors import FieldError, NotFound
+from service.jobs.errors import UnknownCursor
+from service.jobs.job import JobState
+from service.views import JobPage, JobView
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+MAX_PAGE = 100
+
+JobId = Annotated[str, Path(description="A job's `id`.")]
+
+
+@router.get("", response_model=JobPage, responses=problems(404, 422, 503))
+async def list_jobs(
+    front: Front,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
+    state: JobState | None = None,
+) -> Response:
+    """A page of jobs, newest first."""
+    try:
+        found = await front.queue.list(limit=limit + 1, after=after, state=state)
+    except UnknownCursor as error:
+        raise NotFound(str(error), errors=[FieldError("after", "there is no such job")]) from None
+    shown = await asyncio.gather(*(show(front, job, inline=False) for job in found[:limit]))
+    page = JobPage(data=shown, has_more=len(found) > limit)
+    return Response(page.model_dump_json(), media_type="application/json")
+
+
+@router.get("/{job_id}", response_model=JobView, responses=problems(404, 503))
+async def get_job(job_id: JobId, front: Front) -> Response:
+    """One job."""
+    return await json_answer(front, await front.job(job_id))
+
+
+@router.delete("/{job_id}", status_code=204, responses=problems(404, 503))
+async def delete_job(job_id: JobId, front: Front) -> Response:
+    """Delete a job with its outputs; one that has not ended is canceled first."""
+    if await front.queue.delete(job_id) is None:
+        raise no_such_job(job_id)
+    await front.store.delete([f"inputs/{job_id}/", f"outputs/{job_id}/"])
+    return Response(status_code=204)
+
+
+@router.post("/{job_id}/cancel", response_model=JobView, responses=problems(404, 503))
+async def cancel_job(job_id: JobId, front: Front) -> Response:
+    """Stop a job within one denoising step; one that has ended stays as it is."""
+    job = await front.queue.cancel(job_id)
+    if job is None:
+        raise no_such_job(job_id)
+    return await json_answer(front, job)
+
+
+@router.get("/{job_id}/events", **EVENTS)
+async def job_events(job_id: JobId, request: Request, front: Front) -> Response:
+    """The job's events: those so far, then each as it happens, up to the end state's.
+
+    `Last-Event-ID` resumes after that event.
+    """
+    return events_answer(front, await front.job(job_id), request)
+
+
+@router.get("/{job_id}/outputs/{index}", **OUTPUT)
+async def job_output(
+    job_id: JobId,
+    index: Annotated[int, Path(ge=0)],
+    request: Request,
+    front: Front,
+) -> Response:
+    """The bytes of one output, whole or in part."""
+    return await output_answer(front, await front.job(job_id), index, request.headers)

@@ -1,0 +1,28 @@
+"""/v1/models: what is served here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from service.deps import Front
+from service.documentation import problems
+from service.views import ModelPage, ModelView, view_model, view_models
+
+router = APIRouter(prefix="/v1/models", tags=["models"])
+
+
+@router.get("", responses=problems(503))
+async def list_models(front: Front) -> ModelPage:
+    """The models, by name."""
+    known = await front.models.all()
+    return view_models([known[name] for name in sorted(known)])
+
+
+@router.get("/{name}", responses=problems(404, 503))
+async def get_model(
+    name: Annotated[str, Path(description="A model's `name`.")], front: Front
+) -> ModelView:
+    """One model."""
+    return view_model(await front.models.get(name))

@@ -1,0 +1,56 @@
+"""The playground: one page, served as it lies in the source."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+import service
+
+router = APIRouter()
+
+PLAYGROUND = Path(service.__file__).parent / "playground" / "index.html"
+
+
+@router.get("/", include_in_schema=False)
+async def playground() -> HTMLResponse:
+    """The playground."""
+    page, policy = _page()
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy}
+    return HTMLResponse(page, headers=headers)
+
+
+@cache
+def _page() -> tuple[str, str]:
+    """The page, and the policy under which it runs."""
+    page = PLAYGROUND.read_text("utf-8")
+    return page, content_security_policy(page)
+
+
+def content_security_policy(page: str) -> str:
+    """What a browser allows that page: its own script and style, its own server, and pictures
+    that it made itself or that the server redirects to."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hash(page, 'script')}",
+            f"style-src {_hash(page, 'style')}",
+            "img-src 'self' data: https:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def _hash(page: str, tag: str) -> str:
+    """Of the page's one inline element of that kind, as the policy writes it."""
+    (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

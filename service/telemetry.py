@@ -1,0 +1,110 @@
+"""Prometheus metrics of one front end; one registry an app, so that several live in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+DURATION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Telemetry:
+    """What the front end counts. Label values come from routes, registered models and our code,
+    never from a client, so there are few of them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "atelier_http_requests_total",
+            "Requests answered, by route, method and status.",
+            ("route", "method", "status"),
+            registry=self.registry,
+        )
+        self.durations = Histogram(
+            "atelier_http_request_duration_seconds",
+            "From the request's arrival to the last byte of its answer.",
+            ("route", "method"),
+            buckets=DURATION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.accepted = Counter(
+            "atelier_jobs_accepted_total",
+            "Jobs that were put into the queue, by model.",
+            ("model",),
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "atelier_jobs_refused_total",
+            "Requests for a job that were refused, by model (empty: unknown) and reason.",
+            ("model", "reason"),
+            registry=self.registry,
+        )
+        self.jobs = Gauge(
+            "atelier_queue_jobs",
+            "Jobs that have not ended, by model and state.",
+            ("model", "state"),
+            registry=self.registry,
+        )
+        self.pools = Gauge(
+            "atelier_model_pools",
+            "Pools that serve the model now.",
+            ("model",),
+            registry=self.registry,
+        )
+        self.ready = Gauge(
+            "atelier_model_ready",
+            "1 where a pool of the model has finished its warm-up.",
+            ("model",),
+            registry=self.registry,
+        )
+        self.queue_up = Gauge(
+            "atelier_queue_up",
+            "1 while the front end reaches Redis.",
+            registry=self.registry,
+        )
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class MeasureRequests:
+    """ASGI middleware that counts and times every request under its route's template."""
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self.app = app
+        self.telemetry = telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        started, status = time.perf_counter(), 500
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note_status)
+        finally:
+            self._record(scope, status, time.perf_counter() - started)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self.telemetry.requests.labels(route, method, str(status)).inc()
+        self.telemetry.durations.labels(route, method).observe(seconds)
+
+
+def set_all(gauge: Gauge, values: Iterable[tuple[tuple[Any, ...], float]]) -> None:
+    """Replace every labelled value of a gauge, so that what is gone stops being told."""
+    gauge.clear()
+    for labels, value in values:
+        gauge.labels(*labels).set(value)

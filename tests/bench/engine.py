@@ -1,0 +1,174 @@
+"""How fast the engine steps, starts, and hides its encoding. No test: run it on a quiet machine.
+
+    python -m tests.bench.engine FOLDER [--width 96 --height 96 --steps 20 --slots 1 2 4]
+
+Prints steps a second (median, lowest and highest of several rounds) with 1, 2, 4 pictures in the
+slots; how long a step's turn takes while other pictures are being encoded and decoded, against
+while nothing else happens; and the seconds of a first (cold) and a second (warm) start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import jax
+from prometheus_client import REGISTRY
+
+from models import catalog
+from models.pipeline import Pipeline
+from workers.compile_cache import keep_compiled
+from workers.engine import Engine
+from workers.mesh import slices
+from workers.row import Row
+
+MODEL = "bench"
+
+
+def main() -> None:
+    options = arguments()
+    if options.start_with:
+        print(json.dumps(asyncio.run(start(options, Path(options.start_with)))))
+        return
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("cold", "warm"):
+            print(f"{name} start: {in_new_process(options, cache)}", flush=True)
+        keep_compiled(Path(cache))
+        asyncio.run(measure(options))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="a checkpoint in diffusers' layout")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--width", type=int, default=96)
+    parser.add_argument("--height", type=int, default=96)
+    parser.add_argument("--text-tokens", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--slots", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--start-with", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def in_new_process(options: argparse.Namespace, cache: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.bench.engine", *sys.argv[1:], "--start-with", cache]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+async def start(options: argparse.Namespace, cache: Path) -> dict[str, float]:
+    """Seconds to load the checkpoint, and from there to a compiled engine."""
+    keep_compiled(cache)
+    started = time.perf_counter()
+    pipeline = load(options)
+    loaded = time.perf_counter()
+    with engine(pipeline, max(options.slots)) as made:
+        await made.warm_up([request(options, 0)])
+    compiled = time.perf_counter()
+    return {"load_s": round(loaded - started, 2), "compile_s": round(compiled - loaded, 2)}
+
+
+async def measure(options: argparse.Namespace) -> None:
+    pipeline = load(options)
+    with engine(pipeline, max(options.slots)) as made:
+        await made.warm_up([request(options, 0)])
+        for pictures in options.slots:
+            await round_of(made, options, pictures)  # the table of step times fills
+            before = device_seconds()
+            speeds = [await round_of(made, options, pictures) for _ in range(options.rounds)]
+            print(
+                f"{pictures} pictures: {median(speeds):.1f} steps/s"
+                f" ({min(speeds):.1f} to {max(speeds):.1f}),"
+                f" the device waited for the host {waited(before):.1%} of the time"
+            )
+        quiet = await turns(made, options, company=False)
+        busy = await turns(made, options, company=True)
+        print(f"a step's turn, alone: {spread(quiet)}; beside encodes and decodes: {spread(busy)}")
+
+
+async def round_of(made: Engine, options: argparse.Namespace, pictures: int) -> float:
+    """Steps a second between the first and the last step of pictures that run side by side."""
+    times: list[float] = []
+    fields = [request(options, seed) for seed in range(pictures)]
+    await asyncio.gather(
+        *(made.generate(f, {}, lambda row: times.append(time.perf_counter())) for f in fields)
+    )
+    return (len(times) - pictures) / (times[-1] - times[0])
+
+
+def device_seconds() -> tuple[float, float]:
+    """Spent on steps, and waiting for the host with a step to do."""
+    names = ("atelier_device_step_seconds_total", "atelier_device_wait_seconds_total")
+    values = [REGISTRY.get_sample_value(name, {"model": MODEL}) or 0.0 for name in names]
+    return values[0], values[1]
+
+
+def waited(before: tuple[float, float]) -> float:
+    """The share of waiting since then."""
+    busy, wait = (now - then for now, then in zip(device_seconds(), before, strict=True))
+    return wait / (busy + wait)
+
+
+async def turns(made: Engine, options: argparse.Namespace, company: bool) -> list[float]:
+    """Seconds between the steps of one long picture, short ones coming and going or not."""
+    times: list[float] = []
+    is_done = asyncio.Event()
+
+    async def keep_company() -> None:
+        while not is_done.is_set():
+            await made.generate({**request(options, 1), "num_inference_steps": 1}, {})
+
+    def on_step(row: Row) -> None:
+        times.append(time.perf_counter())
+
+    others = asyncio.create_task(keep_company()) if company else None
+    await made.generate({**request(options, 0), "num_inference_steps": 300}, {}, on_step)
+    is_done.set()
+    if others:
+        await others
+    return [after - before for before, after in pairwise(times)]
+
+
+def spread(seconds: list[float]) -> str:
+    tenths = quantiles(seconds, n=10)
+    return f"median {median(seconds) * 1e3:.2f} ms, 90 % under {tenths[-1] * 1e3:.2f} ms"
+
+
+@contextmanager
+def engine(pipeline: Pipeline, slots: int) -> Iterator[Engine]:
+    made = Engine(pipeline, slices(jax.devices(), 1)[0], slots)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def load(options: argparse.Namespace) -> Pipeline:
+    return catalog.load(MODEL, options.folder, options.dtype, {})
+
+
+def request(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    return {
+        "prompt": "a red circle on a blue background",
+        "seed": seed,
+        "width": options.width,
+        "height": options.height,
+        "num_inference_steps": options.steps,
+        "guidance_scale": 3.5,
+        "max_sequence_length": options.text_tokens,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""A picture from a running system, in each way that a client can ask for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.e2e.system import ATELIER, DEADLINE_S, System, until
+
+BODY = {"model": "tiny", "prompt": "a red circle", "width": 64, "height": 48, "seed": 7}
+BODY |= {"num_inference_steps": 3}
+
+
+@pytest.fixture(scope="module")
+def http(system: System) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=system.url, timeout=DEADLINE_S, trust_env=False) as client:
+        yield client
+
+
+def pixels(data: bytes) -> bytes:
+    with Image.open(io.BytesIO(data)) as picture:
+        assert picture.size == (64, 48)
+        return picture.convert("RGB").tobytes()
+
+
+@pytest.fixture(scope="module")
+def expected(http: httpx.Client) -> bytes:
+    """The pixels of BODY, by the shortest way: the bytes themselves."""
+    answer = http.post("/v1/generate", json=BODY, headers={"Accept": "image/png"})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
+    assert answer.headers["x-job-id"].startswith("job_")
+    return pixels(answer.content)
+
+
+def test_a_job_to_ask_for_later(http: httpx.Client, expected: bytes) -> None:
+    accepted = http.post("/v1/generate", json=BODY)
+    assert accepted.status_code == 202
+    address = accepted.headers["location"]
+    until(lambda: http.get(address).json()["state"] == "succeeded", "the job's success")
+    job = http.get(address).json()
+    assert job["request"]["seed"] == 7
+    assert job["progress"] == {"step": 3, "steps": 3}
+    assert pixels(http.get(job["outputs"][0]["url"]).content) == expected
+
+
+def test_the_finished_job_at_once(http: httpx.Client, expected: bytes) -> None:
+    answer = http.post("/v1/generate", json=BODY, headers={"Prefer": "wait"})
+    assert (answer.status_code, answer.json()["state"]) == (200, "succeeded")
+    assert pixels(http.get(answer.json()["outputs"][0]["url"]).content) == expected
+
+
+def test_the_events_as_they_happen(http: httpx.Client) -> None:
+    headers = {"Accept": "text/event-stream"}
+    with http.stream("POST", "/v1/generate", json=BODY, headers=headers) as answer:
+        lines = [line.partition(": ") for line in answer.iter_lines()]
+    names = [value for field, _, value in lines if field == "event"]
+    assert names[:2] == ["queued", "running"]
+    assert names[-1] == "succeeded"
+    data = [json.loads(value) for field, _, value in lines if field == "data"]
+    steps = [event["step"] for event, name in zip(data, names, strict=True) if name == "progress"]
+    assert steps == sorted(steps)
+    assert steps[-1] == 3
+
+
+def generate(system: System, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`atelier generate` with these arguments, its output no terminal."""
+    return subprocess.run(
+        [*ATELIER, "generate", "--server", system.url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+SIZE = ("--width", "64", "--height", "48")
+
+
+def test_the_shell(system: System, tmp_path: Path, expected: bytes) -> None:
+    file = tmp_path / "circle.png"
+    done = generate(system, "a red circle", "-o", file, *SIZE, "--seed", "7", "--steps", "3")
+    assert (done.returncode, done.stdout) == (0, f"{file}\n"), done.stderr
+    assert "step 3 of 3" in done.stderr
+    assert pixels(file.read_bytes()) == expected
+
+
+def test_two_pictures_made_from_a_picture(system: System, tmp_path: Path) -> None:
+    source, file = tmp_path / "source.png", tmp_path / "made.webp"
+    Image.new("RGB", (80, 60), "red").save(source)
+    how = ("--image", source, "--strength", "0.5", "--steps", "4", "--num-images", "2")
+    done = generate(system, "a star", "-o", file, *SIZE, *how)
+    assert done.returncode == 0, done.stderr
+    made = [tmp_path / "made-0.webp", tmp_path / "made-1.webp"]
+    assert done.stdout.split() == [str(path) for path in made]
+    assert all(path.read_bytes()[8:12] == b"WEBP" for path in made)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--width", "50"], 1, "width"),
+        (["--model", "other"], 1, "other"),
+        (["-o", "picture.bmp"], 2, "picture.bmp"),
+        (["--image", "nowhere.png"], 2, "nowhere.png"),
+    ],
+)
+def test_the_shell_says_what_is_wrong(
+    system: System, arguments: list[str], code: int, said: str
+) -> None:
+    done = generate(system, "a star", *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,115 @@
+"""What a system survives, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from service.client import Client
+from tests.e2e.conftest import Start
+from tests.e2e.system import ATELIER, DEADLINE_S, System, children, is_alive, until
+
+LONG = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "seed": 1}
+"""Enough steps to be met in the middle, on any machine."""
+
+
+def start_long_job(client: Client) -> str:
+    """Id of a job of LONG whose first steps are done."""
+    job = client.submit(LONG | {"num_images": 4})
+    until(lambda: client.job()["progress"]["step"] > 0, "a first step")
+    return str(job["id"])
+
+
+def test_a_job_outlives_the_pool_that_runs_it(start: Start) -> None:
+    system = start(ATELIER_QUEUE__LEASE_S="2", ATELIER_QUEUE__REAP_EVERY_S="0.5")
+    with Client(system.url) as client:
+        start_long_job(client)
+        os.kill(system.child("worker"), signal.SIGKILL)
+        assert client.job()["state"] != "succeeded", "it was done before the pool died"
+        system.wait_for("tiny ended .killed by SIGKILL.; starting it again", DEADLINE_S)
+        names = [event.name for event in client.follow()]
+        assert names.count("running") == 2, "the second pool did not take it up"
+        assert names[-1] == "succeeded"
+        assert len(client.job()["outputs"]) == 4
+
+
+def test_ctrl_c_drains_and_leaves_nobody_behind(start: Start) -> None:
+    system = start()
+    with Client(system.url) as client:
+        job_id = start_long_job(client)
+    family = children(system.process.pid)
+    assert len(family) == 3, "Redis, the front end, a pool"
+    os.kill(system.process.pid, signal.SIGINT)
+    assert system.wait() == 0
+    assert not any(is_alive(pid) for pid in family)
+    said = [line for line in system.lines if line.startswith(("stopping", "stopped"))]
+    assert [line.split()[0] for line in said] == ["stopping:", "stopping:", "stopped"]
+    with Client(start().url) as client:
+        client.job_id = job_id
+        assert [event.name for event in client.follow()][-1] == "succeeded"
+
+
+def test_kill_of_the_supervisor_leaves_nobody_behind(start: Start) -> None:
+    system = start()
+    assert system.url
+    family = children(system.process.pid)
+    assert len(family) == 3
+    system.process.kill()
+    until(lambda: not any(is_alive(pid) for pid in family), "the end of every child")
+
+
+def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
+    system = start()
+    with Client(system.url) as client:
+        start_long_job(client)
+    pool = system.child("worker")
+    os.kill(pool, signal.SIGSTOP)  # it can't drain
+    os.kill(system.process.pid, signal.SIGINT)
+    system.wait_for("stopping: the pools", DEADLINE_S)
+
+    def another_was_heard() -> bool:
+        system.process.send_signal(signal.SIGINT)
+        return "stopping at once" in system.lines
+
+    until(another_was_heard, "an answer to a second Ctrl-C", 10)
+    ended = time.monotonic() + 15  # seconds; the drain alone would take 30
+    assert system.wait() == 0
+    assert time.monotonic() < ended
+    assert not is_alive(pool)
+
+
+def test_the_end_of_redis_is_everybodys(start: Start) -> None:
+    system = start()
+    assert system.url
+    os.kill(system.child("-server "), signal.SIGKILL)
+    assert system.wait() == 78
+    assert "the embedded Redis died" in system.lines[-1]
+
+
+def test_a_taken_port_is_told(checkpoint: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [*ATELIER, "up", "--port", port, "--state", tmp_path, "--model", f"tiny={checkpoint}"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    assert done.returncode == 78
+    assert f"port {port}" in done.stderr
+    assert "--port" in done.stderr
+
+
+def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model_index.json").write_text('{"_class_name": "AudioPipeline"}')
+    system = System(tmp_path, "--model", f"odd={tmp_path / 'model'}")
+    try:
+        assert system.wait() == 78
+        assert any("AudioPipeline" in line for line in system.lines)
+    finally:
+        system.close()

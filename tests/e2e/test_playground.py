@@ -1,0 +1,261 @@
+"""The playground in a real browser, against a running system."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+
+from tests.e2e.system import DEADLINE_S, System
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+REFUSED = re.compile("Failed to load resource: .* 4[0-9]{2}")
+"""What the browser itself writes about an answer that tells of an error."""
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("there is no Chromium here; .ci/run installs it")
+    expect.set_options(timeout=1000 * DEADLINE_S)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, system: System) -> Iterator[Open]:
+    """Open the playground, anew or with a storage of before; at the end, nothing may have gone
+    wrong in it, and no request have left its server."""
+    pages: list[Page] = []
+    wrong: list[str] = []
+    asked: list[Request] = []
+
+    def run(**context: Any) -> Page:
+        page = browser.new_context(**context).new_page()
+        page.on(
+            "console", lambda said: said.type in ("error", "warning") and wrong.append(said.text)
+        )
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked.append(request))
+        page.goto(system.url)
+        expect(page.locator("#server-state")).to_have_text("ready")
+        pages.append(page)
+        return page
+
+    yield run
+    for page in pages:
+        page.context.close()
+    away = [request.url for request in asked if not request.url.startswith((system.url, "data:"))]
+    assert (away, [text for text in wrong if not REFUSED.match(text)]) == ([], [])
+
+
+def make(page: Page, prompt: str = "a red circle", **fields: object) -> Locator:
+    """Fill in the form and send it by the keyboard; the new card."""
+    before = page.locator(".card").count()
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    for name, value in fields.items():
+        page.fill(f"#{name}", str(value))
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".card")).to_have_count(before + 1)
+    return page.locator(".card").first
+
+
+def finished(card: Locator) -> Locator:
+    """Its picture, loaded."""
+    expect(card).to_have_attribute("data-state", "succeeded")
+    image = card.locator("img").first
+    image.scroll_into_view_if_needed()
+    expect(image).to_have_js_property("complete", True)
+    return image
+
+
+RECORD = """() => {
+  window.told = [];
+  const look = () => window.told.push(document.querySelector("#gallery").innerText);
+  new MutationObserver(look).observe(
+    document.querySelector("#gallery"), {subtree: true, childList: true, characterData: true});
+}"""
+"""Keeps every text that the gallery ever showed: some last for milliseconds."""
+
+
+def test_a_picture_from_prompt_to_download(open_page: Open, tmp_path: Path) -> None:
+    page = open_page()
+    page.evaluate(RECORD)
+    card = make(page, num_inference_steps=60, seed=7)
+    assert finished(card).evaluate("image => [image.naturalWidth, image.naturalHeight]") == [64, 64]
+    told = "\n".join(page.evaluate("window.told"))
+    assert "waiting" in told
+    steps = [int(step) for step in re.findall(r"step (\d+) of 60", told)]
+    assert len(set(steps)) > 1, "no progress was shown"
+    assert steps == sorted(steps)
+    for setting in ("64 × 64", "60", "seed7", "tiny"):
+        expect(card).to_contain_text(setting)
+    with page.expect_download() as loaded:
+        card.get_by_text("Download").click()
+    assert loaded.value.suggested_filename == "atelier-tiny-7.png"
+    loaded.value.save_as(tmp_path / "picture.png")
+    with Image.open(tmp_path / "picture.png") as picture:
+        assert picture.size == (64, 64)
+
+
+def test_again_takes_another_seed_and_nothing_else(open_page: Open) -> None:
+    page = open_page()
+    make(page, "a star", num_inference_steps=3, seed=7)
+    finished(page.locator(".card").first)
+    page.get_by_title("Again with another seed").click()
+    expect(page.locator(".card[data-state=succeeded]")).to_have_count(2)
+    first, again = (page.locator(".card .settings").nth(i).inner_text() for i in (1, 0))
+    seed = re.compile(r"seed\s*(\d+)")
+    assert seed.search(first)[1] == "7" != seed.search(again)[1]
+    unseeded = [
+        re.sub(r"took.*", "", seed.sub("", text), flags=re.DOTALL) for text in (first, again)
+    ]
+    assert unseeded[0] == unseeded[1]
+
+
+def test_a_reload_keeps_the_gallery_and_forgets_what_is_gone(
+    open_page: Open, system: System
+) -> None:
+    page = open_page()
+    for prompt in ("an old star", "a new star"):
+        finished(make(page, prompt, num_inference_steps=2))
+    slow = make(page, "a slow star", num_inference_steps=150, num_images=4)
+    expect(slow).not_to_contain_text("sending")
+    page.reload()
+    expect(page.locator(".card")).to_have_count(3)
+    expect(slow).to_have_attribute("data-state", "succeeded")
+    said = page.locator(".card .said").all_inner_texts()
+    assert said == ["a slow star", "a new star", "an old star"]
+    with httpx.Client(base_url=system.url, trust_env=False) as http:
+        oldest = http.get("/v1/jobs", params={"limit": 3}).json()["data"][2]
+        assert http.delete(f"/v1/jobs/{oldest['id']}").status_code == 204
+    page.reload()
+    expect(page.locator(".card")).to_have_count(2)
+
+
+def test_an_error_is_shown_at_its_field(open_page: Open) -> None:
+    page = open_page()
+    page.fill("#prompt", "a star")
+    page.fill("#width", "60000")
+    page.click("#generate")
+    width = page.locator("#width")
+    expect(page.locator("#width-error")).not_to_be_empty()
+    expect(width).to_have_attribute("aria-describedby", "width-error")
+    expect(width).to_be_focused()
+    expect(page.locator(".card")).to_have_count(0)
+    make(page, width=64, num_inference_steps=1)
+    expect(page.locator("#width-error")).to_have_count(0)
+    page.fill("#prompt", "")
+    page.click("#generate")
+    expect(page.locator("#prompt-error")).not_to_be_empty()
+
+
+def test_cancel(open_page: Open) -> None:
+    page = open_page()
+    card = make(page, num_inference_steps=200, num_images=8)
+    expect(card).to_contain_text(re.compile(r"step \d+ of 1600"))
+    card.get_by_text("Cancel").click()
+    expect(card).to_have_attribute("data-state", "canceled")
+    card.get_by_text("Remove").click()
+    expect(page.locator("#empty")).to_be_visible()
+
+
+def test_a_picture_from_a_picture(open_page: Open, tmp_path: Path) -> None:
+    Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
+    page = open_page()
+    expect(page.locator("#strength")).to_be_hidden()
+    page.set_input_files("#image", tmp_path / "red.png")
+    expect(page.locator("#strength")).to_have_value("0.6")
+    card = make(page, num_inference_steps=5)
+    finished(card)
+    expect(card).to_contain_text("strength")
+
+
+def test_several_pictures_of_one_request(open_page: Open) -> None:
+    page = open_page()
+    card = make(page, num_inference_steps=2, num_images=3, seed=9)
+    finished(card)
+    expect(card.locator("img")).to_have_count(3)
+    card.locator(".open").nth(2).click()
+    expect(page.locator("dialog")).to_contain_text("seed11")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_be_hidden()
+
+
+def test_the_width_of_a_phone(open_page: Open) -> None:
+    page = open_page(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
+    card = make(page, "a star " + "with-a-very-long-word" * 9, num_inference_steps=2, num_images=3)
+    finished(card)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    card.locator(".open").first.tap()
+    assert page.locator("dialog").bounding_box()["width"] <= 360
+
+
+LUMINANCE = """selector => {
+  const channels = (value) => value.match(/[\\d.]+/g).slice(0, 3).map(Number);
+  const light = (value) => channels(value).map((c) => c / 255)
+    .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const node = document.querySelector(selector);
+  const painted = (at) => getComputedStyle(at).backgroundColor;
+  let behind = node;
+  while (painted(behind) === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+  return [getComputedStyle(node).color, painted(behind)].map(light);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_read(open_page: Open, scheme: str) -> None:
+    page = open_page(color_scheme=scheme)
+    finished(make(page, num_inference_steps=2))
+    page.fill("#prompt", "")
+    page.click("#generate")
+    for selector in (
+        "body",
+        "label",
+        ".hint",
+        "#generate",
+        ".plain",
+        ".settings dt",
+        ".error",
+        "nav a",
+    ):
+        text, behind = page.evaluate(LUMINANCE, selector)
+        contrast = (max(text, behind) + 0.05) / (min(text, behind) + 0.05)
+        assert contrast >= 4.5, f"{selector}: {contrast:.1f} is under WCAG's AA"
+    _, paper = page.evaluate(LUMINANCE, "body")
+    assert (paper < 0.1) == (scheme == "dark")
+
+
+def test_every_control_has_a_name(open_page: Open) -> None:
+    page = open_page()
+    nameless = page.eval_on_selector_all(
+        "input, select, textarea, button",
+        """nodes => nodes
+          .filter((node) => !node.labels?.length && !node.ariaLabel && !node.textContent.trim())
+          .filter((node) => !document.getElementById(node.getAttribute("aria-labelledby")))
+          .map((node) => node.outerHTML)""",
+    )
+    assert nameless == []

@@ -1,0 +1,70 @@
+"""The demo's tokenizers: a word of its sentences is one token, and any text is some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import CLIPTokenizer, T5TokenizerFast
+
+from models.demo.configs import CLIP, CLIP_VOCABULARY, T5_VOCABULARY
+from models.demo.dataset import training_scenes
+from models.demo.tokenizers import CLIP_LENGTH, T5_LENGTH, words, write_clip, write_t5
+
+STRANGE = "a purple hippo, ñ 3!"
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> CLIPTokenizer:
+    folder = tmp_path_factory.mktemp("clip")
+    assert write_clip(folder) == CLIP_VOCABULARY
+    return CLIPTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> T5TokenizerFast:
+    folder = tmp_path_factory.mktemp("t5")
+    assert write_t5(folder) == T5_VOCABULARY
+    return T5TokenizerFast.from_pretrained(folder)
+
+
+def test_a_word_is_a_token(clip: CLIPTokenizer, t5: T5TokenizerFast) -> None:
+    sentence = " ".join(words())
+    assert clip.convert_ids_to_tokens(clip(sentence)["input_ids"])[1:-1] == [
+        f"{word}</w>" for word in words()
+    ]
+    assert t5.convert_ids_to_tokens(t5(sentence)["input_ids"]) == [
+        *(f"\u2581{word}" for word in words()),
+        "</s>",
+    ]
+
+
+def test_every_sentence_fits(clip: CLIPTokenizer, t5: T5TokenizerFast) -> None:
+    one, two = training_scenes()
+    longest = max((scene.prompt for scene in (*one, *two)), key=lambda prompt: len(prompt.split()))
+    assert len(clip(longest)["input_ids"]) <= CLIP_LENGTH
+    assert len(t5(longest)["input_ids"]) <= T5_LENGTH
+
+
+def test_strange_text_is_tokenized(clip: CLIPTokenizer, t5: T5TokenizerFast) -> None:
+    tokens = clip(STRANGE)["input_ids"]
+    assert len(tokens) > 8
+    assert max(tokens) < CLIP_VOCABULARY
+    assert clip.decode(tokens, skip_special_tokens=True).replace(" ", "") == STRANGE.replace(
+        " ", ""
+    )
+    assert len(t5(STRANGE)["input_ids"]) > 8
+
+
+def test_clip_pads_with_its_end(clip: CLIPTokenizer) -> None:
+    """The encoder pools at the first end of text, so padding must not come before it."""
+    assert clip.pad_token_id == clip.eos_token_id == CLIP.eos_token_id
+    assert clip.model_max_length == CLIP_LENGTH == CLIP.max_position_embeddings
+
+
+def test_the_files_are_the_same_every_time(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        write_clip(tmp_path / name)
+        write_t5(tmp_path / name)
+    for file in ("vocab.json", "merges.txt", "spiece.model"):
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()

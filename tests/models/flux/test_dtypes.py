@@ -1,0 +1,92 @@
+"""Half precisions: weights and network in them, schedule, solver and latents in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import subjaxprs
+
+from models import catalog
+from models.pipeline import RequestError, denoise, stack_rows
+from tests.parity.tiny import make_flux
+
+REQUEST = {
+    "prompt": "a red circle",
+    "negative_prompt": "a star",
+    "true_cfg_scale": 2.0,
+    "guidance_scale": 3.5,
+    "width": 32,
+    "height": 16,
+    "num_inference_steps": 2,
+    "max_sequence_length": 8,
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_flux(tmp_path_factory.mktemp("flux"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_picture_in_each_dtype(folder: Path, dtype: str) -> None:
+    pipeline = catalog.load("tiny", str(folder), dtype, {})
+    networks = pipeline.weights._replace(preview=None)
+    assert {leaf.dtype for leaf in jax.tree.leaves(networks)} == {jnp.dtype(dtype)}
+    prepared = pipeline.prepare(REQUEST, {})
+    rows = list(denoise(pipeline, prepared))
+    picture = np.asarray(jax.jit(pipeline.decode)(pipeline.weights, rows[-1]))
+    preview = np.asarray(jax.jit(pipeline.preview)(pipeline.weights, rows[-1]))
+    assert {row["latents"].dtype for row in rows} == {jnp.dtype("float32")}
+    assert all(bool(jnp.isfinite(row["latents"]).all()) for row in rows)
+    assert picture.shape == (16, 32, 3) and picture.std() > 0
+    assert preview.shape == (4, 8, 3)
+    scalars = {name: value[None] for name, value in prepared.steps[0].scalars.items()}
+    step = jax.make_jaxpr(pipeline.step, static_argnums=0)(
+        prepared.steps[0].phase, pipeline.weights, stack_rows(rows[:1]), scalars
+    )
+    assert operand_dtypes(step.jaxpr) == {jnp.dtype(dtype)}
+
+
+def operand_dtypes(jaxpr: Any) -> set[np.dtype]:
+    """Of every matrix product: one in float32 would be a silent promotion."""
+    products = (e for e in jaxpr.eqns if e.primitive.name == "dot_general")
+    found = {variable.aval.dtype for product in products for variable in product.invars}
+    for inner in subjaxprs(jaxpr):
+        found |= operand_dtypes(inner)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"width": 33}, "width"),
+        ({"height": 0}, "height"),
+        ({"prompt": None}, "prompt"),
+        ({"num_inference_steps": 0}, "num_inference_steps"),
+        ({"max_sequence_length": 513}, "max_sequence_length"),
+        ({"sigmas": [0.5, 0.7]}, "sigmas"),
+        ({"sigmas": []}, "sigmas"),
+        ({"sigmas": [1.0, 0.0]}, "sigmas"),
+        ({"strength": 0.0}, "strength"),
+    ],
+)
+def test_a_request_out_of_range_is_refused_by_its_field(
+    folder: Path, change: dict, field: str
+) -> None:
+    pipeline = catalog.load("tiny", str(folder), "float32", {})
+    with pytest.raises(RequestError) as refused:
+        pipeline.prepare(REQUEST | change, {})
+    assert refused.value.field == field
+
+
+def test_a_picture_that_cannot_be_read_is_refused(folder: Path) -> None:
+    pipeline = catalog.load("tiny", str(folder), "float32", {})
+    with pytest.raises(RequestError) as refused:
+        pipeline.prepare(REQUEST | {"strength": 0.5}, {"image": b"GIF89a and then nothing"})
+    assert refused.value.field == "image"

@@ -1,0 +1,82 @@
+"""The real front end over the real queue; only the pool is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from service.app import create_app
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.server import make_server
+from service.settings import LimitSettings, ServerSettings, Settings
+from tests.service.standin import StandIn
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Small limits, so that the tests can reach them."""
+    return Settings(
+        state_dir=tmp_path,
+        limits=LimitSettings(max_body_bytes=200_000, max_image_pixels=100_000, max_wait_s=20),
+        server=ServerSettings(keep_alive_s=0.2, models_age_s=0),
+    )
+
+
+@pytest.fixture
+def store(settings: Settings) -> Store:
+    return Store(settings.store_url)
+
+
+@pytest.fixture
+async def app(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[FastAPI]:
+    app = create_app(settings, queue, store)
+    async with app.router.lifespan_context(app):
+        yield app
+
+
+@pytest.fixture
+async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that calls the app in this process; answers come whole."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://atelier") as http:
+        yield http
+
+
+@pytest.fixture
+async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
+    async with StandIn(queue, store) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def served(app: FastAPI, settings: Settings) -> AsyncIterator[str]:
+    """The app behind a real uvicorn on a free port of this machine: its address."""
+    server = make_server(app, settings)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            assert not running.done(), running
+            await asyncio.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await running
+
+
+@pytest.fixture
+async def wire(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that reaches the app through real sockets."""
+    async with (
+        served(create_app(settings, queue, store), settings) as address,
+        httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as http,
+    ):
+        yield http

@@ -1,0 +1,264 @@
+"""POST /v1/generate in its four ways of answering."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from service.jobs.job import JobError
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
+
+CAT = {"prompt": "a cat", "model": MODEL}
+
+
+async def generate(http: httpx.AsyncClient, headers: Any = None, **body: Any) -> httpx.Response:
+    return await http.post("/v1/generate", json=CAT | body, headers=headers)
+
+
+async def test_the_job_is_accepted_and_told(http: httpx.AsyncClient, queue: Queue) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    answer = await generate(http, seed=7, metadata={"who": "me"})
+    assert answer.status_code == 202
+    job = answer.json()
+    assert answer.headers["location"] == f"/v1/jobs/{job['id']}"
+    assert answer.headers["x-job-id"] == job["id"]
+    assert job["object"] == "job" and job["state"] == "queued" and job["model"] == MODEL
+    assert job["progress"] == {"step": 0, "steps": 4}
+    assert job["queue"] == {"position": 0, "eta_s": None}
+    assert job["started_at"] is job["finished_at"] is job["error"] is None
+    assert job["created_at"].endswith("Z")
+    assert job["outputs"] == [] and job["metadata"] == {"who": "me"}
+    assert job["request"] == {
+        "model": MODEL,
+        "prompt": "a cat",
+        "seed": 7,
+        "num_images": 1,
+        "width": 96,
+        "height": 64,
+        "num_inference_steps": 4,
+        "guidance_scale": 3.5,
+        "max_sequence_length": 64,
+        "output": {"format": "png", "quality": None, "inline": False},
+        "priority": "normal",
+    }
+
+
+async def test_what_the_queue_keeps_is_what_was_asked(
+    http: httpx.AsyncClient, queue: Queue, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    job_id = (await generate(http, priority="high", num_images=3, deadline_s=60)).json()["id"]
+    job = await queue.get(job_id)
+    assert job is not None and job.deadline_at is not None
+    assert (job.priority, job.images, job.steps) == (2, 3, 12)
+    assert job.bucket == "width=96,height=64,max_sequence_length=64"
+    assert job.deadline_at - job.created_at == pytest.approx(60, abs=5)  # one machine, two clocks
+
+
+async def test_a_seed_is_drawn_and_told(http: httpx.AsyncClient, pool: StandIn) -> None:
+    seeds = {(await generate(http)).json()["request"]["seed"] for _ in range(3)}
+    assert len(seeds) == 3
+
+
+async def test_the_model_may_be_left_out_where_there_is_one(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    assert (await http.post("/v1/generate", json={"prompt": "a cat"})).status_code == 202
+
+
+async def test_the_model_must_be_named_where_there_are_two(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    await queue.register("other", SPEC.model_copy(update={"name": "other"}), ready=True)
+    answer = await http.post("/v1/generate", json={"prompt": "a cat"})
+    assert answer.status_code == 404
+    assert "flux-demo, other" in answer.json()["detail"]
+
+
+async def test_an_unknown_model_is_told_what_there_is(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    answer = await generate(http, model="dall-e")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert answer.json()["errors"] == [{"field": "model", "message": "there is flux-demo"}]
+
+
+async def test_without_any_model_the_client_is_told_to_come_back(http: httpx.AsyncClient) -> None:
+    answer = await generate(http)
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+
+
+async def test_waiting_gives_the_finished_job(http: httpx.AsyncClient, pool: StandIn) -> None:
+    answer = await generate(http, {"Prefer": "wait=10"}, seed=5)
+    assert answer.status_code == 200
+    assert answer.headers["preference-applied"] == "wait=10"
+    job = answer.json()
+    assert job["state"] == "succeeded" and job["progress"] == {"step": 4, "steps": 4}
+    (output,) = job["outputs"]
+    assert output["url"] == f"/v1/jobs/{job['id']}/outputs/0"
+    assert (output["content_type"], output["seed"], output["width"]) == ("image/png", 5, SIZE_PX)
+    assert "key" not in output and output["base64"] is None
+    assert job["usage"]["steps"] == 4
+
+
+async def test_waiting_gives_a_failed_job_too(http: httpx.AsyncClient, pool: StandIn) -> None:
+    pool.failure = JobError(code="non_finite", message="the latents are not finite")
+    job = (await generate(http, {"Prefer": "wait"})).json()
+    assert job["state"] == "failed"
+    assert job["error"] == {"code": "non_finite", "message": "the latents are not finite"}
+
+
+async def test_a_wait_that_is_over_gives_the_job_as_it_is(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    answer = await generate(http, {"Prefer": "wait=0"})
+    assert answer.status_code == 202 and answer.json()["state"] in ("queued", "running")
+
+
+async def test_inline_adds_the_bytes(http: httpx.AsyncClient, pool: StandIn) -> None:
+    answer = await generate(http, {"Prefer": "wait"}, num_images=2, output={"inline": True})
+    outputs = answer.json()["outputs"]
+    assert [base64.b64decode(output["base64"]) for output in outputs] == [picture(), picture()]
+
+
+async def test_accepting_a_picture_gives_the_picture(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    answer = await generate(http, {"Accept": "image/webp, image/png;q=0.5"})
+    assert answer.status_code == 200 and answer.headers["content-type"] == "image/webp"
+    assert answer.content == picture("WEBP")
+    job = (await http.get(f"/v1/jobs/{answer.headers['x-job-id']}")).json()
+    assert job["request"]["output"]["format"] == "webp"
+
+
+@pytest.mark.parametrize(
+    ("accept", "output", "status"),
+    [
+        ("image/*", {"format": "jpeg"}, 200),
+        ("image/webp", {"format": "png"}, 406),
+        ("video/mp4", {}, 406),
+        ("text/html", {}, 406),
+        ("image/png;q=0", {}, 406),
+    ],
+)
+async def test_accept_and_format_have_to_agree(
+    http: httpx.AsyncClient, pool: StandIn, accept: str, output: Any, status: int
+) -> None:
+    answer = await generate(http, {"Accept": accept}, output=output)
+    assert answer.status_code == status
+    assert len(pool.seen) == (1 if status == 200 else 0)
+
+
+async def test_one_answer_carries_the_bytes_of_one_picture(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    answer = await generate(http, {"Accept": "image/png"}, num_images=2)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "num_images"
+
+
+async def test_a_failed_job_has_no_bytes(http: httpx.AsyncClient, pool: StandIn) -> None:
+    pool.failure = JobError(code="out_of_memory", message="the device has no room; try it smaller")
+    answer = await generate(http, {"Accept": "image/png"})
+    assert answer.status_code == 500
+    problem = answer.json()
+    assert problem["detail"] == "the device has no room; try it smaller"
+    assert problem["error"]["code"] == "out_of_memory"
+    assert problem["job_id"] == answer.headers["x-job-id"]
+
+
+async def test_bytes_that_do_not_come_in_time_leave_the_job_alone(
+    http: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    pool.may_finish.clear()
+    answer = await generate(http, {"Accept": "image/png", "Prefer": "wait=0"})
+    assert answer.status_code == 504
+    job = await queue.get(answer.headers["x-job-id"])
+    assert job is not None and not job.state.ended
+
+
+async def test_a_canceled_job_has_no_bytes(http: httpx.AsyncClient, queue: Queue) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    key = {"Idempotency-Key": "k"}
+    job_id = (await generate(http, key)).json()["id"]
+    await queue.cancel(job_id)
+    answer = await generate(http, key | {"Accept": "image/png"})
+    assert answer.status_code == 409 and answer.json()["error"]["code"] == "job_canceled"
+
+
+async def test_a_repeat_is_the_same_job(http: httpx.AsyncClient, pool: StandIn) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = (await generate(http, key)).json()
+    again = await http.post(
+        "/v1/generate", json={"model": MODEL, "priority": "normal", "prompt": "a cat"}, headers=key
+    )
+    assert again.status_code == 202
+    assert again.json()["id"] == first["id"]
+    assert again.json()["request"]["seed"] == first["request"]["seed"]
+
+
+async def test_a_repeat_with_another_body_is_a_conflict(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    key = {"Idempotency-Key": "k"}
+    await generate(http, key)
+    answer = await generate(http, key, prompt="a dog")
+    assert answer.status_code == 409
+    assert answer.json()["error"]["code"] == "idempotency_conflict"
+
+
+async def test_a_picture_goes_to_the_store_and_makes_it_image_to_image(
+    http: httpx.AsyncClient, pool: StandIn, store: Store
+) -> None:
+    uri = "data:image/jpeg;base64," + base64.b64encode(picture("JPEG", (48, 32))).decode()
+    answer = await generate(http, {"Prefer": "wait"}, image=uri, strength=0.5)
+    request = answer.json()["request"]
+    assert request["image"] == f"inputs/{answer.json()['id']}/image"
+    assert request["strength"] == 0.5 and request["guidance_scale"] == 7.0
+    assert answer.json()["progress"]["steps"] == 2
+    with Image.open(io.BytesIO(await store.get(request["image"]))) as kept:
+        assert (kept.format, kept.mode, kept.size) == ("PNG", "RGB", (48, 32))
+
+
+async def test_a_repeat_leaves_no_second_picture_behind(
+    http: httpx.AsyncClient, pool: StandIn, settings: Any
+) -> None:
+    image = base64.b64encode(picture()).decode()
+    for _ in range(2):
+        await generate(http, {"Idempotency-Key": "k"}, image=image)
+    kept = list((settings.state_dir / "outputs" / "inputs").rglob("image"))
+    assert len(kept) == 1
+
+
+async def test_a_full_queue_says_when_to_come_back(
+    settings: Any, redis_url: str, empty_redis: Any, store: Store
+) -> None:
+    from service.app import create_app
+    from service.settings import QueueSettings
+
+    queue = await Queue.connect(redis_url, QueueSettings(max_queued=1))
+    await queue.register("cold", SPEC, ready=False)
+    app = create_app(settings, queue, store)
+    transport = httpx.ASGITransport(app)
+    image = base64.b64encode(picture()).decode()
+    async with httpx.AsyncClient(transport=transport, base_url="http://atelier") as http:
+        assert (await generate(http)).status_code == 202
+        answer = await generate(http, image=image)
+        page = (await http.get("/metrics")).text
+    await queue.close()
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) >= 1
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert not list((settings.state_dir / "outputs" / "inputs").rglob("image"))
+    assert 'atelier_jobs_refused_total{model="flux-demo",reason="queue_full"} 1.0' in page
+    assert 'atelier_jobs_accepted_total{model="flux-demo"} 1.0' in page
+    assert 'atelier_queue_jobs{model="flux-demo",state="queued"} 1.0' in page

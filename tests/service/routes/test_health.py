@@ -1,0 +1,168 @@
+"""Alive, ready, metrics; and what happens without Redis or store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
+
+from deploy.redis import embedded
+from service.app import create_app
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import QueueSettings, Settings
+from tests.service.standin import MODEL, SPEC, StandIn
+
+CAT = {"prompt": "a cat", "model": MODEL}
+
+
+def checks(answer: httpx.Response) -> list[str]:
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+    return [reason["check"] for reason in answer.json()["reasons"]]
+
+
+async def test_alive(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz")).json() == {"status": "ok"}
+
+
+async def test_ready_with_a_ready_pool(http: httpx.AsyncClient, queue: Queue) -> None:
+    assert checks(await http.get("/readyz")) == ["models"]
+    await queue.register("pool", SPEC, ready=False)
+    assert checks(await http.get("/readyz")) == ["pools"]
+    await queue.register("pool", SPEC, ready=True)
+    assert (await http.get("/readyz")).json() == {"status": "ok"}
+
+
+async def test_not_ready_without_a_store_to_write(
+    settings: Settings, queue: Queue, pool: StandIn, tmp_path: Path
+) -> None:
+    folder = tmp_path / "store"
+    store = Store(str(folder))
+    folder.rmdir()
+    folder.write_text("no folder any more")
+    app = create_app(settings, queue, store)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as http:
+        answer = await http.get("/readyz")
+        assert checks(answer) == ["store"]
+        refused = await http.post("/v1/generate", json=CAT | {"image": PNG})
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "store_unreachable"
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+"""One pixel."""
+
+
+Kill = Callable[[], None]
+
+
+@pytest.fixture
+async def mortal(
+    settings: Settings, tmp_path: Path
+) -> AsyncIterator[tuple[httpx.AsyncClient, Queue, Kill]]:
+    """A client of a front end whose Redis can be killed."""
+    with embedded(tmp_path / "own") as url:
+        queue = await Queue.connect(url, QueueSettings())
+        await queue.register("pool", SPEC, ready=True)
+        async with Redis.from_url(url) as redis:
+            server = int((await redis.info("server"))["process_id"])
+        app = create_app(settings, queue, Store(settings.store_url))
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://atelier") as http,
+        ):
+            yield http, queue, partial(os.kill, server, signal.SIGKILL)
+        await queue.close()
+
+
+async def test_a_job_whose_redis_goes_away_is_told_by_name(
+    mortal: tuple[httpx.AsyncClient, Queue, Kill],
+) -> None:
+    http, queue, kill = mortal
+    wait = {"Prefer": "wait=1"}
+    waiting = asyncio.create_task(http.post("/v1/generate", json=CAT, headers=wait))
+    (claim,) = await queue.claim("pool", MODEL, 1, wait_s=20)
+    kill()
+    answer = await waiting
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+    assert answer.headers["x-job-id"] == answer.json()["job_id"] == claim.job.id
+
+
+async def test_without_redis_everything_says_so(
+    mortal: tuple[httpx.AsyncClient, Queue, Kill],
+) -> None:
+    lonely, _, kill = mortal
+    kill()
+
+    async def ask(method: str, path: str) -> httpx.Response:
+        return await lonely.request(method, path, json=CAT if method == "POST" else None)
+
+    calls = (
+        ("POST", "/v1/generate"),
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1/jobs/job_1"),
+        ("GET", "/v1/jobs/job_1/events"),
+        ("POST", "/v1/jobs/job_1/cancel"),
+        ("DELETE", "/v1/jobs/job_1"),
+        ("GET", "/v1/models"),
+    )
+    for answer in await asyncio.gather(*(ask(*call) for call in calls)):
+        assert answer.status_code == 503, answer.request.url
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert int(answer.headers["retry-after"]) > 0
+        assert answer.json()["error"]["code"] == "queue_unreachable"
+    assert checks(await lonely.get("/readyz")) == ["redis"]
+    assert (await lonely.get("/healthz")).status_code == 200
+    page = (await lonely.get("/metrics")).text
+    assert "atelier_queue_up 0.0" in page and "atelier_queue_jobs{" not in page
+
+
+async def test_metrics_are_told_by_route_model_and_reason(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    await http.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})
+    await http.post("/v1/generate", json=CAT | {"wdth": 1})
+    await http.post("/v1/generate", json={"prompt": "a cat", "model": "x" * 99})
+    await http.get("/v1/jobs/job_1")
+    await http.get("/nowhere/at/all")
+    page = await http.get("/metrics")
+    assert page.headers["content-type"].startswith("text/plain")
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page.text)
+        for sample in family.samples
+    }
+
+    def requests(route: str, method: str, status: str) -> float:
+        labels = {"route": route, "method": method, "status": status}
+        return samples["atelier_http_requests_total", *sorted(labels.items())]
+
+    def refused(model: str, reason: str) -> float:
+        return samples["atelier_jobs_refused_total", ("model", model), ("reason", reason)]
+
+    assert requests("/v1/generate", "POST", "200") == 1
+    assert requests("/v1/generate", "POST", "422") == 1
+    assert requests("/v1/jobs/{job_id}", "GET", "404") == 1
+    assert requests("none", "GET", "404") == 1
+    assert samples["atelier_jobs_accepted_total", ("model", MODEL)] == 1
+    assert refused("", "invalid_request") == 1
+    assert refused("", "model_not_found") == 1
+    assert samples["atelier_queue_jobs", ("model", MODEL), ("state", "queued")] == 0
+    assert samples["atelier_model_ready", ("model", MODEL)] == 1
+    assert samples[("atelier_queue_up",)] == 1
+
+
+async def test_the_playground_and_the_pages_are_there(http: httpx.AsyncClient) -> None:
+    page = await http.get("/")
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    assert (await http.get("/docs")).status_code == 200
+    assert (await http.get("/openapi.json")).json()["info"]["title"] == "Atelier"

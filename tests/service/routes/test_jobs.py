@@ -1,0 +1,158 @@
+"""/v1/jobs: look, list, fetch, cancel, delete."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import httpx
+import pytest
+
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from tests.service.standin import MODEL, SPEC, StandIn, picture
+
+CAT = {"prompt": "a cat", "model": MODEL}
+WAIT = {"Prefer": "wait"}
+
+
+async def make(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    """A job that has ended."""
+    job: dict[str, Any] = (await http.post("/v1/generate", json=CAT | body, headers=WAIT)).json()
+    assert job["state"] == "succeeded"
+    return job
+
+
+async def test_one_job(http: httpx.AsyncClient, pool: StandIn) -> None:
+    job = await make(http)
+    assert (await http.get(f"/v1/jobs/{job['id']}")).json() == job
+
+
+async def test_a_queued_job_knows_its_place(http: httpx.AsyncClient, queue: Queue) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    jobs = [(await http.post("/v1/generate", json=CAT)).json() for _ in range(3)]
+    places = [(await http.get(f"/v1/jobs/{job['id']}")).json()["queue"] for job in jobs]
+    assert [place["position"] for place in places] == [0, 1, 2]
+
+
+async def test_pages_of_jobs_come_newest_first(http: httpx.AsyncClient, pool: StandIn) -> None:
+    made = [(await make(http))["id"] for _ in range(5)]
+    first = (await http.get("/v1/jobs", params={"limit": 2})).json()
+    assert [job["id"] for job in first["data"]] == made[:2:-1] and first["has_more"]
+    rest = (await http.get("/v1/jobs", params={"limit": 3, "after": made[3]})).json()
+    assert [job["id"] for job in rest["data"]] == made[2::-1] and not rest["has_more"]
+
+
+async def test_jobs_can_be_listed_by_state(http: httpx.AsyncClient, queue: Queue) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    jobs = [(await http.post("/v1/generate", json=CAT)).json()["id"] for _ in range(2)]
+    await http.post(f"/v1/jobs/{jobs[0]}/cancel")
+    canceled = (await http.get("/v1/jobs", params={"state": "canceled"})).json()["data"]
+    queued = (await http.get("/v1/jobs", params={"state": "queued"})).json()["data"]
+    assert [job["id"] for job in canceled] == jobs[:1]
+    assert [job["id"] for job in queued] == jobs[1:]
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "field"),
+    [
+        ({"limit": 0}, 422, "limit"),
+        ({"limit": 1000}, 422, "limit"),
+        ({"limit": "many"}, 422, "limit"),
+        ({"state": "done"}, 422, "state"),
+        ({"after": "job_none"}, 404, "after"),
+    ],
+)
+async def test_a_wrong_page_is_named(
+    http: httpx.AsyncClient, params: Any, status: int, field: str
+) -> None:
+    answer = await http.get("/v1/jobs", params=params)
+    assert answer.status_code == status
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+async def test_canceling_stops_a_job_and_can_be_repeated(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    job_id = (await http.post("/v1/generate", json=CAT)).json()["id"]
+    for _ in range(2):
+        answer = await http.post(f"/v1/jobs/{job_id}/cancel")
+        assert answer.status_code == 200 and answer.json()["state"] == "canceled"
+
+
+async def test_deleting_takes_the_outputs_along(
+    http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
+) -> None:
+    job = await make(http)
+    kept = await queue.get(job["id"])
+    assert kept is not None and await store.exists(kept.outputs[0].key)
+    assert (await http.delete(f"/v1/jobs/{job['id']}")).status_code == 204
+    assert not await store.exists(kept.outputs[0].key)
+    for call in (http.get, http.delete):
+        assert (await call(f"/v1/jobs/{job['id']}")).status_code == 404
+    assert (await http.get(job["outputs"][0]["url"])).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/jobs/job_none"),
+        ("DELETE", "/v1/jobs/job_none"),
+        ("POST", "/v1/jobs/job_none/cancel"),
+        ("GET", "/v1/jobs/job_none/outputs/0"),
+        ("GET", "/v1/jobs/%00%0d%0a/outputs/0"),
+        ("GET", "/v1/models/none"),
+    ],
+)
+async def test_what_is_not_there_is_a_problem(
+    http: httpx.AsyncClient, pool: StandIn, method: str, path: str
+) -> None:
+    answer = await http.request(method, path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_an_output_is_served_with_its_hash(http: httpx.AsyncClient, pool: StandIn) -> None:
+    (output,) = (await make(http))["outputs"]
+    answer = await http.get(output["url"])
+    assert answer.content == picture() and answer.headers["content-type"] == "image/png"
+    assert hashlib.sha256(answer.content).hexdigest() == output["sha256"]
+    assert answer.headers["etag"] == f'"{output["sha256"]}"'
+    assert "immutable" in answer.headers["cache-control"]
+    again = await http.get(output["url"], headers={"If-None-Match": answer.headers["etag"]})
+    assert again.status_code == 304 and again.content == b""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "start", "end"),
+    [("bytes=0-9", 0, 10), ("bytes=-4", -4, None), ("bytes=5-", 5, None)],
+)
+async def test_a_part_of_an_output(
+    http: httpx.AsyncClient, pool: StandIn, wanted: str, start: int, end: int | None
+) -> None:
+    (output,) = (await make(http))["outputs"]
+    answer = await http.get(output["url"], headers={"Range": wanted})
+    assert answer.status_code == 206
+    assert answer.content == picture()[start:end]
+    assert answer.headers["content-range"].endswith(f"/{output['bytes']}")
+
+
+async def test_a_part_behind_the_end_is_a_problem(http: httpx.AsyncClient, pool: StandIn) -> None:
+    (output,) = (await make(http))["outputs"]
+    answer = await http.get(output["url"], headers={"Range": "bytes=100000-"})
+    assert answer.status_code == 416
+    assert answer.headers["content-range"] == f"bytes */{output['bytes']}"
+
+
+async def test_an_output_that_there_is_not(
+    http: httpx.AsyncClient, pool: StandIn, store: Store, queue: Queue
+) -> None:
+    job = await make(http)
+    assert (await http.get(f"/v1/jobs/{job['id']}/outputs/1")).status_code == 404
+    assert (await http.get(f"/v1/jobs/{job['id']}/outputs/cat")).status_code == 422
+    kept = await queue.get(job["id"])
+    assert kept is not None
+    await store.delete([kept.outputs[0].key])
+    gone = await http.get(job["outputs"][0]["url"])
+    assert gone.status_code == 410 and gone.json()["error"]["code"] == "output_gone"

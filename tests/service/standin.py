@@ -1,0 +1,146 @@
+"""A pool without a model: it claims from the real queue and finishes with a small picture."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+from types import TracebackType
+
+from PIL import Image
+
+from models.spec import Limits, ModelSpec
+from service.jobs.job import Job, JobError, Output, Usage
+from service.jobs.outputs import Store, output_key
+from service.jobs.queue import Claim, Queue
+from service.schemas import MEDIA_TYPES
+from service.waiting import cancel
+
+MODEL = "flux-demo"
+POOL = "stand-in"
+SIZE_PX = 32
+HEARTBEAT_S = 2.0
+
+SPEC = ModelSpec(
+    name=MODEL,
+    family="flux",
+    tasks=("text-to-image", "image-to-image"),
+    fields=frozenset(
+        [
+            "prompt",
+            "prompt_2",
+            "negative_prompt",
+            "width",
+            "height",
+            "num_inference_steps",
+            "guidance_scale",
+            "num_images",
+            "seed",
+            "max_sequence_length",
+            "sigmas",
+            "image",
+            "strength",
+        ]
+    ),
+    defaults={
+        "width": 96,
+        "height": 64,
+        "num_inference_steps": 4,
+        "guidance_scale": 3.5,
+        "max_sequence_length": 64,
+    },
+    task_defaults={"image-to-image": {"strength": 0.6, "guidance_scale": 7.0}},
+    limits=Limits(
+        size_multiple_px=16,
+        min_side_px=32,
+        max_side_px=256,
+        max_pixels=128 * 128,
+        max_steps=50,
+        max_images=4,
+        max_sequence_length=128,
+    ),
+    bucket_fields=("width", "height", "max_sequence_length"),
+    fingerprint="stand-in",
+)
+
+
+def picture(file_format: str = "PNG", size: tuple[int, int] = (SIZE_PX, SIZE_PX)) -> bytes:
+    """A small picture file: red on the left, blue on the right."""
+    image = Image.new("RGB", size, "red")
+    image.paste("blue", (size[0] // 2, 0, *size))
+    file = io.BytesIO()
+    image.save(file, file_format)
+    return file.getvalue()
+
+
+class StandIn:
+    """Serves one job after the other while it is entered.
+
+    `may_finish` holds every job back before its end; `failure` ends them all with an error.
+    """
+
+    def __init__(self, queue: Queue, store: Store, spec: ModelSpec = SPEC) -> None:
+        self.queue = queue
+        self.store = store
+        self.spec = spec
+        self.may_finish = asyncio.Event()
+        self.may_finish.set()
+        self.failure: JobError | None = None
+        self.seen: list[Job] = []
+        self.has_claimed = asyncio.Event()
+
+    async def __aenter__(self) -> StandIn:
+        await self.queue.register(POOL, self.spec, ready=True)
+        self._tasks = [asyncio.create_task(work()) for work in (self._serve, self._beat)]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await cancel(*self._tasks)
+        for task in self._tasks:
+            if not task.cancelled():
+                task.result()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            await self.queue.register(POOL, self.spec, ready=True)
+
+    async def _serve(self) -> None:
+        while True:
+            for claim in await self.queue.claim(POOL, self.spec.name, 1, wait_s=5):
+                self.seen.append(claim.job)
+                self.has_claimed.set()
+                await self._run(claim)
+
+    async def _run(self, claim: Claim) -> None:
+        steps = claim.job.steps
+        for step in range(1, steps + 1):
+            await self.queue.progress(claim, step, steps, "data:image/png;base64,AA==")
+        await self.may_finish.wait()
+        if self.failure:
+            await self.queue.fail(claim, self.failure)
+            return
+        outputs = [await self._output(claim, index) for index in range(claim.job.images)]
+        await self.queue.finish(claim, outputs, Usage(steps=steps, device_seconds=0.1))
+
+    async def _output(self, claim: Claim, index: int) -> Output:
+        request = claim.job.request
+        chosen = request["output"]["format"]
+        data, content_type = picture(chosen.upper()), MEDIA_TYPES[chosen]
+        key = output_key(claim.job.id, claim.fence, index, content_type)
+        await self.store.put(key, data, content_type)
+        return Output(
+            index=index,
+            key=key,
+            content_type=content_type,
+            width=SIZE_PX,
+            height=SIZE_PX,
+            seed=request["seed"] + index,
+            sha256=hashlib.sha256(data).hexdigest(),
+            bytes=len(data),
+        )

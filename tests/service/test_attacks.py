@@ -1,0 +1,290 @@
+"""Every limit, attacked: a problem+json each time, and a server that still answers."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from service.settings import Settings
+from tests.service.standin import MODEL, StandIn, picture
+
+JSON = {"Content-Type": "application/json"}
+CAT = {"prompt": "a cat", "model": MODEL}
+PIXEL = base64.b64encode(picture("PNG", (1, 1))).decode()
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of a few bytes that claims side x side pixels."""
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    body = png_chunk(b"IHDR", header) + png_chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+    return b"\x89PNG\r\n\x1a\n" + body + png_chunk(b"IEND", b"")
+
+
+def text_bomb() -> bytes:
+    """A PNG whose comment unpacks to 100 MB."""
+    text = b"comment\0\0" + zlib.compress(b"\0" * 100_000_000)
+    whole = picture("PNG", (8, 8))
+    return whole[:33] + png_chunk(b"zTXt", text) + whole[33:]
+
+
+def animation() -> bytes:
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
+    file = io.BytesIO()
+    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:])
+    return file.getvalue()
+
+
+def is_problem(answer: httpx.Response, *statuses: int) -> dict[str, Any]:
+    assert answer.status_code in statuses, answer.text[:500]
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = answer.json()
+    assert problem["status"] == answer.status_code and problem["title"] and problem["detail"]
+    assert len(answer.content) < 10_000, "the attack came back"
+    return problem
+
+
+@pytest.fixture
+async def target(wire: httpx.AsyncClient, pool: StandIn) -> AsyncIterator[httpx.AsyncClient]:
+    """The server, which has to serve a plain request after each attack."""
+    yield wire
+    await still_serves(wire)
+
+
+@pytest.fixture
+async def near(http: httpx.AsyncClient, pool: StandIn) -> AsyncIterator[httpx.AsyncClient]:
+    """The same without sockets, for what lies behind them."""
+    yield http
+    await still_serves(http)
+
+
+async def still_serves(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})
+    assert answer.status_code == 200 and answer.json()["state"] == "succeeded"
+
+
+BODIES = {
+    "nothing": b"",
+    "no JSON": b"prompt=cat",
+    "half a JSON": b'{"prompt": "a cat"',
+    "a list": b"[]",
+    "null": b"null",
+    "a number": b"1",
+    "no UTF-8": b'{"prompt": "\xff\xfe"}',
+    "another encoding": '{"prompt": "a cat"}'.encode("utf-16"),
+    "a repeated key": b'{"prompt": "a", "prompt": "b"}',
+    "NaN": b'{"prompt": "a", "guidance_scale": NaN}',
+    "infinity": b'{"prompt": "a", "guidance_scale": -Infinity}',
+    "a very long number": b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}",
+    "deep lists": b"[" * 100_000,
+    "deep objects": b'{"a":' * 30_000 + b"1" + b"}" * 30_000,
+    "deep but closed": b'{"scheduler":' + b"[" * 500 + b"]" * 500 + b"}",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+async def test_a_body_that_is_no_json_object(target: httpx.AsyncClient, body: bytes) -> None:
+    is_problem(await target.post("/v1/generate", content=body, headers=JSON), 400)
+
+
+FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown field": ({"wdth": 1}, "wdth"),
+    "half a character as a field": ({"\ud800": 1}, "body"),
+    "thousands of unknown fields": ({f"f{i}": i for i in range(5000)}, "f0"),
+    "no prompt": ({"prompt": None}, "prompt"),
+    "a number as prompt": ({"prompt": 1}, "prompt"),
+    "a NUL in the prompt": ({"prompt": "a\0b"}, "prompt"),
+    "half a character in the prompt": ({"prompt": "\ud83d"}, "prompt"),
+    "a long prompt": ({"prompt": "x" * 10_001}, "prompt"),
+    "a long second prompt": ({"prompt_2": "x" * 10_001}, "prompt_2"),
+    "false as a number": ({"num_images": False}, "num_images"),
+    "text as a number": ({"width": "96"}, "width"),
+    "half a pixel": ({"width": 96.5}, "width"),
+    "no width": ({"width": 0}, "width"),
+    "a negative width": ({"width": -16}, "width"),
+    "a narrow picture": ({"width": 16}, "width"),
+    "a wide picture": ({"width": 272}, "width"),
+    "a width that does not divide": ({"width": 97}, "width"),
+    "too many pixels": ({"width": 256, "height": 256}, "width"),
+    "a gigantic width": ({"width": 10**300}, "width"),
+    "many steps": ({"num_inference_steps": 51}, "num_inference_steps"),
+    "no steps": ({"num_inference_steps": 0}, "num_inference_steps"),
+    "many pictures": ({"num_images": 5}, "num_images"),
+    "a long sequence": ({"max_sequence_length": 129}, "max_sequence_length"),
+    "a negative seed": ({"seed": -1}, "seed"),
+    "a large seed": ({"seed": 2**63}, "seed"),
+    "a seed that runs over": ({"seed": 2**63 - 1, "num_images": 2}, "seed"),
+    "an overflowing number": ({"guidance_scale": 10**400}, "guidance_scale"),
+    "a large guidance": ({"guidance_scale": 1e9}, "guidance_scale"),
+    "strength without a picture": ({"strength": 0.5}, "strength"),
+    "too much strength": ({"image": PIXEL, "strength": 1.5}, "strength"),
+    "no strength": ({"image": PIXEL, "strength": 0}, "strength"),
+    "no step left": ({"image": PIXEL, "strength": 1e-30}, "strength"),
+    "rising sigmas": ({"sigmas": [0.1, 0.5]}, "sigmas"),
+    "many sigmas": ({"sigmas": [1 - i / 100 for i in range(60)]}, "num_inference_steps"),
+    "sigmas and other steps": ({"sigmas": [1.0], "num_inference_steps": 2}, "sigmas"),
+    "a field of another family": ({"num_frames": 5}, "num_frames"),
+    "a mask": ({"image": PIXEL, "mask_image": PIXEL}, "mask_image"),
+    "loras": ({"loras": [{"name": "x"}]}, "loras"),
+    "a scheduler": ({"scheduler": {"name": "euler", "shift": 3.0}}, "scheduler"),
+    "a scheduler with depth": ({"scheduler": {"name": "euler", "x": {}}}, "scheduler.x"),
+    "an unknown format": ({"output": {"format": "tiff"}}, "output.format"),
+    "a video format": ({"output": {"format": "mp4"}}, "output.format"),
+    "too much quality": ({"output": {"quality": 101}}, "output.quality"),
+    "an unknown output": ({"output": {"codec": "x"}}, "output.codec"),
+    "an unknown priority": ({"priority": "urgent"}, "priority"),
+    "a deadline that is over": ({"deadline_s": 0}, "deadline_s"),
+    "a deadline without end": ({"deadline_s": 1e300}, "deadline_s"),
+    "much metadata": ({"metadata": {str(i): "x" for i in range(17)}}, "metadata"),
+    "long metadata": ({"metadata": {"a": "x" * 513}}, "metadata.a"),
+    "metadata that is no text": ({"metadata": {"a": 1}}, "metadata.a"),
+    "an address as picture": ({"image": "http://127.0.0.1/cat.png"}, "image"),
+    "no picture": ({"image": ""}, "image"),
+    "no base64": ({"image": "not a picture!"}, "image"),
+    "letters beyond base64": ({"image": "картинка"}, "image"),
+    "cut base64": ({"image": PIXEL[:-1]}, "image"),
+    "a data URI without base64": ({"image": "data:image/png,abc"}, "image"),
+    "a data URI without data": ({"image": "data:image/png;base64,"}, "image"),
+    "text as picture": ({"image": encoded(b"GIF89a" + b"\0" * 100)}, "image"),
+    "a cut picture": ({"image": encoded(picture("PNG", (64, 64))[:-40])}, "image"),
+    "a picture that is too large": ({"image": encoded(picture("PNG", (400, 251)))}, "image"),
+    "a bomb": ({"image": encoded(bomb(60_000))}, "image"),
+    "a bomb in the comment": ({"image": encoded(text_bomb())}, "image"),
+    "an animation": ({"image": encoded(animation())}, "image"),
+    "a script": ({"image": encoded(b"<svg xmlns='http://www.w3.org/2000/svg'/>")}, "image"),
+}
+
+
+@pytest.mark.parametrize(("fields", "named"), FIELDS.values(), ids=FIELDS.keys())
+async def test_a_field_that_cannot_be_served(
+    near: httpx.AsyncClient, fields: dict[str, Any], named: str
+) -> None:
+    content = json.dumps(CAT | fields)
+    problem = is_problem(await near.post("/v1/generate", content=content, headers=JSON), 422)
+    assert problem["errors"][0]["field"] == named
+    assert problem["error"]["param"] == named
+    assert len(problem["errors"]) <= 16
+
+
+HEADERS = {
+    "no type": ({"Content-Type": ""}, 415),
+    "a form": ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    "another encoding": ({"Content-Type": "application/json; charset=latin-1"}, 415),
+    "a compressed body": (JSON | {"Content-Encoding": "gzip"}, 415),
+    "an empty key": (JSON | {"Idempotency-Key": ""}, 400),
+    "a long key": (JSON | {"Idempotency-Key": "k" * 256}, 400),
+    "an answer that there is not": (JSON | {"Accept": "text/html"}, 406),
+}
+
+
+@pytest.mark.parametrize(("headers", "status"), HEADERS.values(), ids=HEADERS.keys())
+async def test_a_header_that_cannot_be_served(
+    target: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    content = json.dumps(CAT)
+    is_problem(await target.post("/v1/generate", content=content, headers=headers), status)
+
+
+HARMLESS = {
+    "a wait that is no number": {"Prefer": "wait=soon"},
+    "a wait without end": {"Prefer": "wait=999999999999999999999999"},
+    "a strange quality": {"Accept": "*/*;q=abc, ;;;,,"},
+    "a strange event": {"Last-Event-ID": "0-0 $ *" * 100},
+}
+
+
+@pytest.mark.parametrize("headers", HARMLESS.values(), ids=HARMLESS.keys())
+async def test_a_strange_header_does_no_harm(
+    target: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    answer = await target.post("/v1/generate", json=CAT, headers=headers)
+    assert answer.status_code == 202
+
+
+async def test_a_large_body_is_refused_by_its_length(target: httpx.AsyncClient) -> None:
+    content = json.dumps(CAT | {"image": "A" * 300_000})
+    is_problem(await target.post("/v1/generate", content=content, headers=JSON), 413)
+
+
+async def test_a_large_body_is_refused_while_it_arrives(
+    target: httpx.AsyncClient, settings: Settings
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b'{"prompt": "'
+        for _ in range(settings.limits.max_body_bytes // 10_000 + 5):
+            yield b"x" * 10_000
+
+    is_problem(await target.post("/v1/generate", content=endless(), headers=JSON), 413)
+
+
+async def test_a_body_that_never_ends_is_cut_off(
+    target: httpx.AsyncClient, settings: Settings
+) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 10_000
+            yield b"x" * 10_000
+
+    with contextlib.suppress(httpx.TransportError):  # it may hang up before we look for the answer
+        is_problem(await target.post("/v1/generate", content=endless(), headers=JSON), 413)
+    assert sent < 100 * settings.limits.max_body_bytes
+
+
+async def test_a_client_that_breaks_off_is_no_error(target: httpx.AsyncClient) -> None:
+    host, port = target.base_url.host, target.base_url.port
+    _, writer = await asyncio.open_connection(host, port)
+    writer.write(
+        b"POST /v1/generate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 1000\r\n\r\n{"
+    )
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/v1/jobs/", 404),
+        ("GET", "/v1/../../etc/passwd", 404),
+        ("GET", "/v1/generate", 405),
+        ("PUT", "/v1/generate", 405),
+        ("DELETE", "/v1/models", 405),
+        ("PATCH", "/v1/jobs", 405),
+    ],
+)
+async def test_an_address_that_there_is_not(
+    target: httpx.AsyncClient, method: str, path: str, status: int
+) -> None:
+    answer = await target.request(method, path)
+    is_problem(answer, status)
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+async def test_many_bad_pictures_at_once(target: httpx.AsyncClient) -> None:
+    bodies = [CAT | {"image": encoded(bomb(50_000 + i))} for i in range(40)]
+    answers = await asyncio.gather(*(target.post("/v1/generate", json=body) for body in bodies))
+    for answer in answers:
+        is_problem(answer, 422)

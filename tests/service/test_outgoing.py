@@ -1,0 +1,140 @@
+"""Requests to addresses from outside: public hosts only, no redirects, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import closing, suppress
+from ipaddress import ip_address, ip_network
+
+import httpx
+import pytest
+
+from service import outgoing
+from service.waiting import cancel
+
+LOOPBACK = (ip_network("127.0.0.0/8"),)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.9.9.9",
+        "0.0.0.0",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "192.0.2.1",
+        "198.18.0.1",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "fe80::1",
+        "fc00::1",
+        "ff02::1",
+        "2001:db8::1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "2001:0:7f00:1::",
+    ],
+)
+def test_inner_addresses_are_forbidden(address: str) -> None:
+    assert not outgoing.is_allowed(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "93.184.215.14", "2606:4700::1111", "::ffff:1.1.1.1"]
+)
+def test_public_addresses_are_allowed(address: str) -> None:
+    assert outgoing.is_allowed(ip_address(address))
+
+
+def test_networks_can_be_opened_up() -> None:
+    assert outgoing.is_allowed(ip_address("::ffff:127.0.0.1"), LOOPBACK)
+    assert not outgoing.is_allowed(ip_address("10.0.0.1"), LOOPBACK)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[str]:
+    """A little web server on this machine."""
+    pages = {
+        b"/small": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody",
+        b"/large": b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000,
+        b"/moved": b"HTTP/1.1 302 Found\r\nLocation: /small\r\nContent-Length: 0\r\n\r\n",
+        b"/wrong": b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n",
+        b"/slow": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbo",
+    }
+    answering: set[asyncio.Task[None]] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError):
+            request = await reader.readuntil(b"\r\n\r\n")
+            path = request.split()[1]
+            writer.write(pages[path] if path != b"/host" else echo(request))
+            await reader.read()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.add(asyncio.create_task(answer(reader, writer)))
+
+    def echo(request: bytes) -> bytes:
+        host = next(x for x in request.split(b"\r\n") if x.lower().startswith(b"host:"))
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(host) + host
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    yield f"http://localhost:{server.sockets[0].getsockname()[1]}"
+    server.close()
+    await cancel(*answering)
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with outgoing.client((*LOOPBACK, ip_network("::1/128")), timeout_s=5) as http:
+        yield http
+
+
+async def fetch(http: httpx.AsyncClient, url: str) -> bytes:
+    return await outgoing.fetch(http, url, max_bytes=1000, timeout_s=1)
+
+
+async def test_a_body_is_fetched(http: httpx.AsyncClient, site: str) -> None:
+    assert await fetch(http, f"{site}/small") == b"body"
+
+
+async def test_the_host_keeps_its_name(http: httpx.AsyncClient, site: str) -> None:
+    assert (await fetch(http, f"{site}/host")).lower().startswith(b"host: localhost:")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "2130706433", "0x7f.1"])
+async def test_the_house_itself_is_out_of_reach(host: str, site: str) -> None:
+    port = site.rpartition(":")[2]
+    async with outgoing.client((), timeout_s=5) as http:
+        with pytest.raises(httpx.ConnectError):
+            await fetch(http, f"http://{host}:{port}/small")
+
+
+async def test_an_unknown_host(http: httpx.AsyncClient) -> None:
+    with pytest.raises(httpx.ConnectError, match="unknown"):
+        await fetch(http, "http://nowhere.invalid/")
+
+
+@pytest.mark.parametrize("path", ["moved", "wrong"])
+async def test_only_a_plain_success_counts(http: httpx.AsyncClient, site: str, path: str) -> None:
+    with pytest.raises(httpx.HTTPStatusError):
+        await fetch(http, f"{site}/{path}")
+
+
+async def test_a_large_body_is_cut_off(http: httpx.AsyncClient, site: str) -> None:
+    with pytest.raises(ValueError, match="1000 bytes"):
+        await fetch(http, f"{site}/large")
+
+
+async def test_a_slow_body_is_cut_off(http: httpx.AsyncClient, site: str) -> None:
+    with pytest.raises(TimeoutError):
+        await outgoing.fetch(http, f"{site}/slow", max_bytes=1000, timeout_s=0.2)

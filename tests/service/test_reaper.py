@@ -1,0 +1,77 @@
+"""The front end's broom, running beside the app."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from service.app import create_app
+from service.jobs.job import Job, JobState, new_job_id
+from service.jobs.outputs import Store, input_key
+from service.jobs.queue import Queue
+from service.settings import QueueSettings, Settings
+from tests.service.eventually import eventually
+from tests.service.standin import MODEL, SPEC
+
+BRISK = QueueSettings(lease_s=0.02, retention_s=0.02, reap_every_s=0.01, max_attempts=1)
+
+
+async def sweeping(settings: Settings, redis_url: str, store: Store) -> tuple[Queue, Any]:
+    brisk = settings.model_copy(update={"queue": BRISK})
+    queue = await Queue.connect(redis_url, BRISK)
+    await queue.register("pool", SPEC, ready=True)
+    return queue, create_app(brisk, queue, store)
+
+
+async def put(queue: Queue, store: Store) -> Job:
+    job = Job(id=new_job_id(), model=MODEL, bucket="any", steps=1)
+    await store.put(input_key(job.id, "image"), b"picture", "image/png")
+    return (await queue.put(job))[0]
+
+
+async def test_files_leave_with_their_job(
+    settings: Settings, redis_url: str, empty_redis: Redis, store: Store
+) -> None:
+    queue, app = await sweeping(settings, redis_url, store)
+    async with app.router.lifespan_context(app):
+        job = await put(queue, store)
+        await queue.cancel(job.id)
+
+        async def gone() -> bool:
+            return not await store.exists(input_key(job.id, "image"))
+
+        await eventually(gone)
+        assert await queue.get(job.id) is None
+    await queue.close()
+
+
+async def test_a_store_that_is_away_holds_up_no_job(
+    settings: Settings, redis_url: str, empty_redis: Redis, tmp_path: Path
+) -> None:
+    folder = tmp_path / "store"
+    store = Store(str(folder))
+    queue, app = await sweeping(settings, redis_url, store)
+    ended = await put(queue, store)
+    away = folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    await queue.cancel(ended.id)
+    async with app.router.lifespan_context(app):
+
+        async def is_forgotten() -> bool:
+            return await queue.get(ended.id) is None
+
+        await eventually(is_forgotten)
+        lost = (await queue.put(Job(id=new_job_id(), model=MODEL, bucket="any")))[0]
+        assert await queue.claim("pool that dies", MODEL, 1)
+        names = [event.name async for event in queue.events(lost.id)]
+        assert names[-1] == JobState.FAILED
+        folder.unlink()
+        away.rename(folder)
+
+        async def gone() -> bool:
+            return not await store.exists(input_key(ended.id, "image"))
+
+        await eventually(gone)
+    await queue.close()

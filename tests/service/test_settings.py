@@ -1,0 +1,90 @@
+"""Settings from file and environment; a wrong one stops the start with its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.settings import ConfigError, load_settings
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings file, and none of the runner's own variables."""
+    import os
+
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ATELIER_")]:
+        monkeypatch.delenv(name)
+
+
+def write(text: str) -> None:
+    Path("atelier.toml").write_text(text)
+
+
+def test_without_anything_there_are_defaults(tmp_path: Path) -> None:
+    settings = load_settings()
+    assert settings.server.port == 8000
+    assert settings.store_url == str(tmp_path / ".atelier" / "outputs")
+
+
+def test_the_environment_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    write('[server]\nport = 1\nhost = "0.0.0.0"\n[redis]\nurl = "redis://file"\n')
+    monkeypatch.setenv("ATELIER_SERVER__PORT", "2")
+    settings = load_settings(redis={"url": "redis://given"})
+    assert (settings.server.port, settings.server.host) == (2, "0.0.0.0")
+    assert settings.redis.url == "redis://given"
+
+
+def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text('[models.flux]\nsource = "/weights"\n')
+    monkeypatch.setenv("ATELIER_CONFIG", str(other))
+    assert load_settings().models["flux"].source == "/weights"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[servr]\nport = 1", "servr: unknown key"),
+        ("[server]\nprt = 1", "server.prt: unknown key"),
+        ('[server]\nport = "many"', "server.port: "),
+        ("[limits]\nmax_steps = 0", "limits.max_steps: "),
+        ("[models.flux]\ndtype = 'float32'", "models.flux.source: "),
+        ('[server]\nallow_networks = ["here"]', "server.allow_networks.0"),
+        ("[server\n", "atelier.toml: "),
+    ],
+)
+def test_a_wrong_file_names_the_key(text: str, key: str) -> None:
+    write(text)
+    with pytest.raises(ConfigError) as error:
+        load_settings()
+    assert key in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key"),
+    [
+        ("ATELIER_SERVR__PORT", "1", "servr: unknown key"),
+        ("ATELIER_SERVER__PRT", "1", "server.prt: unknown key"),
+        ("ATELIER_QUEUE__LEASE_S", "soon", "queue.lease_s: "),
+        ("ATELIER_LOG_LEVEL", "loud", "log_level: "),
+        ("ATELIER_SERVER", "{", "server"),
+        ("ATELIER_CONFIG", "missing.toml", "ATELIER_CONFIG: "),
+    ],
+)
+def test_a_wrong_variable_names_the_key(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, key: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as error:
+        load_settings()
+    assert key in str(error.value)
+
+
+def test_every_wrong_key_is_named_at_once() -> None:
+    write("a = 1\nb = 2\n[limits]\nmax_side_px = -1\n")
+    with pytest.raises(ConfigError) as error:
+        load_settings()
+    assert all(key in str(error.value) for key in ("a: ", "b: ", "limits.max_side_px: "))

@@ -1,0 +1,169 @@
+"""Who may know whom: the arrows of the architecture, read from the sources' own imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("atelier", "deploy", "models", "service", "workers")
+FAMILIES = frozenset({"flux", "sdxl", "wan"})
+
+SERVICE_KNOWS = ("service", "models.spec", "models.catalog")
+JOBS_KNOW = ("service.jobs", "service.settings", "models.spec")
+WORKERS_KNOW = ("workers", "models", "service.jobs", "service.telemetry", "service.settings")
+HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
+"""A front end starts without them: in a second, not five, and in a third of the memory."""
+WEB = ("fastapi", "starlette", "uvicorn")
+NOT_AT_RUN_TIME = ("torch", "diffusers", "pytest", "tests")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every module that a source imports, at its top or inside a function, as a dotted name.
+
+    `from a import b` counts as `a.b`, since `b` may be a module.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the arrows"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_in(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def may_know(module: str) -> tuple[str, ...]:
+    """The rooms of this project that a module may import."""
+    room, *rest = module.split(".")
+    if is_in(module, ("service.jobs",)):
+        return JOBS_KNOW
+    if room == "service":
+        return SERVICE_KNOWS
+    if room == "workers":
+        return WORKERS_KNOW
+    if room == "models":
+        family = rest[0] if rest and rest[0] in FAMILIES else None
+        shared = ("models",) if family is None else (f"models.{family}", *shared_models())
+        return shared
+    return ROOMS
+
+
+def shared_models() -> tuple[str, ...]:
+    """Everything in models/ that is no family and no trained checkpoint."""
+    found = (path.stem for path in (ROOT / "models").iterdir())
+    return tuple(f"models.{name}" for name in found if name not in FAMILIES | {"demo"})
+
+
+def never_imports(module: str) -> tuple[str, ...]:
+    """Packages from outside that a module must do without."""
+    if is_in(module, ("service.jobs",)):
+        return (*HEAVY, *WEB)
+    if is_in(module, ("service", "models.spec", "models.catalog")):
+        return HEAVY
+    return NOT_AT_RUN_TIME
+
+
+def breaches(module: str, source: str) -> list[str]:
+    """What this module imports against the arrows."""
+    allowed, banned = may_know(module), never_imports(module)
+    return [
+        f"{module} imports {name}"
+        for name in imports(source)
+        if is_in(name, banned) or (is_in(name, ROOMS) and not is_in(name, allowed))
+    ]
+
+
+def sources() -> list[Path]:
+    folders = (path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    return [ROOT / "atelier.py", *folders]
+
+
+def test_every_import_follows_an_arrow() -> None:
+    found = [path for path in sources() if path.is_file()]
+    assert len(found) > 40, "the sources were not found"
+    assert [
+        line for path in found for line in breaches(module_name(path), path.read_text("utf-8"))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("service.app", "import jax"),
+        ("service.app", "from models.flux import pipeline"),
+        ("service.app", "from workers.pool import run_pool"),
+        ("service.jobs.queue", "from service.errors import Problem"),
+        ("service.jobs.queue", "import fastapi"),
+        ("models.catalog", "import jax.numpy"),
+        ("service.jobs.queue", "def late():\n    import service.routes.generate"),
+        ("workers.pool", "from service.app import create_app"),
+        ("workers.pool", "import diffusers"),
+        ("workers.pool", "from deploy import local"),
+        ("models.flux.pipeline", "from models.sdxl.unet import UNet"),
+        ("models.flux.pipeline", "from models import wan"),
+        ("models.weights", "import torch"),
+        ("models.pipeline", "from service.settings import Settings"),
+    ],
+)
+def test_a_breach_is_found(module: str, source: str) -> None:
+    assert len(breaches(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("service.app", "from models.spec import ModelSpec"),
+        ("workers.pool", "from service.jobs.queue import Queue"),
+        ("models.flux.pipeline", "from models.text.clip import ClipText"),
+        ("models.catalog", "from models.flux.config import FluxConfig"),
+        ("deploy.local", "from workers.pool import run_pool"),
+    ],
+)
+def test_an_arrow_is_no_breach(module: str, source: str) -> None:
+    assert breaches(module, source) == []
+
+
+def test_a_front_end_loads_no_jax() -> None:
+    look = "import service.app, sys; print(sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "'fastapi'" in loaded
+    assert [name for name in HEAVY if f"'{name}'" in loaded] == []
+
+
+def declared() -> set[str]:
+    """Distributions that pyproject.toml asks for at run time, and for training."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["train"]]
+    return {normal(re.split(r"[<>=~;\s\[]", line)[0]) for line in wanted}
+
+
+def normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def test_every_package_from_outside_is_declared() -> None:
+    known, providers = declared(), packages_distributions()
+    used = {name.split(".")[0] for path in sources() for name in imports(path.read_text("utf-8"))}
+    outside = used - set(sys.stdlib_module_names) - set(ROOMS)
+    missing = [
+        name for name in sorted(outside) if not known & {normal(d) for d in providers.get(name, [])}
+    ]
+    assert missing == []

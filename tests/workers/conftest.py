@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from jax.sharding import Mesh
+
+from service.jobs.outputs import Store
+from tests.workers.toy import ToyPipeline
+from workers.compile_cache import keep_compiled
+from workers.mesh import slices
+
+
+@pytest.fixture
+def pipeline() -> ToyPipeline:
+    return ToyPipeline()
+
+
+@pytest.fixture(scope="session")
+def mesh() -> Mesh:
+    return slices(jax.devices(), 1)[0]
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store("memory://")
+
+
+@pytest.fixture(scope="session")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all pools of the tests, so that they share what they compile."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="package", autouse=True)
+def compile_cache(state_dir: Path) -> Iterator[None]:
+    """What one test or pool has compiled, the others read."""
+    keep_compiled(state_dir / "compile-cache")
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+@pytest.fixture(scope="session")
+def flux_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest complete Flux checkpoint."""
+    from tests.parity.tiny import make_flux  # torch: only where it is needed
+
+    one = {"num_layers": 1, "num_single_layers": 1}
+    return make_flux(tmp_path_factory.mktemp("flux"), transformer=one)

@@ -1,0 +1,54 @@
+"""A pool in a process of its own, to be killed, stopped and drained."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.workers.polling import until
+
+MAIN = """
+import logging, sys
+from service.settings import Settings
+from workers.pool import run_pool
+logging.basicConfig(level=logging.INFO)
+sys.exit(run_pool(Settings(), "flux"))
+"""
+START_S = 120
+"""JAX, a checkpoint and its programs, on a loaded machine of two cores."""
+
+
+class PoolProcess:
+    def __init__(self, config: Path, log: Path) -> None:
+        self._log = log
+        with log.open("w") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", MAIN],
+                env={**os.environ, "ATELIER_CONFIG": str(config)},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    async def ready(self) -> None:
+        await until(lambda: "is ready" in self.said, START_S)
+
+    async def exit_code(self) -> int:
+        await until(lambda: self._process.poll() is not None, START_S)
+        return self._process.returncode
+
+    @property
+    def said(self) -> str:
+        said = self._log.read_text()
+        assert self._process.poll() in (None, 0, -signal.SIGKILL), said
+        return said
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> None:
+        """For good, in whatever state it is."""
+        self._process.kill()
+        self._process.wait()

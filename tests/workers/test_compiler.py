@@ -1,0 +1,70 @@
+"""A row's pixels do not depend on its neighbours."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from tests.workers.toy import ToyPipeline
+from workers.compiler import Compiler, check_row, signature
+from workers.mesh import slices
+
+SIZE_TOLERANCE = 1e-5
+"""Relative, after one step: programs of other batch sizes may add up in another order."""
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    sharding = NamedSharding(slices(jax.devices(), 1)[0], PartitionSpec())
+    return Compiler(ToyPipeline(), sharding)
+
+
+def rows(compiler: Compiler, count: int) -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(0)
+    shapes = compiler.trace_encode(compiler.pipeline.prepare({}, {}).inputs).out_info
+    return [
+        jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
+        for _ in range(count)
+    ]
+
+
+def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[float]) -> list:
+    names = compiler.pipeline.prepare({}, {}).steps[0].scalars
+    scalars = {name: np.zeros(len(batch), np.float32) for name in names}
+    scalars |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
+    program = compiler.step("double", scalars, len(batch), batch[0])
+    states, finite = program(compiler.weights, tuple(batch), scalars)
+    assert np.asarray(finite).all()
+    return [np.asarray(state["latents"]) for state in states]
+
+
+def test_bitwise_equal_with_any_neighbours_and_in_any_place(compiler: Compiler) -> None:
+    mine, a, b, c = rows(compiler, 4)
+    first = step(compiler, [mine, a, b, c], [2, 1, 3, 5])[0]
+    padded = step(compiler, [mine, mine, mine, mine], [2, 2, 2, 2])
+    moved = step(compiler, [c, b, mine, b], [0, 9, 2, 7])[2]
+    assert all((first == other).all() for other in (*padded, moved))
+
+
+def test_close_across_batch_sizes(compiler: Compiler) -> None:
+    mine, a, b, c = rows(compiler, 4)
+    alone = step(compiler, [mine], [2])[0]
+    in_four = step(compiler, [a, b, c, mine], [1, 3, 5, 2])[3]
+    np.testing.assert_allclose(in_four, alone, rtol=SIZE_TOLERANCE, atol=SIZE_TOLERANCE)
+    assert np.abs(alone - mine["latents"]).max() > 0.1, "a step that does nothing proves nothing"
+
+
+def test_signature_tells_programs_apart(compiler: Compiler) -> None:
+    prepare = compiler.pipeline.prepare
+    plain = signature(prepare({"seed": 1}, {}).inputs)
+    assert plain == signature(prepare({"seed": 2, "prompt": "x"}, {}).inputs)
+    assert plain != signature(prepare({"encode": "hopeless"}, {}).inputs)
+    assert plain != signature(prepare({"width": 64}, {}).inputs)
+
+
+def test_a_row_that_changes_its_type_is_refused_by_name() -> None:
+    row = {"latents": np.zeros((2, 3), np.float32), "text": np.zeros(3)}
+    with pytest.raises(TypeError, match=r"step 'x'.*\['latents'\].*float16"):
+        check_row("step 'x'", {**row, "latents": np.zeros((2, 3), np.float16)}, row)

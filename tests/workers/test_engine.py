@@ -1,0 +1,244 @@
+"""The engine against plain NumPy, on a pipeline that misbehaves when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from prometheus_client import REGISTRY
+
+from tests.workers.polling import until
+from tests.workers.toy import DEADLINE_S, ToyPipeline, reference
+from workers.engine import Engine, Picture
+from workers.errors import EngineDied, PictureFailed
+
+PIXEL_TOLERANCE = 1
+"""Of 255: NumPy and XLA round a colour that lies between two values in their own ways."""
+
+
+@pytest.fixture
+async def engine(pipeline: ToyPipeline, mesh: Mesh) -> AsyncIterator[Engine]:
+    engine = Engine(pipeline, mesh, slots=4)
+    yield engine
+    pipeline.gate.open()
+    pipeline.compile_gate.set()
+    engine.close()
+
+
+async def make(engine: Engine, **fields: Any) -> Picture:
+    async with asyncio.timeout(DEADLINE_S):
+        return await engine.generate(fields, {})
+
+
+async def at_gate(pipeline: ToyPipeline) -> None:
+    await asyncio.to_thread(pipeline.gate.wait)
+
+
+def sizes(engine: Engine, phase: str, **fields: Any) -> list[int]:
+    """Batch sizes that the engine would use now."""
+    prepared = engine.pipeline.prepare({"phase": phase, **fields}, {})
+    return engine.programs.shape(prepared).phases[phase].sizes
+
+
+def assert_is_reference(picture: Picture, pipeline: ToyPipeline, **fields: Any) -> None:
+    expected = reference(pipeline, fields).astype(int)
+    assert picture.pixels.shape == expected.shape
+    assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
+    assert np.std(expected) > 10, "a picture without contrast proves nothing"
+
+
+async def test_one_picture_is_the_reference(engine: Engine, pipeline: ToyPipeline) -> None:
+    fields = {"prompt": "a hat", "seed": 7, "num_inference_steps": 5}
+    picture = await make(engine, **fields)
+    assert_is_reference(picture, pipeline, **fields)
+    assert (picture.seed, picture.steps) == (7, 5)
+    assert picture.device_seconds > 0
+
+
+async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipeline) -> None:
+    """Steps, guidance, sizes and phases of every kind, more pictures than slots."""
+    requests: list[dict[str, Any]] = [
+        {"seed": seed, "num_inference_steps": steps, "guidance_scale": guidance, **other}
+        for seed, (steps, guidance, other) in enumerate(
+            [
+                (3, 1.0, {}),
+                (9, 4.0, {}),
+                (5, 2.0, {"phase": "double"}),
+                (6, 2.0, {"phase": "plain", "second_phase": "double"}),
+                (4, 3.0, {"width": 64}),
+                (1, 3.0, {"width": 64, "phase": "double"}),
+                (7, 1.5, {}),
+            ]
+        )
+    ]
+    pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
+    for picture, request in zip(pictures, requests, strict=True):
+        assert_is_reference(picture, pipeline, **request)
+
+
+async def test_a_picture_that_joins_and_leaves_midway_changes_nothing(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    """The long one is held in a step while the short one comes in."""
+    long = {"seed": 1, "num_inference_steps": 8, "phase": "gated"}
+    short = {"seed": 2, "num_inference_steps": 2, "phase": "gated"}
+    stays = asyncio.create_task(make(engine, **long))
+    await at_gate(pipeline)
+    visits = asyncio.create_task(make(engine, **short))
+    await until(lambda: engine.stepper.load == 2)
+    pipeline.gate.open()
+    for task, fields in ((visits, short), (stays, long)):
+        assert_is_reference(await task, pipeline, **fields)
+
+
+async def test_cancel_lets_at_most_one_more_step_begin(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    task = asyncio.create_task(make(engine, phase="gated", num_inference_steps=50))
+    await at_gate(pipeline)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    begun = pipeline.gate.count
+    pipeline.gate.open()
+    await make(engine)  # the loop has gone on, past every step that it had sent
+    assert pipeline.gate.count - begun <= 1
+
+
+async def test_cancel_while_waiting_for_a_slot(engine: Engine, pipeline: ToyPipeline) -> None:
+    running = [asyncio.create_task(make(engine, seed=i, phase="gated")) for i in range(4)]
+    await at_gate(pipeline)
+    waiting = asyncio.create_task(make(engine, phase="gated", num_inference_steps=50))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    pipeline.gate.open()
+    for picture in await asyncio.gather(*running):
+        assert picture.steps == 4
+    assert pipeline.gate.count <= 16
+
+
+async def test_nan_fails_its_row_alone(engine: Engine, pipeline: ToyPipeline) -> None:
+    good = {"seed": 3, "num_inference_steps": 6}
+    bad = asyncio.create_task(make(engine, nan_at=2, num_inference_steps=6))
+    picture = await make(engine, **good)
+    with pytest.raises(PictureFailed) as failure:
+        await bad
+    assert failure.value.error.code == "non_finite"
+    assert "step 3 of 6" in failure.value.error.message
+    assert_is_reference(picture, pipeline, **good)
+
+
+async def test_out_of_memory_shrinks_the_batch(engine: Engine, pipeline: ToyPipeline) -> None:
+    await engine.warm_up([{"phase": "greedy"}])
+    assert sizes(engine, "greedy") == [1, 2, 4]
+    requests = [{"seed": seed, "phase": "greedy"} for seed in range(4)]
+    pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
+    for picture, request in zip(pictures, requests, strict=True):
+        assert_is_reference(picture, pipeline, seed=request["seed"])
+    assert sizes(engine, "greedy") == [1], "it is remembered"
+
+
+async def test_a_picture_too_large_alone_fails_alone(engine: Engine, pipeline: ToyPipeline) -> None:
+    bad = [asyncio.create_task(make(engine, phase="hopeless", seed=seed)) for seed in range(2)]
+    assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
+    for task in bad:
+        with pytest.raises(PictureFailed) as failure:
+            await task
+        assert failure.value.error.code == "out_of_memory"
+
+
+@pytest.mark.parametrize("stage", ["encode", "decode"])
+async def test_an_error_beside_the_loop_fails_its_row_alone(
+    engine: Engine, pipeline: ToyPipeline, stage: str
+) -> None:
+    bad = asyncio.create_task(make(engine, **{stage: "hopeless"}))
+    assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
+    with pytest.raises(PictureFailed) as failure:
+        await bad
+    assert failure.value.error.code == "out_of_memory"
+
+
+async def test_a_bad_request_names_its_field(engine: Engine) -> None:
+    with pytest.raises(PictureFailed) as failure:
+        await make(engine, width=33)
+    assert failure.value.error.code == "invalid_request"
+    assert "width" in failure.value.error.message
+
+
+async def test_a_new_shape_compiles_beside_running_pictures(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    """The newcomer's program is held in the compiler until its neighbour is done."""
+    newcomer = asyncio.create_task(make(engine, phase="slow to compile"))
+    assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
+    assert not newcomer.done()
+    pipeline.compile_gate.set()
+    assert_is_reference(await newcomer, pipeline)
+
+
+async def test_steps_and_previews_are_reported(engine: Engine) -> None:
+    seen: list[int] = []
+    previews: list[asyncio.Task[np.ndarray]] = []
+
+    def on_step(row: Any) -> None:
+        seen.append(row.done)
+        previews.append(asyncio.create_task(engine.preview(row)))
+
+    await engine.generate({"num_inference_steps": 6}, {}, on_step)
+    assert seen == sorted(seen)
+    assert seen[-1] == 6
+    for pixels in await asyncio.gather(*previews):
+        assert (pixels.dtype, pixels.shape) == (np.uint8, (1, 8, 3))
+
+
+async def test_warm_up_compiles_every_size(engine: Engine) -> None:
+    await engine.warm_up([{"second_phase": "double"}])
+    assert sizes(engine, "plain") == [1, 2, 4]
+    assert sizes(engine, "double") == [1, 2, 4]
+
+
+async def test_a_batch_that_does_not_compile_is_done_without(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    await engine.warm_up([{"phase": "single"}])
+    assert sizes(engine, "single") == [1]
+    requests = [{"seed": seed, "phase": "single"} for seed in range(3)]
+    for picture in await asyncio.gather(*(make(engine, **request) for request in requests)):
+        assert_is_reference(picture, pipeline, seed=picture.seed)
+
+
+async def test_what_failed_to_compile_is_compiled_anew(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    with pytest.raises(PictureFailed) as failure:
+        await make(engine, phase="flawed")
+    assert failure.value.error.code == "internal"
+    assert "compiling" in failure.value.error.message
+    assert_is_reference(await make(engine, phase="flawed"), pipeline)
+
+
+async def test_steps_are_counted(engine: Engine) -> None:
+    def steps() -> float:
+        return REGISTRY.get_sample_value("atelier_steps_total", {"model": "toy"}) or 0
+
+    before = steps()
+    await asyncio.gather(*(make(engine, seed=i, num_inference_steps=3) for i in range(3)))
+    assert steps() - before == 9
+
+
+async def test_an_error_of_the_loop_itself_ends_every_picture(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    running = asyncio.create_task(make(engine, phase="gated"))
+    await at_gate(pipeline)
+    engine.stepper.submit(None)  # what no caller would do
+    pipeline.gate.open()
+    with pytest.raises(EngineDied):
+        await running
+    assert isinstance(engine.died.result(), EngineDied)
+    with pytest.raises(EngineDied):
+        await make(engine)

@@ -1,0 +1,329 @@
+"""A pool in this process, at the real queue, with a pipeline that misbehaves when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from deploy.redis import embedded
+from models.pipeline import Fields
+from service.jobs.job import JobState, Usage
+from service.jobs.outputs import Store, input_key
+from service.jobs.queue import Queue
+from service.settings import ConfigError, PoolSettings, QueueSettings, Settings
+from tests.workers.jobs import ended, pixels, toy_job
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import SPEC, ToyPipeline, reference
+from workers.engine import Engine
+from workers.pool import Pool, configured
+
+LEASE_S = 3.0
+
+
+@asynccontextmanager
+async def at_work(
+    pipeline: ToyPipeline,
+    mesh: Mesh,
+    queue: Queue,
+    store: Store,
+    warmup: Fields = MappingProxyType({}),
+    **settings: Any,
+) -> AsyncIterator[tuple[Pool, asyncio.Task[int]]]:
+    """A pool that runs, and its task; whatever the test does, it has ended afterwards."""
+    wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
+    engine = Engine(pipeline, mesh, wanted.slots)
+    pool = Pool("toy", engine, queue, store, wanted, LEASE_S)
+    task = asyncio.create_task(pool.run([warmup]))
+    try:
+        yield pool, task
+        pool.stop_now()
+        pipeline.gate.open()
+        await asyncio.wait_for(task, DEADLINE_S)
+    finally:
+        pipeline.gate.open()
+        pipeline.compile_gate.set()
+        task.cancel()
+        engine.close()
+
+
+async def status(queue: Queue) -> tuple[int, bool]:
+    """How many pools serve the toy, and whether it is ready."""
+    models = await queue.models()
+    return (len(models[SPEC.name].pools), models[SPEC.name].ready) if models else (0, False)
+
+
+async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    async with at_work(pipeline, mesh, queue, store):
+        await until(lambda: has(queue, (1, False)))
+        await until(lambda: has(queue, (1, True)))
+    assert await status(queue) == (0, False)
+
+
+async def test_a_signal_ends_the_warm_up(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    slow = {"phase": "slow to compile"}
+    async with at_work(pipeline, mesh, queue, store, warmup=slow) as (pool, task):
+        await until(lambda: has(queue, (1, False)))
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+
+
+async def test_a_model_that_does_not_compile_ends_the_pool(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    with pytest.raises(AssertionError):
+        async with at_work(pipeline, mesh, queue, store, warmup={"phase": "flawed"}) as (_, task):
+            await asyncio.wait_for(task, DEADLINE_S)
+    assert await status(queue) == (0, False)
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def has(queue: Queue, expected: tuple[int, bool]) -> bool:
+    return await status(queue) == expected
+
+
+async def test_jobs_become_files(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    """More jobs than slots, one of three pictures: each is the reference's, with its own seed."""
+    jobs = [toy_job(seed=10 * i, num_inference_steps=3 + i) for i in range(6)]
+    jobs.append(toy_job(seed=2**63 - 4, num_images=3))
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store):
+        for job in [await ended(queue, job) for job in jobs]:
+            made = await pixels(store, job)
+            assert len(made) == job.images
+            for index, picture in enumerate(made):
+                seed = job.request["seed"] + index
+                expected = reference(pipeline, {**job.request, "seed": seed}).astype(int)
+                assert np.abs(picture - expected).max() <= 1  # as in test_engine
+                assert (job.outputs[index].seed, job.outputs[index].index) == (seed, index)
+            assert job.step == job.steps == job.usage.steps
+            assert job.usage.device_seconds > 0
+            assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)
+
+
+async def test_pictures_of_the_request_reach_the_pipeline(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    job = toy_job()
+    job.request["image"] = input_key(job.id, "image")
+    await store.put(job.request["image"], b"the picture's bytes", "image/png")
+    await queue.put(job)
+    missing = toy_job()
+    missing.request["image"] = input_key(missing.id, "image")
+    await queue.put(missing)
+    async with at_work(pipeline, mesh, queue, store):
+        assert (await ended(queue, job)).state == JobState.SUCCEEDED
+        assert pipeline.images == {"image": b"the picture's bytes"}
+        missing = await ended(queue, missing)
+    assert (missing.state, missing.error.code) == (JobState.FAILED, "store")
+
+
+async def test_failures_end_their_jobs_alone(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    expected = {
+        "non_finite": toy_job(nan_at=1),
+        "invalid_request": toy_job(width=33),
+        "out_of_memory": toy_job(phase="hopeless"),
+    }
+    partly = toy_job(num_images=2, phase="hopeless")
+    good = toy_job(seed=1)
+    for job in (*expected.values(), partly, good):
+        await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store):
+        for code, job in expected.items():
+            job = await ended(queue, job)
+            assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, code, 1)
+        assert (await ended(queue, partly)).state == JobState.FAILED
+        assert (await ended(queue, good)).state == JobState.SUCCEEDED
+
+
+async def test_cancel_while_running_and_while_waiting_for_a_slot(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    many = toy_job(phase="gated", num_images=6, num_inference_steps=50)
+    await queue.put(many)
+    async with at_work(pipeline, mesh, queue, store) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await until(lambda: pool.engine.stepper.load == 6)
+        await queue.cancel(many.id)
+        await until(lambda: pool.jobs == 0)
+        begun = pipeline.gate.count
+        pipeline.gate.open()
+        other = toy_job()
+        await queue.put(other)
+        assert (await ended(queue, other)).state == JobState.SUCCEEDED
+        assert pipeline.gate.count - begun <= 1, "at most the step that was sent already"
+        assert (await queue.get(many.id)).state == JobState.CANCELED
+
+
+async def test_progress_and_previews_are_events(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=8, num_images=2)
+    await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store, preview_every_s=1e-6):
+        seen = []
+        async with asyncio.timeout(DEADLINE_S):
+            async for event in queue.events(job.id):
+                seen.append(event)
+                pipeline.gate.open(1)
+    names = [event.name for event in seen]
+    assert names[0] == "queued"
+    assert {"running", "progress", "preview"} <= set(names)
+    assert names[-1] == "succeeded"
+    told = [event.data["step"] for event in seen if event.name == "progress"]
+    assert told == sorted(told)
+    assert all(event.data["steps"] == 16 for event in seen if event.name == "progress")
+    previews = [event.data["preview"] for event in seen if event.name == "preview"]
+    assert all(preview.startswith("data:image/webp;base64,") for preview in previews)
+
+
+async def test_drain_finishes_what_runs_and_leaves_what_waits(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    running, waiting = toy_job(phase="gated"), toy_job()
+    await queue.put(running)
+    async with at_work(pipeline, mesh, queue, store) as (pool, task):
+        await asyncio.to_thread(pipeline.gate.wait)
+        pool.stop()
+        await queue.put(waiting)
+        pipeline.gate.open()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    assert (await queue.get(running.id)).state == JobState.SUCCEEDED
+    assert (await queue.get(waiting.id)).state == JobState.QUEUED
+
+
+@pytest.mark.parametrize("how", ["too long", "a second signal"])
+async def test_what_does_not_end_in_time_is_given_back(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store, how: str
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=50)
+    await queue.put(job)
+    drain_s = 0.1 if how == "too long" else 1000
+    async with at_work(pipeline, mesh, queue, store, drain_s=drain_s) as (pool, task):
+        await asyncio.to_thread(pipeline.gate.wait)
+        pool.stop()
+        if how == "a second signal":
+            pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    job = await queue.get(job.id)
+    assert (job.state, job.attempts) == (JobState.QUEUED, 0)
+
+
+async def test_an_engine_that_dies_hands_its_jobs_on(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    job = toy_job(phase="gated")
+    await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store) as (pool, task):
+        await asyncio.to_thread(pipeline.gate.wait)
+        pool.engine.stepper.submit(None)  # what no caller would do
+        pipeline.gate.open()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 1
+        assert (await queue.get(job.id)).state == JobState.QUEUED
+        assert await status(queue) == (0, False)
+
+
+async def test_a_broken_store_lets_another_pool_try(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, redis_url: str, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "outputs"))
+    (tmp_path / "outputs" / "outputs").write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    twice = await Queue.connect(redis_url, QueueSettings(max_attempts=2))
+    async with at_work(pipeline, mesh, twice, store):
+        job = await ended(queue, job)
+    await twice.close()
+    assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, "store", 2)
+
+
+async def test_a_pool_that_lost_its_lease_changes_nothing(
+    pipeline: ToyPipeline, mesh: Mesh, redis_url: str, empty_redis: object, tmp_path: Path
+) -> None:
+    """Its lease is shorter than it believes; another pool has the job when it is done."""
+    queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
+    job = toy_job(phase="gated", num_inference_steps=10)
+    await queue.put(job)
+    async with at_work(pipeline, mesh, queue, Store(str(tmp_path)), slots=1) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+
+        async def lapsed() -> bool:
+            await queue.reap()
+            return (await queue.get(job.id)).state == JobState.QUEUED
+
+        await until(lapsed)
+        [other] = await queue.claim("another", SPEC.name, 1)
+        pipeline.gate.open()
+        await until(lambda: pool.jobs == 0)
+        assert (await queue.get(job.id)).state == JobState.RUNNING
+        assert await queue.finish(other, [], Usage())
+    assert not files(tmp_path)
+    await queue.close()
+
+
+async def test_a_pool_may_claim_anew_what_it_has_lost(
+    pipeline: ToyPipeline, mesh: Mesh, redis_url: str, empty_redis: object, store: Store
+) -> None:
+    queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
+    job = toy_job(phase="gated", num_inference_steps=10)
+    await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store, slots=2) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+
+        async def claimed_again() -> bool:
+            await queue.reap()
+            return (await queue.get(job.id)).attempts == 2
+
+        await until(claimed_again)
+        pipeline.gate.open()
+        job = await ended(queue, job)
+        assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2)
+        await until(lambda: pool.jobs == 0)
+        assert len(await pixels(store, job)) == 1
+    await queue.close()
+
+
+async def test_redis_may_go_and_come_back(
+    pipeline: ToyPipeline, mesh: Mesh, store: Store, tmp_path: Path
+) -> None:
+    job = toy_job(phase="gated")
+    with embedded(tmp_path) as url:
+        queue = await Queue.connect(url, QueueSettings(lease_s=60))
+        await queue.put(job)
+        pool = at_work(pipeline, mesh, queue, store)
+        await pool.__aenter__()
+        await asyncio.to_thread(pipeline.gate.wait)
+    pipeline.gate.open()
+    with embedded(tmp_path):
+        assert (await ended(queue, job)).state == JobState.SUCCEEDED
+        await pool.__aexit__(None, None, None)
+        await queue.close()
+
+
+def test_settings_that_lack_something_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"pools\.x"):
+        configured(Settings(), "x")
+    with pytest.raises(ConfigError, match=r"models\.y"):
+        configured(Settings(pools={"x": {"model": "y"}}), "x")
+    settings = Settings(pools={"x": {"model": "y"}}, models={"y": {"source": "z"}})
+    with pytest.raises(ConfigError, match=r"redis\.url"):
+        configured(settings, "x")

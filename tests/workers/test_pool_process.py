@@ -1,0 +1,158 @@
+"""Pools as processes of their own, with a real, tiny Flux: killed, stopped, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service.jobs.job import Job, JobState, new_job_id
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import QueueSettings
+from tests.workers.flux import REQUEST, SLOTS
+from tests.workers.jobs import ended, pixels
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.pool_process import PoolProcess
+
+SETTINGS = QueueSettings(lease_s=3, reap_every_s=0.2)
+LONG = 400
+"""Steps of a job that must not be done before something has happened to its pool."""
+
+
+@pytest.fixture(scope="module")
+def config(
+    tmp_path_factory: pytest.TempPathFactory, redis_url: str, flux_folder: Path, state_dir: Path
+) -> Path:
+    """An atelier.toml for all pools of this file."""
+    warmup = {name: REQUEST[name] for name in ("width", "height", "max_sequence_length")}
+    sections = {
+        "": {"state_dir": str(state_dir)},
+        "redis": {"url": redis_url},
+        "queue": {"lease_s": SETTINGS.lease_s},
+        "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
+        "pools.flux": {"model": "flux", "slots": SLOTS},
+    }
+    file = tmp_path_factory.mktemp("config") / "atelier.toml"
+    file.write_text("".join(toml(name, values) for name, values in sections.items()))
+    return file
+
+
+def toml(section: str, values: dict) -> str:
+    head = f"[{section}]\n" if section else ""
+    lines = (
+        f"{'.'.join((name, key))} = {json.dumps(inner)}\n"
+        for name, value in values.items()
+        for key, inner in (value.items() if isinstance(value, dict) else ())
+    )
+    plain = (
+        f"{name} = {json.dumps(value)}\n"
+        for name, value in values.items()
+        if not isinstance(value, dict)
+    )
+    return head + "".join(plain) + "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def start(config: Path) -> Iterator[Callable[[], PoolProcess]]:
+    started: list[PoolProcess] = []
+
+    def start() -> PoolProcess:
+        started.append(PoolProcess(config, config.with_name(f"pool-{len(started)}.log")))
+        return started[-1]
+
+    yield start
+    for pool in started:
+        pool.end()
+
+
+@pytest.fixture
+async def reaped(redis_url: str, empty_redis: object) -> AsyncIterator[Queue]:
+    """A queue whose lapsed leases are seen to, as the front end does."""
+    queue = await Queue.connect(redis_url, SETTINGS)
+
+    async def reap() -> None:
+        while True:
+            await queue.reap()
+            await asyncio.sleep(SETTINGS.reap_every_s)
+
+    reaper = asyncio.create_task(reap())
+    yield queue
+    reaper.cancel()
+    await queue.close()
+
+
+async def put(queue: Queue, steps: int) -> Job:
+    request = {**REQUEST, "num_inference_steps": steps, "output": {"format": "png"}}
+    job = Job(id=new_job_id(), model="flux", bucket="one", request=request, steps=steps)
+    await queue.put(job)
+    return job
+
+
+async def in_mid_step(queue: Queue, job: Job) -> Job:
+    """The job when some of its steps are done and most are to come."""
+
+    async def is_there() -> bool:
+        nonlocal job
+        job = await queue.get(job.id) or job
+        return job.state == JobState.RUNNING and job.step > 0
+
+    await until(is_there)
+    assert job.step < LONG / 2
+    return job
+
+
+async def ends(queue: Queue, job: Job) -> list[str]:
+    """The names of all its events that tell an end."""
+    names = []
+    async with asyncio.timeout(DEADLINE_S):
+        async for event in queue.events(job.id):
+            names.append(event.name)
+    return [name for name in names if name in {state.value for state in JobState if state.ended}]
+
+
+async def test_a_job_outlives_its_pools(
+    reaped: Queue, start: Callable[[], PoolProcess], state_dir: Path
+) -> None:
+    """One pool is killed, its successor is stopped for longer than its lease: each time the next
+    one makes the same picture, and the job ends once."""
+    store = Store(str(state_dir / "outputs"))
+    first = start()
+    await first.ready()
+    undisturbed = await ended(reaped, await put(reaped, LONG))
+
+    killed = await put(reaped, LONG)
+    await in_mid_step(reaped, killed)
+    second = start()
+    first.send(signal.SIGKILL)
+    await second.ready()
+    killed = await ended(reaped, killed)
+    assert (killed.state, killed.attempts) == (JobState.SUCCEEDED, 2)
+    assert killed.outputs[0].sha256 == undisturbed.outputs[0].sha256
+    assert await ends(reaped, killed) == ["succeeded"]
+
+    lapsed = await put(reaped, LONG)
+    await in_mid_step(reaped, lapsed)
+    second.send(signal.SIGSTOP)
+    third = start()
+    lapsed = await ended(reaped, lapsed)
+    second.send(signal.SIGCONT)
+    assert (lapsed.state, lapsed.attempts) == (JobState.SUCCEEDED, 2)
+    assert lapsed.outputs[0].sha256 == undisturbed.outputs[0].sha256
+
+    third.send(signal.SIGTERM)
+    assert await third.exit_code() == 0
+    last = await put(reaped, LONG)  # the stopped one is alive and free of what it has lost
+    await in_mid_step(reaped, last)
+    second.send(signal.SIGTERM)
+    last = await ended(reaped, last)
+    assert await second.exit_code() == 0
+    assert (last.state, last.attempts) == (JobState.SUCCEEDED, 1)
+    assert await ends(reaped, lapsed) == ["succeeded"]
+    assert (await reaped.get(lapsed.id)) == lapsed, "the late pool has changed nothing"
+    assert len(await pixels(store, lapsed)) == 1
+    assert not (await reaped.models())["flux"].pools

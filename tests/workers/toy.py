@@ -1,0 +1,200 @@
+"""A pipeline small enough to see through, and one that can be told to misbehave.
+
+It fulfils the real protocol with real device programs: the engine cannot tell it from a model.
+What goes wrong goes wrong as it would in earnest: memory that is not there, NaN in the latents, a
+step that takes long, a compile that does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.pipeline import Fields, Prepared, PyTree, RequestError, Step
+from models.spec import Limits, ModelSpec
+
+DIM = 16
+DEADLINE_S = 30
+"""Of every wait in these tests: long enough for a loaded machine, never reached in a good run."""
+IMPOSSIBLE = 1 << 22
+"""Squared, in float32: 64 TiB, more than any address space gives."""
+
+DEFAULTS = {
+    "prompt": "",
+    "seed": 0,
+    "width": 32,
+    "height": 16,
+    "num_inference_steps": 4,
+    "guidance_scale": 2.0,
+    "phase": "plain",
+    "second_phase": None,
+    "nan_at": -1,
+    "encode": "plain",
+    "decode": "plain",
+}
+SPEC = ModelSpec(
+    name="toy",
+    family="toy",
+    tasks=("text-to-image",),
+    fields=frozenset(DEFAULTS),
+    defaults=DEFAULTS,
+    limits=Limits(
+        size_multiple_px=8,
+        min_side_px=8,
+        max_side_px=64,
+        max_pixels=64 * 64,
+        max_steps=50,
+        max_images=8,
+        max_sequence_length=8,
+    ),
+    bucket_fields=("width", "height"),
+    fingerprint="toy",
+)
+
+
+class Gate:
+    """Steps of the phase "gated" wait here, in the device's time, until they are let through."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.passes = threading.Semaphore(0)
+        self.count = 0
+
+    def __call__(self, value: np.ndarray) -> np.ndarray:
+        self.count += 1
+        self.entered.release()
+        assert self.passes.acquire(timeout=DEADLINE_S), "nobody opened the gate"
+        return np.asarray(value)
+
+    def open(self, steps: int = 10_000) -> None:
+        self.passes.release(steps)
+
+    def wait(self) -> None:
+        """Until one more step has come to the gate."""
+        assert self.entered.acquire(timeout=DEADLINE_S), "no step came to the gate"
+
+
+class ToyPipeline:
+    """Phases of a step: plain; double (two evaluations); gated; greedy (more than one row does not
+    fit into memory); hopeless (not even one does); single (compiles for one row only); flawed (does
+    not compile the first time)."""
+
+    spec = SPEC
+
+    def __init__(self) -> None:
+        keys = jax.random.split(jax.random.key(0), 3)
+        into, back, out = (jax.random.normal(key, (DIM, DIM)) / DIM**0.5 for key in keys)
+        self.weights = {"in": into, "back": back, "out": out[:, :3]}
+        self.flaws = 0
+        self.gate = Gate()
+        self.images: Mapping[str, bytes] = {}
+        """Of the last request."""
+        self.compile_gate = threading.Event()
+        """A picture of the phase "slow to compile" waits for it when it is traced."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        self.images = images
+        fields = {**DEFAULTS, **fields}
+        if fields["width"] % 8:
+            raise RequestError("width", f"must be a multiple of 8, not {fields['width']}")
+        tokens = fields["width"] * fields["height"] // 64
+        noise = np.random.RandomState(fields["seed"] % 2**32).randn(tokens, DIM).astype(np.float32)
+        text = np.frombuffer(fields["prompt"].encode().ljust(DIM)[:DIM], np.uint8)
+        inputs = {"noise": noise, "text": text.astype(np.int32)}
+        for stage in ("encode", "decode"):
+            if fields[stage] == "hopeless":
+                inputs[f"hopeless_{stage}"] = np.ones((), np.float32)
+        size = f"{fields['width']}x{fields['height']},{fields['decode']}"
+        return Prepared(
+            size, inputs, self._steps(fields), fields["width"], fields["height"], fields["seed"]
+        )
+
+    def _steps(self, fields: Fields) -> tuple[Step, ...]:
+        count = fields["num_inference_steps"]
+        sigmas = np.linspace(1, 0, count + 1, dtype=np.float32)
+        second = fields["second_phase"] or fields["phase"]
+        return tuple(
+            Step(
+                fields["phase"] if 2 * i < count else second,
+                {
+                    "sigma": sigmas[i],
+                    "sigma_next": sigmas[i + 1],
+                    "guidance": np.float32(fields["guidance_scale"]),
+                    "poison": np.float32(np.nan if i == fields["nan_at"] else 0),
+                },
+            )
+            for i in range(count)
+        )
+
+    def encode(self, weights: PyTree, inputs: Mapping[str, jax.Array]) -> PyTree:
+        latents = inputs["noise"]
+        if "hopeless_encode" in inputs:
+            latents = latents + impossible(inputs["hopeless_encode"])
+        row = {"latents": latents, "prompt": jnp.tanh(inputs["text"] / 64) @ weights["in"]}
+        return row | {name: inputs[name] for name in inputs if name == "hopeless_decode"}
+
+    def step(
+        self, phase: str, weights: PyTree, rows: PyTree, scalars: Mapping[str, jax.Array]
+    ) -> PyTree:
+        column = {name: value[:, None, None] for name, value in scalars.items()}
+        latents = rows["latents"] + column["poison"]
+        if phase == "slow to compile":
+            assert self.compile_gate.wait(DEADLINE_S)
+        if phase == "single" and len(latents) > 1:
+            raise MemoryError("the compiler's own")
+        if phase == "flawed":
+            self.flaws += 1
+            assert self.flaws > 1
+        if phase == "gated":
+            latents = jax.pure_callback(self.gate, jax.typeof(latents), latents)
+        if phase == "hopeless" or (phase == "greedy" and len(latents) > 1):
+            latents = latents + impossible(latents[0, 0, 0])
+        velocity = self._velocity(weights, latents, rows["prompt"], column["guidance"])
+        if phase == "double":
+            velocity = 2 * velocity - self._velocity(weights, latents, -rows["prompt"], 1.0)
+        latents = latents + (column["sigma_next"] - column["sigma"]) * velocity
+        return {**rows, "latents": latents}
+
+    def _velocity(self, weights: PyTree, latents: Any, prompt: Any, guidance: Any) -> jax.Array:
+        hidden = jnp.tanh(latents @ weights["in"] + guidance * prompt[:, None])
+        return hidden @ weights["back"]
+
+    def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
+        """Each token becomes 8 x 8 pixels of one colour, in one long strip."""
+        colours = jax.nn.sigmoid(row["latents"] @ weights["out"]) * 255
+        if "hopeless_decode" in row:
+            colours = colours + impossible(row["hopeless_decode"])
+        return jnp.repeat(jnp.repeat(colours[None], 8, axis=0), 8, axis=1).astype(jnp.uint8)
+
+    def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
+        return self.decode(weights, row)[::8, ::8]
+
+
+def reference(pipeline: ToyPipeline, fields: Fields) -> np.ndarray:
+    """The same picture in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]."""
+    fields = {**DEFAULTS, **fields}
+    prepared = pipeline.prepare(fields, {})
+    into, back, out = (np.asarray(pipeline.weights[name]) for name in ("in", "back", "out"))
+    prompt = np.tanh(prepared.inputs["text"] / 64) @ into
+    latents = prepared.inputs["noise"]
+    for step in prepared.steps:
+        guidance, sigma, sigma_next = (
+            step.scalars[name] for name in ("guidance", "sigma", "sigma_next")
+        )
+        velocity = np.tanh(latents @ into + guidance * prompt) @ back
+        if step.phase == "double":
+            velocity = 2 * velocity - np.tanh(latents @ into - prompt) @ back
+        latents = latents + (sigma_next - sigma) * velocity
+    colours = 255 / (1 + np.exp(-latents @ out))
+    return np.repeat(np.repeat(colours[None], 8, axis=0), 8, axis=1).astype(np.uint8)
+
+
+def impossible(value: jax.Array) -> jax.Array:
+    """Zero, computed from 64 TiB."""
+    index = jax.lax.broadcasted_iota(jnp.float32, (IMPOSSIBLE, IMPOSSIBLE), 0)
+    return 0 * jnp.sort(index * value, axis=1)[0, 0]

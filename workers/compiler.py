@@ -1,0 +1,117 @@
+"""Compiler: a pipeline's pure functions → programs for one mesh slice, from shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding
+from jax.stages import Traced
+from jaxtyping import Array, Bool, Shaped
+
+from models.pipeline import Pipeline, PyTree, stack_rows
+from workers import metrics
+from workers.shape import Program
+
+
+class Compiler:
+    """Ahead-of-time compilation; its methods may run in any thread.
+
+    Args:
+        sharding: of rows and inputs on the slice; weights stay where they were loaded.
+    """
+
+    def __init__(self, pipeline: Pipeline, sharding: Sharding) -> None:
+        self.pipeline = pipeline
+        self.sharding = sharding
+        # Flat, since each call flattens its arguments and a network's tree is slow to walk.
+        self.weights, self._weights_tree = jax.tree.flatten(pipeline.weights)
+
+    def trace_encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
+        """Its `out_info` is what a row looks like, long before the program is compiled."""
+
+        def encode(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
+            return self.pipeline.encode(self._unflatten(weights), inputs)
+
+        return self._jit(encode).trace(self._abstract(self.weights), self._abstract(dict(inputs)))
+
+    def encode(self, traced: Traced, row: PyTree) -> Program:
+        check_row("encode", traced.out_info, row)
+        with metrics.compiling("encode"):
+            return traced.lower().compile()
+
+    def step(self, phase: str, scalars: Collection[str], size: int, row: PyTree) -> Program:
+        """(weights, `size` rows, scalars [size]) → (`size` rows, finite [size])."""
+
+        def step(
+            weights: list[jax.Array], rows: tuple[PyTree, ...], scalars: Mapping[str, jax.Array]
+        ) -> tuple[tuple[PyTree, ...], jax.Array]:
+            batch = stack_rows(list(rows))
+            batch = self.pipeline.step(phase, self._unflatten(weights), batch, scalars)
+            return unstack_rows(batch, size), finite_rows(batch["latents"])
+
+        row = self._abstract(row)
+        columns = {name: self._abstract(np.zeros(size, np.float32)) for name in scalars}
+        with metrics.compiling("step"):
+            traced = self._jit(step).trace(self._abstract(self.weights), (row,) * size, columns)
+            check_row(f"step {phase!r}", traced.out_info[0][0], row)
+            return traced.lower().compile()
+
+    def decode(self, row: PyTree) -> Program:
+        return self._of_row("decode", self.pipeline.decode, row)
+
+    def preview(self, row: PyTree) -> Program:
+        return self._of_row("preview", self.pipeline.preview, row)
+
+    def _of_row(self, name: str, function: Callable[..., jax.Array], row: PyTree) -> Program:
+        def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
+            return function(self._unflatten(weights), row)
+
+        with metrics.compiling(name):
+            traced = self._jit(pixels).trace(self._abstract(self.weights), self._abstract(row))
+            return traced.lower().compile()
+
+    def _jit(self, function: Callable[..., Any]) -> Any:
+        return jax.jit(function, out_shardings=self.sharding)
+
+    def _unflatten(self, weights: list[jax.Array]) -> PyTree:
+        return jax.tree.unflatten(self._weights_tree, weights)
+
+    def _abstract(self, tree: PyTree) -> PyTree:
+        return jax.tree.map(self._abstract_leaf, tree)
+
+    def _abstract_leaf(self, leaf: Any) -> jax.ShapeDtypeStruct:
+        sharding = leaf.sharding if isinstance(leaf, jax.Array) else self.sharding
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
+
+
+def signature(inputs: Mapping[str, np.ndarray]) -> Hashable:
+    """Equal for inputs that the same program encodes."""
+    return tuple(sorted((name, x.shape, x.dtype.str) for name, x in inputs.items()))
+
+
+def unstack_rows(batch: PyTree, size: int) -> tuple[PyTree, ...]:
+    """One batch → its rows; the inverse of `stack_rows`."""
+    leaves, tree = jax.tree.flatten(batch)
+    return tuple(jax.tree.unflatten(tree, [leaf[i] for leaf in leaves]) for i in range(size))
+
+
+def finite_rows(latents: Shaped[Array, "batch ..."]) -> Bool[Array, " batch"]:
+    """Which rows hold neither NaN nor infinity."""
+    return jnp.isfinite(latents).all(axis=tuple(range(1, latents.ndim)))
+
+
+def check_row(program: str, row: PyTree, expected: PyTree) -> None:
+    """Raises: TypeError: the program's row could not go on where the others do."""
+    found, wanted = (
+        {jax.tree_util.keystr(path): (leaf.shape, leaf.dtype) for path, leaf in leaves}
+        for leaves in (jax.tree.leaves_with_path(row), jax.tree.leaves_with_path(expected))
+    )
+    wrong = [key for key in found | wanted if found.get(key) != wanted.get(key)]
+    if wrong:
+        details = "; ".join(f"{k}: {found.get(k)} instead of {wanted.get(k)}" for k in wrong)
+        raise TypeError(f"{program} returns a row of another shape: {details}")

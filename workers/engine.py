@@ -1,0 +1,198 @@
+"""Engine: pictures from requests, many at a time, on one mesh slice.
+
+`generate` is the whole path of one picture. Each stage has its own thread, so that none of them
+holds up the step loop: the device waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from models.pipeline import Fields, Pipeline, Prepared, PyTree
+from workers.compiler import Compiler, signature
+from workers.errors import EngineDied, PictureFailed, picture_failed
+from workers.programs import Programs
+from workers.row import Row
+from workers.shape import Compiling, Shape
+from workers.stepper import Stepper
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One finished picture. `device_seconds` is its share of the steps that it took part in."""
+
+    pixels: np.ndarray
+    """uint8 [height, width, 3]."""
+    seed: int
+    steps: int
+    device_seconds: float
+
+
+class Engine:
+    """One pipeline on one mesh slice, to be used from one event loop.
+
+    Args:
+        slots: pictures that are denoised together at the most.
+        batch_sizes: compiled ones; empty: 1, 2, 4, … up to `slots`.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, mesh: Mesh, slots: int, batch_sizes: tuple[int, ...] = ()
+    ) -> None:
+        self.pipeline = pipeline
+        self.slots = slots
+        self._loop = asyncio.get_running_loop()
+        self.died: asyncio.Future[EngineDied] = self._loop.create_future()
+        """Has a result only if the step loop ended by an error of its own."""
+        self._unended: set[asyncio.Future[Row]] = set()
+        self._sharding = NamedSharding(mesh, PartitionSpec())
+        compiler = Compiler(pipeline, self._sharding)
+        self._weights = compiler.weights
+        self.programs = Programs(compiler, batch_sizes or powers_of_two(slots))
+        # One thread a stage: at most one encode and one decode share the device with the steps.
+        stages = ("prepare", "encode", "decode", "preview")
+        self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
+        self.stepper = Stepper(pipeline.spec.name, self._weights, slots, self._on_death)
+        self.stepper.start()
+
+    async def warm_up(self, requests: Sequence[Fields]) -> None:
+        """Compile all that these requests run. Raises: the error of a program they need."""
+        for fields in requests:
+            prepared = await self._run("prepare", self.pipeline.prepare, fields, {})
+            shape = self.programs.shape(prepared)
+            await ready(*shape.necessary())
+            for program in shape.optional():
+                try:
+                    await ready(program)
+                except Exception as error:
+                    log.warning("this batch size does not compile and is not used: %s", error)
+
+    async def generate(
+        self,
+        fields: Fields,
+        images: Mapping[str, bytes],
+        on_step: Callable[[Row], None] = lambda row: None,
+    ) -> Picture:
+        """One picture from one request. To cancel it, cancel the task.
+
+        Args:
+            on_step: told of each step that is done, in the event loop.
+
+        Raises:
+            PictureFailed: this picture cannot be made; its neighbours are unharmed.
+            EngineDied: no picture can be made any more by this process.
+        """
+        doing = "preparing the request"
+        try:
+            prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
+            doing = "compiling"
+            shape = await self._compiled(prepared)
+            doing = "encoding the prompt"
+            state = await self._run("encode", self._encode, shape, prepared)
+            doing = "denoising"
+            row = await self._denoise(shape, prepared, state, on_step)
+            doing = "decoding the picture"
+            pixels = await self._show("decode", shape.decode, row)
+        except EngineDied:
+            raise
+        except Exception as error:
+            raise picture_failed(error, doing) from error
+        return Picture(pixels, prepared.seed, row.done, row.device_seconds)
+
+    async def preview(self, row: Row) -> np.ndarray:
+        """A small picture of an unfinished row: uint8 [h, w, 3]."""
+        return await self._show("preview", row.shape.preview, row)
+
+    def close(self) -> None:
+        """Stop after the step in flight. Pictures that are not done never will be."""
+        self.stepper.close()
+        self.programs.close()
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _compiled(self, prepared: Prepared) -> Shape:
+        """This picture's shape, as soon as it can begin with it."""
+        shape = self.programs.shape(prepared)
+        phases = {step.phase for step in prepared.steps}
+        await ready(*shape.to_begin(signature(prepared.inputs), phases))
+        return shape
+
+    def _encode(self, shape: Shape, prepared: Prepared) -> PyTree:
+        program = shape.encoders[signature(prepared.inputs)].result()
+        inputs = jax.device_put(dict(prepared.inputs), self._sharding)
+        return jax.block_until_ready(program(self._weights, inputs))
+
+    async def _show(self, stage: str, program: Compiling, row: Row) -> np.ndarray:
+        """Pixels of a row as it is now, on the host."""
+        await ready(program)
+        return await self._run(
+            stage, lambda state: np.asarray(program.result()(self._weights, state)), row.known
+        )
+
+    async def _denoise(
+        self, shape: Shape, prepared: Prepared, state: PyTree, on_step: Callable[[Row], None]
+    ) -> Row:
+        """Through the step loop; a canceled task takes its row out of it."""
+        ended: asyncio.Future[Row] = self._loop.create_future()
+
+        def hand_over(row: Row, failure: PictureFailed | None) -> None:
+            self._loop.call_soon_threadsafe(resolve, ended, row, failure)
+
+        def report(row: Row) -> None:
+            self._loop.call_soon_threadsafe(on_step, row)
+
+        row = Row(shape, prepared.steps, state, on_step=report, on_end=hand_over)
+        self._unended.add(ended)
+        try:
+            if self.died.done():
+                raise self.died.result()
+            self.stepper.submit(row)
+            return await ended
+        finally:
+            row.canceled = True
+            self._unended.discard(ended)
+
+    def _on_death(self, error: Exception) -> None:
+        """In the loop's thread, as its last act."""
+        died = EngineDied(f"the step loop ended by {type(error).__name__}: {error}")
+        self._loop.call_soon_threadsafe(self._bury, died)
+
+    def _bury(self, died: EngineDied) -> None:
+        self.died.set_result(died)
+        for ended in self._unended:
+            if not ended.done():
+                ended.set_exception(died)
+
+    def _run(self, stage: str, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return self._loop.run_in_executor(self._threads[stage], function, *args)
+
+
+def resolve(ended: asyncio.Future[Row], row: Row, failure: PictureFailed | None) -> None:
+    if ended.done():  # canceled in the meantime
+        return
+    if failure is None:
+        ended.set_result(row)
+    else:
+        ended.set_exception(failure)
+
+
+async def ready(*programs: Compiling) -> None:
+    """Wait for programs that others may be waiting for too: canceling this leaves them alone."""
+    await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))
+
+
+def powers_of_two(slots: int) -> tuple[int, ...]:
+    """1, 2, 4, … and `slots` itself."""
+    return (*(2**i for i in range((slots - 1).bit_length())), slots)

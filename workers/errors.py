@@ -1,0 +1,53 @@
+"""Why a picture could not be made, in the terms of the job that asked for it."""
+
+from __future__ import annotations
+
+from models.pipeline import RequestError
+from service.jobs.job import JobError
+
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+"""How XLA spells it, on every platform."""
+
+
+class PictureFailed(Exception):
+    """This picture cannot be made; its neighbours are unharmed."""
+
+    def __init__(self, error: JobError) -> None:
+        super().__init__(f"{error.code}: {error.message}")
+        self.error = error
+
+
+class EngineDied(RuntimeError):
+    """The step loop ended by an error of its own: the process should be replaced."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
+
+
+def non_finite(step: int, steps: int) -> PictureFailed:
+    """NaN or infinity in the latents after `step` of `steps`."""
+    message = (
+        f"the picture broke down at step {step} of {steps}: its latents are no longer finite"
+        " numbers. Try another seed, a lower guidance, or a model loaded in float32."
+    )
+    return PictureFailed(JobError(code="non_finite", message=message))
+
+
+def picture_failed(error: Exception, doing: str) -> PictureFailed:
+    """Any error that ends one picture, told to the client; `doing` is what was going on."""
+    if isinstance(error, PictureFailed):
+        return error
+    if isinstance(error, RequestError):
+        return PictureFailed(JobError(code="invalid_request", message=str(error)))
+    if is_out_of_memory(error):
+        message = (
+            f"the device ran out of memory {doing}."
+            " Ask for a smaller width and height, or serve the model on a larger device."
+        )
+        return PictureFailed(JobError(code="out_of_memory", message=message))
+    message = (
+        f"{type(error).__name__} {doing}. The request may be sent again;"
+        " if it fails again, the pool's log has the whole error."
+    )
+    return PictureFailed(JobError(code="internal", message=message))

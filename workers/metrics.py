@@ -1,0 +1,49 @@
+"""What a pool tells Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import Counter, Gauge, Histogram
+
+STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+
+steps = Counter("atelier_steps_total", "Denoising steps of pictures.", ["model"])
+step_seconds = Histogram(
+    "atelier_step_seconds", "One batch's step on the device.", ["model", "batch"],
+    buckets=STEP_BUCKETS_S,
+)  # fmt: skip
+padding = Counter("atelier_padding_rows_total", "Rows computed to fill up a batch.", ["model"])
+device_busy = Counter(
+    "atelier_device_step_seconds_total", "Time that the device spent on steps.", ["model"]
+)
+device_wait = Counter(
+    "atelier_device_wait_seconds_total",
+    "Time that the device waited for the host with a step to do (an upper bound).", ["model"],
+)  # fmt: skip
+slots = Gauge("atelier_slots", "Pictures that can be denoised together.", ["model"])
+slots_busy = Gauge("atelier_slots_busy", "Pictures that are being denoised.", ["model"])
+compile_seconds = Histogram(
+    "atelier_compile_seconds", "Compiling one program, or reading it from the cache.", ["program"],
+    buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300),
+)  # fmt: skip
+claims = Counter("atelier_claims_total", "Jobs claimed from the queue.", ["model"])
+jobs = Counter("atelier_pool_jobs_total", "Jobs that left this pool.", ["model", "outcome"])
+ready = Gauge("atelier_pool_ready", "1 after the warm-up.", ["model"])
+
+
+@contextmanager
+def compiling(program: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    compile_seconds.labels(program).observe(time.perf_counter() - started)
+
+
+def step(model: str, rows: int, size: int, seconds: float) -> None:
+    """One batch of `rows` pictures, padded to `size`, took the device this long."""
+    steps.labels(model).inc(rows)
+    step_seconds.labels(model, str(size)).observe(seconds)
+    padding.labels(model).inc(size - rows)
+    device_busy.labels(model).inc(seconds)

@@ -1,0 +1,211 @@
+"""Pool: one process that claims jobs of one model and works on them side by side.
+
+SIGTERM drains: nothing more is claimed, and what runs is finished or, where that takes too long,
+given back. SIGINT, or a second SIGTERM, gives everything back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import jax
+from prometheus_client import start_http_server
+
+from models import catalog
+from models.pipeline import Fields, Pipeline
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
+from workers import metrics
+from workers.compile_cache import keep_compiled
+from workers.desk import Desk
+from workers.engine import Engine
+from workers.mesh import slices
+from workers.retry import QUEUE_ERRORS, until_reached
+from workers.room import Room
+
+CLAIM_WAIT_S = 5.0
+"""How long one claim waits for a job to come."""
+HEARTBEATS = 3
+"""Chances to be heard before a pool counts as gone."""
+LAST_WORDS_S = 5.0
+"""How long a leaving pool tries to reach Redis; leases say the same a little later."""
+
+log = logging.getLogger(__name__)
+
+
+class Pool:
+    """One engine at work for one queue."""
+
+    def __init__(
+        self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
+        lease_s: float,
+    ) -> None:  # fmt: skip
+        self.name = f"{name}-{secrets.token_hex(3)}"
+        self.engine = engine
+        self._queue = queue
+        self._drain_s = settings.drain_s
+        self._heartbeat_s = lease_s / HEARTBEATS
+        self._spec = engine.pipeline.spec
+        self._room = Room(settings.slots)
+        self._desk = Desk(engine, queue, store, self._room, lease_s, settings.preview_every_s)
+        self._is_ready = False
+        self._drain = asyncio.Event()
+        self._leave = asyncio.Event()
+
+    @property
+    def jobs(self) -> int:
+        """That are worked on now."""
+        return self._desk.jobs
+
+    def stop(self) -> None:
+        """The first call drains, the second leaves at once."""
+        (self._leave if self._drain.is_set() else self._drain).set()
+
+    def stop_now(self) -> None:
+        self._drain.set()
+        self._leave.set()
+
+    async def run(self, warmup: Sequence[Fields]) -> int:
+        """Serve until stopped: 0. Until the engine dies: 1.
+
+        Args:
+            warmup: requests whose programs are compiled before the first claim.
+
+        Raises: whatever keeps the model from being compiled.
+        """
+        helpers = spawn(self._beat(), self._desk.leases.run(), self._hear_cancels())
+        main = spawn(self._serve(warmup), self._drain.wait())
+        try:
+            await asyncio.wait(
+                [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED
+            )
+            raise_failures([*helpers, *main])
+            await cancel(main)
+            await self._empty_desk()
+        finally:
+            await self._say_goodbye([*helpers, *main])
+        return 1 if self.engine.died.done() else 0
+
+    async def _serve(self, warmup: Sequence[Fields]) -> None:
+        await self.engine.warm_up(warmup)
+        self._is_ready = True
+        await until_reached(self._register)
+        log.info("pool %s is ready", self.name)
+        metrics.ready.labels(self._spec.name).set(1)
+        while True:
+            pictures = await self._room.wait()
+            claims = await until_reached(
+                self._queue.claim, self.name, self._spec.name, pictures, wait_s=CLAIM_WAIT_S
+            )
+            for claim in claims:
+                self._desk.take(claim)
+
+    async def _empty_desk(self) -> None:
+        """Let the jobs end in the time that there is. A dead engine's jobs end by themselves."""
+        log.info("pool %s drains", self.name)
+        limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
+        ends = spawn(self._desk.empty(), self._leave.wait())
+        await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        await cancel(ends)
+
+    async def _say_goodbye(self, tasks: list[asyncio.Task[Any]]) -> None:
+        """Give back what is left, and be forgotten."""
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._desk.give_back()
+                await self._queue.unregister(self.name, self._spec.name)
+        except (TimeoutError, *QUEUE_ERRORS) as error:
+            log.warning("left without a word to Redis, leases will tell: %s", error)
+        await cancel(tasks)
+
+    async def _register(self) -> None:
+        await self._queue.register(self.name, self._spec, ready=self._is_ready)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._register()
+            except QUEUE_ERRORS as error:
+                log.warning("the heartbeat was not heard: %s", error)
+            await asyncio.sleep(self._heartbeat_s)
+
+    async def _hear_cancels(self) -> None:
+        async for job_id in self._queue.canceled():
+            self._desk.drop_job(job_id)
+
+
+def run_pool(settings: Settings, pool_name: str, slice_index: int = 0) -> int:
+    """Load the pool's model onto its mesh slice and serve until a signal; the exit code.
+
+    Sets JAX up, so nothing may have used it before.
+
+    Raises:
+        ConfigError: the settings do not name what is needed.
+        models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
+    """
+    pool, model = configured(settings, pool_name)
+    jax.config.update("jax_cuda_visible_devices", str(slice_index))
+    keep_compiled(settings.state_dir / "compile-cache")
+    pipeline = catalog.load(pool.model, model.source, model.dtype, model.defaults)
+    if pool.metrics_port is not None:
+        start_http_server(pool.metrics_port)
+    return asyncio.run(serve(settings, pool_name, pipeline))
+
+
+async def serve(settings: Settings, pool_name: str, pipeline: Pipeline) -> int:
+    """Serve one loaded model until a signal; the exit code."""
+    pool_settings, model = configured(settings, pool_name)
+    queue = await Queue.connect(str(settings.redis.url), settings.queue)
+    mesh = slices(jax.local_devices(), 1)[0]
+    engine = Engine(pipeline, mesh, pool_settings.slots, pool_settings.batch_sizes)
+    store = Store(settings.store_url)
+    pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, pool.stop)
+    loop.add_signal_handler(signal.SIGINT, pool.stop_now)
+    try:
+        return await pool.run(warmup_requests(pipeline, model))
+    finally:
+        engine.close()
+        await queue.close()
+
+
+def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
+    """Raises: ConfigError: what a pool needs is not there."""
+    if pool_name not in settings.pools:
+        raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
+    pool = settings.pools[pool_name]
+    if pool.model not in settings.models:
+        raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
+    if settings.redis.url is None:
+        raise ConfigError("redis.url: a pool needs the address of the queue")
+    return pool, settings.models[pool.model]
+
+
+def warmup_requests(pipeline: Pipeline, model: ModelSettings) -> list[Fields]:
+    """The settings' warm-up requests, with the model's defaults for what they leave open."""
+    base = {**pipeline.spec.defaults, "prompt": "", "seed": 0, "num_images": 1}
+    return [{**base, **entry} for entry in model.warmup]
+
+
+def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(coroutine) for coroutine in coroutines]
+
+
+async def cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def raise_failures(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Raises: what ended one of the tasks."""
+    for task in tasks:
+        if task.done():
+            task.result()

@@ -1,0 +1,88 @@
+"""Programs: the shapes in use, each compiled when a picture first needs it.
+
+Compiling goes on in threads of its own, so pictures that have their programs are not held up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from models.pipeline import Prepared, PyTree
+from workers.compiler import Compiler, signature
+from workers.shape import Compiling, Phase, Program, Shape
+
+COMPILERS = 2
+"""Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
+MAX_SHAPES = 32
+"""Buckets kept; the longest unused one makes room. Pictures under way keep theirs alive."""
+
+
+class Programs:
+    """The table of shapes, by bucket. To be used from one thread.
+
+    Args:
+        sizes: batch sizes to compile of each step; 1 is always among them.
+    """
+
+    def __init__(self, compiler: Compiler, sizes: Sequence[int]) -> None:
+        self._compiler = compiler
+        self._sizes = sorted({1, *sizes})
+        self._shapes: dict[str, Shape] = {}
+        """The one used last is the last."""
+        self._threads = ThreadPoolExecutor(COMPILERS, "compile")
+
+    def shape(self, prepared: Prepared) -> Shape:
+        """This picture's programs; missing ones begin to compile, those it begins with first.
+
+        The threads take them in order: a program may wait for one that was asked for before it.
+        """
+        shape = self._find(prepared.bucket)
+        is_new = not shape.encoders
+        self._add_encoder(shape, prepared)
+        scalars = {step.phase: tuple(step.scalars) for step in prepared.steps}
+        added = [Phase(name) for name in scalars if name not in shape.phases]
+        for phase in added:
+            shape.phases[phase.name] = phase
+            self._add_sizes(shape, phase, scalars[phase.name], self._sizes[:1])
+        if is_new:
+            shape.decode = self._of_row(shape, self._compiler.decode)
+            shape.preview = self._of_row(shape, self._compiler.preview)
+        for phase in added:
+            self._add_sizes(shape, phase, scalars[phase.name], self._sizes[1:])
+        return shape
+
+    def close(self) -> None:
+        """What is being compiled is compiled to its end; the rest is dropped."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _find(self, bucket: str) -> Shape:
+        shape = self._shapes.pop(bucket, None)
+        if shape is None or shape.is_broken:
+            shape = Shape(bucket)
+        self._shapes[bucket] = shape
+        if len(self._shapes) > MAX_SHAPES:
+            del self._shapes[next(iter(self._shapes))]
+        return shape
+
+    def _add_encoder(self, shape: Shape, prepared: Prepared) -> None:
+        key = signature(prepared.inputs)
+        if key in shape.encoders:
+            return
+        traced = self._threads.submit(self._compiler.trace_encode, prepared.inputs)
+        if not shape.encoders:
+            shape.row = self._threads.submit(lambda: traced.result().out_info)
+        shape.encoders[key] = self._of_row(
+            shape, lambda row: self._compiler.encode(traced.result(), row)
+        )
+
+    def _add_sizes(
+        self, shape: Shape, phase: Phase, scalars: Collection[str], sizes: Sequence[int]
+    ) -> None:
+        for size in sizes:
+            compile_step = partial(self._compiler.step, phase.name, scalars, size)
+            phase.programs[size] = self._of_row(shape, compile_step)
+
+    def _of_row(self, shape: Shape, compile_for: Callable[[PyTree], Program]) -> Compiling:
+        return self._threads.submit(lambda: compile_for(shape.row.result()))

@@ -1,0 +1,98 @@
+"""Progress: how far a job is, told to the queue without holding the job up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from service.jobs.queue import Claim, Queue
+from workers import media
+from workers.engine import Engine
+from workers.retry import QUEUE_ERRORS
+from workers.row import Row
+
+MIN_INTERVAL_S = 0.05
+"""Between two messages of one job: faster steps are told of together."""
+PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
+
+log = logging.getLogger(__name__)
+
+
+class Progress:
+    """Of one job, over all its pictures. Only the latest state is sent.
+
+    Args:
+        preview_every_s: 0: no previews.
+        on_lost: told once if the claim is no longer ours.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        claim: Claim,
+        engine: Engine,
+        preview_every_s: float,
+        on_lost: Callable[[Claim], None],
+    ) -> None:
+        self._queue = queue
+        self._claim = claim
+        self._engine = engine
+        self._preview_every_s = preview_every_s
+        self._on_lost = on_lost
+        self._previewed_at = time.monotonic()
+        self._done = [0] * claim.job.images
+        self._latest: Row | None = None
+        self._news = asyncio.Event()
+        self._closing = asyncio.Event()
+
+    def step(self, picture: int, row: Row) -> None:
+        """One picture has done a step. To be called in the event loop."""
+        self._done[picture] = row.done
+        self._latest = row
+        self._news.set()
+
+    def close(self) -> None:
+        """All steps are done: `run` tells so and ends."""
+        self._closing.set()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Tell what there is to tell."""
+        is_last = False
+        while not is_last:
+            await self._news.wait()
+            self._news.clear()
+            is_last = self._closing.is_set()
+            if self._latest is not None and not await self._tell(self._latest):
+                self._on_lost(self._claim)
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), MIN_INTERVAL_S)
+
+    async def _tell(self, row: Row) -> bool:
+        """False: the claim is no longer ours."""
+        steps = len(row.steps) * len(self._done)
+        preview = await self._preview(row)
+        try:
+            return await self._queue.progress(self._claim, sum(self._done), steps, preview)
+        except QUEUE_ERRORS as error:
+            log.info("progress of %s cannot be told: %s", self._claim.job.id, error)
+            return True
+
+    async def _preview(self, row: Row) -> str | None:
+        """A data URI if one is due. A picture without a preview is no worse."""
+        now = time.monotonic()
+        is_due = self._preview_every_s and now - self._previewed_at >= self._preview_every_s
+        if not is_due or row.all_sent:
+            return None
+        self._previewed_at = now
+        try:
+            pixels = await self._engine.preview(row)
+        except Exception:
+            log.exception("a preview of %s failed", self._claim.job.id)
+            return None
+        data = await asyncio.to_thread(media.encode, pixels, PREVIEW_FORMAT, PREVIEW_QUALITY)
+        return media.data_uri(data, media.CONTENT_TYPES[PREVIEW_FORMAT])

@@ -1,0 +1,57 @@
+"""Trying again: what is done about a Redis or a store that is not there for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from redis.exceptions import RedisError
+
+from service.jobs.errors import NotStored, StoreError
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+STORE_ATTEMPTS = 5
+"""About three seconds in all; then another pool, with another way to the store, may try."""
+
+QUEUE_ERRORS = (RedisError, OSError)
+"""What a queue raises when Redis cannot be reached."""
+
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to wait before each further attempt: doubled each time, up to a limit."""
+    pause_s = FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+async def until_reached(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call the queue until Redis answers. What has changed meanwhile, its answer tells: a claim
+    that another pool has taken over is refused."""
+    for pause_s in pauses():
+        try:
+            return await call(*args, **kwargs)
+        except QUEUE_ERRORS as error:
+            log.warning("Redis cannot be reached, trying again: %s", error)
+            await asyncio.sleep(pause_s)
+    raise AssertionError("there is always another attempt")
+
+
+async def until_stored(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call the store a few times. Raises: StoreError: the last one's; NotStored: at once."""
+    for pause_s, _ in zip(pauses(), range(STORE_ATTEMPTS - 1), strict=False):
+        try:
+            return await call(*args, **kwargs)
+        except NotStored:
+            raise
+        except StoreError as error:
+            log.warning("the store failed, trying again: %s", error)
+            await asyncio.sleep(pause_s)
+    return await call(*args, **kwargs)

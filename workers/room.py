@@ -1,0 +1,62 @@
+"""Room: how many more pictures a pool may claim."""
+
+from __future__ import annotations
+
+import asyncio
+
+LEAVING_STEPS = 4
+"""A picture with no more steps to go makes room for its successor, which is claimed, prepared and
+encoded meanwhile: the slot changes hands without a gap, and no pool hoards what an idle one could
+begin at once."""
+JOBS_A_SLOT = 4
+"""Jobs in all stages together, finished ones that wait for Redis or the store too: a bound on the
+memory that they take."""
+
+
+class Room:
+    """Pictures take places when they are claimed, and leave them shortly before the last step."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._pictures = 0
+        self._jobs = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        return self._slots - self._pictures if self._jobs < JOBS_A_SLOT * self._slots else 0
+
+    async def wait(self) -> int:
+        """Until there is room: for how many pictures."""
+        while self.free <= 0:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.free
+
+    def enter(self, pictures: int) -> Places:
+        return Places(self, pictures)
+
+    def _change(self, pictures: int, jobs: int) -> None:
+        self._pictures += pictures
+        self._jobs += jobs
+        self._changed.set()
+
+
+class Places:
+    """The places of one job's pictures."""
+
+    def __init__(self, room: Room, pictures: int) -> None:
+        self._room = room
+        self._taken = set(range(pictures))
+        room._change(pictures, 1)
+
+    def step(self, picture: int, steps_to_go: int) -> None:
+        """One picture has done a step."""
+        if steps_to_go <= LEAVING_STEPS and picture in self._taken:
+            self._taken.remove(picture)
+            self._room._change(-1, 0)
+
+    def leave(self) -> None:
+        """The job has ended. To be called once."""
+        self._room._change(-len(self._taken), -1)
+        self._taken.clear()

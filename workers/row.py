@@ -1,0 +1,86 @@
+"""A row: one picture while it is denoised, as the step loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.pipeline import PyTree, Step
+from workers.errors import PictureFailed
+from workers.shape import Phase, Shape
+
+
+@dataclass(eq=False)
+class Row:
+    """Its state is held twice: as last seen to be finite, and as last sent for.
+
+    The loop sends step k+1 before it knows how step k went; `known` is where it returns to when
+    that was too bold.
+    """
+
+    shape: Shape
+    steps: tuple[Step, ...]
+    known: PyTree
+    """On the device: the state after `done` steps, all of them checked."""
+    on_step: Callable[[Row], None]
+    """Told of each checked step, in the loop's thread: hand over and return."""
+    on_end: Callable[[Row, PictureFailed | None], None]
+    """Told once, there too: all steps are done, or why not. Not called for a canceled row."""
+
+    state: PyTree = None
+    """On the device: the state after `sent` steps, perhaps still being computed."""
+    done: int = 0
+    sent: int = 0
+    epoch: int = 0
+    """Grows with each return to `known`: what was sent for before that no longer counts."""
+    ticket: int = 0
+    """Drawn anew with each step that is sent; the lowest goes first."""
+    alone: bool = False
+    """After a failed batch: no neighbours and no step ahead, until one step has gone well."""
+    canceled: bool = False
+    """Set from any thread: no further step is sent."""
+    device_seconds: float = 0.0
+    """Its share of the time of the batches that it was in."""
+
+    def __post_init__(self) -> None:
+        self.state = self.known
+
+    @property
+    def all_sent(self) -> bool:
+        return self.sent == len(self.steps)
+
+    @property
+    def sendable(self) -> bool:
+        unsure = self.alone and self.sent > self.done
+        return not (self.canceled or self.all_sent or unsure)
+
+    @property
+    def next_step(self) -> Step:
+        return self.steps[self.sent]
+
+    @property
+    def phase(self) -> Phase:
+        """Of the next step."""
+        return self.shape.phases[self.next_step.phase]
+
+    def send(self, state: PyTree, ticket: int) -> None:
+        """The next step is on its way and will give this state."""
+        self.state, self.ticket = state, ticket
+        self.sent += 1
+
+    def advance(self, state: PyTree, device_seconds: float) -> None:
+        """One more step is done, and its state is finite."""
+        self.known, self.alone = state, False
+        self.done += 1
+        self.device_seconds += device_seconds
+
+    def rewind(self) -> None:
+        """Forget what was sent and is not known to have gone well; take the next step alone."""
+        self.state, self.sent, self.alone = self.known, self.done, True
+        self.epoch += 1
+
+    def end(self, failure: PictureFailed | None) -> None:
+        """Leave the loop; steps still on their way no longer count."""
+        self.epoch += 1
+        if not self.canceled:
+            self.on_end(self, failure)

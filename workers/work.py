@@ -1,0 +1,145 @@
+"""Work: one claimed job on its way through the pool, from its request to its files."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+
+from service.jobs.errors import NotStored, StoreError
+from service.jobs.job import JobError, JobState, Output, Usage
+from service.jobs.outputs import Store, input_key, output_key
+from service.jobs.queue import Claim, Queue
+from workers import media
+from workers.engine import Engine, Picture
+from workers.errors import EngineDied, PictureFailed
+from workers.progress import Progress
+from workers.retry import until_reached, until_stored
+from workers.room import Places
+from workers.row import Row
+
+log = logging.getLogger(__name__)
+
+
+class Work:
+    """`run` ends when the queue has taken the job's end, or knows better. Cancel it to stop."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        engine: Engine,
+        queue: Queue,
+        store: Store,
+        progress: Progress,
+        places: Places,
+    ) -> None:
+        self.claim = claim
+        self._job = claim.job
+        self._engine = engine
+        self._queue = queue
+        self._store = store
+        self._progress = progress
+        self.places = places
+        self.is_ending = False
+        """The queue is being told the end, and will answer whether the claim was still ours."""
+
+    async def run(self) -> str:
+        """Do the job. Returns its outcome: succeeded, failed, queued (again), or lost."""
+        try:
+            outputs, usage = await self._make()
+        except PictureFailed as failure:
+            return await self._fail(failure.error)
+        except EngineDied as error:
+            return await self._fail(JobError(code="internal", message=str(error)), retry=True)
+        except StoreError as error:
+            retry = not isinstance(error, NotStored)
+            return await self._fail(JobError(code="store", message=str(error)), retry=retry)
+        except Exception as error:
+            log.exception("job %s failed by a mistake of ours", self._job.id)
+            message = f"{type(error).__name__} in the pool; its log has the whole error"
+            return await self._fail(JobError(code="internal", message=message), retry=True)
+        return await self._finish(outputs, usage)
+
+    async def _make(self) -> tuple[list[Output], Usage]:
+        """All pictures, side by side; the first that fails stops the others."""
+        telling = asyncio.create_task(self._progress.run())
+        try:
+            images = await self._read_images()
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._make_one(index, images))
+                    for index in range(self._job.images)
+                ]
+            self._progress.close()
+            await telling
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            telling.cancel()
+        made = [task.result() for task in tasks]
+        return [output for output, _ in made], self._usage([picture for _, picture in made])
+
+    async def _read_images(self) -> dict[str, bytes]:
+        """The request's pictures: fields whose value is their key in the store."""
+        keys = {
+            name: value
+            for name, value in self._job.request.items()
+            if value == input_key(self._job.id, name)
+        }
+        return {name: await until_stored(self._store.get, key) for name, key in keys.items()}
+
+    async def _make_one(self, index: int, images: Mapping[str, bytes]) -> tuple[Output, Picture]:
+        seed = self._job.request["seed"] + index
+        fields = {**self._job.request, "seed": seed, "num_images": 1}
+
+        def on_step(row: Row) -> None:
+            self.places.step(index, len(row.steps) - row.done)
+            self._progress.step(index, row)
+
+        picture = await self._engine.generate(fields, images, on_step)
+        return await self._save(index, seed, picture.pixels), picture
+
+    async def _save(self, index: int, seed: int, pixels: np.ndarray) -> Output:
+        wish = self._job.request.get("output", {})
+        format = wish.get("format", "png")
+        data = await asyncio.to_thread(media.encode, pixels, format, wish.get("quality"))
+        content_type = media.CONTENT_TYPES[format]
+        key = output_key(self._job.id, self.claim.fence, index, content_type)
+        await until_stored(self._store.put, key, data, content_type)
+        height, width, _ = pixels.shape
+        return Output(
+            index=index,
+            key=key,
+            content_type=content_type,
+            width=width,
+            height=height,
+            seed=seed,
+            sha256=hashlib.sha256(data).hexdigest(),
+            bytes=len(data),
+        )
+
+    def _usage(self, pictures: list[Picture]) -> Usage:
+        waited_s = (self._job.started_at or self._job.created_at) - self._job.created_at
+        return Usage(
+            steps=sum(picture.steps for picture in pictures),
+            device_seconds=sum(picture.device_seconds for picture in pictures),
+            queue_seconds=waited_s,
+        )
+
+    async def _finish(self, outputs: list[Output], usage: Usage) -> str:
+        self.is_ending = True
+        finished = await until_reached(self._queue.finish, self.claim, outputs, usage)
+        if finished:
+            return JobState.SUCCEEDED
+        log.info("job %s is no longer ours: its files are deleted", self._job.id)
+        await self._store.delete([output.key for output in outputs])
+        return "lost"
+
+    async def _fail(self, error: JobError, *, retry: bool = False) -> str:
+        log.warning("job %s failed: %s: %s", self._job.id, error.code, error.message)
+        self.is_ending = True
+        state = await until_reached(self._queue.fail, self.claim, error, retry=retry)
+        return state or "lost"
