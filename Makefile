@@ -6,9 +6,13 @@ TORCH ?= torch==2.13.0
 # Further arguments: `make demo ARGS="--port 8001"`, `make test ARGS="tests/service -k queue"`.
 ARGS ?=
 
+# Test processes: two use two cores well, each with JAX's own threads.
+WORKERS ?= 2
+
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled when they are first imported: most never are.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
 .PHONY: install demo test lint format openapi train clean
@@ -19,7 +23,7 @@ demo: $(RAN)-install ## the whole system with the demo model, and a first pictur
 	@$(BIN)/python -m deploy.demo $(ARGS)
 
 test: $(RAN)-test ## every test
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest $(ARGS)
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check

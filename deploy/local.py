@@ -29,6 +29,10 @@ from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 DEMO_MODEL = "flux-demo"
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo" / "flux"
 
+CHILDREN = {
+    "PYTHONUNBUFFERED": "1",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",  # that torch is missing: it is not needed
+}
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -116,7 +120,7 @@ class System:
         self._listener = listener
         self._draining = asyncio.Event()
         self._asked_at = 0.0
-        common = settings_environment(settings, {**os.environ, "PYTHONUNBUFFERED": "1"})
+        common = settings_environment(settings, os.environ | CHILDREN)
         computing = with_host_devices(common, host_devices) if host_devices else common
         fd = listener.fileno()
         self._front = Child(

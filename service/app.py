@@ -12,10 +12,10 @@ from service import handlers, openapi, routes
 from service.deps import FrontEnd
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.tasks import cancel
 from service.reaper import keep_sweeping
 from service.settings import Settings
 from service.telemetry import MeasureRequests
-from service.waiting import cancel
 
 
 def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi import Request
 
 from service.deps import FrontEnd
 from service.jobs.job import Job
 from service.jobs.queue import Event
+from service.jobs.tasks import cancel
 
 T = TypeVar("T")
-
-CANCEL_AGAIN_S = 0.05
 
 
 async def ticking(
@@ -46,20 +45,6 @@ async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
     async for item in items:
         return (item,)
     return None
-
-
-async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """End the tasks, and take what they raised.
-
-    Once is not always enough: before Python 3.12 `asyncio.wait_for`, through which redis-py
-    writes, could lose a cancellation.
-    """
-    running = {task for task in tasks if not task.done()}
-    while running:
-        for task in running:
-            task.cancel()
-        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def until_ended(front: FrontEnd, job: Job, wait_s: float, request: Request) -> Job:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from service.jobs.outputs import Store
 from service.jobs.queue import Claim, Queue
+from service.jobs.tasks import cancel
 from workers import metrics
 from workers.engine import Engine
 from workers.lease import Leases
@@ -74,9 +75,7 @@ class Desk:
     async def give_back(self) -> None:
         """Stop all work and release the jobs, unharmed, for other pools."""
         claims = [work.claim for work in self._tasks]
-        for task in self._tasks.values():
-            task.cancel()
-        await self.empty()
+        await cancel(*self._tasks.values())
         await asyncio.gather(*(self._release(claim) for claim in claims))
 
     async def _release(self, claim: Claim) -> None:

@@ -20,6 +20,7 @@ from models import catalog
 from models.pipeline import Fields, Pipeline
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.tasks import cancel
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 from workers import metrics
 from workers.compile_cache import keep_compiled
@@ -86,7 +87,7 @@ class Pool:
                 [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED
             )
             raise_failures([*helpers, *main])
-            await cancel(main)
+            await cancel(*main)
             await self._empty_desk()
         finally:
             await self._say_goodbye([*helpers, *main])
@@ -112,7 +113,7 @@ class Pool:
         limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
         ends = spawn(self._desk.empty(), self._leave.wait())
         await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        await cancel(ends)
+        await cancel(*ends)
 
     async def _say_goodbye(self, tasks: list[asyncio.Task[Any]]) -> None:
         """Give back what is left, and be forgotten."""
@@ -122,7 +123,7 @@ class Pool:
                 await self._queue.unregister(self.name, self._spec.name)
         except (TimeoutError, *QUEUE_ERRORS) as error:
             log.warning("left without a word to Redis, leases will tell: %s", error)
-        await cancel(tasks)
+        await cancel(*tasks)
 
     async def _register(self) -> None:
         await self._queue.register(self.name, self._spec, ready=self._is_ready)
@@ -196,12 +197,6 @@ def warmup_requests(pipeline: Pipeline, model: ModelSettings) -> list[Fields]:
 
 def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
     return [asyncio.create_task(coroutine) for coroutine in coroutines]
-
-
-async def cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def raise_failures(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from service.jobs import keys
 from service.jobs.connection import waiting_twin
+from service.jobs.tasks import cancel
 
 CHANNELS = (keys.WAKE, keys.STOPPED, keys.QUEUED)
 PING_AFTER_S = 10.0
@@ -69,8 +70,7 @@ class Subscriber:
         self.closed = True
         self._end_waits()
         if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await cancel(self._task)
         await self._redis.aclose()
 
     def _start(self) -> None:

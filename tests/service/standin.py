@@ -13,8 +13,8 @@ from models.spec import Limits, ModelSpec
 from service.jobs.job import Job, JobError, Output, Usage
 from service.jobs.outputs import Store, output_key
 from service.jobs.queue import Claim, Queue
+from service.jobs.tasks import cancel
 from service.schemas import MEDIA_TYPES
-from service.waiting import cancel
 
 MODEL = "flux-demo"
 POOL = "stand-in"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service import outgoing
-from service.waiting import cancel
+from service.jobs.tasks import cancel
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from service.waiting import cancel, ticking
+from service.jobs.tasks import cancel
+from service.waiting import ticking
 
 LONG_S = 60.0
 

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 from service.app import create_app
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.tasks import cancel
 from service.settings import (
     ConfigError,
     RedisSettings,
@@ -27,7 +28,6 @@ from service.settings import (
     Settings,
     WebhookSettings,
 )
-from service.waiting import cancel
 from service.webhooks import ATTEMPTS, PENDING, secret_bytes, sign
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn

@@ -31,7 +31,7 @@ def xla_attention(
     q: Float[Array, "batch q_tokens heads dim"],
     k: Float[Array, "batch kv_tokens heads dim"],
     v: Float[Array, "batch kv_tokens heads dim"],
-    bias: Float[Array, "..."] | None = None,
+    bias: Float[Array, ...] | None = None,
     scale: float | None = None,
 ) -> Float[Array, "batch q_tokens heads dim"]:
     """By XLA's own products, on every backend: the logits are materialised, in float32.

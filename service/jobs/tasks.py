@@ -1,0 +1,22 @@
+"""Ending tasks that talk to Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+CANCEL_AGAIN_S = 0.05
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """End the tasks, and take what they raised.
+
+    Once is not always enough: before Python 3.12 `asyncio.wait_for`, through which redis-py
+    writes, could lose a cancellation.
+    """
+    running = {task for task in tasks if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
