@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint import UnsupportedCheckpoint, read_model_index
+from models.checkpoint import CheckpointError, UnsupportedCheckpoint, read_model_index
 from models.hub import resolve
 
 if TYPE_CHECKING:
@@ -37,8 +37,11 @@ def load(name: str, source: str, dtype: str, defaults: Mapping[str, Any]) -> Pip
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
-        models.checkpoint.CheckpointError: its files cannot be used; says which and why.
-        ValueError: a config asks for what the networks do not have; names the key.
+        models.checkpoint.CheckpointError: its files or configs cannot be used; says which and why.
     """
     folder = resolve(source)
-    return loader(read_model_index(folder)["_class_name"])(name, folder, dtype, defaults)
+    load_family = loader(read_model_index(folder)["_class_name"])
+    try:
+        return load_family(name, folder, dtype, defaults)
+    except ValueError as error:
+        raise CheckpointError(f"{folder}: {error}") from error

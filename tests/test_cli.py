@@ -72,7 +72,7 @@ def test_wrong_settings_are_told_by_name(
 def test_a_front_end_needs_a_redis(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, err = run(capsys, "serve", "--state", str(tmp_path))
     assert code == atelier.EXIT_CONFIG
-    assert "--redis" in err
+    assert "redis.url" in err
 
 
 def test_a_pool_that_is_not_in_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,8 @@ def check(pixels: np.ndarray, prompt: str) -> Report:
     if any(thing.place for thing in scene.things):
         criteria["place"] = all(seen is not None and _place(thing, seen) for thing, seen in pairs)
     if scene.relation:
-        criteria["relation"] = None not in matched and _relation(scene.relation, *matched)
+        seen = [found for found in matched if found is not None]
+        criteria["relation"] = len(seen) == 2 and _relation(scene.relation, seen[0], seen[1])
     return Report(criteria)
 
 

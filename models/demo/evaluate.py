@@ -48,8 +48,9 @@ def sample(
     clip, t5 = prompts(sentences)
     shape = (len(sentences), len(IMAGE_IDS), model.transformer.config.in_channels)
     noise = np.random.default_rng(11).standard_normal(shape).astype(np.float32)
+    inputs = jax.device_put((noise, clip, t5))
     chunks = [slice(first, first + CHUNK) for first in range(0, len(sentences), CHUNK)]
-    return np.concatenate([_denoise(model, vae, noise[at], clip[at], t5[at]) for at in chunks])
+    return np.concatenate([_denoise(model, vae, *(array[at] for array in inputs)) for at in chunks])
 
 
 @nnx.jit

@@ -36,10 +36,12 @@ RELATION_DIRECTION = {
 
 def draw(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """One drawing of a scene, uint8 [96, 96, 3]; what the prompt leaves open is drawn at random."""
-    picture = np.broadcast_to(np.float32(COLOURS[scene.background]), (SIZE_PX, SIZE_PX, 3))
+    picture = np.broadcast_to(
+        np.array(COLOURS[scene.background], np.float32), (SIZE_PX, SIZE_PX, 3)
+    )
     for thing, centre, radius in _layout(scene, rng):
         cover = _coverage(thing.shape, centre, radius)[..., None]
-        picture = picture + cover * (np.float32(COLOURS[thing.colour]) - picture)
+        picture = picture + cover * (np.array(COLOURS[thing.colour], np.float32) - picture)
     return np.rint(picture).astype(np.uint8)
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
 from models.demo.vocabulary import one_object_scenes, two_object_scenes
 
@@ -83,7 +83,7 @@ def _unigram() -> ModelProto:
         model.pieces.add(piece=f"{SPACE}{word}", score=-1.0)
     for letter in (SPACE, *string.printable.strip()):
         model.pieces.add(piece=letter, score=-10.0)
-    model.trainer_spec.model_type = TrainerSpec.UNIGRAM
+    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
     model.trainer_spec.vocab_size = len(model.pieces)
     model.trainer_spec.pad_id, model.trainer_spec.eos_id = 0, 1
     model.trainer_spec.unk_id, model.trainer_spec.bos_id = 2, -1

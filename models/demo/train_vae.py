@@ -8,6 +8,7 @@ At the end the norm, measured over many scenes, moves into the encoder's quant_c
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,13 @@ from models.vae.image import AutoencoderKL
 
 BATCH = 8
 PEAK_RATE = 2e-3
-MAX_NOISE = 0.2
+ROUGH_NOISE, FINE_NOISE = 0.5, 0.2
+"""Most noise on the latents, as a deviation: much while they find their form, then less."""
+ROUGH_SHARE = 0.6
+"""Of the run, with much noise."""
 PAIRS_SHARE = 0.4
+WARMUP, DECAY = 0.03, 0.6
+REPORT_STEPS, SAVE_S = 25, 60
 STATISTICS_BATCHES = 64
 LOG_VARIANCE = 2 * np.log(0.1)
 
@@ -43,7 +49,7 @@ def start(seed: int) -> tuple[nnx.GraphDef, State]:
     return graph, {
         "parameters": parameters,
         "optimizer": _optimizer.init(parameters),
-        "step": np.int64(0),
+        "step": jnp.int32(0),
         "spent_s": np.float64(0),
     }
 
@@ -55,14 +61,16 @@ def batch(step: int, size: int = BATCH) -> np.ndarray:
     return np.stack(pictures).astype(np.float32) / 127.5 - 1
 
 
-def loss(graph: nnx.GraphDef, parameters: Any, pixels: jax.Array, key: jax.Array) -> jax.Array:
+def loss(
+    graph: nnx.GraphDef, parameters: Any, pixels: jax.Array, key: jax.Array, noise: jax.Array
+) -> jax.Array:
     """Mean absolute and squared error of the picture seen through normed and noised latents."""
     model = nnx.merge(graph, parameters)
     mean, _ = jnp.split(model.encoder(pixels), 2, axis=-1)
     centred = mean - mean.mean((0, 1, 2))
     latents = centred / jnp.sqrt((centred**2).mean((0, 1, 2)) + 1e-6)
     level_key, noise_key = jax.random.split(key)
-    level = jax.random.uniform(level_key, (len(pixels), 1, 1, 1), maxval=MAX_NOISE)
+    level = noise * jax.random.uniform(level_key, (len(pixels), 1, 1, 1))
     noised = latents + level * jax.random.normal(noise_key, latents.shape)
     gap = jnp.abs(model.decoder(noised) - pixels)
     return (gap + gap**2).mean()
@@ -74,31 +82,42 @@ def train(run: Path, minutes: float, seed: int = 0) -> AutoencoderKL:
     path = run / "vae.safetensors"
     if path.exists():
         state = restore(path, state)
-    clock = Clock(60 * minutes, float(state["spent_s"]))
-    advance = jax.jit(lambda *arguments: _advance(graph, *arguments))
+    clock = Clock(60 * minutes, float(state.pop("spent_s")))
+    advance = make_advance(graph, seed)
     saved = time.monotonic()
     while (progress := clock.progress()) < 1:
         step = int(state["step"])
-        rate = PEAK_RATE * warmup_stable_decay(progress, warmup=0.03, decay=0.6)
-        key = jax.random.fold_in(jax.random.key(seed), step)
-        parameters, optimizer, error = advance(
-            state["parameters"], state["optimizer"], batch(step), key, rate
-        )
-        state = {
-            "parameters": parameters,
-            "optimizer": optimizer,
-            "step": np.int64(step + 1),
-            "spent_s": np.float64(clock.elapsed_s),
-        }
-        if step % 25 == 0:
+        rate = PEAK_RATE * warmup_stable_decay(progress, warmup=WARMUP, decay=DECAY)
+        noise = ROUGH_NOISE if progress < ROUGH_SHARE else FINE_NOISE
+        state, error = advance(state, batch(step), rate, noise)
+        if step % REPORT_STEPS == 0:
             print(f"vae step {step} {clock.elapsed_s:.0f} s error {error:.4f}", flush=True)
-        if time.monotonic() - saved > 60:
-            save(path, state)
+        if time.monotonic() - saved > SAVE_S:
+            save(path, {**state, "spent_s": np.float64(clock.elapsed_s)})
             saved = time.monotonic()
-    save(path, state)
+    save(path, {**state, "spent_s": np.float64(clock.elapsed_s)})
     model = with_norm(nnx.merge(graph, state["parameters"]))
     save(run / FINISHED, nnx.state(model))
     return model
+
+
+def make_advance(graph: nnx.GraphDef, seed: int) -> Callable[..., tuple[State, jax.Array]]:
+    """The compiled step: (state, pixels, rate, noise) → (state, error)."""
+
+    def advance(
+        state: State, pixels: jax.Array, rate: jax.Array, noise: jax.Array
+    ) -> tuple[State, jax.Array]:
+        key = jax.random.fold_in(jax.random.key(seed), state["step"])
+        error, gradient = jax.value_and_grad(
+            lambda parameters: loss(graph, parameters, pixels, key, noise)
+        )(state["parameters"])
+        updates, optimizer = _optimizer.update(gradient, state["optimizer"])
+        updates = jax.tree.map(lambda update: -rate * update, updates)
+        parameters = optax.apply_updates(state["parameters"], updates)
+        step = state["step"] + 1
+        return {"parameters": parameters, "optimizer": optimizer, "step": step}, error
+
+    return jax.jit(advance, donate_argnums=0)
 
 
 def trained(run: Path) -> AutoencoderKL:
@@ -117,16 +136,7 @@ def with_norm(model: AutoencoderKL) -> AutoencoderKL:
     channels = len(mean)
     kernel = np.zeros((1, 1, 2 * channels, 2 * channels), np.float32)
     kernel[0, 0, range(channels), range(channels)] = 1 / deviation
-    model.quant_conv.kernel[...] = jnp.asarray(kernel)
     bias = np.concatenate([-mean / deviation, np.full(channels, LOG_VARIANCE)])
-    model.quant_conv.bias[...] = jnp.asarray(bias, jnp.float32)
+    norm = {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias, jnp.float32)}
+    nnx.update(model.quant_conv, norm)
     return model
-
-
-def _advance(
-    graph: nnx.GraphDef, parameters: Any, optimizer: Any, pixels: Any, key: Any, rate: Any
-) -> tuple[Any, Any, jax.Array]:
-    error, gradient = jax.value_and_grad(lambda p: loss(graph, p, pixels, key))(parameters)
-    updates, optimizer = _optimizer.update(gradient, optimizer, parameters)
-    updates = jax.tree.map(lambda update: -rate * update, updates)
-    return optax.apply_updates(parameters, updates), optimizer, error

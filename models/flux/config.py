@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+_SIZES = (
+    "in_channels",
+    "attention_head_dim",
+    "num_attention_heads",
+    "joint_attention_dim",
+    "pooled_projection_dim",
+)
+
 
 @dataclass(frozen=True)
 class FluxConfig:
@@ -31,6 +39,12 @@ class FluxConfig:
     out_channels: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("num_layers", "num_single_layers"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
+                raise ValueError(f"{name} must be a whole number, not {getattr(self, name)!r}")
+        for name in _SIZES:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise ValueError(f"{name} must be a positive integer, not {getattr(self, name)!r}")
         if self.patch_size != 1:
             raise ValueError(f"patch_size {self.patch_size}: Flux packs its latents, it must be 1")
         if self.in_channels % 4:

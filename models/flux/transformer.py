@@ -26,7 +26,7 @@ from models.nn.stack import scan, stack
 
 Tokens = Float[Array, "batch tokens width"]
 Vector = Float[Array, "batch width"]
-Streams = tuple[Tokens, Tokens]  # picture, text
+Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
 
 TIME_FEATURES = 256
 """Width of the sinusoids of timestep and guidance; fixed in every Flux."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import Field, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Config(Protocol):
     """Any dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
-def known(kind: type[Config], config: Mapping[str, Any]) -> dict[str, Any]:
+def known(kind: type[Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a parsed `config.json` that this class has fields for."""
     names = {field.name for field in fields(kind)}
     return {name: value for name, value in config.items() if name in names}

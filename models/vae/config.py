@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class VaeConfig:
     mid_block_add_attention: bool = True
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> Self:
+    def from_dict(cls, config: Mapping[str, Any]) -> VaeConfig:
         """From the parsed `config.json`; keys that do not shape the network are left aside."""
         for key in ("latents_mean", "latents_std"):
             if config.get(key) is not None:

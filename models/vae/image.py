@@ -5,6 +5,8 @@ Source: Rombach et al. 2022, appendix E.1, as diffusers' `AutoencoderKL` compute
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -18,7 +20,8 @@ EPSILON = 1e-6
 _SAME = ((1, 1), (1, 1))
 _HALVE = ((0, 1), (0, 1))
 
-Features = Float[Array, "batch height width channels"]
+Features = Float[Array, "batch _height _width _channels"]
+"""Most layers change some of these sizes: only the batch is held together."""
 
 
 class AutoencoderKL(nnx.Module):
@@ -36,7 +39,7 @@ class AutoencoderKL(nnx.Module):
         attention: Attention = default_attention,
     ) -> None:
         self.config = config
-        make = {"rngs": rngs, "param_dtype": param_dtype}
+        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         latent = config.latent_channels
         self.encoder = Encoder(config, attention=attention, **make)
         self.decoder = Decoder(config, attention=attention, **make)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -69,12 +70,14 @@ def test_one_euler_step() -> None:
     theirs.set_timesteps(sigmas=np.linspace(1.0, 0.25, 4))
     rng = np.random.default_rng(0)
     latents, velocity = (rng.normal(size=(1, 6, 8)).astype(np.float32) for _ in range(2))
+    arrays = jnp.asarray(latents), jnp.asarray(velocity)
     expected = theirs.step(
         torch.from_numpy(velocity), theirs.timesteps[0], torch.from_numpy(latents)
     ).prev_sample.numpy()
-    sigma, sigma_next = (theirs.sigmas[i].numpy().reshape(1, 1, 1) for i in (0, 1))
-    np.testing.assert_array_equal(euler(latents, velocity, sigma, sigma_next), expected)
-    np.testing.assert_allclose(denoised(latents, velocity, sigma), latents - sigma * velocity)
+    sigma, sigma_next = (jnp.full((1, 1, 1), theirs.sigmas[i].item()) for i in (0, 1))
+    np.testing.assert_array_equal(euler(*arrays, sigma, sigma_next), expected)
+    clean = latents - theirs.sigmas[0].item() * velocity
+    np.testing.assert_allclose(denoised(*arrays, sigma), clean, rtol=1e-6)  # an ulp or two
 
 
 @pytest.mark.parametrize(("steps", "strength", "start"), [(28, 0.6, 11), (4, 1.0, 0), (5, 0.1, 4)])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,12 @@ import pytest
 import torch
 from diffusers import AutoencoderKL as Reference
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.weights import RENAMES
+from models.weights import load
 
 TOLERANCE = 2e-5  # relative to the largest value: some forty float32 layers deep
 
@@ -59,18 +62,12 @@ def reference(name: str) -> Reference:
     return model.eval()
 
 
-def converted(model: Reference) -> AutoencoderKL:
-    ours = AutoencoderKL(VaeConfig.from_dict(model.config), rngs=nnx.Rngs(0))
-    paths = {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(ours))}
-    for key, value in model.state_dict().items():
-        pattern, replacement = next(rule for rule in RENAMES if re.fullmatch(rule[0], key))
-        leaf = paths.pop(re.sub(pattern, replacement, key))
-        array = value.numpy()
-        axes = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}[array.ndim]
-        assert leaf.shape == array.transpose(axes).shape, key
-        leaf[...] = jnp.asarray(array.transpose(axes))
-    assert not paths
-    return ours
+def converted(model: Reference, folder: Path) -> AutoencoderKL:
+    """The same through a file: diffusers writes it, the house's loader reads it."""
+    model.save_pretrained(folder)
+    config = VaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    module = nnx.eval_shape(lambda: AutoencoderKL(config, rngs=nnx.Rngs(0)))
+    return load(module, folder, RENAMES, dtype=jnp.float32)
 
 
 def agree(ours: jax.Array, theirs: torch.Tensor) -> None:
@@ -80,9 +77,9 @@ def agree(ours: jax.Array, theirs: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_moments_and_pixels_are_those_of_diffusers(name: str) -> None:
+def test_moments_and_pixels_are_those_of_diffusers(name: str, tmp_path: Path) -> None:
     theirs = reference(name)
-    ours = converted(theirs)
+    ours = converted(theirs, tmp_path)
     factor = ours.config.downsampling
     height, width = 5 * factor, 3 * factor
     pixels = torch.rand(2, 3, height, width) * 2 - 1
@@ -98,10 +95,10 @@ def test_moments_and_pixels_are_those_of_diffusers(name: str) -> None:
         agree(decoded, theirs.decode(latents).sample)
 
 
-def test_the_check_bites() -> None:
+def test_the_check_bites(tmp_path: Path) -> None:
     """Padding on the other side, the likeliest mistake, is far outside the tolerance."""
     theirs = reference("flux")
-    ours = converted(theirs)
+    ours = converted(theirs, tmp_path)
     for block in ours.encoder.down_blocks:
         if block.downsample is not None:
             block.downsample.padding = ((1, 0), (1, 0))
@@ -115,3 +112,27 @@ def test_the_check_bites() -> None:
 
 def channels_last(images: torch.Tensor) -> jax.Array:
     return jnp.asarray(images.numpy().transpose(0, 2, 3, 1))
+
+
+def test_names_of_old_checkpoints_are_read(tmp_path: Path) -> None:
+    """The mid block's attention as older files call its parts."""
+    theirs = reference("sdxl")
+    ours = converted(theirs, tmp_path)
+    file = tmp_path / "diffusion_pytorch_model.safetensors"
+    save_file({aged(key): value for key, value in load_file(file).items()}, file)
+    again = load(ours, tmp_path, RENAMES, dtype=jnp.float32)
+    for one, other in zip(
+        jax.tree.leaves(nnx.state(ours)), jax.tree.leaves(nnx.state(again)), strict=True
+    ):
+        assert np.array_equal(one, other)
+
+
+def aged(key: str) -> str:
+    for new, old in (
+        ("to_q", "query"),
+        ("to_k", "key"),
+        ("to_v", "value"),
+        ("to_out.0", "proj_attn"),
+    ):
+        key = key.replace(f".{new}.", f".{old}.")
+    return key

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+@runtime_checkable
 class Attention(Protocol):
     """softmax(q kᵀ · scale + bias) v.
 

@@ -25,7 +25,7 @@ MAX_BYTES = 20_000_000
 
 @pytest.fixture(scope="module")
 def pipeline() -> FluxPipeline:
-    pipeline = FluxPipeline.from_pretrained(FOLDER, torch_dtype=torch.float32)
+    pipeline = FluxPipeline.from_pretrained(FOLDER).to(torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 

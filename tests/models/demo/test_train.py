@@ -23,7 +23,7 @@ TINY = Sizes(
     t5=replace(T5, d_model=16, d_kv=4, d_ff=16, num_layers=1),
     flux=replace(
         FLUX,
-        num_layers=1,
+        num_layers=0,
         num_single_layers=1,
         num_attention_heads=1,
         joint_attention_dim=16,

@@ -21,6 +21,8 @@ def test_defaults_are_flux_dev_without_guidance() -> None:
         ({"axes_dims_rope": [16, 56, 58]}, "attention_head_dim 128"),
         ({"axes_dims_rope": [64, 64]}, "three sizes"),
         ({"axes_dims_rope": [15, 57, 56]}, "even"),
+        ({"num_layers": -1}, "num_layers"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
         ({"quantization_config": {"load_in_4bit": True}}, "quantization_config"),
     ],
 )

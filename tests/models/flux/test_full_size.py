@@ -10,13 +10,15 @@ import pytest
 from flax import nnx
 
 from models.flux.config import FluxConfig
-from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules
+from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules, make_spec
 from models.flux.pipeline import FluxPipeline
 from models.flux.request import CLASSIFIER_FREE, CONDITIONAL
 from models.sampling.schedules import FlowMatchSchedule
 from models.text.clip import ClipConfig
 from models.text.t5 import T5Config
+from models.text.tokenizer import ClipTokenizer, T5Tokenizer
 from models.vae.config import VaeConfig
+from tests.parity.tiny import clip_tokenizer, t5_tokenizer
 
 CLIP_L = ClipConfig(
     vocab_size=49408, hidden_size=768, intermediate_size=3072, num_attention_heads=12
@@ -44,10 +46,17 @@ PARAMETERS = {  # of FLUX.1-dev, FLUX.1-schnell and their encoders, as published
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["dev", "schnell"])
-def pipeline(request: pytest.FixtureRequest) -> FluxPipeline:
-    config = FluxConfig(guidance_embeds=request.param)
+def pipeline(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> FluxPipeline:
+    config, schedule = FluxConfig(guidance_embeds=request.param), FlowMatchSchedule()
     modules = abstract_modules(config, FLUX_VAE, CLIP_L, T5_XXL, jnp.bfloat16)
-    return FluxPipeline(None, modules, FlowMatchSchedule(), None, None)  # type: ignore[arg-type]
+    folder = tmp_path_factory.mktemp("words")
+    clip_tokenizer(77).save_pretrained(folder / "clip")
+    t5_tokenizer(512).save_pretrained(folder / "t5")
+    spec = make_spec("flux", folder, config, FLUX_VAE, schedule, {})
+    tokenizers = ClipTokenizer(folder / "clip"), T5Tokenizer(folder / "t5")
+    return FluxPipeline(spec, modules, schedule, *tokenizers)
 
 
 def count(state: nnx.State) -> int:
@@ -82,3 +91,12 @@ def test_a_picture_of_1024_goes_through_every_program(
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, rows)
     pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
     assert (pixels.shape, pixels.dtype) == ((1024, 1024, 3), jnp.uint8)
+
+
+def test_defaults_are_those_of_the_published_pipelines(pipeline: FluxPipeline) -> None:
+    spec = pipeline.spec
+    assert (spec.defaults["width"], spec.defaults["max_sequence_length"]) == (1024, 512)
+    assert spec.limits.size_multiple_px == 16
+    assert spec.defaults_for("image-to-image")["strength"] == 0.6
+    assert spec.defaults_for("image-to-image")["guidance_scale"] == 7.0
+    assert spec.defaults["guidance_scale"] == 3.5
