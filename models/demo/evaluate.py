@@ -10,11 +10,12 @@ import numpy as np
 from flax import nnx
 
 from models.demo.checker import check
-from models.demo.configs import SHIFT, STEPS
+from models.demo.configs import SHIFT, STEPS, TRUE_CFG_SCALE
 from models.demo.dataset import held_out_scenes
 from models.demo.model import IMAGE_IDS, SIDE, TextToVelocity, shifted
 from models.demo.prompts import Prompts
 from models.flux.latents import to_uint8, unpack
+from models.sampling.guidance import classifier_free
 from models.vae.image import AutoencoderKL
 
 CHUNK = 25
@@ -46,23 +47,36 @@ def sample(
 ) -> np.ndarray:
     """One picture a sentence, uint8 [count, 96, 96, 3], by Euler steps from fixed noise."""
     clip, t5 = prompts(sentences)
+    nothing = prompts([""])
     shape = (len(sentences), len(IMAGE_IDS), model.transformer.config.in_channels)
     noise = np.random.default_rng(11).standard_normal(shape).astype(np.float32)
     inputs = jax.device_put((noise, clip, t5))
     chunks = [slice(first, first + CHUNK) for first in range(0, len(sentences), CHUNK)]
-    return np.concatenate([_denoise(model, vae, *(array[at] for array in inputs)) for at in chunks])
+    return np.concatenate(
+        [_denoise(model, vae, *(array[at] for array in inputs), nothing) for at in chunks]
+    )
 
 
 @nnx.jit
 def _denoise(
-    model: TextToVelocity, vae: AutoencoderKL, noise: jax.Array, clip: jax.Array, t5: jax.Array
+    model: TextToVelocity,
+    vae: AutoencoderKL,
+    noise: jax.Array,
+    clip: jax.Array,
+    t5: jax.Array,
+    nothing: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
-    text = model.read(clip, t5)
+    said = model.read(clip, t5)
+    unsaid = jax.tree.map(
+        lambda one, many: jnp.broadcast_to(one, many.shape), model.read(*nothing), said
+    )
     sigmas = jnp.append(shifted(jnp.linspace(1, 1 / STEPS, STEPS), SHIFT), 0)
 
     def step(latents: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         sigma, after = pair
-        velocity = model.velocity(latents, jnp.full(len(latents), sigma), text)
+        level = jnp.full(len(latents), sigma)
+        positive, negative = (model.velocity(latents, level, text) for text in (said, unsaid))
+        velocity = classifier_free(positive, negative, jnp.float32(TRUE_CFG_SCALE))
         return latents + (after - sigma) * velocity, None
 
     latents, _ = jax.lax.scan(step, noise, (sigmas[:-1], sigmas[1:]))

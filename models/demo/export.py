@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from models.demo.configs import CLIP, FLUX, SHIFT, STEPS, T5, VAE
+from models.demo.configs import CLIP, FLUX, SHIFT, STEPS, T5, TRUE_CFG_SCALE, VAE
 from models.demo.model import TextToVelocity
 from models.demo.scenes import SIZE_PX
 from models.demo.tokenizers import T5_LENGTH, write_clip, write_t5
@@ -62,7 +62,8 @@ DEFAULTS = {
     "max_sequence_length": T5_LENGTH,
     "width": SIZE_PX,
     "height": SIZE_PX,
-    "guidance_scale": 3.5,
+    "true_cfg_scale": TRUE_CFG_SCALE,
+    "negative_prompt": "",
 }
 
 
