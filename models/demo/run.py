@@ -88,7 +88,7 @@ class Judge:
 
     def _show(self, one: np.ndarray, two: np.ndarray) -> None:
         sheet = np.concatenate([one[:32], two[:16]])
-        rows = [np.hstack(list(sheet[first : first + 8])) for first in range(0, len(sheet), 8)]
+        rows = [np.hstack(list(sheet[first : first + 8])) for first in range(0, len(sheet) - 7, 8)]
         Image.fromarray(np.vstack(rows)).save(self.run / "samples.png")
 
 
