@@ -79,5 +79,5 @@ SHIFT = 3.0
 """Of the sigmas, in training and in sampling: more of them where the layout is decided."""
 STEPS = 16
 """Denoising steps that the demo takes unless told otherwise."""
-TRUE_CFG_SCALE = 2.5
+TRUE_CFG_SCALE = 2.0
 """Guidance away from the empty prompt, likewise: shapes come out right more often with it."""

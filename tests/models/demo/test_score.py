@@ -24,7 +24,7 @@ from workers.mesh import slices
 
 FOLDER = Path(models.demo.__file__).parent / "flux"
 PROMPTS = 200
-BAR = 0.90
+BAR = 0.96
 """Least share of pictures with everything named right."""
 BFLOAT16_WITHIN = 0.02
 SLOTS = 8
