@@ -37,7 +37,7 @@ format: $(RAN)-test ## what of it can be mended by itself
 openapi: $(RAN)-install ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
 
-train: $(RAN)-train ## the demo model, from where it stopped (hours)
+train: $(RAN)-train ## the demo model anew, or from where it stopped (an hour and a half)
 	$(BIN)/python -m models.demo train-vae
 	$(BIN)/python -m models.demo train $(ARGS)
 

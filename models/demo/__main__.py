@@ -18,7 +18,12 @@ def main() -> None:
     """Parse the command and do it."""
     parser = argparse.ArgumentParser(prog="python -m models.demo", description=__doc__)
     parser.add_argument("--run", type=Path, default=HERE / "runs" / "flux", help="the run's folder")
-    parser.add_argument("--target", type=Path, default=HERE / "flux", help="the model's folder")
+    parser.add_argument(
+        "--target",
+        type=Path,
+        default=HERE / "runs" / "model",
+        help="where the best model goes; the one that is served lies in models/demo/flux",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     vae = commands.add_parser("train-vae", help="train the autoencoder")
     vae.add_argument("--minutes", type=float, default=18)
