@@ -9,9 +9,17 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 from jax.typing import DTypeLike
+from jaxtyping import config as type_checks
 
 from models.text.clip import ClipConfig, ClipTextModel
 from models.text.t5 import T5Config, T5Encoder
+
+
+@pytest.fixture(autouse=True)
+def as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only our own checks: a wrong type must not be caught by those that tests alone have."""
+    monkeypatch.setattr(type_checks, "jaxtyping_disable", True)
+
 
 CLIP_L = {
     "architectures": ["CLIPTextModel"],
