@@ -19,6 +19,7 @@ from service.app import create_app
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.settings import QueueSettings, Settings
+from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn
 
 CAT = {"prompt": "a cat", "model": MODEL}
@@ -88,9 +89,15 @@ async def test_a_job_whose_redis_goes_away_is_told_by_name(
     mortal: tuple[httpx.AsyncClient, Queue, Kill],
 ) -> None:
     http, queue, kill = mortal
-    wait = {"Prefer": "wait=1"}
+    wait = {"Prefer": "wait=4"}
     waiting = asyncio.create_task(http.post("/v1/generate", json=CAT, headers=wait))
     (claim,) = await queue.claim("pool", MODEL, 1, wait_s=20)
+
+    async def heard() -> bool:
+        """Whether the front end knows by now that its job was taken: Redis may be quicker."""
+        return f'accepted_total{{model="{MODEL}"}} 1.0' in (await http.get("/metrics")).text
+
+    await eventually(heard)
     kill()
     answer = await waiting
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
