@@ -1,8 +1,8 @@
 """The protocol every family fulfils: what the engine asks of a model.
 
-A picture is one *row*. On the host, `prepare` turns a resolved request into NumPy inputs and a
-table of steps (per-row scalars, one entry a step). On the device, pure functions take the weights
-as their first argument, so that the engine decides what is compiled, batched and placed:
+A picture or a clip is one *row*. On the host, `prepare` turns a resolved request into NumPy inputs
+and a table of steps (per-row values, one entry a step). On the device, pure functions take the
+weights as their first argument, so that the engine decides what is compiled, batched and placed:
 
     prepare (host) → encode (device) → step × n (device, rows batched) → decode (device)
 
@@ -42,13 +42,14 @@ class Step:
 
     phase: str
     """Which program runs it: rows of one bucket and phase are batched together."""
-    scalars: Mapping[str, np.float32]
-    """This row's sigma, next sigma, guidance and so on; the same names in all steps of a phase."""
+    values: Mapping[str, np.ndarray | np.float32]
+    """This row's sigma, guidance, the noise that this step adds and so on, all float32; the same
+    names and shapes in all steps of a phase."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """One picture, ready for the device."""
+    """One picture or clip, ready for the device."""
 
     bucket: str
     """Key of the row's compiled shape: rows with equal keys can be batched. (Inputs of `encode`
@@ -68,13 +69,22 @@ class Pipeline(Protocol):
     weights: PyTree
     """Every parameter, as a pytree of arrays; first argument of every device function."""
 
+    def expert(self, phase: str) -> str | None:
+        """The network that this phase needs and others do not, as a field of `weights`.
+
+        Where its leaves are NumPy arrays, its weights lie on the host: the engine brings them to
+        the device for the phase's steps, in place of another expert's. None: every network that
+        the phase needs is on the device.
+        """
+        ...
+
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         """Tokenize, draw the noise, lay out the steps. NumPy only; may run in any thread.
 
         Args:
             fields: one picture's resolved request: every field of the spec's defaults for the
                 task, `prompt`, `seed`; `num_images` is 1 here (the pool makes one row a picture).
-            images: decoded request pictures by field name (`image`, …), as file bytes.
+            images: request pictures by field name (`image`, `mask_image`, …), as file bytes.
 
         Raises:
             RequestError: the request cannot be served; names the field.
@@ -86,20 +96,20 @@ class Pipeline(Protocol):
         ...
 
     def step(
-        self, phase: str, weights: PyTree, rows: PyTree, scalars: Mapping[str, jax.Array]
+        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        """One denoising step of a batch: every leaf of rows and scalars has a leading row axis.
+        """One denoising step of a batch: every leaf of rows and values has a leading row axis.
 
         `rows["latents"]` holds the latents; the engine checks them for non-finite values.
         """
         ...
 
     def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """Latents → pixels, uint8 [height, width, 3]."""
+        """Latents → pixels, uint8 [height, width, 3]; of video [frames, height, width, 3]."""
         ...
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """A small, cheap picture of an unfinished row, uint8 [h, w, 3]: no VAE."""
+        """A small, cheap picture of an unfinished row, as `decode` gives it: no VAE."""
         ...
 
 
@@ -124,12 +134,12 @@ def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
                     lambda leaf: leaf[0], pipeline.step(phase, w, stack_rows([r]), s)
                 )
             )
-        scalars = {name: np.asarray([value], np.float32) for name, value in step.scalars.items()}
-        row = programs[step.phase](pipeline.weights, row, scalars)
+        values = {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
+        row = programs[step.phase](pipeline.weights, row, values)
         yield row
 
 
 def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """One picture, start to end, without an engine: uint8 [height, width, 3]."""
+    """One picture or clip, start to end, without an engine: what `decode` gives."""
     *_, row = denoise(pipeline, pipeline.prepare(fields, images))
     return np.asarray(jax.jit(pipeline.decode)(pipeline.weights, row))

@@ -14,6 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 
 
+class Option(BaseModel):
+    """What one option of a scheduler may be, so that a wrong one is refused at the door."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["number", "integer", "boolean", "text"]
+    choices: tuple[str, ...] = ()
+    """Of a text; empty: any."""
+    minimum: float | None = None
+    maximum: float | None = None
+
+
 class Limits(BaseModel):
     """The sizes a model can serve. Settings of the front end may tighten them, never widen."""
 
@@ -24,7 +36,10 @@ class Limits(BaseModel):
     min_side_px: int = Field(gt=0)
     max_side_px: int = Field(gt=0)
     max_pixels: int = Field(gt=0)
-    """Of one picture: width times height."""
+    """Of one picture or frame: width times height."""
+    max_frames: int = Field(default=1, gt=0)
+    frames_multiple: int = Field(default=1, gt=0)
+    """`num_frames` is one more than a whole multiple of this."""
     max_steps: int = Field(gt=0)
     max_images: int = Field(gt=0)
     max_sequence_length: int = Field(gt=0)
@@ -46,6 +61,9 @@ class ModelSpec(BaseModel):
     task_defaults: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Defaults that differ for one task, by task: they go before `defaults`."""
     limits: Limits
+    schedulers: Mapping[str, Mapping[str, Option]] = Field(default_factory=dict)
+    """Names that the request's `scheduler` may have, each with its options by name; empty: only
+    the checkpoint's own."""
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str

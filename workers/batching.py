@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,22 +22,27 @@ class Batch:
     rows: tuple[Row, ...]
     size: int
 
-    def run(self, weights: list[jax.Array]) -> tuple[tuple[PyTree, ...], jax.Array]:
+    def run(self, weights: list[Any]) -> tuple[tuple[PyTree, ...], jax.Array]:
         """Send the rows' next step: their states after it, padding last, and finite [size]."""
         padded = self.rows + self.rows[-1:] * (self.size - len(self.rows))
-        steps = [row.next_step.scalars for row in padded]
-        scalars = {name: np.asarray([s[name] for s in steps], np.float32) for name in steps[0]}
+        steps = [row.next_step.values for row in padded]
+        values = {
+            name: np.stack([step[name] for step in steps], dtype=np.float32) for name in steps[0]
+        }
         program = self.phase.programs[self.size].result()
-        return program(weights, tuple(row.state for row in padded), scalars)
+        return program(weights, tuple(row.state for row in padded), values)
 
 
-def next_batch(rows: Sequence[Row]) -> Batch | None:
+def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None:
     """The longest waiting row, with as many of its phase as pay; None: nothing can be sent.
 
     Rows that find no room are the longest waiting ones of the next turn: so all rows of a phase
     advance at one pace, and phases take turns.
+
+    Args:
+        resident: the swapped network that is on the device.
     """
-    waiting = sorted((row for row in rows if row.sendable), key=lambda row: row.ticket)
+    waiting = sorted(served_now(rows, resident), key=lambda row: row.ticket)
     if not waiting:
         return None
     first, phase = waiting[0], waiting[0].phase
@@ -45,3 +51,24 @@ def next_batch(rows: Sequence[Row]) -> Batch | None:
     company = [row for row in waiting if row.phase is phase and not row.alone]
     size = phase.times.best(len(company), phase.sizes)
     return Batch(phase, tuple(company[:size]), size)
+
+
+def served_now(rows: Sequence[Row], resident: str | None) -> list[Row]:
+    """The rows whose next step can be sent, without the swaps of networks that can wait.
+
+    A row that needs another network waits until every row that was seated before it began to wait
+    has done its steps with the one on the device. Rows that came later step along until then, and
+    do not prolong the wait. So rows that run together swap together, and nobody waits for ever.
+    """
+    sendable = [row for row in rows if row.sendable]
+    away = [row for row in sendable if row.phase.expert not in (None, resident)]
+    if not away:
+        return sendable
+    longest = min(away, key=lambda row: row.waits_since)
+    is_held = resident is not None and any(
+        row.seated < longest.waits_since and row.phase.expert == resident
+        for row in rows
+        if not (row.canceled or row.all_sent)
+    )
+    served = resident if is_held else longest.phase.expert
+    return [row for row in sendable if row.phase.expert in (None, served)]

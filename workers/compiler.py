@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -14,49 +14,55 @@ from jaxtyping import Array, Bool, Shaped
 
 from models.pipeline import Pipeline, PyTree, stack_rows
 from workers import metrics
-from workers.shape import Program
+from workers.shape import Program, Values
+from workers.weights import Weights
 
 
 class Compiler:
     """Ahead-of-time compilation; its methods may run in any thread.
 
     Args:
-        sharding: of rows and inputs on the slice; weights stay where they were loaded.
+        sharding: of rows, inputs and swapped networks on the slice; other weights stay where they
+            were loaded.
     """
 
     def __init__(self, pipeline: Pipeline, sharding: Sharding) -> None:
         self.pipeline = pipeline
         self.sharding = sharding
-        # Flat, since each call flattens its arguments and a network's tree is slow to walk.
-        self.weights, self._weights_tree = jax.tree.flatten(pipeline.weights)
+        self.weights = Weights(pipeline.spec.name, pipeline.weights, sharding)
+        self._abstract_weights = self._abstract(self.weights.common)
 
     def trace_encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
         """Its `out_info` is what a row looks like, long before the program is compiled."""
 
         def encode(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
-            return self.pipeline.encode(self._unflatten(weights), inputs)
+            return self.pipeline.encode(self.weights.unflatten(weights), inputs)
 
-        return self._jit(encode).trace(self._abstract(self.weights), self._abstract(dict(inputs)))
+        return self._jit(encode).trace(self._abstract_weights, self._abstract(dict(inputs)))
 
     def encode(self, traced: Traced, row: PyTree) -> Program:
         check_row("encode", traced.out_info, row)
         with metrics.compiling("encode"):
             return traced.lower().compile()
 
-    def step(self, phase: str, scalars: Collection[str], size: int, row: PyTree) -> Program:
-        """(weights, `size` rows, scalars [size]) → (`size` rows, finite [size])."""
+    def step(self, phase: str, values: Values, size: int, row: PyTree) -> Program:
+        """(weights, `size` rows, values [size, …]) → (`size` rows, finite [size]).
+
+        Args:
+            values: one step's, for their names and shapes.
+        """
 
         def step(
-            weights: list[jax.Array], rows: tuple[PyTree, ...], scalars: Mapping[str, jax.Array]
+            weights: list[jax.Array], rows: tuple[PyTree, ...], values: Mapping[str, jax.Array]
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
             batch = stack_rows(list(rows))
-            batch = self.pipeline.step(phase, self._unflatten(weights), batch, scalars)
+            batch = self.pipeline.step(phase, self.weights.unflatten(weights), batch, values)
             return unstack_rows(batch, size), finite_rows(batch["latents"])
 
         row = self._abstract(row)
-        columns = {name: self._abstract(np.zeros(size, np.float32)) for name in scalars}
+        columns = {name: self._column(value, size) for name, value in values.items()}
         with metrics.compiling("step"):
-            traced = self._jit(step).trace(self._abstract(self.weights), (row,) * size, columns)
+            traced = self._jit(step).trace(self._abstract_weights, (row,) * size, columns)
             check_row(f"step {phase!r}", traced.out_info[0][0], row)
             return traced.lower().compile()
 
@@ -68,17 +74,19 @@ class Compiler:
 
     def _of_row(self, name: str, function: Callable[..., jax.Array], row: PyTree) -> Program:
         def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
-            return function(self._unflatten(weights), row)
+            return function(self.weights.unflatten(weights), row)
 
         with metrics.compiling(name):
-            traced = self._jit(pixels).trace(self._abstract(self.weights), self._abstract(row))
+            traced = self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
             return traced.lower().compile()
 
     def _jit(self, function: Callable[..., Any]) -> Any:
         return jax.jit(function, out_shardings=self.sharding)
 
-    def _unflatten(self, weights: list[jax.Array]) -> PyTree:
-        return jax.tree.unflatten(self._weights_tree, weights)
+    def _column(self, value: np.ndarray | np.float32, size: int) -> jax.ShapeDtypeStruct:
+        """One value of `size` rows."""
+        shape = (size, *value.shape)
+        return jax.ShapeDtypeStruct(shape, np.float32, sharding=self.sharding)
 
     def _abstract(self, tree: PyTree) -> PyTree:
         return jax.tree.map(self._abstract_leaf, tree)

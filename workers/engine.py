@@ -1,4 +1,4 @@
-"""Engine: pictures from requests, many at a time, on one mesh slice.
+"""Engine: pictures and clips from requests, many at a time, on one mesh slice.
 
 `generate` is the whole path of one picture. Each stage has its own thread, so that none of them
 holds up the step loop: the device waits for nobody.
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Picture:
-    """One finished picture. `device_seconds` is its share of the steps that it took part in."""
+    """One finished picture or clip. `device_seconds` is its share of the steps that it took part in."""
 
     pixels: np.ndarray
-    """uint8 [height, width, 3]."""
+    """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
     seed: int
     steps: int
     device_seconds: float
@@ -59,12 +59,12 @@ class Engine:
         self._unended: set[asyncio.Future[Row]] = set()
         self._sharding = NamedSharding(mesh, PartitionSpec())
         compiler = Compiler(pipeline, self._sharding)
-        self._weights = compiler.weights
+        self._weights = compiler.weights.common
         self.programs = Programs(compiler, batch_sizes or powers_of_two(slots))
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
-        self.stepper = Stepper(pipeline.spec.name, self._weights, slots, self._on_death)
+        self.stepper = Stepper(pipeline.spec.name, compiler.weights, slots, self._on_death)
         self.stepper.start()
 
     async def warm_up(self, requests: Sequence[Fields]) -> None:
@@ -112,7 +112,7 @@ class Engine:
         return Picture(pixels, prepared.seed, row.done, row.device_seconds)
 
     async def preview(self, row: Row) -> np.ndarray:
-        """A small picture of an unfinished row: uint8 [h, w, 3]."""
+        """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
         return await self._show("preview", row.shape.preview, row)
 
     def close(self) -> None:

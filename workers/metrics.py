@@ -23,6 +23,12 @@ device_wait = Counter(
     "atelier_device_wait_seconds_total",
     "Time that the device waited for the host with a step to do (an upper bound).", ["model"],
 )  # fmt: skip
+swaps = Counter(
+    "atelier_expert_swaps_total", "Networks brought to the device in place of another.", ["model"]
+)
+swap_seconds = Counter(
+    "atelier_expert_swap_seconds_total", "Time that the device waited for them.", ["model"]
+)
 slots = Gauge("atelier_slots", "Pictures that can be denoised together.", ["model"])
 slots_busy = Gauge("atelier_slots_busy", "Pictures that are being denoised.", ["model"])
 compile_seconds = Histogram(
@@ -47,3 +53,9 @@ def step(model: str, rows: int, size: int, seconds: float) -> None:
     step_seconds.labels(model, str(size)).observe(seconds)
     padding.labels(model).inc(size - rows)
     device_busy.labels(model).inc(seconds)
+
+
+def swap(model: str, seconds: float) -> None:
+    """One network came to the device, in this time."""
+    swaps.labels(model).inc()
+    swap_seconds.labels(model).inc(seconds)

@@ -5,13 +5,13 @@ Compiling goes on in threads of its own, so pictures that have their programs ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from models.pipeline import Prepared, PyTree
 from workers.compiler import Compiler, signature
-from workers.shape import Compiling, Phase, Program, Shape
+from workers.shape import Compiling, Phase, Program, Shape, Values
 
 COMPILERS = 2
 """Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
@@ -41,16 +41,16 @@ class Programs:
         shape = self._find(prepared.bucket)
         is_new = not shape.encoders
         self._add_encoder(shape, prepared)
-        scalars = {step.phase: tuple(step.scalars) for step in prepared.steps}
-        added = [Phase(name) for name in scalars if name not in shape.phases]
+        values = {step.phase: step.values for step in prepared.steps}
+        added = [self._phase(name) for name in values if name not in shape.phases]
         for phase in added:
             shape.phases[phase.name] = phase
-            self._add_sizes(shape, phase, scalars[phase.name], self._sizes[:1])
+            self._add_sizes(shape, phase, values[phase.name], self._sizes[:1])
         if is_new:
             shape.decode = self._of_row(shape, self._compiler.decode)
             shape.preview = self._of_row(shape, self._compiler.preview)
         for phase in added:
-            self._add_sizes(shape, phase, scalars[phase.name], self._sizes[1:])
+            self._add_sizes(shape, phase, values[phase.name], self._sizes[1:])
         return shape
 
     def close(self) -> None:
@@ -77,11 +77,15 @@ class Programs:
             shape, lambda row: self._compiler.encode(traced.result(), row)
         )
 
+    def _phase(self, name: str) -> Phase:
+        expert = self._compiler.pipeline.expert(name)
+        return Phase(name, expert if self._compiler.weights.is_swapped(expert) else None)
+
     def _add_sizes(
-        self, shape: Shape, phase: Phase, scalars: Collection[str], sizes: Sequence[int]
+        self, shape: Shape, phase: Phase, values: Values, sizes: Sequence[int]
     ) -> None:
         for size in sizes:
-            compile_step = partial(self._compiler.step, phase.name, scalars, size)
+            compile_step = partial(self._compiler.step, phase.name, values, size)
             phase.programs[size] = self._of_row(shape, compile_step)
 
     def _of_row(self, shape: Shape, compile_for: Callable[[PyTree], Program]) -> Compiling:

@@ -33,6 +33,8 @@ class Row:
     sent: int = 0
     epoch: int = 0
     """Grows with each return to `known`: what was sent for before that no longer counts."""
+    seated: int = 0
+    """The ticket that was drawn when it got its slot."""
     ticket: int = 0
     """Drawn anew with each step that is sent; the lowest goes first."""
     alone: bool = False
@@ -53,6 +55,11 @@ class Row:
     def sendable(self) -> bool:
         unsure = self.alone and self.sent > self.done
         return not (self.canceled or self.all_sent or unsure)
+
+    @property
+    def waits_since(self) -> int:
+        """The ticket since which nothing has been done for it."""
+        return max(self.seated, self.ticket)
 
     @property
     def next_step(self) -> Step:

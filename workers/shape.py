@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from workers.step_times import StepTimes
 
 Program = Callable[..., Any]
 Compiling = Future[Program]
+Values = Mapping[str, np.ndarray | np.float32]
+"""Of one step of one row, by name."""
 
 
 @dataclass(eq=False)
@@ -18,8 +22,10 @@ class Phase:
     """One kind of step of one bucket. Rows of equal phase may share a batch."""
 
     name: str
+    expert: str | None = None
+    """The swapped network that has to be on the device; None: all that it needs always is."""
     programs: dict[int, Compiling] = field(default_factory=dict)
-    """By batch size: (weights, rows, scalars) → (rows, finite [batch])."""
+    """By batch size: (weights, rows, values [batch, …]) → (rows, finite [batch])."""
     times: StepTimes = field(default_factory=StepTimes)
     limit: int | None = None
     """Larger batches ran out of memory and are not tried again."""
@@ -54,9 +60,9 @@ class Shape:
     """By the inputs' names and shapes: (weights, inputs) → row."""
     phases: dict[str, Phase] = field(default_factory=dict)
     decode: Compiling = field(init=False)
-    """(weights, row) → pixels, uint8 [height, width, 3]."""
+    """(weights, row) → pixels, uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
     preview: Compiling = field(init=False)
-    """(weights, row) → pixels, uint8 [h, w, 3]."""
+    """(weights, row) → a smaller picture or clip of the same kind."""
 
     @property
     def is_broken(self) -> bool:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from workers import metrics
 from workers.batching import Batch, next_batch
 from workers.errors import PictureFailed, is_out_of_memory, non_finite, picture_failed
 from workers.row import Row
+from workers.weights import Weights
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class Stepper:
     def __init__(
         self,
         model: str,
-        weights: list[jax.Array],
+        weights: Weights,
         slots: int,
         on_death: Callable[[Exception], None],
     ) -> None:
@@ -104,7 +106,9 @@ class Stepper:
         """Send one step if there is one to send, then look at an earlier one."""
         self._wake.clear()
         self._seat()
-        batch = next_batch(self._seated)
+        batch = next_batch(self._seated, self._weights.resident)
+        if batch is not None and self._in_flight and not self._is_present(batch):
+            batch = None  # a swap frees what the steps in flight still use
         if batch is not None:
             self._send(batch)
         if self._in_flight and (batch is None or len(self._in_flight) > AHEAD):
@@ -121,15 +125,17 @@ class Stepper:
         while self._waiting and stepping < self._slots:
             row = self._waiting.popleft()
             if not row.canceled:
+                row.seated = next(self._tickets)
                 self._seated.append(row)
                 stepping += 1
         metrics.slots_busy.labels(self._model).set(stepping)
 
     def _send(self, batch: Batch) -> None:
         epochs = tuple(row.epoch for row in batch.rows)
-        sent_at = time.perf_counter()
         try:
-            states, finite = batch.run(self._weights)
+            weights = self._bring_weights(batch)
+            sent_at = time.perf_counter()
+            states, finite = batch.run(weights)
         except Exception as error:
             self._settle_all()  # in order: this error may only repeat an earlier step's
             self._fail(batch, epochs, error)
@@ -138,6 +144,18 @@ class Stepper:
         for row, state in zip(batch.rows, states, strict=False):
             row.send(state, next(self._tickets))
         self._in_flight.append(Sent(batch, epochs, states, finite, sent_at))
+
+    def _is_present(self, batch: Batch) -> bool:
+        """Whether the network that this step needs is on the device."""
+        return batch.phase.expert in (None, self._weights.resident)
+
+    def _bring_weights(self, batch: Batch) -> list[Any]:
+        """What this step needs, swapped in if need be. That is no wait for the host."""
+        is_present = self._is_present(batch)
+        weights = self._weights.bring(batch.phase.expert)
+        if not is_present:
+            self._at_work = time.perf_counter()
+        return weights
 
     def _settle_all(self) -> None:
         while self._in_flight:

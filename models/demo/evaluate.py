@@ -14,7 +14,8 @@ from models.demo.configs import SHIFT, STEPS, TRUE_CFG_SCALE
 from models.demo.dataset import held_out_scenes
 from models.demo.model import IMAGE_IDS, SIDE, TextToVelocity, shifted
 from models.demo.prompts import Prompts
-from models.flux.latents import to_uint8, unpack
+from models.flux.latents import unpack
+from models.pictures import to_uint8
 from models.sampling.guidance import classifier_free
 from models.vae.image import AutoencoderKL
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -29,9 +27,3 @@ def image_ids(h: int, w: int) -> np.ndarray:
     """Positions of the packed latents of a [h, w] grid: (0, row, column), [tokens, 3]."""
     rows, columns = np.mgrid[: h // 2, : w // 2]
     return np.stack([np.zeros_like(rows), rows, columns], axis=-1).reshape(-1, 3)
-
-
-def to_uint8(pixels: Float[Array, "h w 3"]) -> jax.Array:
-    """Pixels in [-1, 1] → 0 to 255, clipped and rounded half to even as in diffusers."""
-    unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
-    return jnp.round(unit * 255).astype(jnp.uint8)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import fingerprint, read_config, read_defaults
@@ -21,7 +16,7 @@ from models.flux.pipeline import FluxPipeline, Networks
 from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.flux.transformer import FluxTransformer
 from models.flux.weights import RENAMES
-from models.nn.layers import linear
+from models.preview import abstract_preview, fit_preview, picture_encoder
 from models.sampling.schedules import FlowMatchSchedule
 from models.spec import Limits, ModelSpec
 from models.text import clip, t5
@@ -72,7 +67,7 @@ def load(
         name: weights.load(getattr(abstract, name), folder / component, renames, dtype=dtype)
         for name, (component, renames) in COMPONENTS.items()
     }
-    networks = Networks(**loaded, preview=fit_preview(loaded["vae"]))
+    networks = Networks(**loaded, preview=fit_preview(*picture_encoder(loaded["vae"])))
     return FluxPipeline(
         make_spec(name, folder, config, vae_config, schedule, defaults or {}),
         networks,
@@ -147,41 +142,6 @@ def make_spec(
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(folder),
     )
-
-
-def fit_preview(vae: AutoencoderKL) -> nnx.Linear:
-    """The linear map from latents to colours that fits this VAE best, for cheap previews.
-
-    Flat pictures of a colour each are encoded and their mean latents regressed on the colours, so
-    that it serves any checkpoint with no table of its own. Input: latents as the transformer has
-    them, shifted and scaled; output: colours in [-1, 1].
-    """
-    levels = np.linspace(-1, 1, 3, dtype=np.float32)
-    colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
-    side = 4 * vae.config.downsampling
-    graph, state = nnx.split(vae)
-
-    @jax.jit
-    def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
-        vae = nnx.merge(graph, state)
-        dtype = vae.encoder.conv_in.kernel.dtype
-        flat = jnp.broadcast_to(colour.astype(dtype), (1, side, side, 3))
-        mean = vae.encode(flat)[0].astype(jnp.float32).mean(axis=(0, 1, 2))
-        return (mean - (vae.config.shift_factor or 0)) * vae.config.scaling_factor
-
-    latents = np.stack([np.asarray(mean_latents(state, colour)) for colour in colours])
-    design = np.concatenate([latents, np.ones((len(latents), 1), np.float32)], axis=1)
-    solution = np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32)
-    preview = abstract_preview(vae.config.latent_channels)
-    preview.kernel.set_value(jnp.asarray(solution[:-1]))
-    assert preview.bias is not None
-    preview.bias.set_value(jnp.asarray(solution[-1]))
-    return preview
-
-
-def abstract_preview(latent_channels: int) -> nnx.Linear:
-    """Latents to colours, as a shape."""
-    return nnx.eval_shape(lambda: linear(latent_channels, 3, (None, None), rngs=nnx.Rngs(0)))  # type: ignore[no-any-return]
 
 
 def _check_fit(

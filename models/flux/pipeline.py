@@ -12,8 +12,9 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.flux.config import FluxConfig
-from models.flux.latents import image_ids, pack, to_uint8, unpack
+from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import CLASSIFIER_FREE, FluxRequest, noise_inputs, steps_of
+from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree, RequestError
 from models.sampling.guidance import classifier_free
 from models.sampling.schedules import FlowMatchSchedule
@@ -61,6 +62,9 @@ class FluxPipeline:
         self._clip_tokens = modules.clip.config.max_position_embeddings
         self.dtype = np.dtype(modules.transformer.latents_in.kernel.dtype)
 
+    def expert(self, phase: str) -> None:
+        """Every phase runs the one transformer."""
+
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         request = FluxRequest.from_fields(fields)
         h, w = self._grid(request)
@@ -73,7 +77,7 @@ class FluxPipeline:
         }
         steps = steps_of(request, self.schedule, h * w // 4, from_image=image is not None)
         if image is not None:
-            inputs["sigma"] = np.asarray(steps[0].scalars["sigma"])
+            inputs["sigma"] = np.asarray(steps[0].values["sigma"])
         bucket = f"{w}x{h},text={request.max_sequence_length},prompts={len(request.prompts)}"
         return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
 
@@ -93,15 +97,15 @@ class FluxPipeline:
         }
 
     def step(
-        self, phase: str, weights: Networks, rows: PyTree, scalars: Mapping[str, jax.Array]
+        self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        velocity = self._velocity(weights, rows, scalars)
+        velocity = self._velocity(weights, rows, values)
         if phase == CLASSIFIER_FREE:
-            scale = scalars["true_cfg_scale"][:, None, None]
+            scale = values["true_cfg_scale"][:, None, None]
             velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)
         else:
             velocity = velocity[:, 0]
-        sigma, sigma_next = (scalars[name][:, None, None] for name in ("sigma", "sigma_next"))
+        sigma, sigma_next = (values[name][:, None, None] for name in ("sigma", "sigma_next"))
         latents = rows["latents"]
         return {
             **rows,
@@ -120,7 +124,7 @@ class FluxPipeline:
         return to_uint8(preview(self._unpack(row, "denoised")))
 
     def _velocity(
-        self, weights: Networks, rows: PyTree, scalars: Mapping[str, jax.Array]
+        self, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> Float[Array, "batch prompts tokens patch"]:
         """The network's answer to every prompt of every row, in one call, float32."""
         (transformer,) = self._merge(weights, "transformer")
@@ -134,8 +138,8 @@ class FluxPipeline:
             each_prompt(rows["latents"]),
             rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
             rows["pooled_embeds"].reshape(batch * prompts, -1),
-            each_prompt(scalars["timestep"]),
-            each_prompt(scalars["guidance_scale"]),
+            each_prompt(values["timestep"]),
+            each_prompt(values["guidance_scale"]),
             image_ids(h, w),
             np.zeros((text_tokens, 3), int),
         )

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from models.flux.config import FluxConfig
+from models.pictures import read_picture
 from models.pipeline import Fields, RequestError, Step
 from models.sampling.noise import TorchGenerator
 from models.sampling.schedules import FlowMatchSchedule, img2img_start
@@ -139,17 +138,3 @@ def noise_inputs(
         return {"noise": draw()}
     pixels = read_picture(image, request.width, request.height)
     return {"image": pixels, "image_noise": draw(), "noise": draw()}
-
-
-def read_picture(data: bytes, width: int, height: int) -> np.ndarray:
-    """A picture file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
-
-    Raises: RequestError: the bytes are no picture that Pillow can read.
-    """
-    try:
-        with Image.open(io.BytesIO(data)) as file:
-            picture = ImageOps.exif_transpose(file).convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise RequestError("image", f"is not a picture that can be read: {error}") from error
-    resized = picture.resize((width, height), Image.Resampling.LANCZOS)
-    return np.asarray(resized, np.float32) / 255 * 2 - 1

@@ -16,8 +16,8 @@ from workers.shape import Phase, Shape
 def shape(*sizes: int) -> Shape:
     """Two phases whose programs add each row's scalar to it."""
 
-    def program(weights, rows, scalars):  # type: ignore[no-untyped-def]
-        return tuple(r + s for r, s in zip(rows, scalars["add"], strict=True)), None
+    def program(weights, rows, values):  # type: ignore[no-untyped-def]
+        return tuple(r + s for r, s in zip(rows, values["add"], strict=True)), None
 
     made = Shape("a")
     for name in ("first", "second"):

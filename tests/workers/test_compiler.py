@@ -31,11 +31,12 @@ def rows(compiler: Compiler, count: int) -> list[dict[str, np.ndarray]]:
 
 
 def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[float]) -> list:
-    names = compiler.pipeline.prepare({}, {}).steps[0].scalars
-    scalars = {name: np.zeros(len(batch), np.float32) for name in names}
-    scalars |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
-    program = compiler.step("double", scalars, len(batch), batch[0])
-    states, finite = program(compiler.weights, tuple(batch), scalars)
+    names = compiler.pipeline.prepare({}, {}).steps[0].values
+    values = {name: np.zeros(len(batch), np.float32) for name in names}
+    values |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
+    one = {name: value[0] for name, value in values.items()}
+    program = compiler.step("double", one, len(batch), batch[0])
+    states, finite = program(compiler.weights.common, tuple(batch), values)
     assert np.asarray(finite).all()
     return [np.asarray(state["latents"]) for state in states]
 

@@ -72,6 +72,9 @@ async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipel
                 (4, 3.0, {"width": 64}),
                 (1, 3.0, {"width": 64, "phase": "double"}),
                 (7, 1.5, {}),
+                (5, 2.0, {"phase": "noisy"}),
+                (6, 3.0, {"phase": "plain", "second_phase": "noisy"}),
+                (4, 2.0, {"num_frames": 3, "phase": "noisy"}),
             ]
         )
     ]
@@ -193,6 +196,33 @@ async def test_steps_and_previews_are_reported(engine: Engine) -> None:
     assert seen[-1] == 6
     for pixels in await asyncio.gather(*previews):
         assert (pixels.dtype, pixels.shape) == (np.uint8, (1, 8, 3))
+
+
+async def test_each_row_has_the_noise_of_its_own_steps(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    """Values that are arrays, stacked in batches of every size."""
+    requests = [{"seed": seed, "phase": "noisy", "num_inference_steps": 5} for seed in range(3)]
+    for picture in await asyncio.gather(*(make(engine, **request) for request in requests)):
+        assert_is_reference(picture, pipeline, **{**requests[0], "seed": picture.seed})
+    plain = reference(pipeline, {**requests[0], "phase": "plain"}).astype(int)
+    assert np.abs(plain - reference(pipeline, requests[0])).mean() > 10, "the noise does nothing"
+
+
+async def test_a_clip_and_its_preview_have_four_dimensions(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    fields = {"seed": 4, "num_frames": 5}
+    previews: list[asyncio.Task[np.ndarray]] = []
+
+    def on_step(row: Any) -> None:
+        previews.append(asyncio.create_task(engine.preview(row)))
+
+    clip = await engine.generate(fields, {}, on_step)
+    assert_is_reference(clip, pipeline, **fields)
+    assert clip.pixels.shape[0] == 5
+    for pixels in await asyncio.gather(*previews):
+        assert (pixels.dtype, pixels.shape) == (np.uint8, (5, 1, 8, 3))
 
 
 async def test_warm_up_compiles_every_size(engine: Engine) -> None:

@@ -24,11 +24,16 @@ DEADLINE_S = 30
 IMPOSSIBLE = 1 << 22
 """Squared, in float32: 64 TiB, more than any address space gives."""
 
+NOISE = np.float32(0.5)
+"""Of a noisy step, in proportion to the first one."""
+
 DEFAULTS = {
     "prompt": "",
     "seed": 0,
     "width": 32,
     "height": 16,
+    "num_frames": None,
+    "fps": 8,
     "num_inference_steps": 4,
     "guidance_scale": 2.0,
     "phase": "plain",
@@ -48,6 +53,7 @@ SPEC = ModelSpec(
         min_side_px=8,
         max_side_px=64,
         max_pixels=64 * 64,
+        max_frames=16,
         max_steps=50,
         max_images=8,
         max_sequence_length=8,
@@ -80,7 +86,7 @@ class Gate:
 
 
 class ToyPipeline:
-    """Phases of a step: plain; double (two evaluations); gated; greedy (more than one row does not
+    """Phases of a step: plain; noisy (adds noise of its own); double (two evaluations); gated; greedy (more than one row does not
     fit into memory); hopeless (not even one does); single (compiles for one row only); flawed (does
     not compile the first time)."""
 
@@ -109,23 +115,34 @@ class ToyPipeline:
         for stage in ("encode", "decode"):
             if fields[stage] == "hopeless":
                 inputs[f"hopeless_{stage}"] = np.ones((), np.float32)
-        size = f"{fields['width']}x{fields['height']},{fields['decode']}"
-        return Prepared(
-            size, inputs, self._steps(fields), fields["width"], fields["height"], fields["seed"]
-        )
+        if fields["num_frames"] is not None:
+            inputs["clock"] = np.zeros((fields["num_frames"], 0), np.float32)
+        size = f"{fields['width']}x{fields['height']}x{fields['num_frames']},{fields['decode']}"
+        steps = self._steps(fields, noise.shape)
+        return Prepared(size, inputs, steps, fields["width"], fields["height"], fields["seed"])
 
-    def _steps(self, fields: Fields) -> tuple[Step, ...]:
+    def expert(self, phase: str) -> str | None:
+        return None
+
+    def _steps(self, fields: Fields, shape: tuple[int, ...]) -> tuple[Step, ...]:
         count = fields["num_inference_steps"]
         sigmas = np.linspace(1, 0, count + 1, dtype=np.float32)
         second = fields["second_phase"] or fields["phase"]
+        random = np.random.RandomState(fields["seed"] % 2**31 + 1)
+        phases = [fields["phase"] if 2 * i < count else second for i in range(count)]
+        noises = [
+            {"noise": random.randn(*shape).astype(np.float32)} if phase == "noisy" else {}
+            for phase in phases
+        ]
         return tuple(
             Step(
-                fields["phase"] if 2 * i < count else second,
+                phases[i],
                 {
                     "sigma": sigmas[i],
                     "sigma_next": sigmas[i + 1],
                     "guidance": np.float32(fields["guidance_scale"]),
                     "poison": np.float32(np.nan if i == fields["nan_at"] else 0),
+                    **noises[i],
                 },
             )
             for i in range(count)
@@ -136,13 +153,15 @@ class ToyPipeline:
         if "hopeless_encode" in inputs:
             latents = latents + impossible(inputs["hopeless_encode"])
         row = {"latents": latents, "prompt": jnp.tanh(inputs["text"] / 64) @ weights["in"]}
-        return row | {name: inputs[name] for name in inputs if name == "hopeless_decode"}
+        return row | {name: inputs[name] for name in ("hopeless_decode", "clock") if name in inputs}
 
     def step(
-        self, phase: str, weights: PyTree, rows: PyTree, scalars: Mapping[str, jax.Array]
+        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        column = {name: value[:, None, None] for name, value in scalars.items()}
+        column = {name: values[name][:, None, None] for name in values if name != "noise"}
         latents = rows["latents"] + column["poison"]
+        if phase == "noisy":
+            latents = latents + NOISE * values["noise"]
         if phase == "slow to compile":
             assert self.compile_gate.wait(DEADLINE_S)
         if phase == "single" and len(latents) > 1:
@@ -165,18 +184,22 @@ class ToyPipeline:
         return hidden @ weights["back"]
 
     def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """Each token becomes 8 x 8 pixels of one colour, in one long strip."""
+        """Each token becomes 8 x 8 pixels of one colour, in one long strip; in a clip it moves."""
         colours = jax.nn.sigmoid(row["latents"] @ weights["out"]) * 255
         if "hopeless_decode" in row:
             colours = colours + impossible(row["hopeless_decode"])
-        return jnp.repeat(jnp.repeat(colours[None], 8, axis=0), 8, axis=1).astype(jnp.uint8)
+        strip = jnp.repeat(jnp.repeat(colours[None], 8, axis=0), 8, axis=1).astype(jnp.uint8)
+        if "clock" not in row:
+            return strip
+        return jnp.stack([jnp.roll(strip, 8 * i, axis=1) for i in range(len(row["clock"]))])
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
-        return self.decode(weights, row)[::8, ::8]
+        return self.decode(weights, row)[..., ::8, ::8, :]
 
 
 def reference(pipeline: ToyPipeline, fields: Fields) -> np.ndarray:
-    """The same picture in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]."""
+    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3] or [frames, 8, 8 tokens, 3].
+    """
     fields = {**DEFAULTS, **fields}
     prepared = pipeline.prepare(fields, {})
     into, back, out = (np.asarray(pipeline.weights[name]) for name in ("in", "back", "out"))
@@ -184,14 +207,19 @@ def reference(pipeline: ToyPipeline, fields: Fields) -> np.ndarray:
     latents = prepared.inputs["noise"]
     for step in prepared.steps:
         guidance, sigma, sigma_next = (
-            step.scalars[name] for name in ("guidance", "sigma", "sigma_next")
+            step.values[name] for name in ("guidance", "sigma", "sigma_next")
         )
+        if step.phase == "noisy":
+            latents = latents + NOISE * step.values["noise"]
         velocity = np.tanh(latents @ into + guidance * prompt) @ back
         if step.phase == "double":
             velocity = 2 * velocity - np.tanh(latents @ into - prompt) @ back
         latents = latents + (sigma_next - sigma) * velocity
     colours = 255 / (1 + np.exp(-latents @ out))
-    return np.repeat(np.repeat(colours[None], 8, axis=0), 8, axis=1).astype(np.uint8)
+    strip = np.repeat(np.repeat(colours[None], 8, axis=0), 8, axis=1).astype(np.uint8)
+    if fields["num_frames"] is None:
+        return strip
+    return np.stack([np.roll(strip, 8 * i, axis=1) for i in range(fields["num_frames"])])
 
 
 def impossible(value: jax.Array) -> jax.Array:

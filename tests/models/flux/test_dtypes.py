@@ -46,9 +46,9 @@ def test_a_picture_in_each_dtype(folder: Path, dtype: str) -> None:
     assert all(bool(jnp.isfinite(row["latents"]).all()) for row in rows)
     assert picture.shape == (16, 32, 3) and picture.std() > 0
     assert preview.shape == (4, 8, 3)
-    scalars = {name: value[None] for name, value in prepared.steps[0].scalars.items()}
+    values = {name: value[None] for name, value in prepared.steps[0].values.items()}
     step = jax.make_jaxpr(pipeline.step, static_argnums=0)(
-        prepared.steps[0].phase, pipeline.weights, stack_rows(rows[:1]), scalars
+        prepared.steps[0].phase, pipeline.weights, stack_rows(rows[:1]), values
     )
     assert operand_dtypes(step.jaxpr) == {jnp.dtype(dtype)}
 

@@ -85,9 +85,9 @@ def test_a_picture_of_1024_goes_through_every_program(
     assert row["prompt_embeds"].shape == (prompts, 512, 4096)
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), row)
     names = ("timestep", "sigma", "sigma_next", "guidance_scale", "true_cfg_scale")
-    scalars = {name: jax.ShapeDtypeStruct((2,), jnp.float32) for name in names}
+    values = {name: jax.ShapeDtypeStruct((2,), jnp.float32) for name in names}
     step = jax.jit(pipeline.step, static_argnums=0)
-    after = jax.eval_shape(step, phase, pipeline.weights, rows, scalars)
+    after = jax.eval_shape(step, phase, pipeline.weights, rows, values)
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, rows)
     pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
     assert (pixels.shape, pixels.dtype) == ((1024, 1024, 3), jnp.uint8)

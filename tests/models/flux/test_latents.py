@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from models.flux.latents import image_ids, pack, to_uint8, unpack
+from models.flux.latents import image_ids, pack, unpack
+from models.pictures import to_uint8
 
 
 def test_a_token_is_a_patch_ordered_channel_row_column() -> None:

@@ -1,0 +1,59 @@
+"""Previews: a linear map from latents to colours, fitted to any autoencoder at load time.
+
+Flat pictures of a colour each are encoded and their mean latents regressed on the colours, so that
+it serves every checkpoint with no table of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.nn.layers import linear
+from models.vae.image import AutoencoderKL
+
+MeanLatents = Callable[[Float[Array, " 3"]], Float[Array, " c"]]
+"""A flat picture's colour in [-1, 1] → its mean latents, as the denoising network has them."""
+
+
+def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+    """The map that fits best: from latents as the network has them to colours in [-1, 1]."""
+    levels = np.linspace(-1, 1, 3, dtype=np.float32)
+    colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
+    latents = np.stack([np.asarray(mean_latents(colour)) for colour in colours])
+    design = np.concatenate([latents, np.ones((len(latents), 1), np.float32)], axis=1)
+    solution = np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32)
+    preview = abstract_preview(latent_channels)
+    preview.kernel.set_value(jnp.asarray(solution[:-1]))
+    assert preview.bias is not None
+    preview.bias.set_value(jnp.asarray(solution[-1]))
+    return preview
+
+
+def picture_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
+    """What `fit_preview` asks of a picture autoencoder: latents shifted and scaled."""
+    side = 4 * vae.config.downsampling
+    graph, state = nnx.split(vae)
+
+    @jax.jit
+    def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
+        vae = nnx.merge(graph, state)
+        dtype = vae.encoder.conv_in.kernel.dtype
+        flat = jnp.broadcast_to(colour.astype(dtype), (1, side, side, 3))
+        mean = vae.encode(flat)[0].astype(jnp.float32).mean(axis=(0, 1, 2))
+        return (mean - (vae.config.shift_factor or 0)) * vae.config.scaling_factor
+
+    return partial(mean_latents, state), vae.config.latent_channels
+
+
+def abstract_preview(latent_channels: int) -> nnx.Linear:
+    """Latents to colours, as a shape."""
+    return nnx.eval_shape(lambda: linear(latent_channels, 3, (None, None), rngs=nnx.Rngs(0)))  # type: ignore[no-any-return]

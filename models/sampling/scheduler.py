@@ -1,0 +1,113 @@
+"""What every scheduler is: a plan made on the host, and one pure step run on the device.
+
+A scheduler is a frozen value, made from a checkpoint's `scheduler_config.json` and a request's
+options. Whatever depends on the schedule alone (sigmas, coefficients, which order a step has) is
+computed by `plan`, in NumPy and in the reference's own order of operations; `step` is arithmetic on
+latents and those numbers. What a multistep method remembers goes in and comes out as a pytree of
+arrays, so it is batched by row, kept in snapshots and resumed like the latents themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Float32
+from numpy.typing import NDArray
+
+Latents = Float[Array, "batch *shape"]
+History = Mapping[str, jax.Array]
+"""Arrays with the latents' shape (or none of them), each with a leading row axis in `step`."""
+Column = NDArray[np.float32]
+
+
+class Stepped(NamedTuple):
+    """Where one step leads."""
+
+    latents: Latents
+    denoised: Latents
+    """The step's estimate of the clean latents (x0), for previews."""
+    history: History
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps of one picture; every array is float32 with one entry a step, [n] unless said."""
+
+    timesteps: Float32[np.ndarray, " steps"]
+    """What the network is told; may be fractional."""
+    input_scale: Float32[np.ndarray, " steps"]
+    """The network sees latents · input_scale (diffusers' scale_model_input)."""
+    values: Mapping[str, Float32[np.ndarray, " steps"]]
+    """What `step` reads, by name."""
+    draws: NDArray[np.bool_]
+    """Steps at which the reference draws noise of the latents' shape from the picture's generator;
+    `step` must be given it there, and anything (zeros) elsewhere."""
+    init_noise_sigma: float
+    """First latents of a picture from nothing: noise · init_noise_sigma."""
+    clean_scale: Float32[np.ndarray, " steps_and_last"]
+    """[n + 1]: latents before step i that come from clean ones are clean · clean_scale[i] + noise ·
+    noise_scale[i] (diffusers' add_noise at timesteps[i]); the last entries are 1 and 0."""
+    noise_scale: Float32[np.ndarray, " steps_and_last"]
+
+    def __len__(self) -> int:
+        return len(self.timesteps)
+
+    def at(self, step: int) -> dict[str, np.float32]:
+        """The values of one step."""
+        return {name: column[step] for name, column in self.values.items()}
+
+
+class Scheduler(Protocol):
+    """One method of denoising with its options. Instances are frozen and hashable."""
+
+    @property
+    def name(self) -> str:
+        """As requests call it (`euler`, `unipc`, …)."""
+        ...
+
+    def plan(
+        self,
+        steps: int,
+        *,
+        timesteps: Sequence[float] | None = None,
+        sigmas: Sequence[float] | None = None,
+        strength: float | None = None,
+    ) -> Plan:
+        """The table of steps.
+
+        Args:
+            steps: num_inference_steps; the length of `timesteps` or `sigmas` where one is given.
+            timesteps, sigmas: the request's own instead of the spacing's.
+            strength: of image to image: the first steps are left out as in diffusers'
+                get_timesteps, and multistep history begins there.
+
+        Raises:
+            ValueError: the scheduler does not take these (its message names the option).
+        """
+        ...
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """The history before the first step of one row (no batch axis): arrays of zeros."""
+        ...
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """One step of a batch of rows, each at its own place in its own plan. Float32.
+
+        Args:
+            output: the network's, after guidance: epsilon, v, sample or velocity, as the
+                scheduler's prediction_type says.
+            noise: standard normal, of the latents' shape; None where this scheduler never draws.
+            values: one step's entries of `Plan.values`, by row.
+        """
+        ...
