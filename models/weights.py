@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,13 +15,12 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from safetensors import SafetensorError, safe_open
 
-from models.checkpoint import CheckpointError, WeightsError, weight_files
-from models.renames import Prepare, Renames, source, target
+from models.checkpoint import WeightsError, weight_files
+from models.renames import Prepare, Renames, Target, source, split, target
+from models.tensors import Filling, Part, Shape, Tensor, open_tensors
 
 Module = TypeVar("Module", bound=nnx.Module)
-Shape = tuple[int, ...]
 
 Sharding = Callable[[str, nnx.Variable], jax.sharding.Sharding]
 """Where a parameter goes, by its path and its abstract value (shape, axes)."""
@@ -34,46 +32,28 @@ STRIPE = 64
 """Rows transposed at once: they stay in the cache, which is twice as fast as all at once."""
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """One array of a safetensors file, not read yet."""
-
-    key: str
-    file: Any
-    path: Path
-    shape: Shape
-    kind: str
-
-    def read(self) -> np.ndarray:
-        """Raises: CheckpointError: the file has changed or cannot be read."""
-        try:
-            return self.file.get_tensor(self.key)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{self.path}: {self.key} cannot be read ({error})") from error
-
-
 Slot = tuple[str, int | None]
 """A leaf's path and the place on its leading axis (None: the whole leaf)."""
 
 
 def load(
     module: Module,
-    folder: Path,
+    folder: Path | Part,
     renames: Renames,
     *,
-    dtype: DTypeLike,
+    dtype: DTypeLike | None = None,
     sharding: Sharding | None = None,
     variant: str | None = None,
 ) -> Module:
-    """The module with the arrays of a component's folder.
+    """The module with the arrays of a component's folder, or of its part of a file.
 
     Kernels turn from torch's layout (out, in, *window) to (*window, in, out), a window of one
     being dropped where the leaf has none; all other arrays are taken as stored.
 
     Args:
         module: abstract, as `nnx.eval_shape` makes it from the component's config.
-        folder: the component's own (`…/transformer`).
-        dtype: of every array, whatever the file stores.
+        folder: the component's own (`…/transformer`), or the part of a file that it is.
+        dtype: of every array, whatever the file stores; left out: of each as the module has it.
         sharding: where each array goes; left out: to JAX's default device.
         variant: which files, where the folder has several (`fp16`).
 
@@ -82,12 +62,14 @@ def load(
         CheckpointError: no safetensors files, or damaged ones.
     """
     leaves = flat_parameters(module)
+    part = folder if isinstance(folder, Part) else Part(folder.name, weight_files(folder, variant))
     with ExitStack() as files:
-        tensors = _open(weight_files(folder, variant), files)
-        slots = _assign(folder.name, tensors, leaves, renames)
+        slots = _assign(part, open_tensors(part, files), leaves, renames)
         arrays = {}
         for path, leaf in leaves.items():
-            host = _assemble(leaf.shape, slots[path], np.dtype(dtype), path.endswith("kernel"))
+            host = _assemble(
+                leaf.shape, slots[path], np.dtype(dtype or leaf.dtype), path.endswith("kernel")
+            )
             place = sharding(path, leaf) if sharding else None
             arrays[path] = jax.block_until_ready(jax.device_put(host, place))
     return _filled(module, arrays)
@@ -108,30 +90,11 @@ def _filled(module: Module, arrays: dict[str, jax.Array]) -> Module:
     return nnx.merge(graph, nnx.from_flat_state(list(flat)))
 
 
-def _open(paths: tuple[Path, ...], files: ExitStack) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for path in paths:
-        try:
-            # Read, not mapped: pages of a mapped file count as the process's memory.
-            file = files.enter_context(safe_open(path, framework="numpy", backend="pread"))
-        except SafetensorError as error:
-            raise CheckpointError(
-                f"{path}: not a whole safetensors file ({error}); fetch it again"
-            ) from error
-        for key in file.keys():  # noqa: SIM118 (not a mapping)
-            entry = file.get_slice(key)
-            tensors[key] = Tensor(key, file, path, tuple(entry.get_shape()), entry.get_dtype())
-    return tensors
-
-
-Sources = dict[int | None, tuple[Tensor, Prepare | None]]
+Sources = dict[int | None, Filling]
 
 
 def _assign(
-    component: str,
-    tensors: dict[str, Tensor],
-    leaves: dict[str, nnx.Variable],
-    renames: Renames,
+    part: Part, tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
 ) -> dict[str, Sources]:
     """Which tensors fill each leaf, all of them checked.
 
@@ -139,48 +102,60 @@ def _assign(
         WeightsError: names every key that is missing, stray, misshapen or of another type.
     """
     chosen, stray = _choose(tensors, leaves, renames)
-    misshapen, mistyped = [], []
-    for (path, layer), (tensor, _) in chosen.items():
-        expected = _stored_shape(path, _slot_shape(leaves[path], layer))
+    misshapen, mistyped = {}, {}
+    for (path, layer), filling in chosen.items():
+        tensor = filling.tensor
+        expected = filling.shape_in_file(_stored_shape(path, _slot_shape(leaves[path], layer)))
         if not _fits(tensor.shape, expected, path):
-            misshapen.append((tensor.key, expected, tensor.shape))
+            misshapen[tensor.key] = (tensor.key, expected, tensor.shape)
         if tensor.kind not in STORED:
-            mistyped.append((tensor.key, tensor.kind))
+            mistyped[tensor.key] = (tensor.key, tensor.kind)
     missing = _missing(chosen.keys(), leaves, renames)
     if missing or stray or misshapen or mistyped:
         raise WeightsError(
-            component,
-            missing=tuple(missing),
+            part.component,
+            missing=tuple(part.prefix + key for key in missing),
             stray=tuple(stray),
-            misshapen=tuple(misshapen),
-            mistyped=tuple(mistyped),
+            misshapen=tuple(misshapen.values()),
+            mistyped=tuple(mistyped.values()),
         )
     sources: dict[str, Sources] = {path: {} for path in leaves}
-    for (path, layer), (tensor, rule) in chosen.items():
-        sources[path][layer] = (tensor, next(iter(renames[rule][2:]), None))
+    for (path, layer), filling in chosen.items():
+        sources[path][layer] = filling
     return sources
 
 
 def _choose(
     tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
-) -> tuple[dict[Slot, tuple[Tensor, int]], list[str]]:
-    """The tensor and rule for each slot, and the keys that have none."""
-    chosen: dict[Slot, tuple[Tensor, int]] = {}
+) -> tuple[dict[Slot, Filling], list[str]]:
+    """What fills each slot, and the keys that fill none."""
+    chosen: dict[Slot, Filling] = {}
     stray = []
     for key, tensor in tensors.items():
         goal = target(key, renames)
         if goal is not None and not goal.path:
             continue
-        if goal is None or not _has_slot(leaves, goal.path, goal.layer):
-            stray.append(key)
+        if goal is None or not all(
+            _has_slot(leaves, path, goal.layer) for path in split(goal.path)
+        ):
+            stray.append(tensor.key)
             continue
-        slot = (goal.path, goal.layer)
-        rival = chosen.get(slot, (tensor, len(renames)))[1]
-        if goal.rule == rival:  # not tied: the same name twice, in two spellings
-            stray.append(key)
-        elif goal.rule < rival:
-            chosen[slot] = (tensor, goal.rule)
+        prepare = next(iter(renames[goal.rule][2:]), None)
+        for slot, filling in _fillings(tensor, goal, prepare):
+            rival = chosen.get(slot)
+            if rival is None or goal.rule < rival.goal.rule:
+                chosen[slot] = filling
+            elif goal.rule == rival.goal.rule:  # not tied: the same name, in two spellings
+                stray.append(tensor.key)
     return chosen, stray
+
+
+def _fillings(tensor: Tensor, goal: Target, prepare: Prepare | None) -> list[tuple[Slot, Filling]]:
+    paths = split(goal.path)
+    return [
+        ((path, goal.layer), Filling(tensor, goal, prepare, number, len(paths)))
+        for number, path in enumerate(paths)
+    ]
 
 
 def _has_slot(leaves: dict[str, nnx.Variable], path: str, layer: int | None) -> bool:
@@ -200,7 +175,7 @@ def _missing(chosen: Any, leaves: dict[str, nnx.Variable], renames: Renames) -> 
             for layer in layers
             if (path, layer) not in chosen
         ]
-    return missing
+    return list(dict.fromkeys(missing))
 
 
 def _slot_shape(leaf: nnx.Variable, layer: int | None) -> Shape:
@@ -222,11 +197,8 @@ def _fits(found: Shape, expected: Shape, path: str) -> bool:
 
 def _assemble(shape: Shape, sources: Sources, dtype: np.dtype, is_kernel: bool) -> np.ndarray:
     array = _aligned(shape, dtype)
-    for layer, (tensor, prepare) in sources.items():
-        part = tensor.read()
-        if prepare is not None:
-            part = prepare(part)
-        _copy(array if layer is None else array[layer], part, is_kernel)
+    for layer, filling in sources.items():
+        _copy(array if layer is None else array[layer], filling.read(), is_kernel)
     return array
 
 

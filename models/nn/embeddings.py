@@ -18,13 +18,15 @@ def sinusoid(
 ) -> Float[Array, "batch features"]:
     """[cos, sin] of the values at geometrically spaced frequencies, in float32.
 
+    Where the features are odd in number, the last is 0.
     Source: Ho et al. 2020 (DDPM), after Vaswani et al. 2017, section 3.5; cosine first, as in
     diffusers with flip_sin_to_cos and no frequency shift.
     """
     half = features // 2
     frequencies = jnp.exp(-math.log(max_period) * jnp.arange(half, dtype=jnp.float32) / half)
     angles = values.astype(jnp.float32)[:, None] * frequencies[None, :]
-    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    return jnp.pad(waves, ((0, 0), (0, features % 2)))
 
 
 class ConditionMLP(nnx.Module):

@@ -48,6 +48,7 @@ def conv(
     rngs: nnx.Rngs,
     strides: int | Sequence[int] = 1,
     padding: int | Sequence[tuple[int, int]] = 0,
+    use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
 ) -> nnx.Conv:
     """Channels-last convolution, kernel [*window, in, out]."""
@@ -58,6 +59,7 @@ def conv(
         kernel_size,
         strides=strides,
         padding=padding,
+        use_bias=use_bias,
         kernel_init=_kernel,
         kernel_metadata={"axes": (*window, "conv_in", "conv_out")},
         bias_metadata={"axes": ("conv_out",)},

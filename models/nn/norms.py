@@ -19,6 +19,23 @@ def layer_norm(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, 
     return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
 
 
+class LayerNorm(nnx.Module):
+    """`layer_norm` with a learned scale and bias, kept and applied in float32.
+
+    Source: Ba et al. 2016, eq. 4.
+    """
+
+    def __init__(self, features: int, epsilon: float, *, rngs: nnx.Rngs) -> None:
+        ones = nnx.initializers.ones_init()(rngs.params(), (features,), jnp.float32)
+        self.scale = nnx.Param(ones, axes=(None,))
+        self.bias = nnx.Param(jnp.zeros_like(ones), axes=(None,))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        normed = layer_norm(x.astype(jnp.float32), self.epsilon)
+        return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
 class RMSNorm(nnx.Module):
     """x / rms(x) · scale over the last axis. Source: Zhang and Sennrich 2019, eq. 4."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,8 +14,8 @@ from jaxtyping import Array, Float
 class RopeTable(NamedTuple):
     """Cosine and sine of every token's angles, [tokens, head_dim / 2], float32."""
 
-    cos: np.ndarray
-    sin: np.ndarray
+    cos: np.ndarray | Array
+    sin: np.ndarray | Array
 
 
 def rope_table(ids: np.ndarray, axes_dims: Sequence[int], theta: float = 10_000.0) -> RopeTable:
@@ -31,6 +32,32 @@ def rope_table(ids: np.ndarray, axes_dims: Sequence[int], theta: float = 10_000.
     ]
     table = np.concatenate(angles, axis=-1)
     return RopeTable(np.cos(table).astype(np.float32), np.sin(table).astype(np.float32))
+
+
+def grid_rope_table(
+    sizes: Sequence[int], axes_dims: Sequence[int], theta: float = 10_000.0
+) -> RopeTable:
+    """`rope_table` of a whole grid's positions, the last axis running fastest.
+
+    Only the angles along each axis are kept in the program, which spreads them when it runs: the
+    table of a long video is too large for a constant.
+    """
+    axes = [
+        rope_table(np.arange(size)[:, None], (dim,), theta)
+        for size, dim in zip(sizes, axes_dims, strict=True)
+    ]
+    cos, sin = (_spread([axis[part] for axis in axes], tuple(sizes)) for part in (0, 1))
+    return RopeTable(cos, sin)
+
+
+def _spread(axes: Sequence[np.ndarray | Array], sizes: tuple[int, ...]) -> Array:
+    """[size, pairs] of each axis → [tokens, all pairs]."""
+    spread = []
+    for index, values in enumerate(axes):
+        shape = [1] * len(sizes) + [values.shape[-1]]
+        shape[index] = sizes[index]
+        spread.append(jnp.broadcast_to(values.reshape(shape), (*sizes, values.shape[-1])))
+    return jnp.concatenate(spread, axis=-1).reshape(math.prod(sizes), -1)
 
 
 def apply_rope(

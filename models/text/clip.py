@@ -5,37 +5,24 @@ Source: Radford et al. 2021, section 2.4; transformers' CLIPTextModel for the co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
 from models.nn.attention import Attention, default_attention
+from models.nn.clip import Block, check_tower, layer_renames, tower_norm
 from models.nn.layers import embed, linear
 from models.nn.stack import scan, stack
 from models.text.config import check_numbers, known
 
-Activation = Callable[[Array], Array]
-
 LEGACY_EOS = 2
 """Old configs say 2 whatever the tokenizer says; the end of text is then the largest id."""
-
-
-def quick_gelu(x: Array) -> Array:
-    """x σ(1.702 x). Source: Hendrycks & Gimpel 2016, section 2."""
-    return x * jax.nn.sigmoid(jnp.asarray(1.702, x.dtype) * x)
-
-
-ACTIVATIONS: Mapping[str, Activation] = {
-    "quick_gelu": quick_gelu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
-}
 
 
 @dataclass(frozen=True)
@@ -59,15 +46,7 @@ class ClipConfig:
 
     def __post_init__(self) -> None:
         check_numbers("CLIP", self)
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"CLIP hidden_size {self.hidden_size} must be a multiple of "
-                f"num_attention_heads {self.num_attention_heads}"
-            )
-        if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(
-                f"CLIP hidden_act must be one of {', '.join(ACTIVATIONS)}, not {self.hidden_act!r}"
-            )
+        check_tower(self)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ClipConfig:
@@ -103,11 +82,11 @@ class ClipTextModel(nnx.Module):
         self.token_embedding = table(config.vocab_size, width, ("vocab", "embed"))
         self.position_embedding = table(config.max_position_embeddings, width, (None, "embed"))
         self.blocks = stack(
-            lambda rngs: _Block(config, attention, rngs=rngs, param_dtype=param_dtype),
+            lambda rngs: Block(config, attention, rngs=rngs, param_dtype=param_dtype),
             config.num_hidden_layers,
             rngs,
         )
-        self.final_norm = _layer_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.final_norm = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, tokens: Int[Array, "batch tokens"]) -> ClipOutput:
         """Raises: ValueError: more tokens than the model has positions for."""
@@ -149,49 +128,6 @@ class ClipTextModelWithProjection(ClipTextModel):
         return output._replace(pooled=self.text_projection(output.pooled))
 
 
-class _Block(nnx.Module):
-    def __init__(
-        self, config: ClipConfig, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
-    ) -> None:
-        width, inner = config.hidden_size, config.intermediate_size
-        dense = partial(linear, rngs=rngs, param_dtype=param_dtype)
-        norm = partial(_layer_norm, config, rngs=rngs, param_dtype=param_dtype)
-        self.heads = config.num_attention_heads
-        self.attention = attention
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.norm1, self.norm2 = norm(), norm()
-        self.q = dense(width, width, ("embed", "heads"))
-        self.k = dense(width, width, ("embed", "heads"))
-        self.v = dense(width, width, ("embed", "heads"))
-        self.out = dense(width, width, ("heads", "embed"))
-        self.up = dense(width, inner, ("embed", "mlp"))
-        self.down = dense(inner, width, ("mlp", "embed"))
-
-    def __call__(self, x: Float[Array, "batch tokens hidden"], bias: Array) -> Array:
-        x = x + self._attend(self.norm1(x), bias)
-        return x + self.down(self.activation(self.up(self.norm2(x))))
-
-    def _attend(self, x: Array, bias: Array) -> Array:
-        q, k, v = (_split_heads(layer(x), self.heads) for layer in (self.q, self.k, self.v))
-        return self.out(self.attention(q, k, v, bias).reshape(x.shape))
-
-
-def _split_heads(x: Array, heads: int) -> Array:
-    return x.reshape(*x.shape[:-1], heads, -1)
-
-
-def _layer_norm(config: ClipConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.LayerNorm:
-    return nnx.LayerNorm(
-        config.hidden_size,
-        epsilon=config.layer_norm_eps,
-        use_fast_variance=False,
-        scale_metadata={"axes": ("embed",)},
-        bias_metadata={"axes": ("embed",)},
-        param_dtype=param_dtype,
-        rngs=rngs,
-    )
-
-
 def _causal(tokens: int) -> Float[Array, "1 1 tokens tokens"]:
     seen = jnp.tril(jnp.ones((tokens, tokens), bool))
     return jnp.where(seen, 0.0, -jnp.inf).astype(jnp.float32)[None, None]
@@ -202,30 +138,15 @@ def _end_of_text(tokens: Int[Array, "batch tokens"], eos: int) -> Int[Array, " b
     return jnp.argmax(tokens if eos == LEGACY_EOS else tokens == eos, axis=1)
 
 
-_LAYER = r"(?:text_model\.)?encoder\.layers\.(\d+)\."
-
-
-def _layer_renames(theirs: str, ours: str, weight: str) -> tuple[tuple[str, str], ...]:
-    return (
-        (rf"{_LAYER}{theirs}\.weight", rf"blocks.{ours}.{weight}[\1]"),
-        (rf"{_LAYER}{theirs}\.bias", rf"blocks.{ours}.bias[\1]"),
-    )
-
+_PREFIX = r"(?:text_model\.)?"
 
 RENAMES: tuple[tuple[str, str], ...] = (
-    (r"(?:text_model\.)?embeddings\.position_ids", ""),
-    (r"(?:text_model\.)?embeddings\.token_embedding\.weight", "token_embedding.embedding"),
-    (r"(?:text_model\.)?embeddings\.position_embedding\.weight", "position_embedding.embedding"),
-    *_layer_renames(r"layer_norm1", "norm1", "scale"),
-    *_layer_renames(r"layer_norm2", "norm2", "scale"),
-    *_layer_renames(r"self_attn\.q_proj", "q", "kernel"),
-    *_layer_renames(r"self_attn\.k_proj", "k", "kernel"),
-    *_layer_renames(r"self_attn\.v_proj", "v", "kernel"),
-    *_layer_renames(r"self_attn\.out_proj", "out", "kernel"),
-    *_layer_renames(r"mlp\.fc1", "up", "kernel"),
-    *_layer_renames(r"mlp\.fc2", "down", "kernel"),
-    (r"(?:text_model\.)?final_layer_norm\.weight", "final_norm.scale"),
-    (r"(?:text_model\.)?final_layer_norm\.bias", "final_norm.bias"),
+    (rf"{_PREFIX}embeddings\.position_ids", ""),
+    (rf"{_PREFIX}embeddings\.token_embedding\.weight", "token_embedding.embedding"),
+    (rf"{_PREFIX}embeddings\.position_embedding\.weight", "position_embedding.embedding"),
+    *layer_renames(_PREFIX),
+    (rf"{_PREFIX}final_layer_norm\.weight", "final_norm.scale"),
+    (rf"{_PREFIX}final_layer_norm\.bias", "final_norm.bias"),
     (r"text_projection\.weight", "text_projection.kernel"),
 )
 """Checkpoint key → path, for files of transformers 4 (with `text_model.`) and 5 (without)."""

@@ -88,32 +88,33 @@ class T5Encoder(nnx.Module):
             config.relative_attention_num_buckets, config.num_heads, (None, "heads")
         )
         self.blocks = stack(
-            lambda rngs: _Block(config, attention, rngs=rngs, param_dtype=param_dtype),
+            lambda rngs: Block(config, attention, rngs=rngs, param_dtype=param_dtype),
             config.num_layers,
             rngs,
         )
-        self.final_norm = _rms_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.final_norm = rms_norm(config, rngs=rngs, param_dtype=param_dtype)
 
     def __call__(
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
     ) -> Float[Array, "batch tokens d_model"]:
         """Encodes; keys where `mask` is False are not attended to (left out: all are)."""
         x = self.token_embedding.embedding[...][tokens]
-        bias = self._bias(tokens.shape[1], mask)
+        bias = position_bias(self.relative_bias, self.config, tokens.shape[1], mask)
         x, _ = scan(self.blocks, x, lambda block, x: block(x, bias))
         return self.final_norm(x)
 
-    def _bias(self, tokens: int, mask: Array | None) -> Float[Array, "... heads tokens tokens"]:
-        buckets = relative_buckets(
-            tokens,
-            self.config.relative_attention_num_buckets,
-            self.config.relative_attention_max_distance,
-        )
-        bias = self.relative_bias.embedding[...].astype(jnp.float32)[buckets]
-        bias = bias.transpose(2, 0, 1)[None]
-        if mask is None:
-            return bias
-        return jnp.where(mask[:, None, None, :], bias, jnp.finfo(jnp.float32).min)
+
+def position_bias(
+    table: nnx.Embed, config: T5Config, tokens: int, mask: Bool[Array, "batch tokens"] | None
+) -> Float[Array, "... heads tokens tokens"]:
+    """What is added to the logits: the table's values by distance, the minimum where masked."""
+    buckets = relative_buckets(
+        tokens, config.relative_attention_num_buckets, config.relative_attention_max_distance
+    )
+    bias = table.embedding[...].astype(jnp.float32)[buckets].transpose(2, 0, 1)[None]
+    if mask is None:
+        return bias
+    return jnp.where(mask[:, None, None, :], bias, jnp.finfo(jnp.float32).min)
 
 
 def relative_buckets(tokens: int, buckets: int, max_distance: int) -> Int[np.ndarray, "q k"]:
@@ -133,19 +134,35 @@ def relative_buckets(tokens: int, buckets: int, max_distance: int) -> Int[np.nda
     return (np.where(distance < exact, distance, far) + half * (ahead > 0)).astype(np.int32)
 
 
-class _Block(nnx.Module):
+class Block(nnx.Module):
+    """Self-attention and feed-forward, each behind a norm. Source: Raffel et al. 2020, 2.1.
+
+    Args:
+        out_dtype: of the feed-forward's last kernel; left out: of all others. Where it is wider,
+            so is the stream.
+    """
+
     def __init__(
-        self, config: T5Config, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+        self,
+        config: T5Config,
+        attention: Attention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
+        out_dtype: DTypeLike | None = None,
     ) -> None:
-        norm = partial(_rms_norm, config, rngs=rngs, param_dtype=param_dtype)
+        norm = partial(rms_norm, config, rngs=rngs, param_dtype=param_dtype)
         self.attention_norm, self.feed_forward_norm = norm(), norm()
         self.attention = _SelfAttention(config, attention, rngs=rngs, param_dtype=param_dtype)
         feed_forward = _GatedGelu if config.feed_forward_proj == "gated-gelu" else _Relu
-        self.feed_forward = feed_forward(config, rngs=rngs, param_dtype=param_dtype)
+        self.feed_forward = feed_forward(
+            config, rngs=rngs, param_dtype=param_dtype, out_dtype=out_dtype or param_dtype
+        )
 
     def __call__(self, x: Float[Array, "batch tokens d_model"], bias: Array) -> Array:
-        x = x + self.attention(self.attention_norm(x), bias)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        dtype = self.attention.q.kernel.dtype
+        x = x + self.attention(self.attention_norm(x).astype(dtype), bias)
+        return x + self.feed_forward(self.feed_forward_norm(x).astype(dtype))
 
 
 class _SelfAttention(nnx.Module):
@@ -170,18 +187,26 @@ class _SelfAttention(nnx.Module):
 
 
 class _Relu(nnx.Module):
-    def __init__(self, config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
-        dense = partial(linear, use_bias=False, rngs=rngs, param_dtype=param_dtype)
-        self.up = dense(config.d_model, config.d_ff, ("embed", "mlp"))
-        self.down = dense(config.d_ff, config.d_model, ("mlp", "embed"))
+    def __init__(
+        self, config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike, out_dtype: DTypeLike
+    ) -> None:
+        dense = partial(linear, use_bias=False, rngs=rngs)
+        width, inner = config.d_model, config.d_ff
+        self.up = dense(width, inner, ("embed", "mlp"), param_dtype=param_dtype)
+        self.down = dense(inner, width, ("mlp", "embed"), param_dtype=out_dtype)
 
     def __call__(self, x: Array) -> Array:
-        return self.down(jax.nn.relu(self.up(x)))
+        return self._out(jax.nn.relu(self.up(x)))
+
+    def _out(self, x: Array) -> Array:
+        return self.down(x.astype(self.down.kernel.dtype))
 
 
 class _GatedGelu(_Relu):
-    def __init__(self, config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
-        super().__init__(config, rngs=rngs, param_dtype=param_dtype)
+    def __init__(
+        self, config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike, out_dtype: DTypeLike
+    ) -> None:
+        super().__init__(config, rngs=rngs, param_dtype=param_dtype, out_dtype=out_dtype)
         self.gate = linear(
             config.d_model,
             config.d_ff,
@@ -192,10 +217,11 @@ class _GatedGelu(_Relu):
         )
 
     def __call__(self, x: Array) -> Array:
-        return self.down(jax.nn.gelu(self.gate(x), approximate=True) * self.up(x))
+        return self._out(jax.nn.gelu(self.gate(x), approximate=True) * self.up(x))
 
 
-def _rms_norm(config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.RMSNorm:
+def rms_norm(config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.RMSNorm:
+    """A norm of the stream's width, without a mean or a bias."""
     return nnx.RMSNorm(
         config.d_model,
         epsilon=config.layer_norm_epsilon,
@@ -208,14 +234,10 @@ def _rms_norm(config: T5Config, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nn
 _ATTENTION = r"encoder\.block\.(\d+)\.layer\.0\.SelfAttention\."
 _FEED_FORWARD = r"encoder\.block\.(\d+)\.layer\.1\.DenseReluDense\."
 
-RENAMES: tuple[tuple[str, str], ...] = (
+SHARED_RENAMES: tuple[tuple[str, str], ...] = (
     # The same table under two names; a file has either or both.
     (r"shared\.weight", "token_embedding.embedding"),
     (r"encoder\.embed_tokens\.weight", "token_embedding.embedding"),
-    (
-        r"encoder\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight",
-        "relative_bias.embedding",
-    ),
     (rf"{_ATTENTION}([qkv])\.weight", r"blocks.attention.\2.kernel[\1]"),
     (rf"{_ATTENTION}o\.weight", r"blocks.attention.out.kernel[\1]"),
     (r"encoder\.block\.(\d+)\.layer\.0\.layer_norm\.weight", r"blocks.attention_norm.scale[\1]"),
@@ -225,5 +247,14 @@ RENAMES: tuple[tuple[str, str], ...] = (
     (rf"{_FEED_FORWARD}wo\.weight", r"blocks.feed_forward.down.kernel[\1]"),
     (r"encoder\.final_layer_norm\.weight", "final_norm.scale"),
     (r"(?:decoder\..+|lm_head\.weight)", ""),
+)
+"""What T5 and UMT5 call alike."""
+
+RENAMES: tuple[tuple[str, str], ...] = (
+    *SHARED_RENAMES,
+    (
+        r"encoder\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight",
+        "relative_bias.embedding",
+    ),
 )
 """Checkpoint key → path. One path may be named twice: tied arrays, the first one serves."""

@@ -1,4 +1,4 @@
-"""CLIP and T5 against transformers' own, in float32, on random weights and odd sizes."""
+"""CLIP, T5 and UMT5 against transformers' own, in float32, on random weights and odd sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flax import nnx
 from safetensors.torch import load_file, save_file
 
 from models.checkpoint import read_config
-from models.text import clip, t5
+from models.text import clip, t5, umt5
 from models.weights import load
 from tests.parity.tiny import randomize
 
@@ -45,6 +45,14 @@ T5 = {
     "num_layers": 3,
     "num_heads": 5,
     "feed_forward_proj": "gated-gelu",
+}
+UMT5 = {
+    "vocab_size": 83,
+    "d_model": 34,
+    "d_kv": 9,
+    "d_ff": 51,
+    "num_layers": 4,
+    "num_heads": 3,
 }
 
 
@@ -78,6 +86,23 @@ def our_t5(folder: Path) -> t5.T5Encoder:
     config = t5.T5Config.from_dict(read_config(folder.parent, folder.name))
     abstract = nnx.eval_shape(lambda: t5.T5Encoder(config, rngs=nnx.Rngs(0)))
     return load(abstract, folder, t5.RENAMES, dtype=jnp.float32)
+
+
+def umt5_reference(**overrides: Any) -> Any:
+    config = transformers.UMT5Config(**(UMT5 | overrides))
+    return randomize(transformers.UMT5EncoderModel(config), seed=5)
+
+
+def our_umt5(folder: Path) -> umt5.UMT5Encoder:
+    config = umt5.UMT5Config.from_dict(read_config(folder.parent, folder.name))
+    abstract = nnx.eval_shape(lambda: umt5.UMT5Encoder(config, rngs=nnx.Rngs(0)))
+    return load(abstract, folder, umt5.RENAMES, dtype=jnp.float32)
+
+
+def umt5_features(reference: Any, ids: np.ndarray, mask: np.ndarray | None) -> torch.Tensor:
+    with torch.no_grad():
+        told = {} if mask is None else {"attention_mask": torch.tensor(mask)}
+        return reference(torch.tensor(ids), **told).last_hidden_state
 
 
 def rekeyed(folder: Path, rename: Callable[[str], str]) -> None:
@@ -165,6 +190,45 @@ def test_t5(tmp_path: Path, masked: bool, overrides: dict[str, Any]) -> None:
     agree(run(our_t5(tmp_path), ids, mask), theirs)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"feed_forward_proj": "relu", "num_layers": 1},
+        {"num_heads": 5, "d_kv": 6, "layer_norm_epsilon": 1e-2},
+        {"relative_attention_num_buckets": 12, "relative_attention_max_distance": 20},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_umt5(tmp_path: Path, masked: bool, overrides: dict[str, Any]) -> None:
+    reference = umt5_reference(**overrides)
+    reference.save_pretrained(tmp_path)
+    ids = tokens(83, (2, 43))
+    mask = np.arange(43)[None] < np.array([[43], [11]]) if masked else None
+    agree(run(our_umt5(tmp_path), ids, mask), umt5_features(reference, ids, mask))
+
+
+def test_every_umt5_layer_has_its_own_bias(tmp_path: Path) -> None:
+    """With the first layer's bias in all layers, as T5 has it, nothing agrees."""
+    reference = umt5_reference()
+    reference.save_pretrained(tmp_path)
+    ours, ids = our_umt5(tmp_path), tokens(83, (2, 43))
+    table = ours.blocks.relative_bias.embedding
+    table[...] = jnp.broadcast_to(table[...][:1], table.shape)
+    theirs = umt5_features(reference, ids, None).numpy()
+    assert np.abs(run(ours, ids) - theirs).max() > 1e4 * TOLERANCE * np.abs(theirs).max()
+
+
+def test_the_umt5_mask_bites(tmp_path: Path) -> None:
+    reference = umt5_reference()
+    reference.save_pretrained(tmp_path)
+    ids, mask = tokens(83, (1, 43)), np.arange(43)[None] < 11
+    theirs = umt5_features(reference, ids, mask).numpy()[:, :11]
+    ours = run(our_umt5(tmp_path), ids)[:, :11]
+    assert np.abs(ours - theirs).max() > 1e4 * TOLERANCE * np.abs(theirs).max()
+
+
 @pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (12, 20), (48, 800), (4, 3)])
 def test_relative_buckets(buckets: int, distance: int) -> None:
     reference = transformers.models.t5.modeling_t5.T5Attention._relative_position_bucket
@@ -172,6 +236,17 @@ def test_relative_buckets(buckets: int, distance: int) -> None:
     theirs = reference(
         positions[None, :] - positions[:, None], num_buckets=buckets, max_distance=distance
     )
+    np.testing.assert_array_equal(t5.relative_buckets(700, buckets, distance), theirs.numpy())
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (12, 20), (48, 800)])
+def test_umt5_has_the_same_buckets(buckets: int, distance: int) -> None:
+    config = transformers.UMT5Config(
+        relative_attention_num_buckets=buckets, relative_attention_max_distance=distance
+    )
+    reference = transformers.models.umt5.modeling_umt5.UMT5Attention(config)
+    positions = torch.arange(700)
+    theirs = reference._relative_position_bucket(positions[None, :] - positions[:, None])
     np.testing.assert_array_equal(t5.relative_buckets(700, buckets, distance), theirs.numpy())
 
 

@@ -1,0 +1,56 @@
+"""The published Flux checkpoints, as data: what their config files say of the networks' shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+CLIP_L: Mapping[str, Any] = {
+    "vocab_size": 49408,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "projection_dim": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "eos_token_id": 2,
+}
+T5_XXL: Mapping[str, Any] = {
+    "vocab_size": 32128,
+    "d_model": 4096,
+    "d_kv": 64,
+    "d_ff": 10240,
+    "num_layers": 24,
+    "num_heads": 64,
+    "feed_forward_proj": "gated-gelu",
+}
+VAE: Mapping[str, Any] = {
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+    "block_out_channels": [128, 256, 512, 512],
+    "layers_per_block": 2,
+    "latent_channels": 16,
+    "norm_num_groups": 32,
+    "sample_size": 1024,
+    "scaling_factor": 0.3611,
+    "shift_factor": 0.1159,
+    "use_quant_conv": False,
+    "use_post_quant_conv": False,
+}
+TRANSFORMER: Mapping[str, Any] = {
+    "in_channels": 64,
+    "num_layers": 19,
+    "num_single_layers": 38,
+    "attention_head_dim": 128,
+    "num_attention_heads": 24,
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 768,
+    "axes_dims_rope": [16, 56, 56],
+}
+
+Checkpoint = Mapping[str, Mapping[str, Any]]
+_SHARED: Checkpoint = {"text_encoder": CLIP_L, "text_encoder_2": T5_XXL, "vae": VAE}
+
+FLUX_DEV: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": True}, **_SHARED}
+FLUX_SCHNELL: Checkpoint = {"transformer": {**TRANSFORMER, "guidance_embeds": False}, **_SHARED}

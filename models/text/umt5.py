@@ -1,0 +1,123 @@
+"""UMT5's encoder: T5 with a relative position bias in every block.
+
+Source: Chung et al. 2023 (UniMax), section 4.2; transformers' UMT5EncoderModel for the
+conventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int
+
+from models.nn.attention import Attention, default_attention
+from models.nn.layers import embed
+from models.nn.stack import scan, stack
+from models.text.config import known
+from models.text.t5 import SHARED_RENAMES, Block, T5Config, position_bias, rms_norm
+
+
+@dataclass(frozen=True)
+class UMT5Config(T5Config):
+    """`text_encoder/config.json` of a UMT5; the defaults are those of transformers.
+
+    Raises:
+        ValueError: a value that the network cannot have, by name.
+    """
+
+    vocab_size: int = 250112
+    d_ff: int = 1024
+    num_layers: int = 8
+    num_heads: int = 6
+    feed_forward_proj: str = "gated-gelu"
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> UMT5Config:
+        """Reads a parsed `config.json`; keys that do not shape the network are passed over."""
+        return cls(**known(cls, config))
+
+
+class UMT5Encoder(nnx.Module):
+    """Tokens → features: a pre-norm transformer; every layer has its own relative position bias.
+
+    In float16 the feed-forwards' last kernels and the stream are float32, as in transformers:
+    their sums leave float16's range.
+    """
+
+    def __init__(
+        self,
+        config: UMT5Config,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attention = default_attention,
+    ) -> None:
+        self.config = config
+        self.token_embedding = embed(
+            config.vocab_size,
+            config.d_model,
+            ("vocab", "embed"),
+            rngs=rngs,
+            param_dtype=param_dtype,
+        )
+        self.blocks = stack(
+            lambda rngs: BiasedBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
+            config.num_layers,
+            rngs,
+        )
+        self.final_norm = rms_norm(config, rngs=rngs, param_dtype=param_dtype)
+
+    def __call__(
+        self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
+    ) -> Float[Array, "batch tokens d_model"]:
+        """Encodes; keys where `mask` is False are not attended to (left out: all are).
+
+        Features of masked tokens are given too; whoever wants none puts zeros in their place.
+        """
+        table = self.token_embedding.embedding[...]
+        x = table[tokens].astype(stream_dtype(table.dtype))
+        x, _ = scan(self.blocks, x, lambda block, x: block(x, mask))
+        return self.final_norm(x).astype(table.dtype)
+
+
+class BiasedBlock(Block):
+    """A T5 block with a bias table of its own."""
+
+    def __init__(
+        self, config: UMT5Config, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+    ) -> None:
+        wide = stream_dtype(param_dtype)
+        super().__init__(config, attention, rngs=rngs, param_dtype=param_dtype, out_dtype=wide)
+        self.config = config
+        self.relative_bias = embed(
+            config.relative_attention_num_buckets,
+            config.num_heads,
+            (None, "heads"),
+            rngs=rngs,
+            param_dtype=param_dtype,
+        )
+
+    def __call__(
+        self, x: Float[Array, "batch tokens d_model"], mask: Bool[Array, "batch tokens"] | None
+    ) -> Float[Array, "batch tokens d_model"]:
+        return super().__call__(x, position_bias(self.relative_bias, self.config, x.shape[1], mask))
+
+
+def stream_dtype(dtype: DTypeLike) -> DTypeLike:
+    """Of the residual stream, by the dtype of the weights."""
+    return jnp.float32 if dtype == jnp.float16 else dtype
+
+
+RENAMES: tuple[tuple[str, str], ...] = (
+    *SHARED_RENAMES,
+    (
+        r"encoder\.block\.(\d+)\.layer\.0\.SelfAttention\.relative_attention_bias\.weight",
+        r"blocks.relative_bias.embedding[\1]",
+    ),
+)
+"""Checkpoint key → path. One path may be named twice: tied arrays, the first one serves."""

@@ -1,0 +1,145 @@
+"""CLIP's vision tower: a picture → features of its patches.
+
+Source: Radford et al. 2021, section 2.4, after Dosovitskiy et al. 2020 (ViT); transformers'
+CLIPVisionModel for the conventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.attention import Attention, default_attention
+from models.nn.clip import Block, check_tower, layer_renames, tower_norm
+from models.nn.layers import conv, embed
+from models.nn.stack import scan, stack
+from models.text.config import check_numbers, known
+
+
+@dataclass(frozen=True)
+class ClipVisionConfig:
+    """`image_encoder/config.json` of a CLIP; the defaults are those of transformers.
+
+    Raises:
+        ValueError: a value that the network cannot have, by name.
+    """
+
+    hidden_size: int = 768
+    intermediate_size: int = 3072
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    num_channels: int = 3
+    image_size: int = 224
+    """Of either side, in pixels."""
+    patch_size: int = 32
+    hidden_act: str = "quick_gelu"
+    layer_norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_numbers("CLIP vision", self)
+        check_tower(self)
+        if self.patch_size > self.image_size:
+            raise ValueError(
+                f"CLIP vision patch_size {self.patch_size} is larger than the image_size "
+                f"{self.image_size}"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Whole patches and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> ClipVisionConfig:
+        """Reads a parsed `config.json`; keys that do not shape the network are passed over."""
+        return cls(**known(cls, config))
+
+
+class ClipVisionOutput(NamedTuple):
+    """What the tower gives for pictures."""
+
+    last_hidden_state: Float[Array, "batch tokens hidden"]
+    """After the last layer."""
+    pooled: Float[Array, "batch hidden"]
+    """The class token, normed."""
+    hidden_states: Float[Array, "layers_and_one batch tokens hidden"]
+    """The normed embeddings, then the output of each layer."""
+
+
+class ClipVisionModel(nnx.Module):
+    """Pixels → features: a class token and patches through a pre-norm transformer."""
+
+    def __init__(
+        self,
+        config: ClipVisionConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attention = default_attention,
+    ) -> None:
+        self.config = config
+        width, patch = config.hidden_size, (config.patch_size, config.patch_size)
+        zeros = jnp.zeros((width,), param_dtype)
+        self.class_embedding = nnx.Param(zeros, axes=("embed",))
+        self.patch_embedding = conv(
+            config.num_channels,
+            width,
+            patch,
+            strides=patch,
+            use_bias=False,
+            rngs=rngs,
+            param_dtype=param_dtype,
+        )
+        self.position_embedding = embed(
+            config.tokens, width, (None, "embed"), rngs=rngs, param_dtype=param_dtype
+        )
+        self.norm_in = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
+        self.blocks = stack(
+            lambda rngs: Block(config, attention, rngs=rngs, param_dtype=param_dtype),
+            config.num_hidden_layers,
+            rngs,
+        )
+        self.pooled_norm = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
+
+    def __call__(self, pixels: Float[Array, "batch height width channels"]) -> ClipVisionOutput:
+        """Pixels as `preprocess` makes them, in the network's own size.
+
+        Raises: ValueError: of another size.
+        """
+        side = self.config.image_size
+        if pixels.shape[1:3] != (side, side):
+            height, width = pixels.shape[1:3]
+            raise ValueError(f"pixels are {width} x {height}, but this CLIP sees {side} x {side}")
+        x = self.norm_in(self._embed(pixels))
+        x, inputs = scan(self.blocks, x, lambda block, x: block(x))
+        return ClipVisionOutput(x, self.pooled_norm(x[:, 0]), jnp.concatenate([inputs, x[None]]))
+
+    def _embed(self, pixels: Array) -> Float[Array, "batch tokens hidden"]:
+        patches = self.patch_embedding(pixels.astype(self.patch_embedding.kernel.dtype))
+        patches = patches.reshape(len(pixels), -1, self.config.hidden_size)
+        first = jnp.broadcast_to(self.class_embedding[...], (len(pixels), 1, patches.shape[-1]))
+        return jnp.concatenate([first, patches], axis=1) + self.position_embedding.embedding[...]
+
+
+_PREFIX = r"(?:vision_model\.)?"
+
+RENAMES: tuple[tuple[str, str], ...] = (
+    (rf"{_PREFIX}embeddings\.position_ids", ""),
+    (rf"{_PREFIX}embeddings\.class_embedding", "class_embedding"),
+    (rf"{_PREFIX}embeddings\.patch_embedding\.weight", "patch_embedding.kernel"),
+    (rf"{_PREFIX}embeddings\.position_embedding\.weight", "position_embedding.embedding"),
+    (rf"{_PREFIX}pre_layrnorm\.weight", "norm_in.scale"),
+    (rf"{_PREFIX}pre_layrnorm\.bias", "norm_in.bias"),
+    *layer_renames(_PREFIX),
+    (rf"{_PREFIX}post_layernorm\.weight", "pooled_norm.scale"),
+    (rf"{_PREFIX}post_layernorm\.bias", "pooled_norm.bias"),
+    # The map into the space shared with text: nothing here reads it.
+    (r"visual_projection\.weight", ""),
+)
+"""Checkpoint key → path, for files of transformers 4 (with `vision_model.`) and 5 (without)."""

@@ -1,0 +1,136 @@
+"""A picture of any size → the pixels that a CLIP vision tower sees.
+
+By Pillow and NumPy alone, so that the pixels do not depend on which libraries are installed.
+Source: transformers image_processing_backends.py, PilBackend; CLIPImageProcessor's defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image
+
+from models.checkpoint import CheckpointError
+
+FILE = "preprocessor_config.json"
+
+Size = int | tuple[int, int]
+"""The shorter side, or height and width; in pixels."""
+
+
+@dataclass(frozen=True)
+class ClipPreprocessor:
+    """Resize, crop the middle, scale, normalise; each where the checkpoint says so.
+
+    Raises:
+        ValueError: a value that is not served, by name.
+    """
+
+    do_resize: bool = True
+    size: Size = 224
+    resample: int = Image.Resampling.BICUBIC
+    do_center_crop: bool = True
+    crop_size: tuple[int, int] = (224, 224)
+    """Height and width."""
+    do_rescale: bool = True
+    rescale_factor: float = 1 / 255
+    do_normalize: bool = True
+    image_mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
+    image_std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
+
+    def __post_init__(self) -> None:
+        if self.resample not in list(Image.Resampling):
+            raise ValueError(f"{FILE}: resample {self.resample!r} is none of Pillow's filters")
+        for name in ("image_mean", "image_std"):
+            if len(getattr(self, name)) != 3:
+                raise ValueError(f"{FILE}: {name} must be three numbers, of red, green and blue")
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> ClipPreprocessor:
+        """Reads a parsed `preprocessor_config.json`; keys that change no pixel are passed over."""
+        if config.get("do_pad"):
+            raise ValueError(f"{FILE}: do_pad is not served: CLIP's pictures are cropped")
+        known = {field.name for field in fields(cls)}
+        values = {key: value for key, value in config.items() if key in known and value is not None}
+        if "size" in values:
+            values["size"] = _size(values["size"])
+        if "crop_size" in values:
+            size = _size(values["crop_size"])
+            values["crop_size"] = (size, size) if isinstance(size, int) else size
+        for name in ("image_mean", "image_std"):
+            if name in values:
+                numbers = values[name]
+                values[name] = tuple(numbers) if isinstance(numbers, list) else (numbers,) * 3
+        return cls(**values)
+
+    @classmethod
+    def read(cls, folder: Path) -> ClipPreprocessor:
+        """From a component's folder (`…/image_processor`).
+
+        Raises:
+            CheckpointError: no `preprocessor_config.json` in it, or not readable as JSON.
+            ValueError: a value that is not served, by name.
+        """
+        try:
+            return cls.from_dict(json.loads((folder / FILE).read_bytes()))
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{folder}: no {FILE} in it") from error
+        except json.JSONDecodeError as error:
+            raise CheckpointError(f"{folder / FILE}: not valid JSON ({error})") from error
+
+    def __call__(self, picture: Image.Image) -> Float[np.ndarray, "height width 3"]:
+        """Float32 pixels of an RGB picture."""
+        picture = picture.convert("RGB")
+        if self.do_resize:
+            height, width = _resized(picture.height, picture.width, self.size)
+            picture = picture.resize((width, height), Image.Resampling(self.resample))
+        pixels = np.asarray(picture)
+        if self.do_center_crop:
+            pixels = center_crop(pixels, *self.crop_size)
+        # In float64 and rounded once, as in the reference.
+        factor = self.rescale_factor if self.do_rescale else 1.0
+        scaled = (pixels.astype(np.float64) * factor).astype(np.float32)
+        if not self.do_normalize:
+            return scaled
+        mean, deviation = (np.asarray(v, np.float32) for v in (self.image_mean, self.image_std))
+        return (scaled - mean) / deviation
+
+
+def center_crop(
+    pixels: UInt8[np.ndarray, "rows columns 3"], height: int, width: int
+) -> UInt8[np.ndarray, "height width 3"]:
+    """The middle of a picture; where it is smaller, it stands in the middle of black."""
+    rows, columns = pixels.shape[:2]
+    framed = np.zeros((max(rows, height), max(columns, width), 3), np.uint8)
+    # An odd rest goes above and to the left of a padded picture, below and right of a cropped one.
+    top, left = -(-(framed.shape[0] - rows) // 2), -(-(framed.shape[1] - columns) // 2)
+    framed[top : top + rows, left : left + columns] = pixels
+    top, left = top + (rows - height) // 2, left + (columns - width) // 2
+    return framed[top : top + height, left : left + width]
+
+
+def _resized(height: int, width: int, size: Size) -> tuple[int, int]:
+    if not isinstance(size, int):
+        return size
+    longer = int(size * max(height, width) / min(height, width))
+    return (longer, size) if width <= height else (size, longer)
+
+
+def _size(value: Any) -> Size:
+    """One of the forms in which checkpoints give a size."""
+    if isinstance(value, Mapping):
+        if set(value) == {"shortest_edge"}:
+            return _size(value["shortest_edge"])
+        if set(value) == {"height", "width"}:
+            return _size([value["height"], value["width"]])
+    if type(value) is int and value > 0:
+        return value
+    if isinstance(value, list) and len(value) == 2 and all(type(v) is int and v > 0 for v in value):
+        return (value[0], value[1])
+    raise ValueError(f"{FILE}: a size must be shortest_edge or height and width, not {value!r}")

@@ -1,0 +1,86 @@
+"""The published checkpoints' configs, as in their `config.json`: for planning and for tests.
+
+Source: the `-Diffusers` repositories of Wan-AI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Config = Mapping[str, Any]
+
+T2V_14B: Config = {
+    "_class_name": "WanTransformer3DModel",
+    "added_kv_proj_dim": None,
+    "attention_head_dim": 128,
+    "cross_attn_norm": True,
+    "eps": 1e-06,
+    "ffn_dim": 13824,
+    "freq_dim": 256,
+    "image_dim": None,
+    "in_channels": 16,
+    "num_attention_heads": 40,
+    "num_layers": 40,
+    "out_channels": 16,
+    "patch_size": [1, 2, 2],
+    "pos_embed_seq_len": None,
+    "qk_norm": "rms_norm_across_heads",
+    "rope_max_seq_len": 1024,
+    "text_dim": 4096,
+}
+"""Wan 2.1 T2V 14B; also each of the two experts of Wan 2.2 T2V A14B."""
+
+T2V_1_3B: Config = {**T2V_14B, "ffn_dim": 8960, "num_attention_heads": 12, "num_layers": 30}
+"""Wan 2.1 T2V 1.3B."""
+
+I2V_14B: Config = {**T2V_14B, "in_channels": 36, "image_dim": 1280, "added_kv_proj_dim": 5120}
+"""Wan 2.1 I2V 14B, 480p and 720p: 16 latents, 4 of the mask, 16 of the picture."""
+
+FLF2V_14B: Config = {**I2V_14B, "pos_embed_seq_len": 514}
+"""Wan 2.1 FLF2V 14B: first and last frame, 257 tokens each."""
+
+I2V_A14B: Config = {**T2V_14B, "in_channels": 36}
+"""Each of the two experts of Wan 2.2 I2V A14B: no picture embedding."""
+
+TI2V_5B: Config = {
+    **T2V_14B,
+    "ffn_dim": 14336,
+    "in_channels": 48,
+    "num_attention_heads": 24,
+    "num_layers": 30,
+    "out_channels": 48,
+}
+"""Wan 2.2 TI2V 5B, over the VAE of 48 channels."""
+
+UMT5_XXL: Config = {
+    "architectures": ["UMT5EncoderModel"],
+    "d_ff": 10240,
+    "d_kv": 64,
+    "d_model": 4096,
+    "feed_forward_proj": "gated-gelu",
+    "layer_norm_epsilon": 1e-06,
+    "model_type": "umt5",
+    "num_heads": 64,
+    "num_layers": 24,
+    "relative_attention_max_distance": 128,
+    "relative_attention_num_buckets": 32,
+    "vocab_size": 256384,
+}
+"""The text encoder of every Wan."""
+
+CLIP_VIT_H: Config = {
+    "architectures": ["CLIPVisionModel"],
+    "hidden_act": "gelu",
+    "hidden_size": 1280,
+    "image_size": 224,
+    "intermediate_size": 5120,
+    "layer_norm_eps": 1e-05,
+    "model_type": "clip_vision_model",
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "num_hidden_layers": 32,
+    "patch_size": 14,
+    "projection_dim": 1024,
+}
+"""The picture encoder of Wan 2.1 I2V and FLF2V."""

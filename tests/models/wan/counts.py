@@ -1,0 +1,14 @@
+"""Sizes of networks that exist as shapes alone."""
+
+from __future__ import annotations
+
+import math
+
+from flax import nnx
+
+from models.weights import flat_parameters
+
+
+def parameters(module: nnx.Module) -> int:
+    """How many numbers a module's parameters hold."""
+    return sum(math.prod(leaf.shape) for leaf in flat_parameters(module).values())

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.wan.experts import Experts, must_swap
+from models.wan.phase import Phase
+
+GIB = 2**30
+BOTH = frozenset({"transformer", "transformer_2"})
+
+
+def test_the_high_noise_expert_serves_down_to_the_boundary_and_at_it() -> None:
+    experts = Experts(BOTH, 875.0)
+    served = [experts.at(np.float32(t)) for t in (999, 875, 874.99, 0)]
+    assert served == ["transformer", "transformer", "transformer_2", "transformer_2"]
+
+
+def test_without_a_boundary_the_first_one_serves_always() -> None:
+    assert Experts(BOTH, None).at(np.float32(0)) == "transformer"
+
+
+def test_a_step_of_an_absent_expert_is_named() -> None:
+    alone = Experts(frozenset({"transformer"}), 900.0)
+    with pytest.raises(ValueError, match=r"timestep 20 is transformer_2's \(boundary 900"):
+        alone.at(np.float32(20))
+
+
+@pytest.mark.parametrize(
+    ("experts", "rest", "limit", "swapped"),
+    [
+        # Wan 2.2 A14B in bfloat16: 26.6 GiB an expert, 11 GiB of text encoder and VAE
+        ((27 * GIB, 27 * GIB), 11 * GIB, 141 * GIB, False),
+        ((27 * GIB, 27 * GIB), 11 * GIB, 80 * GIB, True),
+        ((27 * GIB,), 11 * GIB, 32 * GIB, False),
+        ((27 * GIB, 27 * GIB), 11 * GIB, None, False),
+        ((4, 4), 0, 10, False),
+        ((4, 4), 1, 10, True),
+    ],
+)
+def test_experts_take_turns_where_the_device_does_not_hold_both(
+    experts: tuple[int, ...], rest: int, limit: int | None, swapped: bool
+) -> None:
+    assert must_swap(experts, rest, limit) is swapped
+
+
+@pytest.mark.parametrize("expert", ["transformer", "transformer_2"])
+@pytest.mark.parametrize("guided", [True, False])
+def test_a_phase_is_read_back_from_its_name(expert: str, guided: bool) -> None:
+    phase = Phase(expert, guided, "unipc|order=2")
+    assert Phase.parse(str(phase)) == phase

@@ -1,0 +1,93 @@
+"""Wan's real sizes by abstract shapes: nothing is allocated, every size is exercised.
+
+The counts are held against diffusers' and transformers' own networks of the same configs, made
+on torch's meta device.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+import torch
+from diffusers import WanTransformer3DModel
+from flax import nnx
+from transformers import UMT5Config as TheirUMT5Config
+from transformers import UMT5EncoderModel
+
+from models.text.umt5 import UMT5Config, UMT5Encoder
+from models.wan import published
+from models.wan.config import WanConfig
+from models.wan.prompts import prompt_embeds
+from models.wan.transformer import WanTransformer
+from models.weights import flat_parameters
+from tests.models.wan.counts import parameters
+
+HD_81_FRAMES, HD_121_FRAMES = (21, 90, 160), (31, 44, 80)
+"""Latents of 1280 x 720 at 81 frames (2.1's VAE) and of 1280 x 704 at 121 (2.2's)."""
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "image_tokens"),
+    [
+        ("T2V_1_3B", HD_81_FRAMES, 0),
+        ("T2V_14B", HD_81_FRAMES, 0),
+        ("I2V_14B", HD_81_FRAMES, 257),
+        ("FLF2V_14B", HD_81_FRAMES, 514),
+        ("I2V_A14B", HD_81_FRAMES, 0),
+        ("TI2V_5B", HD_121_FRAMES, 0),
+    ],
+)
+def test_transformer(name: str, grid: tuple[int, int, int], image_tokens: int) -> None:
+    """As many parameters as diffusers' network, and a step of a long video in bfloat16."""
+    given = getattr(published, name)
+    config = WanConfig.from_dict(given)
+    network = nnx.eval_shape(
+        lambda: WanTransformer(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)
+    )
+    with torch.device("meta"):
+        theirs = WanTransformer3DModel.from_config(dict(given))
+    assert parameters(network) == sum(parameter.numel() for parameter in theirs.parameters())
+    kept = sum(leaf.size for leaf in flat_parameters(network).values() if leaf.dtype == jnp.float32)
+    assert 0 < kept < 0.01 * parameters(network)
+
+    def shape(*sizes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((2, *sizes), jnp.float32)
+
+    velocity = nnx.eval_shape(
+        lambda network, *inputs: network(*inputs),
+        network,
+        shape(*grid, config.in_channels),
+        shape(math.prod(grid) // 4) if name == "TI2V_5B" else shape(),
+        shape(512, config.text_dim),
+        shape(image_tokens, config.image_dim) if config.image_dim else None,
+    )
+    assert velocity.shape == (2, *grid, config.velocity_channels)
+    assert velocity.dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("T2V_1_3B", 1.4), ("T2V_14B", 14.3), ("I2V_14B", 16.4), ("TI2V_5B", 5.0)],
+)
+def test_sizes_as_they_are_told(name: str, billions: float) -> None:
+    """The sizes that the hub shows for the checkpoints, so that a wrong config cannot agree."""
+    config = WanConfig.from_dict(getattr(published, name))
+    network = nnx.eval_shape(lambda: WanTransformer(config, rngs=nnx.Rngs(0)))
+    assert parameters(network) / 1e9 == pytest.approx(billions, abs=0.05)
+
+
+def test_text_encoder() -> None:
+    config = UMT5Config.from_dict(published.UMT5_XXL)
+    encoder = nnx.eval_shape(
+        lambda: UMT5Encoder(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)
+    )
+    with torch.device("meta"):
+        theirs = UMT5EncoderModel(TheirUMT5Config(**published.UMT5_XXL))
+    assert parameters(encoder) == sum(parameter.numel() for parameter in theirs.parameters())
+    ids = jax.ShapeDtypeStruct((1, 512), jnp.int32)
+    mask = jax.ShapeDtypeStruct((1, 512), jnp.bool_)
+    features = nnx.eval_shape(prompt_embeds, encoder, ids, mask)
+    assert (features.shape, features.dtype) == ((1, 512, 4096), jnp.bfloat16)
