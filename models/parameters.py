@@ -22,6 +22,7 @@ from models.text.t5 import T5Config
 from models.text.umt5 import UMT5Config
 from models.vae.config import VaeConfig
 from models.vae.video_config import VideoVaeConfig
+from models.vision.clip import ClipVisionConfig
 from models.wan.config import WanConfig
 
 
@@ -65,10 +66,22 @@ def conv(inputs: int, outputs: int, window: int) -> int:
 
 @parameters.register
 def _clip(config: ClipConfig) -> Count:
-    width, inner = config.hidden_size, config.intermediate_size
+    width = config.hidden_size
     tables = (config.vocab_size + config.max_position_embeddings) * width
+    return Count(tables + _clip_blocks(config) + 2 * width)
+
+
+@parameters.register
+def _clip_vision(config: ClipVisionConfig) -> Count:
+    width = config.hidden_size
+    patches = config.num_channels * config.patch_size**2 * width
+    return Count(patches + (config.tokens + 1) * width + _clip_blocks(config) + 4 * width)
+
+
+def _clip_blocks(config: ClipConfig | ClipVisionConfig) -> int:
+    width, inner = config.hidden_size, config.intermediate_size
     block = 4 * linear(width, width) + linear(width, inner) + linear(inner, width) + 4 * width
-    return Count(tables + config.num_hidden_layers * block + 2 * width)
+    return config.num_hidden_layers * block
 
 
 def projected(config: ClipConfig) -> Count:

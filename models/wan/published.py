@@ -84,3 +84,29 @@ CLIP_VIT_H: Config = {
     "projection_dim": 1024,
 }
 """The picture encoder of Wan 2.1 I2V and FLF2V."""
+
+VAE_2_1: Config = {
+    "base_dim": 96,
+    "z_dim": 16,
+    "dim_mult": [1, 2, 4, 4],
+    "num_res_blocks": 2,
+    "attn_scales": [],
+    "temperal_downsample": [False, True, True],
+}
+"""The autoencoder of Wan 2.1, and of 2.2's 14B models."""
+
+VAE_2_2: Config = {
+    **VAE_2_1,
+    "base_dim": 160,
+    "decoder_base_dim": 256,
+    "z_dim": 48,
+    "in_channels": 12,
+    "out_channels": 12,
+    "is_residual": True,
+    "patch_size": 2,
+    "scale_factor_spatial": 16,
+    "latents_mean": [0.0] * 48,
+    "latents_std": [1.0] * 48,
+}
+"""The autoencoder of Wan 2.2 TI2V 5B. Its shape alone: zeros and ones stand for the statistics,
+which are no size."""

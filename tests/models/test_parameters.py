@@ -24,6 +24,8 @@ from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
+from models.vision.clip import ClipVisionConfig, ClipVisionModel
+from models.wan import published as wan
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
 
@@ -111,7 +113,12 @@ def counted(kind: Callable[..., nnx.Module], config: Any) -> Count:
         (AutoencoderKL, VaeConfig.from_dict(flux.VAE)),
         (AutoencoderKL, VaeConfig.from_dict(sdxl.VAE)),
         (AutoencoderKL, ODD_VAE),
-        (WanTransformer, WanConfig()),
+        (ClipVisionModel, ClipVisionConfig.from_dict(wan.CLIP_VIT_H)),
+        (ClipVisionModel, ClipVisionConfig(image_size=30, patch_size=7, num_hidden_layers=1)),
+        (UMT5Encoder, UMT5Config.from_dict(wan.UMT5_XXL)),
+        (WanTransformer, WanConfig.from_dict(wan.T2V_1_3B)),
+        (WanTransformer, WanConfig.from_dict(wan.FLF2V_14B)),
+        (WanTransformer, WanConfig.from_dict(wan.TI2V_5B)),
         (WanTransformer, WanConfig(image_dim=12, num_layers=2, pos_embed_seq_len=6)),
         (WanTransformer, WanConfig(cross_attn_norm=False, patch_size=(2, 1, 3), num_layers=1)),
     ],
