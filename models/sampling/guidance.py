@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
@@ -15,3 +16,22 @@ def classifier_free(
     Source: Ho and Salimans 2022, eq. 6, in the form negative + scale · (positive - negative).
     """
     return negative + scale * (positive - negative)
+
+
+def rescale(
+    guided: Float[Array, "batch ..."],
+    positive: Float[Array, "batch ..."],
+    share: Float[Array, " batch"],
+) -> Float[Array, "batch ..."]:
+    """The guided prediction, that share of it scaled to the positive one's standard deviation.
+
+    Source: Lin et al. 2024 (Common Diffusion Noise Schedules), section 3.4, eq. 15 and 16.
+    """
+    share = share.reshape(-1, *(1,) * (guided.ndim - 1))
+    scaled = guided * (_deviation(positive) / _deviation(guided))
+    # A row without rescaling stays as it is, to the bit and whatever its deviation.
+    return jnp.where(share > 0, share * scaled + (1 - share) * guided, guided)
+
+
+def _deviation(x: Float[Array, "batch ..."]) -> Float[Array, "batch ..."]:
+    return jnp.std(x, axis=tuple(range(1, x.ndim)), keepdims=True, ddof=1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 Latents = Float[Array, "batch *shape"]
 History = Mapping[str, jax.Array]
 """Arrays with the latents' shape (or none of them), each with a leading row axis in `step`."""
-Column = NDArray[np.float32]
+Numbers = Sequence[int | float]
+"""Timesteps or sigmas, as requests give them."""
+Column = NDArray[np.floating[Any]]
+"""One number a step; float32 in a plan."""
 
 
 class Stepped(NamedTuple):
@@ -53,6 +56,16 @@ class Plan:
     noise_scale[i] (diffusers' add_noise at timesteps[i]); the last entries are 1 and 0."""
     noise_scale: Float32[np.ndarray, " steps_and_last"]
 
+    def __post_init__(self) -> None:
+        for name, column in self.values.items():
+            wrong = np.flatnonzero(~np.isfinite(column))
+            if wrong.size:
+                raise ValueError(
+                    f"{name} of step {wrong[0]} is not finite: the reference divides by zero too; "
+                    "look at final_sigmas_type, lower_order_final, use_flow_sigmas, "
+                    "rescale_betas_zero_snr with prediction_type, and the number of steps"
+                )
+
     def __len__(self) -> int:
         return len(self.timesteps)
 
@@ -61,6 +74,17 @@ class Plan:
         return {name: column[step] for name, column in self.values.items()}
 
 
+def per_row(value: Float[Array, " batch"], latents: Latents) -> Array:
+    """One number a row, shaped to be multiplied with the latents: [batch, 1, …]."""
+    return value.reshape(-1, *(1,) * (latents.ndim - 1))
+
+
+def with_noise(latents: Latents, noise: Latents | None, scale: Float[Array, " batch"]) -> Latents:
+    """Latents and noise, as strong as each row's step adds it."""
+    return latents if noise is None else latents + per_row(scale, latents) * noise
+
+
+@runtime_checkable
 class Scheduler(Protocol):
     """One method of denoising with its options. Instances are frozen and hashable."""
 
@@ -69,18 +93,24 @@ class Scheduler(Protocol):
         """As requests call it (`euler`, `unipc`, …)."""
         ...
 
+    @property
+    def program(self) -> str:
+        """What `step` compiles to: schedulers with equal programs step each other's rows, whatever
+        their schedules are; also the structure of their histories is then the same."""
+        ...
+
     def plan(
         self,
         steps: int,
         *,
-        timesteps: Sequence[float] | None = None,
-        sigmas: Sequence[float] | None = None,
+        timesteps: Numbers | None = None,
+        sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
         """The table of steps.
 
         Args:
-            steps: num_inference_steps; the length of `timesteps` or `sigmas` where one is given.
+            steps: num_inference_steps; not read where `timesteps` or `sigmas` are given.
             timesteps, sigmas: the request's own instead of the spacing's.
             strength: of image to image: the first steps are left out as in diffusers'
                 get_timesteps, and multistep history begins there.
@@ -107,7 +137,7 @@ class Scheduler(Protocol):
         Args:
             output: the network's, after guidance: epsilon, v, sample or velocity, as the
                 scheduler's prediction_type says.
-            noise: standard normal, of the latents' shape; None where this scheduler never draws.
+            noise: standard normal, of the latents' shape; None where the plan draws none at all.
             values: one step's entries of `Plan.values`, by row.
         """
         ...

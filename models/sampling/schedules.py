@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.sampling.sigmas import chosen_spacing
+
 Sigmas = NDArray[np.float32]
 Floats = NDArray[np.floating[Any]]
 
@@ -52,8 +54,7 @@ class FlowMatchSchedule:
         for unserved in ("invert_sigmas", "stochastic_sampling"):
             if getattr(self, unserved):
                 raise ValueError(f"{unserved} in scheduler_config.json is not served yet")
-        if sum(getattr(self, name) for name in _SPACINGS) > 1:
-            raise ValueError(f"only one of {sorted(_SPACINGS)} may be set")
+        chosen_spacing(self)
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> FlowMatchSchedule:
@@ -77,18 +78,24 @@ class FlowMatchSchedule:
             custom: sigmas to use instead of evenly spaced ones; they are shifted likewise.
         """
         even = np.linspace(1.0, 1 / steps, steps) if custom is None else np.asarray(custom)
-        shifted: Floats = self._shift(even.astype(np.float32), image_tokens)
+        return self.finished(self._shift(even.astype(np.float32), image_tokens))
+
+    def finished(self, shifted: Floats) -> Sigmas:
+        """Shifted sigmas, stretched and spaced as the config says, and a last 0: [steps + 1]."""
         rest = 1 - shifted
         if self.shift_terminal and rest[-1]:  # a single sigma of 1 leaves nothing to stretch
             shifted = 1 - rest / (rest[-1] / (1 - self.shift_terminal))
-        for name, space in _SPACINGS.items():
-            if getattr(self, name):
-                shifted = space(float(shifted[0]), float(shifted[-1]), len(shifted))
+        if space := chosen_spacing(self):
+            shifted = space(float(shifted[0]), float(shifted[-1]), len(shifted))
         return np.append(shifted.astype(np.float32), np.float32(0))
+
+    def statically_shifted(self, sigmas: Floats) -> Floats:
+        """Sigmas moved towards noise by `shift`, in their own precision."""
+        return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
 
     def _shift(self, sigmas: Sigmas, image_tokens: int) -> Floats:
         if not self.use_dynamic_shifting:
-            return self.shift * sigmas / (1 + (self.shift - 1) * sigmas)
+            return self.statically_shifted(sigmas)
         slope = (self.max_shift - self.base_shift) / (
             self.max_image_seq_len - self.base_image_seq_len
         )
@@ -100,33 +107,6 @@ class FlowMatchSchedule:
 _TIME_SHIFTS: Mapping[str, Callable[[float], float]] = {
     "exponential": math.exp,
     "linear": lambda mu: mu,
-}
-
-
-def _karras(first: float, last: float, count: int, rho: float = 7.0) -> NDArray[np.float64]:
-    """Source: Karras et al. 2022 (EDM), eq. 5."""
-    ramp = np.linspace(0, 1, count)
-    low, high = last ** (1 / rho), first ** (1 / rho)
-    return (high + ramp * (low - high)) ** rho
-
-
-def _exponential(first: float, last: float, count: int) -> NDArray[np.float64]:
-    """Evenly spaced logarithms."""
-    return np.exp(np.linspace(math.log(first), math.log(last), count))
-
-
-def _beta(first: float, last: float, count: int) -> NDArray[np.float64]:
-    """Quantiles of Beta(0.6, 0.6). Source: Lee et al. 2024, Beta Sampling is All You Need."""
-    from scipy.stats import beta  # a second to import, and few checkpoints ask for it
-
-    quantiles = beta.ppf(1 - np.linspace(0, 1, count), 0.6, 0.6)
-    return last + quantiles * (first - last)
-
-
-_SPACINGS: Mapping[str, Callable[[float, float, int], NDArray[np.float64]]] = {
-    "use_karras_sigmas": _karras,
-    "use_exponential_sigmas": _exponential,
-    "use_beta_sigmas": _beta,
 }
 
 

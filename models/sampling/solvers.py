@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from jaxtyping import Array, Float
 
-Latents = Float[Array, "batch tokens channels"]
-Sigma = Float[Array, "batch 1 1"]
+Latents = Float[Array, "batch *shape"]
+Sigma = Float[Array, "batch *ones"]
 
 
 def euler(latents: Latents, velocity: Latents, sigma: Sigma, sigma_next: Sigma) -> Latents:
-    """One explicit Euler step of the flow ODE. Source: Liu et al. 2022 (rectified flow), eq. 1."""
+    """One explicit Euler step of an ODE whose velocity is d latents / d sigma.
+
+    Source: Liu et al. 2022 (rectified flow), eq. 1.
+    """
     return latents + (sigma_next - sigma) * velocity
 
 

@@ -1,0 +1,136 @@
+"""DDIM: to the denoised latents and back along the predicted noise, with new noise as asked.
+
+Source: Song et al. 2021 (DDIM), eq. 12 and 16; diffusers scheduling_ddim.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from models.sampling.noise_schedule import NoiseSchedule
+from models.sampling.prediction import (
+    UNCLIPPED,
+    clipped,
+    noise_of_mixed,
+    of_mixed,
+    predicted,
+    thresholded,
+)
+from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row, with_noise
+from models.sampling.timesteps import check_request, first_step, spaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDIM(NoiseSchedule):
+    """diffusers' DDIMScheduler."""
+
+    timestep_spacing: str = "leading"
+    clip_sample: bool = True
+    clip_sample_range: float = 1.0
+    set_alpha_to_one: bool = True
+    """Whether the last step leads to clean latents, instead of the first training timestep's."""
+    thresholding: bool = False
+    dynamic_thresholding_ratio: float = 0.995
+    sample_max_value: float = 1.0
+    eta: float = 0.0
+    """Of the request, not of a config: 0 adds no noise, 1 as much as DDPM."""
+
+    name: ClassVar[str] = "ddim"
+
+    @property
+    def stochastic(self) -> bool:
+        """With eta."""
+        return self.eta > 0
+
+    @property
+    def program(self) -> str:
+        """Noise is an input only with eta; a threshold is part of the arithmetic."""
+        threshold = f"/{self.dynamic_thresholding_ratio}/{self.sample_max_value}"
+        return f"ddim{'+noise' * self.stochastic}{threshold * self.thresholding}"
+
+    def plan(
+        self,
+        steps: int,
+        *,
+        timesteps: Numbers | None = None,
+        sigmas: Numbers | None = None,
+        strength: float | None = None,
+    ) -> Plan:
+        """As the contract says. With eta, every step draws noise, also one that adds none."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="timesteps sigmas")
+        times = self._timesteps(steps)[first_step(steps, strength) :]
+        table = self.alphas_cumprod()
+        now = table[times]
+        alpha, sigma = np.sqrt(now), np.sqrt(1 - now)
+        return Plan(
+            timesteps=times.astype(np.float32),
+            input_scale=np.ones(len(times), np.float32),
+            values=self._values(alpha, sigma, now, self._previous(times, steps, table)),
+            draws=np.full(len(times), self.stochastic),
+            init_noise_sigma=1.0,
+            clean_scale=np.append(alpha, np.float32(1)),
+            noise_scale=np.append(sigma, np.float32(0)),
+        )
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """Nothing to remember."""
+        return {}
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Eq. 12: the denoised latents, the direction to the latents, new noise."""
+        denoised = predicted(latents, output, values)
+        if self.thresholding:
+            denoised = thresholded(denoised, self.dynamic_thresholding_ratio, self.sample_max_value)
+        denoised = clipped(denoised, values["limit"])
+        noise_predicted = predicted(latents, output, values, of="noise_")
+        alpha, direction = (per_row(values[name], latents) for name in ("alpha", "direction"))
+        following = alpha * denoised + direction * noise_predicted
+        return Stepped(with_noise(following, noise, values["noise"]), denoised, history)
+
+    def _timesteps(self, steps: int) -> NDArray[np.int64]:
+        if steps > self.num_train_timesteps:
+            raise ValueError(
+                f"num_inference_steps {steps} is more than the {self.num_train_timesteps} of "
+                "num_train_timesteps"
+            )
+        found = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
+        times = found.round().astype(np.int64)
+        if times.max() >= self.num_train_timesteps:
+            raise ValueError(
+                f"steps_offset {self.steps_offset} leads beyond the last training timestep "
+                f"{self.num_train_timesteps - 1} with {steps} steps"
+            )
+        return times
+
+    def _previous(self, times: NDArray[np.int64], steps: int, table: Any) -> Any:
+        """alphas_cumprod where each step leads: a fixed stride down, whatever the spacing."""
+        previous = times - self.num_train_timesteps // steps
+        final = np.float32(1) if self.set_alpha_to_one else table[0]
+        return np.where(previous >= 0, table[np.maximum(previous, 0)], final)
+
+    def _values(self, alpha: Any, sigma: Any, now: Any, after: Any) -> dict[str, Any]:
+        """Columns of every step; `now` and `after` are alphas_cumprod at its ends."""
+        variance = (1 - after) / (1 - now) * (1 - now / after)  # eq. 16
+        deviation = np.float32(self.eta) * np.sqrt(variance)
+        clips = self.clip_sample and not self.thresholding
+        return {
+            **of_mixed(self.prediction_type, alpha, sigma),
+            **noise_of_mixed(self.prediction_type, alpha, sigma),
+            "limit": np.full_like(now, self.clip_sample_range if clips else UNCLIPPED),
+            "alpha": np.sqrt(after),
+            "direction": np.sqrt(np.maximum(1 - after - deviation**2, 0)),  # 0 may round below
+            "noise": deviation,
+        }

@@ -1,0 +1,198 @@
+"""DPM-Solver and DPM-Solver++, multistep, of order 1 to 3, and their stochastic forms.
+
+Source: Lu et al. 2022, DPM-Solver (algorithms 1 and 2) and DPM-Solver++ (algorithm 2, "2M");
+diffusers scheduling_dpmsolver_multistep.py for the other orders, the schedule and the lower orders
+at its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from models.sampling.dpm_terms import TERMS
+from models.sampling.multistep import MultistepSchedule, columns, half_log_snr
+from models.sampling.scheduler import (
+    Column,
+    History,
+    Latents,
+    Numbers,
+    Plan,
+    Stepped,
+    per_row,
+    with_noise,
+)
+from models.sampling.sigmas import chosen_spacing, to_timesteps
+from models.sampling.timesteps import check_request, first_step, spaced_between
+
+_FEW_STEPS = 15
+"""Below this many steps the last ones may be of a lower order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPMSolver(MultistepSchedule):
+    """diffusers' DPMSolverMultistepScheduler."""
+
+    algorithm_type: str = "dpmsolver++"
+    solver_type: str = "midpoint"
+    """How the second order takes the slope of the integrand."""
+    euler_at_final: bool = False
+    use_lu_lambdas: bool = False
+    """Evenly spaced half-log-SNR."""
+    lambda_min_clipped: float = -float("inf")
+    """Leaves out training timesteps with a lower half-log-SNR."""
+    variance_type: str | None = None
+
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **MultistepSchedule.CHOICES,
+        "algorithm_type": ("dpmsolver", "dpmsolver++", "sde-dpmsolver", "sde-dpmsolver++"),
+        "solver_type": ("heun", "midpoint"),
+    }
+    READ_AS: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "algorithm_type": {"deis": "dpmsolver++"},
+        "solver_type": {"logrho": "midpoint", "bh1": "midpoint", "bh2": "midpoint"},
+    }
+    """Values of other schedulers' configs, and what the reference makes of them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variance_type is not None:
+            raise ValueError(
+                f"variance_type {self.variance_type!r}: networks that predict a variance besides "
+                "three pixel channels are not served"
+            )
+        if self.solves_for_noise and self.final_sigmas_type == "zero":
+            raise ValueError(
+                f"final_sigmas_type zero: algorithm_type {self.algorithm_type} needs sigma_min"
+            )
+
+    @property
+    def solves_for_noise(self) -> bool:
+        """The methods without ++."""
+        return not self.algorithm_type.endswith("++")
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether noise is added at every step."""
+        return self.algorithm_type.startswith("sde-")
+
+    @property
+    def name(self) -> str:
+        """Also of the orders besides 2 and the methods without ++."""
+        return "dpmpp_2m_sde" if self.stochastic else "dpmpp_2m"
+
+    def plan(
+        self,
+        steps: int,
+        *,
+        timesteps: Numbers | None = None,
+        sigmas: Numbers | None = None,
+        strength: float | None = None,
+    ) -> Plan:
+        """As the contract says."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="sigmas")
+        times, table = self._schedule(steps, timesteps)
+        first = first_step(steps if timesteps is None else len(times), strength)
+        orders = [(i, self._order(i, i - first, len(times))) for i in range(first, len(times))]
+        terms = columns([self._terms(table, i, order) for i, order in orders])
+        return self.multistep_plan(times, table, first, terms)
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """Integrands of the steps before, the newest as `previous_1`."""
+        return {f"previous_{i}": jnp.zeros_like(latents) for i in range(1, self.solver_order)}
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """A sum of the latents, the integrand, its differences backwards, and noise."""
+        denoised, current = self.integrand(latents, output, values)
+        term = {name: per_row(value, latents) for name, value in values.items()}
+        recent = [current, *(history[f"previous_{i}"] for i in range(1, self.solver_order))]
+        following = term["latents"] * latents + term["current"] * current
+        for i in range(1, self.solver_order):
+            following = following + term[f"difference_{i}"] * (recent[i - 1] - recent[i])
+        following = with_noise(following, noise, values["noise"])
+        kept = {f"previous_{i}": recent[i - 1] for i in range(1, self.solver_order)}
+        return Stepped(following, denoised, kept)
+
+    def _order(self, step: int, done: int, steps: int) -> int:
+        """Lower at first, for want of history, and at last, for stability."""
+        few = self.lower_order_final and steps < _FEW_STEPS
+        last = self.euler_at_final or few or self.final_sigmas_type == "zero"
+        if step == steps - 1 and last:
+            return 1
+        if step == steps - 2 and few:
+            return min(self.solver_order, done + 1, 2)
+        return min(self.solver_order, done + 1)
+
+    def _terms(self, sigmas: Column, step: int, order: int) -> dict[str, Any]:
+        """What one step multiplies with what."""
+        around = sigmas[[step + 1, *(step - i for i in range(order))]]
+        alpha, sigma = self.mixed(around)
+        clock = half_log_snr(alpha, sigma)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            terms = TERMS[self.algorithm_type](alpha, sigma, clock, self.solver_type)
+        zeros = {"noise": 0.0} | {f"difference_{i}": 0.0 for i in range(1, self.solver_order)}
+        return {**zeros, **terms}
+
+    def _schedule(self, steps: int, timesteps: Numbers | None) -> tuple[Any, Column]:
+        """Whole timesteps [n] and sigmas [n + 1]."""
+        train = self.train_sigmas()
+        if timesteps is not None:
+            self._check_custom()
+            times: Any = np.asarray(timesteps, np.int64)
+            sigmas: Any = np.interp(times, np.arange(len(train)), train)
+        elif chosen_spacing(self) or self.use_lu_lambdas:
+            sigmas, times = self._respaced(train, steps)
+        elif self.use_flow_sigmas:
+            even = 1.0 - np.linspace(1, 1 / self.num_train_timesteps, steps + 1)
+            shifted = self.flow_shift * even / (1 + (self.flow_shift - 1) * even)
+            sigmas = shifted[::-1][:-1]
+            times = sigmas * self.num_train_timesteps
+        else:
+            times = self._spaced(steps)
+            sigmas = np.interp(times, np.arange(len(train)), train)
+        final = train[0] if self.final_sigmas_type == "sigma_min" else 0
+        return times.astype(np.int64), np.append(sigmas, final).astype(np.float32)
+
+    def _check_custom(self) -> None:
+        if chosen_spacing(self) or self.use_lu_lambdas or self.use_flow_sigmas:
+            raise ValueError("timesteps exclude Karras, exponential, beta, Lu's and flow sigmas")
+
+    def _respaced(self, train: Column, steps: int) -> tuple[Any, Any]:
+        """Karras' and Lu's timesteps are rounded but for cosine betas, the others cut off."""
+        log_table = np.log(train)
+        if self.use_karras_sigmas or not self.use_lu_lambdas:
+            sigmas = self.respaced(train, steps)
+        else:
+            sigmas = _lu(log_table, steps)
+        times = to_timesteps(sigmas, log_table)
+        rounds = self.use_karras_sigmas or self.use_lu_lambdas
+        if rounds and self.beta_schedule != "squaredcos_cap_v2":
+            times = times.round()
+        return sigmas, times
+
+    def _spaced(self, steps: int) -> Any:
+        alphas_cumprod = self.finite_alphas_cumprod()
+        lambdas = half_log_snr(np.sqrt(alphas_cumprod), np.sqrt(1 - alphas_cumprod))
+        clipped = int(np.searchsorted(lambdas[::-1], np.float32(self.lambda_min_clipped)))
+        last = self.num_train_timesteps - clipped
+        return spaced_between(
+            self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset, last
+        )
+
+
+def _lu(log_table: Column, steps: int) -> Any:
+    """Source: Lu et al. 2022 (DPM-Solver), section 3.2: even steps of lambda."""
+    high, low = float(log_table[-1]), float(log_table[0])
+    return np.exp(high + np.linspace(0, 1, steps) * (low - high))

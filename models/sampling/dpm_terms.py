@@ -1,0 +1,102 @@
+"""The coefficients of DPM-Solver's steps: what the latents, the integrand m0 and its backward
+differences m0 - m1 and m1 - m2 are multiplied with.
+
+Every function takes alpha, sigma and lambda as columns of one step's places: [t, s0, s1, s2], the
+target first, then as many as the order has; in float32, in the reference's order of operations.
+Source: diffusers scheduling_dpmsolver_multistep.py, its first, second and third order updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from models.sampling.scheduler import Column
+
+Terms = dict[str, Any]
+
+
+def dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+    """DPM-Solver++: the integrand is the denoised latents. Source: Lu et al. 2022, eq. 9 to 12."""
+    h = clock[0] - clock[1]
+    decay = np.exp(-h) - 1
+    slopes = [alpha[0] * (decay / h + 1), -alpha[0] * ((decay + h) / h**2 - np.float32(0.5))]
+    middle = np.float32(-0.5) * (alpha[0] * decay)
+    terms = {"latents": sigma[0] / sigma[1], "current": -(alpha[0] * decay)}
+    return terms | differences(clock, slopes_of(solver_type, middle, slopes))
+
+
+def dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+    """DPM-Solver: the integrand is the noise. Source: Lu et al. 2022, eq. 4.1 to 4.6."""
+    h = clock[0] - clock[1]
+    growth = np.exp(h) - 1
+    slopes = [-sigma[0] * (growth / h - 1), -sigma[0] * ((growth - h) / h**2 - np.float32(0.5))]
+    middle = np.float32(-0.5) * (sigma[0] * growth)
+    terms = {"latents": alpha[0] / alpha[1], "current": -(sigma[0] * growth)}
+    return terms | differences(clock, slopes_of(solver_type, middle, slopes))
+
+
+def sde_dpmsolver_pp(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+    """SDE-DPM-Solver++: half of each step's descent is made by adding noise."""
+    h = clock[0] - clock[1]
+    lost = 1 - np.exp(-2 * h)
+    slopes = [
+        alpha[0] * (lost / (-2 * h) + 1),
+        alpha[0] * ((lost - 2 * h) / (2 * h) ** 2 - np.float32(0.5)),
+    ]
+    middle = np.float32(0.5) * (alpha[0] * lost)
+    terms = {
+        "latents": sigma[0] / sigma[1] * np.exp(-h),
+        "current": alpha[0] * lost,
+        "noise": sigma[0] * np.sqrt(lost),
+    }
+    return terms | differences(clock, slopes_of(solver_type, middle, slopes))
+
+
+def sde_dpmsolver(alpha: Column, sigma: Column, clock: Column, solver_type: str) -> Terms:
+    """SDE-DPM-Solver. Raises: ValueError for the third order, which it has not."""
+    if len(clock) > 3:
+        raise ValueError("solver_order 3: algorithm_type sde-dpmsolver has none above 2")
+    h = clock[0] - clock[1]
+    growth = np.exp(h) - 1
+    slopes = [-2 * (sigma[0] * (growth / h - 1))]
+    terms = {
+        "latents": alpha[0] / alpha[1],
+        "current": -2 * (sigma[0] * growth),
+        "noise": sigma[0] * np.sqrt(np.exp(2 * h) - 1),
+    }
+    return terms | differences(clock, slopes_of(solver_type, -(sigma[0] * growth), slopes))
+
+
+def slopes_of(solver_type: str, middle: Any, slopes: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Factors of the integrand's derivatives in steps of order 2 and of order 3."""
+    return [middle if solver_type == "midpoint" else slopes[0]], slopes
+
+
+def differences(clock: Column, slopes: tuple[list[Any], list[Any]]) -> Terms:
+    """Factors of m0 - m1 and m1 - m2 that make the derivatives' estimates.
+
+    Args:
+        slopes: for each order from 2 on, the factors of the first and second derivative.
+    """
+    order = len(clock) - 1
+    if order == 1:
+        return {}
+    h = clock[0] - clock[1]
+    ratio = (clock[1] - clock[2]) / h
+    if order == 2:
+        return {"difference_1": slopes[0][0] / ratio}
+    older = (clock[2] - clock[3]) / h
+    first, second = slopes[1]
+    curve = (first * ratio + second) / (ratio + older)
+    return {"difference_1": (first + curve) / ratio, "difference_2": -curve / older}
+
+
+TERMS: Mapping[str, Callable[[Column, Column, Column, str], Terms]] = {
+    "dpmsolver++": dpmsolver_pp,
+    "dpmsolver": dpmsolver,
+    "sde-dpmsolver++": sde_dpmsolver_pp,
+    "sde-dpmsolver": sde_dpmsolver,
+}

@@ -1,0 +1,69 @@
+"""Euler's method with ancestral noise: each step goes further down, and noise brings it back up.
+
+Source: k-diffusion, get_ancestral_step and sample_euler_ancestral; diffusers
+scheduling_euler_ancestral_discrete.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from models.sampling.noisy import NoisySchedule
+from models.sampling.prediction import predicted
+from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row, with_noise
+from models.sampling.solvers import euler
+from models.sampling.timesteps import check_request, first_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class EulerAncestral(NoisySchedule):
+    """diffusers' EulerAncestralDiscreteScheduler."""
+
+    name: ClassVar[str] = "euler_ancestral"
+    program: ClassVar[str] = "euler_ancestral"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **NoisySchedule.CHOICES,
+        "prediction_type": ("epsilon", "v_prediction"),
+    }
+
+    def plan(
+        self,
+        steps: int,
+        *,
+        timesteps: Numbers | None = None,
+        sigmas: Numbers | None = None,
+        strength: float | None = None,
+    ) -> Plan:
+        """As the contract says. Noise is drawn at every step, also where none is added."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="timesteps sigmas")
+        times = self.spaced_timesteps(steps)
+        train = self.train_sigmas()
+        table = np.append(np.interp(times, np.arange(len(train)), train), 0).astype(np.float32)
+        now, after = table[:-1], table[1:]
+        with np.errstate(invalid="ignore"):  # the plan says which step has no root
+            up = np.sqrt(after**2 * (now**2 - after**2) / now**2)
+            down = np.sqrt(after**2 - up**2)
+        return self.noisy_plan(times, table, first_step(steps, strength), sigma_down=down, noise=up)
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """Nothing to remember."""
+        return {}
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Euler to sigma_down, then noise up to the next sigma."""
+        denoised = predicted(latents, output, values)
+        sigma, sigma_down = (per_row(values[name], latents) for name in ("sigma", "sigma_down"))
+        down = euler(latents, (latents - denoised) / sigma, sigma, sigma_down)
+        return Stepped(with_noise(down, noise, values["noise"]), denoised, history)

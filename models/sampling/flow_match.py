@@ -1,0 +1,95 @@
+"""Euler's method on a flow, where the schedule needs no knowledge of the picture's size.
+
+Source: Liu et al. 2022 (rectified flow), eq. 1; diffusers scheduling_flow_match_euler_discrete.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from models.sampling.options import check_options
+from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row
+from models.sampling.schedules import FlowMatchSchedule
+from models.sampling.solvers import denoised, euler
+from models.sampling.timesteps import check_request, first_step
+
+
+@dataclass(frozen=True)
+class FlowMatchEuler(FlowMatchSchedule):
+    """diffusers' FlowMatchEulerDiscreteScheduler with a static shift, as Wan may carry it."""
+
+    name: ClassVar[str] = "flow_match_euler"
+    program: ClassVar[str] = "flow_match_euler"
+    prediction_type: ClassVar[str] = "flow_prediction"
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "time_shift_type": ("exponential", "linear")
+    }
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        super().__post_init__()
+        if self.use_dynamic_shifting:
+            raise ValueError("use_dynamic_shifting: this pipeline gives no mu to shift by")
+
+    def plan(
+        self,
+        steps: int,
+        *,
+        timesteps: Numbers | None = None,
+        sigmas: Numbers | None = None,
+        strength: float | None = None,
+    ) -> Plan:
+        """As the contract says; custom sigmas are one a step, and are shifted like the others."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas)
+        table = self.finished(self.statically_shifted(self._even(steps, timesteps, sigmas)))
+        train_steps = np.float32(self.num_train_timesteps)
+        times = table[:-1] * train_steps
+        if timesteps is not None:
+            times = np.asarray(timesteps, np.float32)
+        custom = timesteps is not None or sigmas is not None
+        first = first_step(len(times) if custom else steps, strength)
+        now = table[first:-1]
+        return Plan(
+            timesteps=times[first:],
+            input_scale=np.ones(len(now), np.float32),
+            values={"sigma": now, "sigma_next": table[first + 1 :]},
+            draws=np.zeros(len(now), bool),
+            init_noise_sigma=1.0,
+            clean_scale=np.append(1 - now, np.float32(1)),
+            noise_scale=np.append(now, np.float32(0)),
+        )
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """Nothing to remember."""
+        return {}
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Along the predicted velocity to the next sigma."""
+        sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
+        following = euler(latents, output, sigma, sigma_next)
+        return Stepped(following, denoised(latents, output, sigma), history)
+
+    def _even(self, steps: int, timesteps: Numbers | None, sigmas: Numbers | None) -> Any:
+        """Sigmas before the shift; the lowest is shifted once already, as in the reference."""
+        if sigmas is not None:
+            return np.asarray(sigmas, np.float32)
+        if timesteps is not None:
+            return np.asarray(timesteps, np.float32) / np.float32(self.num_train_timesteps)
+        ends = np.array([self.num_train_timesteps, 1], np.float32)
+        high, low = self.statically_shifted(ends / np.float32(self.num_train_timesteps))
+        spread = np.linspace(
+            float(high) * self.num_train_timesteps, float(low) * self.num_train_timesteps, steps
+        )
+        return spread / self.num_train_timesteps

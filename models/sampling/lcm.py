@@ -1,0 +1,138 @@
+"""Latent consistency models: each step jumps to the denoised latents, then adds noise anew.
+
+Source: Luo et al. 2023 (LCM), algorithm 3 and section 4.3; diffusers scheduling_lcm.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from models.sampling.noise_schedule import NoiseSchedule
+from models.sampling.prediction import UNCLIPPED, clipped, of_mixed, predicted, thresholded
+from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row, with_noise
+from models.sampling.timesteps import check_request, first_step
+
+_SIGMA_DATA = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class LCM(NoiseSchedule):
+    """diffusers' LCMScheduler. Timestep spacing is always that of the distillation."""
+
+    beta_start: float = 0.00085
+    beta_end: float = 0.012
+    beta_schedule: str = "scaled_linear"
+    timestep_spacing: str = "leading"
+    original_inference_steps: int = 50
+    """Timesteps that the model was distilled at; a picture's are some of them."""
+    timestep_scaling: float = 10.0
+    """How fast the boundary condition fades: larger trusts the latents less."""
+    clip_sample: bool = False
+    clip_sample_range: float = 1.0
+    set_alpha_to_one: bool = True
+    thresholding: bool = False
+    dynamic_thresholding_ratio: float = 0.995
+    sample_max_value: float = 1.0
+
+    name: ClassVar[str] = "lcm"
+
+    @property
+    def program(self) -> str:
+        """A threshold is part of the arithmetic."""
+        threshold = f"/{self.dynamic_thresholding_ratio}/{self.sample_max_value}"
+        return f"lcm{threshold * self.thresholding}"
+
+    def plan(
+        self,
+        steps: int,
+        *,
+        timesteps: Numbers | None = None,
+        sigmas: Numbers | None = None,
+        strength: float | None = None,
+    ) -> Plan:
+        """As the contract says. The last step draws no noise."""
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="sigmas")
+        times = self._spaced(steps) if timesteps is None else self._custom(timesteps)
+        times = times[first_step(len(times), strength) :]
+        table = self.alphas_cumprod()[times]
+        alpha, sigma = np.sqrt(table), np.sqrt(1 - table)
+        return Plan(
+            timesteps=times.astype(np.float32),
+            input_scale=np.ones(len(times), np.float32),
+            values=self._values(times, alpha, sigma),
+            draws=np.arange(len(times)) < len(times) - 1,
+            init_noise_sigma=1.0,
+            clean_scale=np.append(alpha, np.float32(1)),
+            noise_scale=np.append(sigma, np.float32(0)),
+        )
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """Nothing to remember."""
+        return {}
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """The consistency function, then noise of the next timestep."""
+        clean = predicted(latents, output, values)
+        if self.thresholding:
+            clean = thresholded(clean, self.dynamic_thresholding_ratio, self.sample_max_value)
+        clean = clipped(clean, values["limit"])
+        names = ("boundary_out", "boundary_skip", "alpha_next")
+        out, skip, alpha = (per_row(values[name], latents) for name in names)
+        denoised = out * clean + skip * latents
+        following = with_noise(alpha * denoised, noise, values["noise"])
+        return Stepped(following, denoised, history)
+
+    def _values(self, times: NDArray[np.int64], alpha: Any, sigma: Any) -> dict[str, Any]:
+        scaled = times.astype(np.float32) * np.float32(self.timestep_scaling)
+        total = scaled**2 + np.float32(_SIGMA_DATA**2)
+        clips = self.clip_sample and not self.thresholding
+        return {
+            **of_mixed(self.prediction_type, alpha, sigma),
+            "limit": np.full_like(alpha, self.clip_sample_range if clips else UNCLIPPED),
+            "boundary_skip": np.float32(_SIGMA_DATA**2) / total,
+            "boundary_out": scaled / np.sqrt(total),
+            "alpha_next": np.append(alpha[1:], np.float32(1)),
+            "noise": np.append(sigma[1:], np.float32(0)),
+        }
+
+    def _spaced(self, steps: int) -> NDArray[np.int64]:
+        """Evenly spaced indices into the timesteps of the distillation."""
+        known = self._distilled()
+        if steps > len(known):
+            raise ValueError(
+                f"num_inference_steps {steps} is more than the {len(known)} of "
+                "original_inference_steps"
+            )
+        indices = np.floor(np.linspace(0, len(known), steps, endpoint=False)).astype(np.int64)
+        return known[::-1][indices]
+
+    def _custom(self, timesteps: Numbers) -> NDArray[np.int64]:
+        self._distilled()
+        times = np.asarray(timesteps, np.int64)
+        if not (np.diff(times) < 0).all() or not 0 <= times[-1] <= times[0]:
+            raise ValueError("timesteps must fall and stay at 0 or above")
+        if times[0] >= self.num_train_timesteps:
+            raise ValueError(f"timesteps must start below {self.num_train_timesteps}")
+        return times
+
+    def _distilled(self) -> NDArray[np.int64]:
+        if self.original_inference_steps > self.num_train_timesteps:
+            raise ValueError(
+                f"original_inference_steps {self.original_inference_steps} is more than the "
+                f"{self.num_train_timesteps} of num_train_timesteps"
+            )
+        stride = self.num_train_timesteps // self.original_inference_steps
+        return np.arange(1, self.original_inference_steps + 1) * stride - 1

@@ -1,0 +1,158 @@
+"""What the two multistep methods share: their schedule, and half-log-SNR as their clock.
+
+Source: Lu et al. 2022 (DPM-Solver), section 3.1; diffusers scheduling_dpmsolver_multistep.py and
+scheduling_unipc_multistep.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from models.sampling.noise_schedule import NoiseSchedule, Table
+from models.sampling.prediction import (
+    noise_of_mixed,
+    of_mixed,
+    of_noisy,
+    predicted,
+    thresholded,
+)
+from models.sampling.scheduler import Column, Latents, Plan, per_row
+from models.sampling.sigmas import chosen_spacing
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultistepSchedule(NoiseSchedule):
+    """Options of both; a schedule is timesteps [n] and sigmas [n + 1]."""
+
+    solver_order: int = 2
+    thresholding: bool = False
+    dynamic_thresholding_ratio: float = 0.995
+    sample_max_value: float = 1.0
+    lower_order_final: bool = True
+    use_karras_sigmas: bool = False
+    use_exponential_sigmas: bool = False
+    use_beta_sigmas: bool = False
+    sigma_min: float | None = None
+    """Ends of the three spacings above, instead of the schedule's own."""
+    sigma_max: float | None = None
+    use_flow_sigmas: bool = False
+    """Whether latents are (1 - sigma) · clean + sigma · noise, as flow models have them."""
+    flow_shift: float = 1.0
+    final_sigmas_type: str = "zero"
+
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **NoiseSchedule.CHOICES,
+        "prediction_type": ("epsilon", "flow_prediction", "sample", "v_prediction"),
+    }
+    RANGES: ClassVar[Mapping[str, tuple[float, float]]] = {"solver_order": (1, 3)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        chosen_spacing(self)
+        if self.solves_for_noise and self.prediction_type == "flow_prediction":
+            raise ValueError("prediction_type flow_prediction needs a method that solves for x0")
+
+    @property
+    def name(self) -> str:
+        """As requests call it."""
+        raise NotImplementedError
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether noise is added at every step."""
+        return False
+
+    @property
+    def solves_for_noise(self) -> bool:
+        """Whether the integral is over the predicted noise instead of the denoised latents."""
+        raise NotImplementedError
+
+    @property
+    def thresholds(self) -> bool:
+        """Whether denoised latents are thresholded."""
+        return self.thresholding
+
+    @property
+    def program(self) -> str:
+        """What shapes the arithmetic and the history; all else is in the values."""
+        threshold = f"/{self.dynamic_thresholding_ratio}/{self.sample_max_value}"
+        noise = "/noise" * self.solves_for_noise
+        return f"{self.name}{self.solver_order}{noise}{threshold * self.thresholds}"
+
+    def respaced(self, table: Table, steps: int) -> NDArray[np.float64]:
+        """Sigmas of the chosen spacing between the ends of a table (its last entry the highest)."""
+        space = chosen_spacing(self)
+        assert space is not None
+        ends = (self.sigma_max, table[-1]), (self.sigma_min, table[0])
+        high, low = (float(own if given is None else given) for given, own in ends)
+        return space(high, low, steps)
+
+    def mixed(self, sigmas: Column) -> tuple[Column, Column]:
+        """alpha and sigma of latents = alpha · clean + sigma · noise, from noise over signal."""
+        if self.use_flow_sigmas:
+            return 1 - sigmas, sigmas
+        alpha = 1 / np.sqrt(sigmas**2 + 1)
+        return alpha, sigmas * alpha
+
+    def prediction_values(self, sigmas: Column) -> dict[str, Column]:
+        """Columns that `integrand` reads, one a step."""
+        alpha, sigma = self.mixed(sigmas)
+        if self.prediction_type == "flow_prediction":
+            values = of_noisy("epsilon", sigmas)
+        else:
+            values = of_mixed(self.prediction_type, alpha, sigma)
+        if self.solves_for_noise:
+            values |= noise_of_mixed(self.prediction_type, alpha, sigma)
+            values |= {"alpha": alpha, "sigma": sigma}
+        return values
+
+    def integrand(
+        self, latents: Latents, output: Latents, values: Mapping[str, Float[Array, " batch"]]
+    ) -> tuple[Latents, Latents]:
+        """The denoised latents, and what the method integrates: those, or the noise in them."""
+        denoised = predicted(latents, output, values)
+        if self.thresholds:
+            denoised = thresholded(denoised, self.dynamic_thresholding_ratio, self.sample_max_value)
+        if not self.solves_for_noise:
+            return denoised, denoised
+        if self.thresholds:
+            alpha, sigma = (per_row(values[name], latents) for name in ("alpha", "sigma"))
+            return denoised, (latents - alpha * denoised) / sigma
+        return denoised, predicted(latents, output, values, of="noise_")
+
+    def multistep_plan(
+        self, timesteps: Any, sigmas: Column, first: int, values: Mapping[str, Column]
+    ) -> Plan:
+        """The plan from step `first` on; `values` begin there, the others at step 0."""
+        now = sigmas[first:-1]
+        alpha, sigma = self.mixed(now)
+        return Plan(
+            timesteps=np.asarray(timesteps[first:], np.float32),
+            input_scale=np.ones(len(now), np.float32),
+            values={**self.prediction_values(now), **values},
+            draws=np.full(len(now), self.stochastic),
+            init_noise_sigma=1.0,
+            clean_scale=np.append(alpha, np.float32(1)),
+            noise_scale=np.append(sigma, np.float32(0)),
+        )
+
+
+def half_log_snr(alpha: Column, sigma: Column) -> Column:
+    """lambda = log alpha - log sigma: infinite at sigma 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _log(alpha) - _log(sigma)
+
+
+def _log(values: Column) -> Column:
+    return np.log(values.astype(np.float64)).astype(np.float32)
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """One mapping a step → one column a name."""
+    return {name: np.array([row[name] for row in rows], np.float32) for name in rows[0]}

@@ -1,0 +1,132 @@
+"""The discrete noise schedule that a network was trained on: betas, and what follows from them.
+
+Float32 in torch's own order of operations, since every sigma and timestep is read off these tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.sampling.options import check_options
+
+Table = NDArray[np.float32]
+SPACINGS = ("leading", "linspace", "trailing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSchedule:
+    """What diffusers' discrete schedulers share, by their names and with their defaults.
+
+    Source: Ho et al. 2020 (DDPM); Lin et al. 2024, Common Diffusion Noise Schedules and Sample
+    Steps are Flawed, for the zero-terminal SNR and the spacings (table 2).
+    """
+
+    num_train_timesteps: int = 1000
+    beta_start: float = 0.0001
+    beta_end: float = 0.02
+    beta_schedule: str = "linear"
+    trained_betas: tuple[float, ...] | None = None
+    """Betas instead of a rule for them."""
+    prediction_type: str = "epsilon"
+    """What the network gives: the noise, the clean sample, or v (Salimans and Ho 2022)."""
+    timestep_spacing: str = "linspace"
+    steps_offset: int = 0
+    """Added to the timesteps of leading spacing."""
+    rescale_betas_zero_snr: bool = False
+    """Whether the last training timestep is pure noise."""
+
+    CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "beta_schedule": ("linear", "scaled_linear", "squaredcos_cap_v2"),
+        "prediction_type": ("epsilon", "sample", "v_prediction"),
+        "timestep_spacing": SPACINGS,
+        "final_sigmas_type": ("sigma_min", "zero"),
+    }
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.trained_betas is not None and len(self.trained_betas) != self.num_train_timesteps:
+            raise ValueError(
+                f"trained_betas has {len(self.trained_betas)} entries, not the "
+                f"{self.num_train_timesteps} of num_train_timesteps"
+            )
+
+    def betas(self) -> Table:
+        """One a training timestep."""
+        if self.trained_betas is not None:
+            betas = np.asarray(self.trained_betas, np.float32)
+        else:
+            betas = _BETAS[self.beta_schedule](
+                self.beta_start, self.beta_end, self.num_train_timesteps
+            )
+        return zero_terminal_snr(betas) if self.rescale_betas_zero_snr else betas
+
+    def alphas_cumprod(self) -> Table:
+        """How much of the clean picture's variance is left at each training timestep."""
+        return _cumprod(np.float32(1) - self.betas())
+
+    def finite_alphas_cumprod(self) -> Table:
+        """The same, but not quite 0 at zero SNR: the reference then has a top sigma of 4096."""
+        alphas_cumprod = self.alphas_cumprod()
+        if self.rescale_betas_zero_snr:
+            alphas_cumprod[-1] = 2**-24
+        return alphas_cumprod
+
+    def train_sigmas(self) -> Table:
+        """Noise over signal at each training timestep, rising."""
+        alphas_cumprod = self.finite_alphas_cumprod()
+        return np.sqrt((1 - alphas_cumprod) / alphas_cumprod)
+
+
+def zero_terminal_snr(betas: Table) -> Table:
+    """Betas shifted and scaled so that nothing of the picture is left at the last timestep.
+
+    Source: Lin et al. 2024, algorithm 1.
+    """
+    roots = np.sqrt(_cumprod(1 - betas))
+    first, last = roots[0], roots[-1]
+    alphas_bar = ((roots - last) * (first / (first - last))) ** 2
+    alphas = np.concatenate([alphas_bar[:1], alphas_bar[1:] / alphas_bar[:-1]])
+    return 1 - alphas
+
+
+def linspace(first: float, last: float, count: int) -> Table:
+    """torch.linspace in float32: from both ends, with one rounding for product and sum."""
+    low, high = np.float32(first), np.float32(last)
+    step = np.float64((high - low) / np.float32(max(count - 1, 1)))
+    index = np.arange(count)
+    rising = (low + step * index).astype(np.float32)
+    falling = (high - step * (count - 1 - index)).astype(np.float32)
+    return np.where(index < count // 2, rising, falling)
+
+
+def _cumprod(factors: Table) -> Table:
+    """torch.cumprod on CPU: the running product is kept in double."""
+    return np.cumprod(factors.astype(np.float64)).astype(np.float32)
+
+
+def _scaled_linear(start: float, end: float, count: int) -> Table:
+    """Linear in the square root, as latent diffusion models are trained."""
+    return linspace(start**0.5, end**0.5, count) ** 2
+
+
+def _cosine(start: float, end: float, count: int) -> Table:
+    """Source: Nichol and Dhariwal 2021, eq. 17, capped at 0.999."""
+
+    def alpha_bar(time: float) -> float:
+        return math.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    ratios = (alpha_bar((i + 1) / count) / alpha_bar(i / count) for i in range(count))
+    return np.array([min(1 - ratio, 0.999) for ratio in ratios], np.float32)
+
+
+_BETAS: Mapping[str, Callable[[float, float, int], Table]] = {
+    "linear": linspace,
+    "scaled_linear": _scaled_linear,
+    "squaredcos_cap_v2": _cosine,
+}

@@ -1,0 +1,55 @@
+"""The schedule of Euler's two methods: latents are clean + sigma · noise.
+
+Source: diffusers scheduling_euler_discrete.py and scheduling_euler_ancestral_discrete.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from models.sampling.noise_schedule import NoiseSchedule
+from models.sampling.prediction import of_noisy
+from models.sampling.scheduler import Column, Plan
+from models.sampling.timesteps import spaced
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisySchedule(NoiseSchedule):
+    """Timesteps with interpolated sigmas, and what both methods read at each step."""
+
+    name: ClassVar[str]
+
+    def spaced_timesteps(self, steps: int) -> Column:
+        """float32, possibly between training timesteps."""
+        found = spaced(self.timestep_spacing, self.num_train_timesteps, steps, self.steps_offset)
+        return found.astype(np.float32)
+
+    def noisy_plan(self, timesteps: Column, sigmas: Column, first: int, **more: Column) -> Plan:
+        """The plan from step `first` on.
+
+        Args:
+            sigmas: one a timestep, and where the last step leads.
+            more: values beyond the prediction's and sigma, one a timestep.
+        """
+        now = sigmas[first:-1]
+        if not (now > 0).all():
+            raise ValueError("sigmas must stay above 0 before the last one")
+        rest = {name: column[first:] for name, column in more.items()}
+        return Plan(
+            timesteps=timesteps[first:],
+            input_scale=1 / np.sqrt(now**2 + 1),
+            values={**of_noisy(self.prediction_type, now), "sigma": now, **rest},
+            draws=np.full(len(now), "noise" in more),
+            init_noise_sigma=self._init_noise_sigma(sigmas.max()),
+            clean_scale=np.ones(len(now) + 1, np.float32),
+            noise_scale=np.append(now, np.float32(0)),
+        )
+
+    def _init_noise_sigma(self, greatest: np.float32) -> float:
+        """Leading spacing leaves the top timesteps out: there the latents also hold a picture."""
+        if self.timestep_spacing == "leading":
+            return float(np.sqrt(greatest**2 + 1))
+        return float(greatest)

@@ -1,0 +1,81 @@
+"""A scheduler's options, read off its own fields: what each may be, and a check of the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_type_hints
+
+from models.spec import Option
+
+Kind = Literal["number", "integer", "boolean", "text"]
+_KINDS: Mapping[type, Kind] = {bool: "boolean", int: "integer", float: "number", str: "text"}
+_TAKEN: Mapping[Kind, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "text": (str,),
+}
+_RANGES: Mapping[str, tuple[float | None, float | None]] = {
+    "num_train_timesteps": (2, 100_000),
+    "beta_start": (0, 1),
+    "beta_end": (0, 1),
+    "steps_offset": (0, None),
+    "sigma_min": (0, None),
+    "sigma_max": (0, None),
+    "eta": (0, 1),
+    "clip_sample_range": (0, None),
+    "dynamic_thresholding_ratio": (0, 1),
+    "sample_max_value": (0, None),
+    "flow_shift": (0, None),
+    "shift": (0, None),
+    "original_inference_steps": (1, None),
+    "timestep_scaling": (0, None),
+}
+"""Least and greatest values, by option; a scheduler's own RANGES go before them."""
+
+
+def options_of_class(kind: type) -> dict[str, Option]:
+    """Every scalar field of a scheduler's dataclass, as the front end checks it."""
+    hints = get_type_hints(kind)
+    found = ((field.name, _kind_of(hints[field.name])) for field in fields(kind))
+    return {name: _option(kind, name, of) for name, of in found if of is not None}
+
+
+def _option(kind: type, name: str, of: Kind) -> Option:
+    ranges = {**_RANGES, **getattr(kind, "RANGES", {})}
+    low, high = ranges.get(name, (None, None))
+    choices = getattr(kind, "CHOICES", {}).get(name, ())
+    return Option(kind=of, choices=choices, minimum=low, maximum=high)
+
+
+def _kind_of(hint: Any) -> Kind | None:
+    """`float`, `float | None` → number; a tuple → nothing that one option could hold."""
+    members = [member for member in get_args(hint) or (hint,) if member is not type(None)]
+    return _KINDS.get(members[0]) if len(members) == 1 else None
+
+
+def check_options(scheduler: Any) -> None:
+    """Raises: ValueError for the first field that holds what its option may not."""
+    hints = get_type_hints(type(scheduler))
+    for name, option in options_of_class(type(scheduler)).items():
+        value = getattr(scheduler, name)
+        if value is not None or type(None) not in get_args(hints[name]):
+            check_option(name, value, option)
+
+
+def check_option(name: str, value: Any, option: Option) -> None:
+    """Raises: ValueError that names the option and says what it may be."""
+    kinds = _TAKEN[option.kind]
+    if not isinstance(value, kinds) or (bool not in kinds and isinstance(value, bool)):
+        raise ValueError(f"{name} must be a {option.kind}, not {value!r}")
+    if option.choices and value not in option.choices:
+        raise ValueError(f"{name} {value!r} is none of {sorted(option.choices)}")
+    _check_range(name, value, option)
+
+
+def _check_range(name: str, value: Any, option: Option) -> None:
+    if option.minimum is not None and not value >= option.minimum:
+        raise ValueError(f"{name} must be at least {option.minimum:g}, not {value!r}")
+    if option.maximum is not None and not value <= option.maximum:
+        raise ValueError(f"{name} must be at most {option.maximum:g}, not {value!r}")

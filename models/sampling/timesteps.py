@@ -1,0 +1,90 @@
+"""Which training timesteps a picture's steps visit, by `timestep_spacing`.
+
+Source: Lin et al. 2024, Common Diffusion Noise Schedules and Sample Steps are Flawed, table 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.sampling.scheduler import Numbers
+
+Timesteps = NDArray[np.floating[Any]]
+
+
+def spaced(spacing: str, train_steps: int, steps: int, offset: int) -> Timesteps:
+    """Falling timesteps of the one-step methods: the first training timestep may be the last step.
+
+    Linspace gives fractions: DDIM rounds them.
+    """
+    if spacing == "linspace":
+        return np.linspace(0, train_steps - 1, steps)[::-1]
+    if spacing == "leading":
+        return (np.arange(steps) * (train_steps // steps))[::-1] + float(offset)
+    return _trailing(train_steps, train_steps / steps)
+
+
+def spaced_between(
+    spacing: str, train_steps: int, steps: int, offset: int, last: int | None = None
+) -> Timesteps:
+    """Falling timesteps of the multistep methods: `steps` + 1 whole ones without the lowest.
+
+    Args:
+        last: how many training timesteps there are above it, where the noisiest are clipped off.
+    """
+    top = train_steps if last is None else last
+    if spacing == "linspace":
+        return np.linspace(0, top - 1, steps + 1).round()[::-1][:-1]
+    if spacing == "leading":
+        return (np.arange(steps + 1) * (top // (steps + 1)))[::-1][:-1] + float(offset)
+    return _trailing(top, train_steps / steps)
+
+
+def _trailing(top: int, ratio: float) -> Timesteps:
+    return np.arange(top, 0, -ratio).round() - 1
+
+
+def first_step(steps: int, strength: float | None) -> int:
+    """The first step that image to image runs: the earlier ones are skipped.
+
+    Source: Meng et al. 2022 (SDEdit), section 3; rounded as in diffusers' get_timesteps.
+
+    Raises:
+        ValueError: the strength leaves no step.
+    """
+    if strength is None:
+        return 0
+    if not 0 < strength <= 1:
+        raise ValueError(f"strength must be above 0 and at most 1, not {strength!r}")
+    first = steps - min(int(steps * strength), steps)
+    if first == steps:
+        raise ValueError(f"strength {strength} leaves none of the {steps} steps; raise one of them")
+    return first
+
+
+def check_request(
+    steps: int,
+    *,
+    timesteps: Numbers | None = None,
+    sigmas: Numbers | None = None,
+    refused: str = "",
+) -> None:
+    """Raises: ValueError for no steps at all, or for what a scheduler does not take.
+
+    Args:
+        refused: `timesteps`, `sigmas` or both, where the reference's scheduler takes none.
+    """
+    both = {"timesteps": timesteps, "sigmas": sigmas}
+    given = {name: value for name, value in both.items() if value is not None}
+    if len(given) > 1:
+        raise ValueError("timesteps and sigmas exclude each other: give one of them")
+    for name, value in given.items():
+        if name in refused.split():
+            raise ValueError(f"{name}: this scheduler takes none of its own; leave them out")
+        if not len(value):
+            raise ValueError(f"{name} must not be empty")
+    if steps < 1:
+        raise ValueError(f"num_inference_steps must be at least 1, not {steps}")

@@ -1,0 +1,106 @@
+"""The coefficients of UniPC's two updates, in the B(h) form.
+
+Every function takes alpha, sigma and lambda as columns of one update's places: the target t, then
+the places s0, s1, … before it, as many as the order; in float32, in the reference's order of
+operations.
+Source: Zhao et al. 2023 (UniPC), section 3 and appendix A; diffusers scheduling_unipc_multistep.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.sampling.scheduler import Column
+
+Terms = dict[str, Any]
+_HALF = np.float32(0.5)
+
+
+@dataclass(frozen=True)
+class _Update:
+    """The part that predictor and corrector share."""
+
+    latents: Any
+    """Factor of the latents at s0."""
+    integrand: Any
+    """Factor of the integrand there."""
+    scale: Any
+    """Factor of the correction by differences of integrands: -alpha · B(h)."""
+    ratios: Column
+    """r_i: how far the places lie behind s0, in steps of h; the last is the target's 1."""
+    matrix: Any
+    moments: Any
+    """The system for the differences' weights (eq. 5 of the paper): matrix · weights = moments."""
+
+
+def _update(
+    alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
+) -> _Update:
+    order = len(clock) - 1
+    h = clock[0] - clock[1]
+    ratios = np.append((clock[2:] - clock[1]) / h, np.float32(1))
+    step = h if for_noise else -h
+    growth = _expm1(step)
+    bound = step if solver_type == "bh1" else growth
+    outer, inner = (sigma, alpha) if for_noise else (alpha, sigma)
+    return _Update(
+        latents=inner[0] / inner[1],
+        integrand=-outer[0] * growth,
+        scale=-outer[0] * bound,
+        ratios=ratios,
+        matrix=np.stack([ratios**i for i in range(order)]),
+        moments=_moments(step, growth, order) / bound,
+    )
+
+
+def _moments(step: Any, growth: Any, order: int) -> Column:
+    """i! · phi_(i+1)(step) · step for i = 1, …, order."""
+    moments = []
+    factorial = 1
+    phi = growth / step - 1
+    for i in range(1, order + 1):
+        moments.append(phi * factorial)
+        factorial *= i + 1
+        phi = phi / step - np.float32(1 / factorial)
+    return np.array(moments, np.float32)
+
+
+def _expm1(value: Any) -> Any:
+    return np.float32(np.expm1(np.float64(value)))
+
+
+def predictor_terms(
+    alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
+) -> Terms:
+    """UniP: factors of the latents, of the integrand m0 at s0, and of each m_i - m0."""
+    update = _update(alpha, sigma, clock, for_noise, solver_type)
+    order = len(clock) - 1
+    if order == 2:
+        weights = np.array([_HALF])  # the paper's choice, exact to the same order
+    else:
+        weights = np.linalg.solve(update.matrix[:-1, :-1], update.moments[:-1])
+    terms = {"latents": update.latents, "current": update.integrand}
+    for i, weight in enumerate(weights):
+        terms[f"predict_{i + 1}"] = update.scale * weight / update.ratios[i]
+    return terms
+
+
+def corrector_terms(
+    alpha: Column, sigma: Column, clock: Column, for_noise: bool, solver_type: str
+) -> Terms:
+    """UniC: factors of the latents at s0, of m0, of each m_i - m0 and of the new m_t - m0."""
+    update = _update(alpha, sigma, clock, for_noise, solver_type)
+    order = len(clock) - 1
+    weights = np.array([_HALF]) if order == 1 else np.linalg.solve(update.matrix, update.moments)
+    terms = {
+        "keep": 0.0,
+        "correct_latents": update.latents,
+        "correct_last": update.integrand,
+        "correct_new": update.scale * weights[-1],
+    }
+    for i, weight in enumerate(weights[:-1]):
+        terms[f"correct_{i + 1}"] = update.scale * weight / update.ratios[i]
+    return terms

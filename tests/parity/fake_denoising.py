@@ -1,0 +1,183 @@
+"""A denoising loop with a fake network, once with diffusers' scheduler and once with ours.
+
+The network is a smooth function in NumPy, so both loops see the same one; noise comes from one seed
+by torch's generator there and by ours here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import diffusers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from models.sampling.noise import TorchGenerator
+from models.sampling.scheduler import Plan, Scheduler
+from models.sampling.schedulers import from_config
+
+SHAPE = (1, 3, 5, 7)
+CLEAN = np.random.default_rng(7).normal(size=SHAPE).astype(np.float32)
+SEED = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run a scheduler."""
+
+    name: str
+    """diffusers' class."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 4
+    strength: float | None = None
+    custom: Mapping[str, Any] = field(default_factory=dict)
+    """`timesteps` or `sigmas` of the request's own."""
+    eta: float | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"_class_name": self.name, **self.options}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a loop went through."""
+
+    timesteps: np.ndarray
+    latents: list[np.ndarray]
+    """Before the first step and after each."""
+    denoised: list[np.ndarray]
+    """Each step's estimate of the clean latents; empty where diffusers keeps it to itself."""
+
+    @property
+    def finite(self) -> bool:
+        return all(np.isfinite(latents).all() for latents in self.latents)
+
+
+def network(options: Mapping[str, Any], flow: bool) -> Callable[[np.ndarray, float], np.ndarray]:
+    """Predicts as if the data were Gaussian with deviation 0.5, with a ripple; contractive, so that
+    rounding does not grow from step to step."""
+    kind = options.get("prediction_type", "flow_prediction" if flow else "epsilon")
+    continuous = options.get("timestep_type") == "continuous" and kind == "v_prediction"
+    train_steps = options.get("num_train_timesteps", 1000)
+
+    def predict(latents: np.ndarray, timestep: float) -> np.ndarray:
+        time = float(timestep) / train_steps
+        if continuous:
+            sigma = np.exp(4 * float(timestep))
+            alpha, sigma = 1 / np.hypot(sigma, 1), sigma / np.hypot(sigma, 1)
+        elif flow:
+            alpha, sigma = 1 - time, time
+        else:
+            alpha, sigma = np.cos(1.54 * time), np.sin(1.54 * time + 0.02)
+        shrunk = 0.25 * alpha / (0.25 * alpha**2 + sigma**2)
+        with np.errstate(invalid="ignore"):  # diffusers may have run into NaN before
+            clean = shrunk * latents.astype(np.float64) + 0.05 * np.sin(2 * latents + time)
+        noise = (latents - alpha * clean) / max(sigma, 0.02)
+        predictions = {
+            "epsilon": noise,
+            "sample": clean,
+            "v_prediction": alpha * noise - sigma * clean,
+            "flow_prediction": noise - clean,
+        }
+        return predictions[kind].astype(np.float32)
+
+    return predict
+
+
+def theirs(case: Case) -> Run | None:
+    """diffusers' loop, as its pipelines write it; None where it raises or runs into NaN."""
+    try:
+        run = _theirs(case)
+    except (ValueError, RuntimeError, TypeError, IndexError, UnboundLocalError, RuntimeWarning):
+        return None
+    return run if run.finite else None
+
+
+def _theirs(case: Case) -> Run:
+    scheduler = getattr(diffusers, case.name)(**case.options)
+    scheduler.set_timesteps(**(case.custom or {"num_inference_steps": case.steps}))
+    generator = torch.Generator().manual_seed(SEED)
+    noise = torch.randn(SHAPE, generator=generator)
+    steps = len(scheduler.timesteps) if case.custom else case.steps
+    skipped = 0
+    if case.strength is not None:
+        skipped = max(steps - min(int(steps * case.strength), steps), 0)
+    if hasattr(scheduler, "set_begin_index"):
+        scheduler.set_begin_index(skipped)
+    timesteps = scheduler.timesteps[skipped:]
+    if case.strength is None:
+        latents = noise * getattr(scheduler, "init_noise_sigma", 1.0)
+    elif hasattr(scheduler, "add_noise"):
+        latents = scheduler.add_noise(torch.from_numpy(CLEAN), noise, timesteps[:1])
+    else:
+        latents = scheduler.scale_noise(torch.from_numpy(CLEAN), timesteps[:1], noise)
+    predict = network(case.options, "FlowMatch" in case.name or _is_flow(case))
+    extra: dict[str, Any] = {} if case.eta is None else {"eta": case.eta}
+    if case.name not in ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler"):
+        extra["generator"] = generator
+    seen, denoised = [latents.numpy()], []
+    for timestep in timesteps:
+        scale = getattr(scheduler, "scale_model_input", lambda latents, _: latents)
+        output = torch.from_numpy(predict(scale(latents, timestep).numpy(), timestep))
+        latents, *clean = scheduler.step(output, timestep, latents, return_dict=False, **extra)
+        seen.append(latents.numpy())
+        denoised.extend(estimate.numpy() for estimate in clean)
+    return Run(timesteps.numpy().astype(np.float32), seen, denoised)
+
+
+def _is_flow(case: Case) -> bool:
+    return bool(case.options.get("use_flow_sigmas"))
+
+
+def ours(case: Case, scheduler: Scheduler | None = None) -> Run:
+    """The same with the scheduler's plan and its step, compiled once a program."""
+    if scheduler is None:
+        scheduler = from_config(case.config)
+    plan = scheduler.plan(case.steps, strength=case.strength, **case.custom)
+    generator = TorchGenerator(SEED)
+    noise = generator.randn(SHAPE)
+    if case.strength is None:
+        latents = noise * np.float32(plan.init_noise_sigma)
+    else:
+        latents = CLEAN * plan.clean_scale[0] + noise * plan.noise_scale[0]
+    predict = network(case.options, "FlowMatch" in case.name or _is_flow(case))
+    step = compiled(scheduler.program, scheduler)
+    history = jax.tree.map(lambda leaf: leaf[None], scheduler.begin(jnp.asarray(latents[0])))
+    seen, denoised = [latents], []
+    for i in range(len(plan)):
+        output = predict(latents * plan.input_scale[i], float(plan.timesteps[i]))
+        drawn = generator.randn(SHAPE) if plan.draws[i] else np.zeros(SHAPE, np.float32)
+        noise_added = drawn if plan.draws.any() else None
+        stepped = step(latents, output, history, noise_added, _values(plan, i))
+        latents, history = np.asarray(stepped.latents), stepped.history
+        seen.append(latents)
+        denoised.append(np.asarray(stepped.denoised))
+    return Run(plan.timesteps, seen, denoised)
+
+
+def _values(plan: Plan, step: int) -> dict[str, np.ndarray]:
+    return {name: value[None] for name, value in plan.at(step).items()}
+
+
+_STEPS: dict[str, Callable[..., Any]] = {}
+
+
+def compiled(program: str, scheduler: Scheduler) -> Callable[..., Any]:
+    """The step of the first scheduler with this program, for all that have it."""
+    return _STEPS.setdefault(program, jax.jit(scheduler.step))
+
+
+def distance(one: Run, other: Run) -> float:
+    """The greatest relative difference of any step's latents."""
+    pairs = zip(one.latents, other.latents, strict=True)
+    return max(relative(a, b) for a, b in pairs)
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    """The greatest difference, relative to the greatest expected value."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())

@@ -1,0 +1,408 @@
+"""Every scheduler against diffusers' own, step by step, over its options.
+
+Each option is varied alone on SDXL's schedule, then many are drawn together. Where diffusers raises
+or runs into NaN there is nothing to compare: there ours has to refuse, or to stay finite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+
+from models.sampling.schedulers import CLASSES, for_request, from_config
+from tests.parity.fake_denoising import CLEAN, SHAPE, Case, distance, ours, relative, theirs
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.algorithm_types dpmsolver:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:__array_.*:DeprecationWarning"),
+]
+
+SDXL = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+STEPS = (1, 2, 3, 4, 7, 20, 50)
+TABLES: dict[str, Sequence[Any]] = {
+    "beta_schedule": ("linear", "squaredcos_cap_v2"),
+    "trained_betas": (np.linspace(0.001, 0.015, 1000).tolist(),),
+    "num_train_timesteps": (100, 731),
+    "prediction_type": ("epsilon", "sample", "v_prediction"),
+    "timestep_spacing": ("leading", "linspace", "trailing"),
+    "steps_offset": (0, 1),
+    "rescale_betas_zero_snr": (True,),
+}
+CLIPPING: dict[str, Sequence[Any]] = {
+    "clip_sample": (False, True),
+    "clip_sample_range": (0.7, 2.0),
+    "set_alpha_to_one": (False, True),
+    "thresholding": (True,),
+    "dynamic_thresholding_ratio": (0.9,),
+    "sample_max_value": (1.5,),
+}
+SPACINGS: dict[str, Sequence[Any]] = {
+    "use_karras_sigmas": (True,),
+    "use_exponential_sigmas": (True,),
+    "use_beta_sigmas": (True,),
+}
+ENDS = {"sigma_min": (0.05,), "sigma_max": (9.0,)}
+MULTISTEP: dict[str, Sequence[Any]] = {
+    **TABLES,
+    **SPACINGS,
+    "prediction_type": ("epsilon", "flow_prediction", "sample", "v_prediction"),
+    "solver_order": (1, 2, 3),
+    "lower_order_final": (False,),
+    "final_sigmas_type": ("sigma_min",),
+    "thresholding": (True,),
+    "dynamic_thresholding_ratio": (0.9,),
+    "sample_max_value": (1.5,),
+    "use_flow_sigmas": (True,),
+    "flow_shift": (3.0, 5.0, 12.0),
+}
+OPTIONS: Mapping[str, dict[str, Sequence[Any]]] = {
+    "EulerDiscreteScheduler": {
+        **TABLES,
+        **SPACINGS,
+        **ENDS,
+        "interpolation_type": ("linear", "log_linear"),
+        "timestep_type": ("continuous", "discrete"),
+        "final_sigmas_type": ("sigma_min", "zero"),
+    },
+    "EulerAncestralDiscreteScheduler": {
+        **TABLES,
+        "prediction_type": ("epsilon", "v_prediction"),
+    },
+    "DDIMScheduler": {**TABLES, **CLIPPING},
+    "LCMScheduler": {
+        **TABLES,
+        **CLIPPING,
+        "original_inference_steps": (20, 100),
+        "timestep_scaling": (3.0,),
+    },
+    "DPMSolverMultistepScheduler": {
+        **MULTISTEP,
+        "algorithm_type": ("dpmsolver", "sde-dpmsolver", "sde-dpmsolver++"),
+        "solver_type": ("heun",),
+        "euler_at_final": (True,),
+        "use_lu_lambdas": (True,),
+        "lambda_min_clipped": (-2.0,),
+    },
+    "UniPCMultistepScheduler": {
+        **MULTISTEP,
+        **ENDS,
+        "predict_x0": (False,),
+        "solver_type": ("bh1",),
+        "disable_corrector": ([0], [1, 2]),
+        "shift_terminal": (0.1,),
+    },
+    "FlowMatchEulerDiscreteScheduler": {
+        **SPACINGS,
+        "shift": (3.0, 5.0, 12.0),
+        "num_train_timesteps": (500,),
+        "shift_terminal": (0.1,),
+    },
+}
+FLOW = {"use_flow_sigmas": True, "prediction_type": "flow_prediction"}
+LOWEST = {"final_sigmas_type": "sigma_min"}
+PAIRS: Mapping[str, Sequence[dict[str, Any]]] = {
+    "EulerDiscreteScheduler": (
+        {"timestep_type": "continuous", "prediction_type": "v_prediction"},
+        {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction"},
+        {
+            "rescale_betas_zero_snr": True,
+            "prediction_type": "v_prediction",
+            "timestep_spacing": "trailing",
+        },
+    ),
+    "DPMSolverMultistepScheduler": (
+        FLOW,
+        {**FLOW, "flow_shift": 5.0, "algorithm_type": "sde-dpmsolver++"},
+        {"algorithm_type": "dpmsolver", **LOWEST},
+        {"algorithm_type": "dpmsolver", "solver_order": 3, "prediction_type": "sample", **LOWEST},
+        {"algorithm_type": "dpmsolver", "thresholding": True, "solver_type": "heun", **LOWEST},
+        {"algorithm_type": "sde-dpmsolver", **LOWEST},
+        {"algorithm_type": "sde-dpmsolver", "solver_type": "heun", **LOWEST},
+        {"algorithm_type": "sde-dpmsolver++", "solver_type": "heun", "solver_order": 3},
+        {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
+        {"beta_schedule": "squaredcos_cap_v2", "lambda_min_clipped": -5.1},
+    ),
+    "UniPCMultistepScheduler": (
+        FLOW,
+        {**FLOW, "flow_shift": 3.0},
+        {**FLOW, "flow_shift": 5.0, "solver_order": 3, "lower_order_final": False, **LOWEST},
+        {**FLOW, "flow_shift": 12.0},
+        {**FLOW, "flow_shift": 3.0, "shift_terminal": 0.1},
+        {**FLOW, "use_karras_sigmas": True},
+        {"predict_x0": False, **LOWEST},
+        {"predict_x0": False, "prediction_type": "v_prediction", **LOWEST},
+        {"predict_x0": False, "prediction_type": "sample", "solver_order": 3, **LOWEST},
+        {"solver_type": "bh1", **LOWEST},
+        {"solver_type": "bh1", "solver_order": 3, **LOWEST},
+    ),
+}
+"""Options that mean something only together."""
+CUSTOM: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "EulerDiscreteScheduler": (
+        {"timesteps": [999, 845, 730, 587, 443, 310, 193, 116, 53, 13]},
+        {"timesteps": [700.5, 20.25]},
+        {"sigmas": [14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.0]},
+        {"sigmas": [5.0, 1.5, 0.3]},
+    ),
+    "DPMSolverMultistepScheduler": ({"timesteps": [999, 845, 587, 310, 53, 13]},),
+    "LCMScheduler": ({"timesteps": [999, 599, 199]}, {"timesteps": [739, 19]}),
+    "FlowMatchEulerDiscreteScheduler": (
+        {"sigmas": [1.0, 0.7, 0.2]},
+        {"timesteps": [1000, 600, 300]},
+    ),
+}
+"""Timesteps and sigmas of a request's own; the long ones are diffusers' own examples for SDXL."""
+
+
+def base(name: str) -> dict[str, Any]:
+    return {} if name.startswith("FlowMatch") else dict(SDXL)
+
+
+def strengths(steps: int) -> list[float | None]:
+    return [None, *(strength for strength in (0.3, 0.6, 1.0) if int(steps * strength))]
+
+
+def one_by_one(name: str) -> Iterator[Case]:
+    """Each value of each option alone, at few and at many steps, from noise and a picture."""
+    singles = [{key: value} for key, values in OPTIONS[name].items() for value in values]
+    for own, steps in itertools.product([{}, *singles, *PAIRS.get(name, ())], (4, 20)):
+        for strength in (None, 0.6):
+            eta = 0.6 if name == "DDIMScheduler" and steps == 4 else None
+            yield Case(name, base(name) | own, steps, strength, eta=eta)
+
+
+def together(name: str, count: int) -> Iterator[Case]:
+    """Options drawn together, the same at every run."""
+    draw = random.Random(name)
+    while count:
+        options = base(name)
+        for key, values in OPTIONS[name].items():
+            if draw.random() < 0.25:
+                options[key] = draw.choice(values)
+        if sum(key in options for key in SPACINGS) > 1 or not sensible(options):
+            continue
+        if "bh1" in options.values() or needs_lowest(options):  # NaN in the reference otherwise
+            options |= LOWEST
+        steps = draw.choice(STEPS)
+        eta = draw.choice((0.0, 0.5, 1.0)) if name == "DDIMScheduler" else None
+        yield Case(name, options, steps, draw.choice(strengths(steps)), eta=eta)
+        count -= 1
+
+
+def needs_lowest(options: Mapping[str, Any]) -> bool:
+    """Methods that solve for the noise cannot end at sigma 0."""
+    return not options.get("predict_x0", True) or options.get("algorithm_type", "").endswith(
+        "solver"
+    )
+
+
+def sensible(options: Mapping[str, Any]) -> bool:
+    """What there is anything to compare for."""
+    zero_snr = options.get("rescale_betas_zero_snr", False)
+    if "trained_betas" in options and "num_train_timesteps" in options:
+        return False
+    if zero_snr and options.get("prediction_type", "epsilon") == "epsilon":
+        return False  # the network would have to say what it removed from nothing
+    # cut to whole timesteps at exactly the top one, where torch's square root decides by an ulp
+    respaced = any(options.get(key) for key in (*SPACINGS, "use_lu_lambdas"))
+    return not (options.get("beta_schedule") == "squaredcos_cap_v2" and respaced)
+
+
+def tolerance(case: Case) -> float:
+    """What float32 leaves: a step from a high sigma to a low one cancels, the more so the longer.
+
+    The last bit of the tables' square roots differs between machines, in torch's too.
+    """
+    options = case.options
+    high = options.get("beta_schedule") == "squaredcos_cap_v2"  # sigmas of many thousands
+    high = high or options.get("rescale_betas_zero_snr", False)  # 4096
+    # a flow's first alpha is 1e-6, and methods that solve for the noise divide by it
+    high = high or (options.get("use_flow_sigmas", False) and needs_lowest(options))
+    if high:  # and ancestral steps subtract the squares of two sigmas
+        return 1e-2 if "Ancestral" in case.name else 1e-3
+    few = case.steps < 7
+    if options.get("beta_schedule") == "linear" or "trained_betas" in options:  # up to 157
+        return 1e-3 if few else 1e-4
+    return 1e-4 if few else 1e-5
+
+
+def check(case: Case) -> float:
+    """The distance of one case; 0 where there is nothing to compare."""
+    expected = theirs(case)
+    if expected is None:
+        assert refused_or_finite(case), case
+        return 0.0
+    found = ours(case, scheduler_of(case))
+    whole = np.array_equal(expected.timesteps, expected.timesteps.round())
+    if whole:
+        np.testing.assert_array_equal(found.timesteps, expected.timesteps, err_msg=str(case))
+    else:
+        np.testing.assert_allclose(found.timesteps, expected.timesteps, rtol=1e-5, atol=1e-3)
+    for estimate, clean in zip(found.denoised, expected.denoised, strict=False):
+        assert relative(estimate, clean) < 1e-2, case  # for previews
+    return distance(found, expected)
+
+
+def refused_or_finite(case: Case) -> bool:
+    try:
+        return ours(case, scheduler_of(case)).finite
+    except ValueError:
+        return True
+
+
+def scheduler_of(case: Case) -> Any:
+    if case.eta is None:
+        return from_config(case.config)
+    return for_request(case.config, {"name": case.name, "eta": case.eta})
+
+
+def check_all(cases: Iterator[Case]) -> None:
+    distances = [(check(case), case) for case in cases]
+    wrong = [(far, case) for far, case in distances if far > tolerance(case)]
+    assert not wrong, "\n".join(f"{far:.1e} {case}" for far, case in wrong)
+    assert any(far for far, _ in distances) or "FlowMatch" in distances[0][1].name
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option_alone(name: str) -> None:
+    check_all(one_by_one(name))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_together(name: str) -> None:
+    check_all(together(name, 80))
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_timesteps_and_sigmas_of_the_request(name: str) -> None:
+    cases = itertools.product(CUSTOM[name], (None, 0.6, 1.0))
+    check_all(Case(name, base(name), 4, strength, custom) for custom, strength in cases)
+
+
+def scheduler_and_theirs(case: Case) -> tuple[Any, Any]:
+    reference = getattr(diffusers, case.name)(**case.options)
+    reference.set_timesteps(**(case.custom or {"num_inference_steps": case.steps}))
+    return from_config(case.config), reference
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if not name.startswith("FlowMatch")])
+@pytest.mark.parametrize("spacing", ["leading", "linspace", "trailing"])
+def test_clean_latents_with_noise_at_every_step(name: str, spacing: str) -> None:
+    """What an inpainting pipeline pastes after each step: diffusers' add_noise at the next one."""
+    case = Case(name, {**SDXL, "timestep_spacing": spacing}, 7)
+    scheduler, reference = scheduler_and_theirs(case)
+    plan = scheduler.plan(7, strength=0.8)
+    noise = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
+    timesteps = reference.timesteps[2:]
+    for i, timestep in enumerate(timesteps):
+        expected = reference.add_noise(
+            torch.from_numpy(CLEAN), torch.from_numpy(noise), timestep[None]
+        )
+        found = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
+        assert relative(found, expected.numpy()) < 1e-6
+    assert len(plan) == len(timesteps) == 5
+    assert (plan.clean_scale[-1], plan.noise_scale[-1]) == (1.0, 0.0)
+
+
+def test_flow_latents_with_noise_at_every_step() -> None:
+    scheduler, reference = scheduler_and_theirs(
+        Case("FlowMatchEulerDiscreteScheduler", {"shift": 3.0}, 7)
+    )
+    plan = scheduler.plan(7)
+    noise = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
+    for i, timestep in enumerate(reference.timesteps):
+        expected = reference.scale_noise(
+            torch.from_numpy(CLEAN), timestep[None], torch.from_numpy(noise)
+        )
+        found = CLEAN * plan.clean_scale[i] + noise * plan.noise_scale[i]
+        assert relative(found, expected.numpy()) < 1e-6
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("other", OPTIONS)
+def test_another_scheduler_takes_from_a_config_what_diffusers_lets_it_take(
+    name: str, other: str
+) -> None:
+    """`Other.from_config(scheduler.config)`, with every option of the first set to something."""
+    draw = random.Random(name + other)
+    options = {key: draw.choice(values) for key, values in OPTIONS[name].items()}
+    for key in (*SPACINGS, "use_lu_lambdas", "use_flow_sigmas", "shift_terminal", "trained_betas"):
+        options.pop(key, None)
+    options |= {"prediction_type": "epsilon", "algorithm_type": "dpmsolver++", **LOWEST}
+    config = {"_class_name": name, **options}
+    reference = getattr(diffusers, other).from_config(config)
+    found = for_request(config, {"name": other})
+    for key in OPTIONS[other]:
+        ours, theirs = getattr(found, key), reference.config[key]
+        assert ours == (tuple(theirs) if isinstance(theirs, list) else theirs), key
+
+
+def test_every_key_of_diffusers_schedulers_is_known() -> None:
+    """Checkpoints carry them along: none may keep a scheduler from being made."""
+    from diffusers.schedulers import KarrasDiffusionSchedulers
+
+    names = {entry.name for entry in KarrasDiffusionSchedulers} | set(CLASSES)
+    for name in sorted(names - {"DPMSolverSDEScheduler"}):  # needs a package that is not here
+        config = dict(getattr(diffusers, name)().config)
+        config = {key: value for key, value in config.items() if not key.startswith("_")}
+        assert for_request(config, {"name": "euler_ancestral"}).name == "euler_ancestral"
+
+
+WRONG: Mapping[str, dict[str, Any]] = {
+    "another method": {"name": "euler", "timestep_spacing": "linspace"},
+    "another order": {"name": "dpmpp_2m", "solver_order": 3},
+    "no second order": {"name": "dpmpp_2m", "solver_order": 1},
+    "another slope": {"name": "dpmpp_2m", "solver_type": "heun"},
+    "another prediction": {"name": "dpmpp_2m", "prediction_type": "v_prediction"},
+    "offset by one": {"name": "dpmpp_2m", "steps_offset": 1, "timestep_spacing": "leading"},
+}
+
+
+@pytest.mark.parametrize("wish", WRONG.values(), ids=WRONG)
+def test_a_wrong_option_is_far_out(wish: dict[str, Any]) -> None:
+    case = Case("DPMSolverMultistepScheduler", {**SDXL, "timestep_spacing": "linspace"}, 20)
+    expected = theirs(case)
+    assert expected is not None
+    assert distance(ours(case), expected) < 1e-5
+    assert distance(ours(case, for_request(case.config, wish)), expected) > 3e-4
+
+
+class Swapped:
+    """A scheduler whose step sees something that it should not."""
+
+    def __init__(self, scheduler: Any, what: str) -> None:
+        self._scheduler, self._what = scheduler, what
+        self.program = f"{scheduler.program} {what}"
+        self.begin = scheduler.begin
+
+    def plan(self, *args: Any, **options: Any) -> Any:
+        plan = self._scheduler.plan(*args, **options)
+        if self._what != "sigmas":
+            return plan
+        late = {name: np.roll(column, 1) for name, column in plan.values.items()}
+        return dataclasses.replace(plan, values=late)
+
+    def step(self, latents: Any, output: Any, history: Any, noise: Any, values: Any) -> Any:
+        if self._what == "history":
+            names = sorted(name for name in history if name.startswith("previous"))
+            swapped = zip(names, reversed(names), strict=True)
+            history = {**history, **{name: history[other] for name, other in swapped}}
+        return self._scheduler.step(latents, output, history, noise, values)
+
+
+@pytest.mark.parametrize("what", ["history", "sigmas"])
+@pytest.mark.parametrize("name", ["DPMSolverMultistepScheduler", "UniPCMultistepScheduler"])
+def test_history_in_the_wrong_order_and_late_sigmas_are_far_out(name: str, what: str) -> None:
+    case = Case(name, {**SDXL, "solver_order": 3}, 20)
+    expected = theirs(case)
+    assert expected is not None
+    assert distance(ours(case), expected) < 1e-5
+    assert distance(ours(case, Swapped(from_config(case.config), what)), expected) > 1e-2
