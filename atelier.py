@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,16 @@ EXIT_CONFIG = 78
 EXIT_INTERRUPTED = 130
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-FORMATS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
+FORMATS = {
+    ".png": "png",
+    ".jpg": "jpeg",
+    ".jpeg": "jpeg",
+    ".webp": "webp",
+    ".mp4": "mp4",
+    ".webm": "webm",
+    ".gif": "gif",
+}
+"""Of a file's ending; a folder gets PNG files, of a clip one a frame."""
 
 
 class UsageError(Exception):
@@ -59,7 +69,9 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="atelier", description="Pictures from SDXL, Flux and Wan")
+    parser = argparse.ArgumentParser(
+        prog="atelier", description="Pictures and clips from SDXL, Flux and Wan"
+    )
     commands = parser.add_subparsers(required=True, metavar="command")
     for add in (_add_up, _add_serve, _add_worker, _add_generate):
         add(commands)
@@ -75,7 +87,7 @@ def _add_up(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=SOURCE",
-        help="a folder in diffusers' layout or a hub id; may be repeated; default: the demo model",
+        help="a folder in diffusers' layout or a hub id; may be repeated; default: the demo models",
     )
     up.add_argument("--pools", type=_count, metavar="N", help="pools of each model (1)")
     up.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights")
@@ -104,17 +116,30 @@ def _add_worker(commands: Any) -> None:
 
 
 def _add_generate(commands: Any) -> None:
-    generate = commands.add_parser("generate", help="make a picture on a running server")
+    generate = commands.add_parser("generate", help="make a picture or clip on a running server")
     generate.add_argument("prompt")
-    generate.add_argument("-o", "--output", type=Path, help="file to write: .png, .jpg or .webp")
+    generate.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="file to write: .png, .jpg, .webp, .mp4, .webm, .gif; or a folder, for PNG files",
+    )
     generate.add_argument("--server", default="http://127.0.0.1:8000", metavar="URL")
     generate.add_argument("--image", type=Path, metavar="FILE", help="picture to start from")
+    generate.add_argument("--mask", type=Path, metavar="FILE", help="white where it is drawn anew")
+    generate.add_argument("--last-image", type=Path, metavar="FILE", help="a clip's last picture")
     for name in ("model", "negative-prompt"):
         generate.add_argument(f"--{name}", metavar="TEXT")
-    for name in ("width", "height", "steps", "seed", "num-images"):
+    for name in ("width", "height", "num-frames", "fps", "steps", "seed", "num-images"):
         generate.add_argument(f"--{name}", type=int, metavar="N")
-    for name in ("guidance", "true-cfg-scale", "strength"):
+    for name in ("guidance", "guidance-2", "guidance-rescale", "true-cfg-scale", "strength"):
         generate.add_argument(f"--{name}", type=float, metavar="X")
+    generate.add_argument(
+        "--scheduler",
+        type=_scheduler,
+        metavar="NAME[,OPTION=VALUE…]",
+        help="such as unipc,flow_shift=3",
+    )
     generate.set_defaults(run=_generate)
 
 
@@ -128,6 +153,21 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, metavar="N", help="0 takes a free one (8000)")
+
+
+def _scheduler(text: str) -> dict[str, Any]:
+    """`name,option=value,…` as the request has it; a value is JSON, or else a text."""
+    name, *options = text.split(",")
+    chosen: dict[str, Any] = {"name": name}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not (key and equals):
+            raise argparse.ArgumentTypeError(f"wants OPTION=VALUE, not {option!r}")
+        try:
+            chosen[key] = json.loads(value)
+        except ValueError:
+            chosen[key] = value
+    return chosen
 
 
 def _count(text: str) -> int:
@@ -226,15 +266,20 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         negative_prompt=args.negative_prompt,
         width=args.width,
         height=args.height,
+        num_frames=args.num_frames,
+        fps=args.fps,
         num_inference_steps=args.steps,
+        scheduler=args.scheduler,
         guidance_scale=args.guidance,
+        guidance_scale_2=args.guidance_2,
+        guidance_rescale=args.guidance_rescale,
         true_cfg_scale=args.true_cfg_scale,
         seed=args.seed,
         num_images=args.num_images,
         strength=args.strength,
     )
-    if args.image:
-        body["image"] = _encoded(args.image)
+    files = {"image": args.image, "mask_image": args.mask, "last_image": args.last_image}
+    body |= {name: _encoded(path) for name, path in files.items() if path}
     if args.output:
         body["output"] = {"format": _format(args.output)}
     return body
@@ -250,10 +295,16 @@ def _encoded(path: Path) -> str:
 def _format(path: Path) -> str:
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {str(path.parent)!r}")
+    if _is_folder(path):
+        return "png"
     try:
         return FORMATS[path.suffix.lower()]
     except KeyError:
         raise UsageError(f"{path.name!r} must end in {', '.join(FORMATS)}") from None
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() or not path.suffix
 
 
 def _make(client: Client, body: Mapping[str, Any], output: Path | None) -> int:
@@ -264,7 +315,7 @@ def _make(client: Client, body: Mapping[str, Any], output: Path | None) -> int:
         _say(f"atelier: {_reason(job)}")
         return EXIT_FAILED
     for item in job["outputs"]:
-        path = _path(output, item, alone=len(job["outputs"]) == 1)
+        path = _path(output, item, len(job["outputs"]))
         path.write_bytes(client.output(item["url"]))
         print(path)
     return 0
@@ -314,11 +365,16 @@ def _reason(job: Mapping[str, Any]) -> str:
     return said.get(job["state"]) or error.get("message") or "the job failed"
 
 
-def _path(output: Path | None, item: Mapping[str, Any], *, alone: bool) -> Path:
+def _path(output: Path | None, item: Mapping[str, Any], count: int) -> Path:
+    """Where one of `count` outputs goes; their names sort as they are counted."""
+    suffix = item["content_type"].partition("/")[2]
     if output is None:
-        suffix = item["content_type"].partition("/")[2]
         return Path(f"atelier-{item['seed']}.{suffix}")
-    return output if alone else output.with_stem(f"{output.stem}-{item['index']}")
+    number = f"{item['index']:0{len(str(count - 1))}}"
+    if _is_folder(output):
+        output.mkdir(exist_ok=True)
+        return output / f"{number}.{suffix}"
+    return output if count == 1 else output.with_stem(f"{output.stem}-{number}")
 
 
 def _cancel(client: Client) -> int:

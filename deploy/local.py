@@ -22,12 +22,18 @@ import redis
 from atelier import EXIT_CONFIG
 from deploy.children import Child, ending
 from deploy.environment import settings_environment, with_host_devices
-from deploy.ready import until_ready
+from deploy.ready import becoming_ready
 from deploy.redis import embedded
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 
-DEMO_MODEL = "flux-demo"
-DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo" / "flux"
+DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo"
+"""Every folder in it with a model_index.json is a demo model: `flux` is served as `flux-demo`."""
+DEMO_SLOTS = 2
+"""Of each demo model's pool: three of them share a small machine."""
+CORES_A_START = 2
+"""What a pool keeps busy while it loads and compiles; with fewer, pools start in turns."""
+TURN_S = 60.0
+"""A pool's turn to start comes by then, even if the one before is not ready yet."""
 
 CHILDREN = {
     "PYTHONUNBUFFERED": "1",
@@ -49,11 +55,12 @@ def plan(settings: Settings, *, pools: int | None = None, dtype: str | None = No
 
     Raises: ConfigError: there is nothing to serve.
     """
-    models = dict(settings.models) or {DEMO_MODEL: _demo()}
+    models = dict(settings.models) or demo_models(DEMO_FOLDER)
+    slots = {} if settings.models else {"slots": DEMO_SLOTS}
     if dtype:
         models = {name: model.model_copy(update={"dtype": dtype}) for name, model in models.items()}
     served = {pool.model for pool in settings.pools.values()}
-    fresh = {name: PoolSettings(model=name) for name in models if name not in served}
+    fresh = {name: PoolSettings(model=name, **slots) for name in models if name not in served}
     planned = {**settings.pools, **fresh}
     if pools:
         planned = {name: pool.model_copy(update={"count": pools}) for name, pool in planned.items()}
@@ -61,13 +68,15 @@ def plan(settings: Settings, *, pools: int | None = None, dtype: str | None = No
     return settings.model_copy(update={"models": models, "pools": planned, "state_dir": state})
 
 
-def _demo() -> ModelSettings:
-    if not (DEMO_FOLDER / "model_index.json").is_file():
+def demo_models(folder: Path) -> dict[str, ModelSettings]:
+    """The demo models that are there, by name. Raises: ConfigError: none is."""
+    found = sorted(index.parent for index in folder.glob("*/model_index.json"))
+    if not found:
         raise ConfigError(
-            f"the demo model's weights are not in {DEMO_FOLDER}; train them with `make train`,"
+            f"no demo model's weights are in {folder}; train them with `make train`,"
             " or name a model of your own: atelier up --model NAME=FOLDER"
         )
-    return ModelSettings(source=str(DEMO_FOLDER), dtype="float32")
+    return {f"{at.name}-demo": ModelSettings(source=str(at), dtype="float32") for at in found}
 
 
 def up(settings: Settings, *, host_devices: int | None = None) -> int:
@@ -120,6 +129,8 @@ class System:
         self._listener = listener
         self._draining = asyncio.Event()
         self._asked_at = 0.0
+        self._ready = {pool.model: asyncio.Event() for pool in settings.pools.values()}
+        """Set when a model can be used."""
         common = settings_environment(settings, os.environ | CHILDREN)
         computing = with_host_devices(common, host_devices) if host_devices else common
         fd = listener.fileno()
@@ -141,6 +152,10 @@ class System:
             for place, (name, shown) in enumerate(names)
         ]
         self._width = max(len(child.name) for child in self._children)
+        self._models = {
+            child: settings.pools[name].model
+            for (name, _), child in zip(names, self._pools, strict=True)
+        }
 
     async def run(self, server_pid: int | None) -> None:
         """Until a signal, or until something ends that can't be started again.
@@ -153,7 +168,8 @@ class System:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._interrupt)
-        keepers = [asyncio.create_task(self._keep(child)) for child in self._children]
+        keepers = [asyncio.create_task(self._keep(self._front))]
+        keepers += [asyncio.create_task(self._keep_in_turn(pool)) for pool in self._pools]
         watchers: list[asyncio.Task[Any]] = [asyncio.create_task(self._draining.wait())]
         if server_pid is not None:
             watchers.append(asyncio.create_task(self._die_with(server_pid)))
@@ -182,6 +198,15 @@ class System:
     def _kill(self) -> None:
         for child in self._children:
             child.kill()
+
+    async def _keep_in_turn(self, pool: Child) -> None:
+        """As `_keep`; on a machine of few cores the models are made ready one after the other, so
+        that the first one is there as soon as it can be."""
+        if (os.cpu_count() or 1) < CORES_A_START * len(self._pools):
+            order = list(self._ready)
+            for model in order[: order.index(self._models[pool])]:
+                await _first(self._ready[model], self._draining, TURN_S)
+        await self._keep(pool)
 
     async def _keep(self, child: Child) -> None:
         """Run a child, again and again. Raises: ConfigError: that is of no use."""
@@ -219,14 +244,17 @@ class System:
         await asyncio.gather(*(pool.stop(grace_s) for pool in self._pools))
 
     async def _announce(self) -> None:
-        """Say once that every model can be used, and where."""
+        """Say of every model once that it can be used, and where, and at last of all."""
         started = time.monotonic()
         host, port = self._settings.server.host, self._settings.server.port
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
         url, names = f"http://{shown}:{port}", ", ".join(self._settings.models)
         say(f"starting the front end at {url} and {len(self._pools)} pool(s) for {names}")
-        await until_ready(url, set(self._settings.models))
-        seconds = time.monotonic() - started
+        async for model in becoming_ready(url, set(self._settings.models)):
+            seconds = time.monotonic() - started
+            self._ready[model].set()
+            if len(self._settings.models) > 1:
+                say(f"{model} is ready at {url} after {seconds:.0f} s")
         say(f"Atelier is ready at {url} — {names} ready after {seconds:.0f} s")
 
     def _relay(self, name: str, line: str) -> None:
@@ -252,6 +280,14 @@ async def _ended(pid: int) -> None:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+async def _first(event: asyncio.Event, other: asyncio.Event, seconds: float) -> None:
+    """Return when one of the events has come, or after that time."""
+    waiting = [asyncio.create_task(one.wait()) for one in (event, other)]
+    await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
 
 
 async def _unless(event: asyncio.Event, seconds: float) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 
 LOOK_EVERY_S = 0.2
 
 
-async def until_ready(url: str, models: set[str]) -> None:
-    """Return when each of these models has a pool that is warm."""
+async def becoming_ready(url: str, models: set[str]) -> AsyncIterator[str]:
+    """Each of these models when it has a pool that is warm; ends when all of them have."""
+    waiting = set(models)
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
-        while True:
-            if models <= await _ready_models(http):
-                return
-            await asyncio.sleep(LOOK_EVERY_S)
+        while waiting:
+            for model in sorted(waiting & await _ready_models(http)):
+                waiting.remove(model)
+                yield model
+            if waiting:
+                await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _ready_models(http: httpx.AsyncClient) -> set[str]:

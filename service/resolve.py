@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from models.spec import ModelSpec, Task
+from service.checks import Case, all_errors
 from service.errors import FieldError, Invalid, NotAcceptable
-from service.schemas import MAX_SEED, MEDIA_TYPES, GenerateRequest, model_fields
+from service.schemas import MEDIA_TYPES, GenerateRequest, model_fields
 from service.settings import LimitSettings
+from service.steps import STEP_LISTS, denoising_steps, listed_steps
 
 IMAGE_FORMATS = ("png", "jpeg", "webp")
 VIDEO_FORMATS = ("mp4", "webm", "gif", "png")
-PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
 
 DRAWN_SEEDS = 2**32
 """Seeds are drawn below this: torch's generator reads no more bits of one, and every JSON reader
@@ -41,19 +41,6 @@ class Resolved:
         )
 
 
-@dataclass(frozen=True)
-class _Case:
-    """What a check looks at."""
-
-    spec: ModelSpec
-    limits: LimitSettings
-    task: Task
-    fields: Mapping[str, Any]
-
-
-Errors = Iterator[FieldError]
-
-
 def resolve(
     request: GenerateRequest,
     spec: ModelSpec,
@@ -71,15 +58,15 @@ def resolve(
     """
     given = model_fields(request)
     task = task_of(given, spec)
-    case = _Case(spec, limits, task, _with_defaults(given, spec, task))
-    output = _output(request, task, media_types)
-    errors = [error for check in _CHECKS for error in check(case, given)]
-    errors += _wrong_output(output["format"], task, media_types, case.fields)
+    fields = _with_defaults(given, spec, task)
+    output = _output(request, task, media_types, fields)
+    errors = all_errors(Case(spec, limits, task, fields, given))
+    errors += _wrong_output(output["format"], task, media_types, fields)
     if errors:
         raise Invalid(errors)
     if media_types and MEDIA_TYPES[output["format"]] not in media_types:
         raise NotAcceptable(f"the output is {MEDIA_TYPES[output['format']]}; accept that, or JSON")
-    return Resolved(task, dict(case.fields), output)
+    return Resolved(task, fields, output)
 
 
 def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:
@@ -92,19 +79,11 @@ def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:
     return "text-to-video" if video else "text-to-image"
 
 
-def denoising_steps(num_inference_steps: int, strength: float) -> int:
-    """Steps that run of those asked for.
-
-    Source: Meng et al. 2022 (SDEdit), section 3; rounded as in diffusers' get_timesteps.
-    """
-    skipped = num_inference_steps - min(num_inference_steps * strength, num_inference_steps)
-    return num_inference_steps - int(max(skipped, 0))
-
-
 def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[str, Any]:
     fields = {"num_images": 1, **spec.defaults_for(task), **given}
-    if "sigmas" in given:
-        fields["num_inference_steps"] = given.get("num_inference_steps", len(given["sigmas"]))
+    for name in STEP_LISTS & given.keys():
+        listed = listed_steps(name, given[name])
+        fields["num_inference_steps"] = given.get("num_inference_steps", listed)
     if "image" not in given:
         fields.pop("strength", None)
         fields |= {"strength": given["strength"]} if "strength" in given else {}
@@ -113,110 +92,40 @@ def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[s
     return fields
 
 
-def _unserved(case: _Case, given: Mapping[str, Any]) -> Errors:
-    served = case.spec.fields | {"prompt", "seed", "num_images"}
-    for name in sorted(given.keys() - served):
-        yield FieldError(name, f"the model {case.spec.name!r} does not serve this field")
-
-
-def _wrong_task(case: _Case, given: Mapping[str, Any]) -> Errors:
-    picture = "mask_image" if "mask_image" in given else "image"
-    if case.task not in case.spec.tasks and (picture in case.spec.fields or picture not in given):
-        does = ", ".join(case.spec.tasks)
-        field = picture if picture in given else "model"
-        yield FieldError(field, f"the model {case.spec.name!r} does {does}, not {case.task}")
-    if "mask_image" in given and "image" not in given:
-        yield FieldError("mask_image", "send the picture that it masks too, as image")
-
-
-def _wrong_sizes(case: _Case, given: Mapping[str, Any]) -> Errors:
-    bounds, limits = case.spec.limits, case.limits
-    top = min(bounds.max_side_px, limits.max_side_px)
-    sides = {name: case.fields[name] for name in ("width", "height") if name in case.fields}
-    for name, side in sides.items():
-        if not bounds.min_side_px <= side <= top:
-            yield FieldError(name, f"must be {bounds.min_side_px} to {top} pixels")
-        elif side % bounds.size_multiple_px:
-            yield FieldError(name, f"must be a multiple of {bounds.size_multiple_px} pixels")
-    pixels = min(bounds.max_pixels, limits.max_pixels)
-    if len(sides) == 2 and sides["width"] * sides["height"] > pixels:
-        yield FieldError("width", f"width times height must be {pixels} pixels at most")
-
-
-def _wrong_counts(case: _Case, given: Mapping[str, Any]) -> Errors:
-    bounds, limits = case.spec.limits, case.limits
-    tops = {
-        "num_inference_steps": min(bounds.max_steps, limits.max_steps),
-        "num_images": min(bounds.max_images, limits.max_images),
-        "max_sequence_length": bounds.max_sequence_length,
-    }
-    for name, top in tops.items():
-        if case.fields.get(name, 1) > top:
-            yield FieldError(name, f"must be {top} at most")
-
-
-def _wrong_seed(case: _Case, given: Mapping[str, Any]) -> Errors:
-    if case.fields["seed"] + case.fields["num_images"] - 1 > MAX_SEED:
-        yield FieldError("seed", f"seed + num_images - 1 must be {MAX_SEED} at most")
-
-
-def _wrong_prompts(case: _Case, given: Mapping[str, Any]) -> Errors:
-    top = case.limits.max_prompt_chars
-    for name in PROMPTS:
-        if len(given.get(name, "")) > top:
-            yield FieldError(name, f"must have {top} characters at most")
-
-
-def _wrong_strength(case: _Case, given: Mapping[str, Any]) -> Errors:
-    strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
-    if "strength" in given and "image" not in given:
-        yield FieldError("strength", "has no meaning without an image")
-    elif strength is not None and steps is not None and denoising_steps(steps, strength) < 1:
-        yield FieldError("strength", f"leaves none of the {steps} steps; raise one of them")
-
-
-def _wrong_sigmas(case: _Case, given: Mapping[str, Any]) -> Errors:
-    sigmas = given.get("sigmas")
-    if sigmas is None:
-        return
-    if len(sigmas) != case.fields["num_inference_steps"]:
-        yield FieldError("sigmas", "must be as many as num_inference_steps; leave that out")
-    if any(a <= b for a, b in itertools.pairwise(sigmas)) or sigmas[-1] <= 0:
-        yield FieldError("sigmas", "must fall and stay above 0")
-
-
-_CHECKS: tuple[Callable[[_Case, Mapping[str, Any]], Errors], ...] = (
-    _unserved,
-    _wrong_task,
-    _wrong_sizes,
-    _wrong_counts,
-    _wrong_seed,
-    _wrong_prompts,
-    _wrong_strength,
-    _wrong_sigmas,
-)
-
-
 def formats_of(task: Task) -> tuple[str, ...]:
     """The formats that a task's outputs may have, the default first."""
     return VIDEO_FORMATS if task.endswith("-to-video") else IMAGE_FORMATS
 
 
-def _output(request: GenerateRequest, task: Task, media_types: tuple[str, ...]) -> dict[str, Any]:
+def _output(
+    request: GenerateRequest, task: Task, media_types: tuple[str, ...], fields: Mapping[str, Any]
+) -> dict[str, Any]:
     asked = request.output.model_dump() if request.output else {"quality": None, "inline": False}
-    accepted = (
+    accepted = [
         name for kind in media_types for name in formats_of(task) if MEDIA_TYPES[name] == kind
-    )
-    chosen = asked.get("format") or next(accepted, formats_of(task)[0])
+    ]
+    accepted.sort(key=lambda name: _is_in_parts(name, task, fields))
+    chosen = asked.get("format") or next(iter(accepted), formats_of(task)[0])
     return asked | {"format": chosen}
+
+
+def _is_in_parts(format: str, task: Task, fields: Mapping[str, Any]) -> bool:
+    """Whether one clip becomes several files: its frames."""
+    is_clip = task.endswith("-to-video") and fields.get("num_frames", 1) > 1
+    return is_clip and format in IMAGE_FORMATS
 
 
 def _wrong_output(
     chosen: str, task: Task, media_types: tuple[str, ...], fields: Mapping[str, Any]
-) -> Errors:
+) -> Iterator[FieldError]:
     if chosen not in formats_of(task):
         yield FieldError("output.format", f"{task} gives {', '.join(formats_of(task))}")
+    elif media_types and _is_in_parts(chosen, task, fields):
+        yield FieldError(
+            "output.format",
+            f"a clip as {chosen} is one file a frame: accept JSON, and fetch each by its url",
+        )
     if media_types and fields["num_images"] > 1:
         yield FieldError(
-            "num_images", "one picture at a time where Accept asks for its bytes; ask for JSON"
+            "num_images", "one at a time where Accept asks for the bytes; ask for JSON"
         )

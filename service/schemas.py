@@ -20,7 +20,7 @@ MEDIA_TYPES = {
 }
 """Of each output format."""
 
-PICTURE_FIELDS = ("image", "mask_image")
+PICTURE_FIELDS = ("image", "mask_image", "last_image")
 """Fields that hold a picture; the store keeps it and the job its key."""
 
 EndEvent = Literal["succeeded", "failed", "canceled", "expired"]
@@ -89,6 +89,10 @@ Scalar = Annotated[
 Pixels = Annotated[int, Field(ge=1, le=2**20)]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Scale = Annotated[float, Field(ge=0, le=1000)]
+Rate = Annotated[int, Field(ge=1, le=240)]
+Falling = Annotated[
+    list[Annotated[float, Field(ge=0, le=1e6)]], Field(min_length=1, max_length=10_000)
+]
 Size = Annotated[list[Annotated[int, Field(ge=0, le=2**20)]], Field(min_length=2, max_length=2)]
 
 
@@ -99,10 +103,11 @@ class Body(BaseModel):
 
 
 class OutputRequest(Body):
-    """How the pictures come."""
+    """How the pictures or clips come."""
 
     format: Literal["png", "jpeg", "webp", "mp4", "webm", "gif"] | None = None
-    """Left out: what the Accept header asks for, else `png` (`mp4` for video)."""
+    """Left out: what the Accept header asks for, else `png` (`mp4` for video). `png` of a video is
+    one lossless output a frame: frame f of clip i has the index i * num_frames + f."""
     quality: Annotated[int, Field(ge=1, le=100)] | None = None
     """Of the formats that lose something; left out: the encoder's default here."""
     inline: bool = False
@@ -133,7 +138,7 @@ class WebhookRequest(Body):
 
 
 class GenerateRequest(Body):
-    """One request for pictures. A field that the model does not serve is refused by name."""
+    """One request for pictures or clips; a field that the model does not serve is refused."""
 
     model: Name | None = None
     """A name from `GET /v1/models`; may be left out where only one model is served."""
@@ -145,7 +150,9 @@ class GenerateRequest(Body):
     width: Pixels | None = None
     height: Pixels | None = None
     num_frames: Count | None = None
-    fps: Count | None = None
+    """Of a clip: one more than a multiple of the model's `frames_multiple`."""
+    fps: Rate | None = None
+    """Frames a second at which a clip is played; the frames are the same at any rate."""
     num_inference_steps: Count | None = None
     guidance_scale: Scale | None = None
     true_cfg_scale: Scale | None = None
@@ -160,17 +167,23 @@ class GenerateRequest(Body):
     original_size: Size | None = None
     target_size: Size | None = None
     crops_coords_top_left: Size | None = None
-    sigmas: (
-        Annotated[
-            list[Annotated[float, Field(ge=0, le=1e6)]], Field(min_length=1, max_length=10_000)
-        ]
-        | None
-    ) = None
+    negative_original_size: Size | None = None
+    negative_target_size: Size | None = None
+    negative_crops_coords_top_left: Size | None = None
+    timesteps: Falling | None = None
+    """The model's own timesteps instead of a spacing's, falling."""
+    sigmas: Falling | None = None
+    """Noise levels instead of the schedule's, falling; a last 0 is the end and no step."""
+    eta: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of DDIM: how much noise each step adds."""
     scheduler: SchedulerRequest | None = None
     """Left out: the checkpoint's own."""
     image: Text | None = None
     """A data URI or bare base64 of a PNG, JPEG or WebP; an http(s) URL where the server allows."""
     mask_image: Text | None = None
+    """White where `image` is drawn anew; only with it."""
+    last_image: Text | None = None
+    """The picture that a clip ends with; `image` is the one that it begins with."""
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
     """How much of `image` is drawn anew; only with it."""
     loras: Annotated[list[LoraRequest], Field(max_length=16)] | None = None

@@ -44,6 +44,9 @@ class LimitSettings(Section):
 
     max_side_px: int = Field(4096, gt=0)
     max_pixels: int = Field(4096 * 4096, gt=0)
+    max_frames: int = Field(257, gt=0)
+    max_clip_pixels: int = Field(1280 * 720 * 257, gt=0)
+    """Of all frames of one clip: what a pool holds in memory while it encodes it, times three."""
     max_steps: int = Field(200, gt=0)
     max_images: int = Field(16, gt=0)
     max_prompt_chars: int = Field(10_000, gt=0)
@@ -105,10 +108,16 @@ class StoreSettings(Section):
 
 class ModelSettings(Section):
     source: str
-    """A folder in diffusers' layout, or a hub id with an optional @revision."""
+    """A folder in diffusers' layout, a hub id with an optional @revision, or a single file."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Of request fields."""
+    base: str | None = None
+    """Where configs and tokenizers come from if `source` is a single file of weights: a folder in
+    diffusers' layout, or a hub id."""
+    swap_experts: bool | None = None
+    """Whether experts take turns on the device instead of lying there together (Wan 2.2); left
+    out: where the device's memory demands it."""
     warmup: list[dict[str, Any]] = [{}]
     """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
 

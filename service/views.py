@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.spec import Limits
+from models.spec import Limits, Option
 from service.jobs.job import Job, JobError, JobState, Output, Usage
 from service.jobs.queue import ModelStatus
 
@@ -40,6 +40,10 @@ class OutputView(View):
     seed: int
     sha256: str
     bytes: int
+    num_frames: int | None
+    """Of a clip in one file, as the next two are; null of a picture and of a single frame."""
+    fps: float | None
+    duration_s: float | None
     base64: str | None = None
     """The file itself, where the request said `output.inline`."""
 
@@ -84,6 +88,8 @@ class ModelView(View):
     defaults: dict[str, Any]
     task_defaults: dict[str, dict[str, Any]]
     """Defaults of single tasks that differ from `defaults`."""
+    schedulers: dict[str, dict[str, Option]]
+    """Names that the field `scheduler` may have, each with the options that go beside it."""
     pools: list[str]
     ready: bool
 
@@ -180,6 +186,7 @@ def view_model(status: ModelStatus) -> ModelView:
         limits=spec.limits,
         defaults=dict(spec.defaults),
         task_defaults={task: dict(values) for task, values in spec.task_defaults.items()},
+        schedulers={name: dict(options) for name, options in spec.schedulers.items()},
         pools=sorted(status.pools),
         ready=status.ready,
     )

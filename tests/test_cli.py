@@ -41,6 +41,10 @@ def test_help_loads_nothing_that_a_command_needs() -> None:
         (["up", "--pools", "0"], "1 or more"),
         (["generate", "a star", "-o", "nowhere/at/all.png"], "nowhere"),
         (["generate", "a star", "-o", "star.tiff"], ".webp"),
+        (["generate", "a star", "-o", "nowhere/frames"], "nowhere"),
+        (["generate", "a star", "--mask", "nowhere.png"], "nowhere.png"),
+        (["generate", "a star", "--num-frames", "many"], "--num-frames"),
+        (["generate", "a star", "--scheduler", "unipc,shift"], "OPTION=VALUE"),
         (["generate", "a star", "--image", "nowhere.png"], "nowhere.png"),
         (["generate", "a star", "--seed", "red"], "--seed"),
         (["worker"], "--pool"),
@@ -85,3 +89,42 @@ def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     code, err = run(capsys, "generate", "a star", "--server", "http://127.0.0.1:1")
     assert code == atelier.EXIT_UNREACHABLE
     assert "http://127.0.0.1:1" in err
+
+
+def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"x")
+    given = ["--image", picture, "--mask", picture, "--last-image", picture, "--fps", 8]
+    given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
+    given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
+    given += ["-o", tmp_path / "clip.webm"]
+    args = atelier._parser().parse_args(["generate", "a star", *map(str, given)])
+    assert atelier._request(args) == {
+        "prompt": "a star",
+        "image": "eA==",
+        "mask_image": "eA==",
+        "last_image": "eA==",
+        "fps": 8,
+        "num_frames": 17,
+        "guidance_scale_2": 3.0,
+        "guidance_rescale": 0.7,
+        "scheduler": {
+            "name": "unipc",
+            "flow_shift": 3.0,
+            "solver_type": "bh2",
+            "lower_order_final": False,
+        },
+        "output": {"format": "webm"},
+    }
+
+
+def test_where_outputs_go(tmp_path: Path) -> None:
+    item = {"content_type": "image/png", "seed": 7, "index": 2}
+    clip = {"content_type": "video/mp4", "seed": 7, "index": 0}
+    assert atelier._path(None, clip, 1) == Path("atelier-7.mp4")
+    assert atelier._path(tmp_path / "a.mp4", clip, 1) == tmp_path / "a.mp4"
+    assert atelier._path(tmp_path / "a.png", item, 3) == tmp_path / "a-2.png"
+    assert atelier._path(tmp_path / "a.png", item, 11) == tmp_path / "a-02.png"
+    assert atelier._format(tmp_path / "frames") == "png"
+    assert atelier._path(tmp_path / "frames", item, 101) == tmp_path / "frames" / "002.png"
+    assert (tmp_path / "frames").is_dir()

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Picture:
-    """One finished picture or clip. `device_seconds` is its share of the steps that it took part in."""
+    """One finished picture or clip; `device_seconds` is its share of the steps with it."""
 
     pixels: np.ndarray
     """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""

@@ -43,7 +43,8 @@ def picture_failed(error: Exception, doing: str) -> PictureFailed:
     if is_out_of_memory(error):
         message = (
             f"the device ran out of memory {doing}."
-            " Ask for a smaller width and height, or serve the model on a larger device."
+            " Ask for a smaller width and height, or for fewer frames,"
+            " or serve the model on a larger device."
         )
         return PictureFailed(JobError(code="out_of_memory", message=message))
     message = (

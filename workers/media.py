@@ -1,4 +1,4 @@
-"""Pixels → files. The same pixels give the same bytes; nothing is embedded beside them."""
+"""Pictures → files. The same pixels give the same bytes; nothing is embedded beside them."""
 
 from __future__ import annotations
 

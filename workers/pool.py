@@ -153,7 +153,14 @@ def run_pool(settings: Settings, pool_name: str, slice_index: int = 0) -> int:
     pool, model = configured(settings, pool_name)
     jax.config.update("jax_cuda_visible_devices", str(slice_index))
     keep_compiled(settings.state_dir / "compile-cache")
-    pipeline = catalog.load(pool.model, model.source, model.dtype, model.defaults)
+    pipeline = catalog.load(
+        pool.model,
+        model.source,
+        model.dtype,
+        model.defaults,
+        base=model.base,
+        swap_experts=model.swap_experts,
+    )
     if pool.metrics_port is not None:
         start_http_server(pool.metrics_port)
     return asyncio.run(serve(settings, pool_name, pipeline))

@@ -81,9 +81,7 @@ class Programs:
         expert = self._compiler.pipeline.expert(name)
         return Phase(name, expert if self._compiler.weights.is_swapped(expert) else None)
 
-    def _add_sizes(
-        self, shape: Shape, phase: Phase, values: Values, sizes: Sequence[int]
-    ) -> None:
+    def _add_sizes(self, shape: Shape, phase: Phase, values: Values, sizes: Sequence[int]) -> None:
         for size in sizes:
             compile_step = partial(self._compiler.step, phase.name, values, size)
             phase.programs[size] = self._of_row(shape, compile_step)

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from service.jobs.queue import Claim, Queue
-from workers import media
+from workers import files
 from workers.engine import Engine
 from workers.retry import QUEUE_ERRORS
 from workers.row import Row
 
 MIN_INTERVAL_S = 0.05
 """Between two messages of one job: faster steps are told of together."""
-PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
 
 log = logging.getLogger(__name__)
 
@@ -94,5 +93,4 @@ class Progress:
         except Exception:
             log.exception("a preview of %s failed", self._claim.job.id)
             return None
-        data = await asyncio.to_thread(media.encode, pixels, PREVIEW_FORMAT, PREVIEW_QUALITY)
-        return media.data_uri(data, media.CONTENT_TYPES[PREVIEW_FORMAT])
+        return await asyncio.to_thread(files.preview, pixels, self._claim.job.request)

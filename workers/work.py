@@ -13,9 +13,9 @@ from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import JobError, JobState, Output, Usage
 from service.jobs.outputs import Store, input_key, output_key
 from service.jobs.queue import Claim, Queue
-from workers import media
 from workers.engine import Engine, Picture
 from workers.errors import EngineDied, PictureFailed
+from workers.files import File, count, files
 from workers.progress import Progress
 from workers.retry import until_reached, until_stored
 from workers.room import Places
@@ -70,8 +70,8 @@ class Work:
             images = await self._read_images()
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._make_one(index, images))
-                    for index in range(self._job.images)
+                    group.create_task(self._make_one(number, images))
+                    for number in range(self._job.images)
                 ]
             self._progress.close()
             await telling
@@ -80,7 +80,8 @@ class Work:
         finally:
             telling.cancel()
         made = [task.result() for task in tasks]
-        return [output for output, _ in made], self._usage([picture for _, picture in made])
+        outputs = [output for outputs, _ in made for output in outputs]
+        return outputs, self._usage([picture for _, picture in made])
 
     async def _read_images(self) -> dict[str, bytes]:
         """The request's pictures: fields whose value is their key in the store."""
@@ -91,34 +92,43 @@ class Work:
         }
         return {name: await until_stored(self._store.get, key) for name, key in keys.items()}
 
-    async def _make_one(self, index: int, images: Mapping[str, bytes]) -> tuple[Output, Picture]:
-        seed = self._job.request["seed"] + index
+    async def _make_one(
+        self, number: int, images: Mapping[str, bytes]
+    ) -> tuple[list[Output], Picture]:
+        seed = self._job.request["seed"] + number
         fields = {**self._job.request, "seed": seed, "num_images": 1}
 
         def on_step(row: Row) -> None:
-            self.places.step(index, len(row.steps) - row.done)
-            self._progress.step(index, row)
+            self.places.step(number, len(row.steps) - row.done)
+            self._progress.step(number, row)
 
         picture = await self._engine.generate(fields, images, on_step)
-        return await self._save(index, seed, picture.pixels), picture
+        return await self._save(number, seed, picture.pixels), picture
 
-    async def _save(self, index: int, seed: int, pixels: np.ndarray) -> Output:
-        wish = self._job.request.get("output", {})
-        format = wish.get("format", "png")
-        data = await asyncio.to_thread(media.encode, pixels, format, wish.get("quality"))
-        content_type = media.CONTENT_TYPES[format]
-        key = output_key(self._job.id, self.claim.fence, index, content_type)
-        await until_stored(self._store.put, key, data, content_type)
-        height, width, _ = pixels.shape
+    async def _save(self, number: int, seed: int, pixels: np.ndarray) -> list[Output]:
+        """Encode and store, one file after the other: beside the steps, and in little memory."""
+        encoding = files(pixels, self._job.request)
+        index = number * count(pixels, self._job.request)
+        outputs: list[Output] = []
+        while file := await asyncio.to_thread(next, encoding, None):
+            outputs.append(await self._store_file(index + len(outputs), seed, file))
+        return outputs
+
+    async def _store_file(self, index: int, seed: int, file: File) -> Output:
+        key = output_key(self._job.id, self.claim.fence, index, file.content_type)
+        await until_stored(self._store.put, key, file.data, file.content_type)
         return Output(
             index=index,
             key=key,
-            content_type=content_type,
-            width=width,
-            height=height,
+            content_type=file.content_type,
+            width=file.width,
+            height=file.height,
             seed=seed,
-            sha256=hashlib.sha256(data).hexdigest(),
-            bytes=len(data),
+            sha256=hashlib.sha256(file.data).hexdigest(),
+            bytes=len(file.data),
+            num_frames=file.num_frames,
+            fps=file.fps,
+            duration_s=file.duration_s,
         )
 
     def _usage(self, pictures: list[Picture]) -> Usage:

@@ -36,7 +36,10 @@ class JobState(StrEnum):
 
 
 class Output(BaseModel):
-    """One file in the store."""
+    """One file in the store: a picture, a clip, or one frame of a clip.
+
+    Frames are counted on over the clips of a job: frame f of clip i has the index i * frames + f.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,6 +52,10 @@ class Output(BaseModel):
     seed: int
     sha256: str
     bytes: int
+    num_frames: int | None = None
+    """Of a clip in one file, as the next two are; null of a picture."""
+    fps: float | None = None
+    duration_s: float | None = None
 
 
 class JobError(BaseModel):
@@ -88,7 +95,7 @@ class Job(BaseModel):
     request: dict[str, Any] = Field(default_factory=dict)
     """Every field as it was resolved, the seed too; pictures are replaced by their store key."""
     images: int = Field(default=1, ge=1)
-    """How many pictures: picture i has seed + i."""
+    """How many pictures or clips: number i has seed + i."""
     step: int = 0
     steps: int = 0
     """Denoising steps done and to do, over all pictures of the job."""

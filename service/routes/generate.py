@@ -17,11 +17,11 @@ router = APIRouter(tags=["generate"])
 
 @router.post("/v1/generate", **GENERATE)
 async def generate(request: Request, front: Front) -> Response:
-    """Ask for pictures.
+    """Ask for pictures or clips.
 
     The answer is the job (202); with `Prefer: wait` the finished job (200); with `Accept:
-    image/png` or another picture's type the picture itself; with `Accept: text/event-stream` the
-    job's events as they happen.
+    image/png`, `video/mp4` or another type of file the file itself; with `Accept:
+    text/event-stream` the job's events as they happen.
     """
     accepted = negotiate(",".join(request.headers.getlist("accept")))
     job = await admit(request, front, accepted.media_types)

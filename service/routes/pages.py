@@ -35,13 +35,14 @@ def _page() -> tuple[str, str]:
 
 def content_security_policy(page: str) -> str:
     """What a browser allows that page: its own script and style, its own server, and pictures
-    that it made itself or that the server redirects to."""
+    and clips that it made itself or that the server redirects to."""
     return "; ".join(
         (
             "default-src 'none'",
             f"script-src {_hash(page, 'script')}",
             f"style-src {_hash(page, 'style')}",
             "img-src 'self' data: https:",
+            "media-src 'self' data: blob: https:",
             "connect-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",

@@ -28,11 +28,16 @@ def test_flags_go_before_settings() -> None:
 
 
 def test_with_no_model_it_is_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "model_index.json").touch()
+    for name in ("wan", "flux", "runs"):
+        (tmp_path / name).mkdir()
+    for name in ("wan", "flux"):
+        (tmp_path / name / "model_index.json").touch()
     monkeypatch.setattr(local, "DEMO_FOLDER", tmp_path)
     planned = local.plan(Settings())
-    assert planned.models[local.DEMO_MODEL].source == str(tmp_path)
-    assert [pool.model for pool in planned.pools.values()] == [local.DEMO_MODEL]
+    assert list(planned.models) == ["flux-demo", "wan-demo"]
+    assert planned.models["wan-demo"].source == str(tmp_path / "wan")
+    assert [pool.model for pool in planned.pools.values()] == ["flux-demo", "wan-demo"]
+    assert {pool.slots for pool in planned.pools.values()} == {local.DEMO_SLOTS}
 
 
 def test_a_demo_without_weights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

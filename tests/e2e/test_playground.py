@@ -3,83 +3,28 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, expect
 
-from tests.e2e.system import DEADLINE_S, System
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--no-first-run",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-sync",
-    "--disable-background-networking",
-    "--disable-component-update",
-]
-REFUSED = re.compile("Failed to load resource: .* 4[0-9]{2}")
-"""What the browser itself writes about an answer that tells of an error."""
-
-Open = Callable[..., Page]
+from tests.e2e.browser import Open, a_browser, make, pages
+from tests.e2e.system import System
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if program is None:
-        pytest.skip("there is no Chromium here; .ci/run installs it")
-    expect.set_options(timeout=1000 * DEADLINE_S)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+    with a_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
 def open_page(browser: Browser, system: System) -> Iterator[Open]:
-    """Open the playground, anew or with a storage of before; at the end, nothing may have gone
-    wrong in it, and no request have left its server."""
-    pages: list[Page] = []
-    wrong: list[str] = []
-    asked: list[Request] = []
-
-    def run(**context: Any) -> Page:
-        page = browser.new_context(**context).new_page()
-        page.on(
-            "console", lambda said: said.type in ("error", "warning") and wrong.append(said.text)
-        )
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request))
-        page.goto(system.url)
-        expect(page.locator("#server-state")).to_have_text("ready")
-        pages.append(page)
-        return page
-
-    yield run
-    for page in pages:
-        page.context.close()
-    away = [request.url for request in asked if not request.url.startswith((system.url, "data:"))]
-    assert (away, [text for text in wrong if not REFUSED.match(text)]) == ([], [])
-
-
-def make(page: Page, prompt: str = "a red circle", **fields: object) -> Locator:
-    """Fill in the form and send it by the keyboard; the new card."""
-    before = page.locator(".card").count()
-    page.get_by_label("Prompt", exact=True).fill(prompt)
-    for name, value in fields.items():
-        page.fill(f"#{name}", str(value))
-    page.keyboard.press("Control+Enter")
-    expect(page.locator(".card")).to_have_count(before + 1)
-    return page.locator(".card").first
+    with pages(browser, system.url) as run:
+        yield run
 
 
 def finished(card: Locator) -> Locator:

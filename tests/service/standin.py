@@ -7,14 +7,16 @@ import hashlib
 import io
 from types import TracebackType
 
+import numpy as np
 from PIL import Image
 
-from models.spec import Limits, ModelSpec
+from models.spec import Limits, ModelSpec, Option
 from service.jobs.job import Job, JobError, Output, Usage
 from service.jobs.outputs import Store, output_key
 from service.jobs.queue import Claim, Queue
 from service.jobs.tasks import cancel
 from service.schemas import MEDIA_TYPES
+from workers.clips import encode_clip
 
 MODEL = "flux-demo"
 POOL = "stand-in"
@@ -62,6 +64,39 @@ SPEC = ModelSpec(
     bucket_fields=("width", "height", "max_sequence_length"),
     fingerprint="stand-in",
 )
+
+
+VIDEO = SPEC.model_copy(
+    update={
+        "name": "wan-demo",
+        "family": "wan",
+        "tasks": ("text-to-video", "image-to-video"),
+        "fields": SPEC.fields - {"sigmas", "strength"}
+        | {"num_frames", "fps", "last_image", "scheduler"},
+        "defaults": {**SPEC.defaults, "num_frames": 5, "fps": 8},
+        "task_defaults": {},
+        "limits": SPEC.limits.model_copy(update={"max_frames": 19, "frames_multiple": 4}),
+        "schedulers": {
+            "unipc": {
+                "flow_shift": Option(kind="number", minimum=0),
+                "solver_order": Option(kind="integer", minimum=1, maximum=3),
+                "solver_type": Option(kind="text", choices=("bh1", "bh2")),
+                "lower_order_final": Option(kind="boolean"),
+            },
+            "euler": {},
+        },
+        "bucket_fields": ("width", "height", "num_frames"),
+    }
+)
+
+
+def clip(file_format: str, frames: int, fps: int = VIDEO.defaults["fps"]) -> bytes:
+    """A small clip: a red square that goes right, on blue."""
+    pixels = np.zeros((frames, SIZE_PX, SIZE_PX, 3), np.uint8)
+    pixels[..., 2] = 255
+    for number in range(frames):
+        pixels[number, 8:16, number : number + 8] = (255, 0, 0)
+    return encode_clip(pixels, file_format, fps)
 
 
 def picture(file_format: str = "PNG", size: tuple[int, int] = (SIZE_PX, SIZE_PX)) -> bytes:
@@ -125,13 +160,19 @@ class StandIn:
         if self.failure:
             await self.queue.fail(claim, self.failure)
             return
-        outputs = [await self._output(claim, index) for index in range(claim.job.images)]
+        request = claim.job.request
+        in_parts = request["output"]["format"] == "png" and request.get("num_frames", 1)
+        count = claim.job.images * (in_parts or 1)
+        outputs = [await self._output(claim, index) for index in range(count)]
         await self.queue.finish(claim, outputs, Usage(steps=steps, device_seconds=0.1))
 
     async def _output(self, claim: Claim, index: int) -> Output:
         request = claim.job.request
         chosen = request["output"]["format"]
-        data, content_type = picture(chosen.upper()), MEDIA_TYPES[chosen]
+        moves = chosen in ("mp4", "webm", "gif")
+        frames = request["num_frames"] if moves else None
+        data = clip(chosen, frames, request["fps"]) if moves else picture(chosen.upper())
+        content_type = MEDIA_TYPES[chosen]
         key = output_key(claim.job.id, claim.fence, index, content_type)
         await self.store.put(key, data, content_type)
         return Output(
@@ -143,4 +184,7 @@ class StandIn:
             seed=request["seed"] + index,
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),
+            num_frames=frames,
+            fps=request["fps"] if moves else None,
+            duration_s=frames / request["fps"] if moves else None,
         )

@@ -5,24 +5,32 @@ from __future__ import annotations
 import pytest
 
 from models.spec import ModelSpec
-from service.errors import Invalid
-from service.resolve import DRAWN_SEEDS, denoising_steps, resolve
+from service.errors import Invalid, NotAcceptable
+from service.resolve import DRAWN_SEEDS, resolve
 from service.schemas import GenerateRequest
 from service.settings import LimitSettings
-from tests.service.standin import SPEC
+from service.steps import denoising_steps
+from tests.service.standin import SPEC, VIDEO
 
 LIMITS = LimitSettings()
-VIDEO = SPEC.model_copy(
-    update={
-        "tasks": ("text-to-video", "image-to-video"),
-        "fields": SPEC.fields | {"num_frames"},
-        "defaults": {**SPEC.defaults, "num_frames": 5},
-    }
+TO_VIDEO = VIDEO.model_copy(update={"tasks": ("image-to-video",)})
+INPAINTING = SPEC.model_copy(
+    update={"tasks": ("inpainting",), "fields": SPEC.fields | {"mask_image", "timesteps"}}
 )
 
 
 def resolved(spec: ModelSpec = SPEC, **fields: object):  # type: ignore[no-untyped-def]
     return resolve(GenerateRequest.model_validate({"prompt": "a cat"} | fields), spec, LIMITS)
+
+
+def wrong_fields(
+    spec: ModelSpec, limits: LimitSettings = LIMITS, **fields: object
+) -> dict[str, str]:
+    """What is said of each field of a request that is refused."""
+    request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
+    with pytest.raises(Invalid) as refused:
+        resolve(request, spec, limits)
+    return {error.field: error.message for error in refused.value.errors}
 
 
 @pytest.mark.parametrize(
@@ -52,6 +60,20 @@ def test_strength_is_there_only_with_a_picture() -> None:
 
 def test_sigmas_decide_the_steps() -> None:
     assert resolved(sigmas=[1.0, 0.5, 0.25]).fields["num_inference_steps"] == 3
+    assert resolved(sigmas=[14.6, 0.5, 0]).fields["num_inference_steps"] == 2
+    assert resolved(sigmas=[14.6, 0.5, 0], num_inference_steps=2).steps == 2
+
+
+def test_timesteps_decide_the_steps_too() -> None:
+    asked = {"image": "x", "mask_image": "x", "strength": 1.0}
+    assert resolved(INPAINTING, timesteps=[900, 500.5, 0], **asked).steps == 3
+    for wrong, named in (
+        ({"timesteps": [500, 900]}, "timesteps"),
+        ({"timesteps": [900, 500], "num_inference_steps": 3}, "timesteps"),
+        ({"timesteps": [900, 500], "sigmas": [1.0, 0.5]}, "timesteps"),
+        ({"sigmas": [0]}, "sigmas"),
+    ):
+        assert named in wrong_fields(INPAINTING, **asked, **wrong)
 
 
 def test_a_video_model_makes_videos() -> None:
@@ -59,6 +81,96 @@ def test_a_video_model_makes_videos() -> None:
     assert resolved(VIDEO, image="x").task == "image-to-video"
     assert resolved(VIDEO).output["format"] == "mp4"
     assert resolved(VIDEO, output={"format": "png"}).output["format"] == "png"
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "named"),
+    [
+        (TO_VIDEO, {}, {"image": "image-to-video: send the picture to begin with"}),
+        (TO_VIDEO, {"last_image": "x"}, {"image": "send", "last_image": "begins with too"}),
+        (VIDEO, {"last_image": "x"}, {"last_image": "begins with too"}),
+        (VIDEO, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),
+        (INPAINTING, {"image": "x"}, {"mask_image": "white where"}),
+        (INPAINTING, {}, {"image": "send", "mask_image": "send"}),
+        (INPAINTING, {"mask_image": "x"}, {"mask_image": "masks too, as image"}),
+        (SPEC, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),
+        (SPEC, {"last_image": "x", "image": "x"}, {"last_image": "does not serve"}),
+    ],
+)
+def test_the_pictures_that_a_task_needs_are_named(
+    spec: ModelSpec, fields: dict[str, str], named: dict[str, str]
+) -> None:
+    wrong = wrong_fields(spec, **fields)
+    assert wrong.keys() == named.keys()
+    for field, words in named.items():
+        assert words in wrong[field]
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [(6, "multiple of 4: 5 or 9"), (3, "1 or 5"), (18, "multiple of 4: 17"), (21, "17 at most")],
+)
+def test_frames_that_a_model_cannot_have_name_the_nearest(frames: int, said: str) -> None:
+    assert said in wrong_fields(VIDEO, num_frames=frames)["num_frames"]
+
+
+def test_clips_have_limits_of_ours_too() -> None:
+    short, small = LimitSettings(max_frames=12), LimitSettings(max_clip_pixels=96 * 64 * 5)
+    assert "9 at most" in wrong_fields(VIDEO, short, num_frames=13)["num_frames"]
+    assert "times num_frames" in wrong_fields(VIDEO, small, num_frames=9)["num_frames"]
+    assert resolved(VIDEO).fields["num_frames"] == 5
+
+
+@pytest.mark.parametrize("frames", [1, 5, 17])
+def test_frames_that_a_model_has(frames: int) -> None:
+    assert resolved(VIDEO, num_frames=frames, fps=24).fields["num_frames"] == frames
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "field", "said"),
+    [
+        ({"name": "ddim"}, "scheduler.name", "no scheduler 'ddim'; there is unipc, euler"),
+        ({"name": "unipc", "shift": 3}, "scheduler.shift", "unipc takes flow_shift, lower_order"),
+        ({"name": "euler", "shift": 3}, "scheduler.shift", "euler takes no options"),
+        ({"name": "unipc", "flow_shift": "3"}, "scheduler.flow_shift", "must be a number"),
+        ({"name": "unipc", "flow_shift": True}, "scheduler.flow_shift", "must be a number"),
+        ({"name": "unipc", "flow_shift": -1}, "scheduler.flow_shift", "0 at least"),
+        ({"name": "unipc", "solver_order": 4}, "scheduler.solver_order", "3 at most"),
+        ({"name": "unipc", "solver_order": 1.5}, "scheduler.solver_order", "a whole number"),
+        ({"name": "unipc", "solver_type": "bh3"}, "scheduler.solver_type", "bh1 or bh2"),
+        ({"name": "unipc", "lower_order_final": 1}, "scheduler.lower_order_final", "true or"),
+    ],
+)
+def test_a_wrong_scheduler_is_told(scheduler: dict[str, object], field: str, said: str) -> None:
+    assert said in wrong_fields(VIDEO, scheduler=scheduler)[field]
+
+
+def test_a_scheduler_and_its_options_are_kept() -> None:
+    chosen = {"name": "unipc", "flow_shift": 3, "solver_order": 2, "solver_type": "bh2"}
+    chosen |= {"lower_order_final": False}
+    assert resolved(VIDEO, scheduler=chosen).fields["scheduler"] == chosen
+    bare = VIDEO.model_copy(update={"schedulers": {}})
+    said = wrong_fields(bare, scheduler={"name": "unipc"})["scheduler.name"]
+    assert "none but the checkpoint's own" in said
+
+
+def test_the_format_of_a_clip() -> None:
+    """What Accept says decides where the request does not; frames are several files."""
+    asked = GenerateRequest.model_validate({"prompt": "a cat"})
+
+    def chosen(*media_types: str, **fields: object) -> str:
+        request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
+        return str(resolve(request, VIDEO, LIMITS, media_types).output["format"])
+
+    assert chosen("video/webm") == "webm"
+    assert chosen("image/png", "image/gif") == "gif", "one file rather than five"
+    assert chosen("image/png", num_frames=1) == "png"
+    with pytest.raises(Invalid, match="one file a frame"):
+        resolve(asked, VIDEO, LIMITS, ("image/png",))
+    with pytest.raises(NotAcceptable):
+        resolve(asked, VIDEO, LIMITS, ("image/webp",))
+    with pytest.raises(NotAcceptable):
+        resolve(asked, SPEC, LIMITS, ("video/mp4",))
 
 
 def test_settings_tighten_a_model_s_limits() -> None:

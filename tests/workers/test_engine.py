@@ -72,9 +72,7 @@ async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipel
                 (4, 3.0, {"width": 64}),
                 (1, 3.0, {"width": 64, "phase": "double"}),
                 (7, 1.5, {}),
-                (5, 2.0, {"phase": "noisy"}),
                 (6, 3.0, {"phase": "plain", "second_phase": "noisy"}),
-                (4, 2.0, {"num_frames": 3, "phase": "noisy"}),
             ]
         )
     ]

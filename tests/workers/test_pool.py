@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from PIL import Image
 
 from deploy.redis import embedded
 from models.pipeline import Fields
@@ -23,6 +27,7 @@ from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.engine import Engine
+from workers.files import DEFAULT_FPS
 from workers.pool import Pool, configured
 
 LEASE_S = 3.0
@@ -88,7 +93,7 @@ async def test_a_model_that_does_not_compile_ends_the_pool(
     assert await status(queue) == (0, False)
 
 
-def files(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -116,6 +121,47 @@ async def test_jobs_become_files(
             assert job.step == job.steps == job.usage.steps
             assert job.usage.device_seconds > 0
             assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)
+
+
+async def test_clips_become_one_file_each(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    formats = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
+    jobs = [toy_job(num_frames=5, output={"format": format}) for format in formats]
+    jobs.append(toy_job(num_frames=5, fps=None, num_images=2, output={"format": "mp4"}))
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store):
+        *single, double = [await ended(queue, job) for job in jobs]
+    for job, (format, content_type) in zip(single, formats.items(), strict=True):
+        [output] = job.outputs
+        assert output.content_type == content_type
+        assert output.key.endswith(f".{format}")
+        assert (output.num_frames, output.fps, output.duration_s) == (5, 8, 0.625)
+        assert (output.height, output.width) == (8, 64)
+        with av.open(io.BytesIO(await store.get(output.key))) as file:
+            assert len(list(file.decode(video=0))) == 5
+    assert [output.index for output in double.outputs] == [0, 1]
+    assert [output.fps for output in double.outputs] == [DEFAULT_FPS] * 2
+
+
+async def test_frames_become_files_that_are_counted_on(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    job = toy_job(num_frames=3, num_images=2, seed=5)
+    await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store):
+        job = await ended(queue, job)
+    assert [output.index for output in job.outputs] == list(range(6))
+    assert [output.seed for output in job.outputs] == [5, 5, 5, 6, 6, 6]
+    assert {(output.content_type, output.num_frames) for output in job.outputs} == {
+        ("image/png", None)
+    }
+    clips = [reference(pipeline, {**job.request, "seed": seed}) for seed in (5, 6)]
+    made = await pixels(store, job)
+    assert (
+        np.abs(np.stack(made) - np.concatenate(clips).astype(int)).max() <= 1
+    )  # as in test_engine
 
 
 async def test_pictures_of_the_request_reach_the_pipeline(
@@ -194,6 +240,25 @@ async def test_progress_and_previews_are_events(
     assert all(event.data["steps"] == 16 for event in seen if event.name == "progress")
     previews = [event.data["preview"] for event in seen if event.name == "preview"]
     assert all(preview.startswith("data:image/webp;base64,") for preview in previews)
+
+
+async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
+    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=4, num_frames=5)
+    await queue.put(job)
+    async with at_work(pipeline, mesh, queue, store, preview_every_s=1e-6):
+        async with asyncio.timeout(DEADLINE_S):
+            async for event in queue.events(job.id):
+                pipeline.gate.open(1)
+                if event.name == "preview":
+                    break
+    encoded = event.data["preview"].removeprefix("data:image/webp;base64,")
+    image = Image.open(io.BytesIO(base64.b64decode(encoded)))
+    assert image.n_frames == 5
+    image.seek(1)
+    image.load()
+    assert image.info["duration"] == 1000 / SPEC.defaults["fps"]
 
 
 async def test_drain_finishes_what_runs_and_leaves_what_waits(
@@ -276,7 +341,7 @@ async def test_a_pool_that_lost_its_lease_changes_nothing(
         await until(lambda: pool.jobs == 0)
         assert (await queue.get(job.id)).state == JobState.RUNNING
         assert await queue.finish(other, [], Usage())
-    assert not files(tmp_path)
+    assert not files_in(tmp_path)
     await queue.close()
 
 

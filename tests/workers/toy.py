@@ -80,15 +80,19 @@ class Gate:
     def open(self, steps: int = 10_000) -> None:
         self.passes.release(steps)
 
+    def close(self) -> None:
+        while self.passes.acquire(blocking=False):
+            pass
+
     def wait(self) -> None:
         """Until one more step has come to the gate."""
         assert self.entered.acquire(timeout=DEADLINE_S), "no step came to the gate"
 
 
 class ToyPipeline:
-    """Phases of a step: plain; noisy (adds noise of its own); double (two evaluations); gated; greedy (more than one row does not
-    fit into memory); hopeless (not even one does); single (compiles for one row only); flawed (does
-    not compile the first time)."""
+    """Phases of a step: plain; noisy (adds noise of its own); double (two evaluations); gated;
+    greedy (more than one row does not fit into memory); hopeless (not even one does); single
+    (compiles for one row only); flawed (does not compile the first time)."""
 
     spec = SPEC
 
@@ -198,8 +202,7 @@ class ToyPipeline:
 
 
 def reference(pipeline: ToyPipeline, fields: Fields) -> np.ndarray:
-    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3] or [frames, 8, 8 tokens, 3].
-    """
+    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]; of a clip frames of that."""
     fields = {**DEFAULTS, **fields}
     prepared = pipeline.prepare(fields, {})
     into, back, out = (np.asarray(pipeline.weights[name]) for name in ("in", "back", "out"))

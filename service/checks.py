@@ -1,0 +1,178 @@
+"""What can be wrong with a request that is well formed: each check holds it against its model's
+limits and ours, and names every field that is out of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.spec import ModelSpec, Task
+from service.errors import FieldError
+from service.schedulers import wrong_scheduler
+from service.schemas import MAX_SEED
+from service.settings import LimitSettings
+from service.steps import STEP_LISTS, denoising_steps, listed_steps
+
+PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
+TASK_PICTURES: Mapping[Task, frozenset[str]] = {
+    "text-to-image": frozenset(),
+    "image-to-image": frozenset({"image"}),
+    "inpainting": frozenset({"image", "mask_image"}),
+    "text-to-video": frozenset(),
+    "image-to-video": frozenset({"image"}),
+}
+"""Fields without which a request is of another task."""
+PICTURE_WORDS = {
+    "image": "the picture to begin with, as image",
+    "mask_image": "a picture that is white where the image is to be drawn anew, as mask_image",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a check looks at."""
+
+    spec: ModelSpec
+    limits: LimitSettings
+    task: Task
+    fields: Mapping[str, Any]
+    """With the defaults filled in."""
+    given: Mapping[str, Any]
+    """What the client has set of them."""
+
+
+Errors = Iterator[FieldError]
+
+
+def all_errors(case: Case) -> list[FieldError]:
+    return [error for check in _CHECKS for error in check(case)]
+
+
+def _unserved(case: Case) -> Errors:
+    served = case.spec.fields | {"prompt", "seed", "num_images"}
+    for name in sorted(case.given.keys() - served):
+        yield FieldError(name, f"the model {case.spec.name!r} does not serve this field")
+
+
+def _wrong_task(case: Case) -> Errors:
+    if case.task not in case.spec.tasks:
+        yield from _no_such_task(case)
+    elif "mask_image" in case.given and "image" not in case.given:
+        yield FieldError("mask_image", "send the picture that it masks too, as image")
+    if "last_image" in case.given and "image" not in case.given:
+        yield FieldError("last_image", "send the picture that the clip begins with too, as image")
+
+
+def _no_such_task(case: Case) -> Errors:
+    """Names the pictures that the model needs, or those that it has no use for."""
+    sent = case.given.keys() & TASK_PICTURES["inpainting"]
+    does = ", ".join(case.spec.tasks)
+    able = [TASK_PICTURES[task] for task in case.spec.tasks if TASK_PICTURES[task] >= sent]
+    if able:
+        for name in sorted(min(able, key=len) - sent):
+            said = f"the model {case.spec.name!r} does {does}: send {PICTURE_WORDS[name]}"
+            yield FieldError(name, said)
+        return
+    picture = "mask_image" if "mask_image" in sent else "image"
+    if picture in case.spec.fields:  # otherwise it has been told already
+        yield FieldError(picture, f"the model {case.spec.name!r} does {does}, not {case.task}")
+
+
+def _wrong_sizes(case: Case) -> Errors:
+    bounds, limits = case.spec.limits, case.limits
+    top = min(bounds.max_side_px, limits.max_side_px)
+    sides = {name: case.fields[name] for name in ("width", "height") if name in case.fields}
+    for name, side in sides.items():
+        if not bounds.min_side_px <= side <= top:
+            yield FieldError(name, f"must be {bounds.min_side_px} to {top} pixels")
+        elif side % bounds.size_multiple_px:
+            yield FieldError(name, f"must be a multiple of {bounds.size_multiple_px} pixels")
+    pixels = min(bounds.max_pixels, limits.max_pixels)
+    if len(sides) == 2 and sides["width"] * sides["height"] > pixels:
+        yield FieldError("width", f"width times height must be {pixels} pixels at most")
+
+
+def _wrong_frames(case: Case) -> Errors:
+    frames = case.fields.get("num_frames")
+    if frames is None:
+        return
+    multiple = case.spec.limits.frames_multiple
+    top = min(case.spec.limits.max_frames, case.limits.max_frames)
+    if frames > top:
+        yield FieldError("num_frames", f"must be {top - (top - 1) % multiple} at most")
+    elif (frames - 1) % multiple:
+        below = frames - (frames - 1) % multiple
+        near = f"{below} or {below + multiple}" if below + multiple <= top else f"{below}"
+        yield FieldError("num_frames", f"must be one more than a multiple of {multiple}: {near}")
+    pixels = case.limits.max_clip_pixels
+    if frames * case.fields.get("width", 1) * case.fields.get("height", 1) > pixels:
+        yield FieldError(
+            "num_frames", f"width times height times num_frames must be {pixels} at most"
+        )
+
+
+def _wrong_counts(case: Case) -> Errors:
+    bounds, limits = case.spec.limits, case.limits
+    tops = {
+        "num_inference_steps": min(bounds.max_steps, limits.max_steps),
+        "num_images": min(bounds.max_images, limits.max_images),
+        "max_sequence_length": bounds.max_sequence_length,
+    }
+    for name, top in tops.items():
+        if case.fields.get(name, 1) > top:
+            yield FieldError(name, f"must be {top} at most")
+
+
+def _wrong_seed(case: Case) -> Errors:
+    if case.fields["seed"] + case.fields["num_images"] - 1 > MAX_SEED:
+        yield FieldError("seed", f"seed + num_images - 1 must be {MAX_SEED} at most")
+
+
+def _wrong_prompts(case: Case) -> Errors:
+    top = case.limits.max_prompt_chars
+    for name in PROMPTS:
+        if len(case.given.get(name, "")) > top:
+            yield FieldError(name, f"must have {top} characters at most")
+
+
+def _wrong_strength(case: Case) -> Errors:
+    strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
+    if "strength" in case.given and "image" not in case.given:
+        yield FieldError("strength", "has no meaning without an image")
+    elif strength is not None and steps is not None and denoising_steps(steps, strength) < 1:
+        yield FieldError("strength", f"leaves none of the {steps} steps; raise one of them")
+
+
+def _wrong_step_lists(case: Case) -> Errors:
+    lists = sorted(STEP_LISTS & case.given.keys())
+    for name in lists:
+        values = case.given[name]
+        if listed_steps(name, values) != case.fields["num_inference_steps"]:
+            yield FieldError(name, "must be as many as num_inference_steps; leave that out")
+        if any(a <= b for a, b in itertools.pairwise(values)):
+            yield FieldError(name, "must fall")
+        if values == [0] and name == "sigmas":
+            yield FieldError(name, "must have a step that begins above 0")
+    if len(lists) > 1:
+        yield FieldError("timesteps", "send these or sigmas, not both")
+
+
+def _wrong_scheduler(case: Case) -> Errors:
+    if "scheduler" in case.given and "scheduler" in case.spec.fields:
+        yield from wrong_scheduler(case.given["scheduler"], case.spec)
+
+
+_CHECKS: tuple[Callable[[Case], Errors], ...] = (
+    _unserved,
+    _wrong_task,
+    _wrong_sizes,
+    _wrong_frames,
+    _wrong_counts,
+    _wrong_seed,
+    _wrong_prompts,
+    _wrong_strength,
+    _wrong_step_lists,
+    _wrong_scheduler,
+)

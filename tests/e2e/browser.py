@@ -1,0 +1,80 @@
+"""What the tests of the playground share: a real browser, and pages in which nothing goes wrong."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, Request, expect, sync_playwright
+
+from tests.e2e.system import DEADLINE_S
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
+REFUSED = re.compile("Failed to load resource: .* 4[0-9]{2}")
+"""What the browser itself writes about an answer that tells of an error."""
+
+Open = Callable[..., Page]
+
+
+@contextmanager
+def a_browser() -> Iterator[Browser]:
+    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("there is no Chromium here; .ci/run installs it")
+    expect.set_options(timeout=1000 * DEADLINE_S)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def pages(browser: Browser, url: str) -> Iterator[Open]:
+    """Open the playground, anew or with a storage of before; at the end, nothing may have gone
+    wrong in it, and no request have left its server."""
+    opened: list[Page] = []
+    wrong: list[str] = []
+    asked: list[Request] = []
+
+    def run(**context: Any) -> Page:
+        page = browser.new_context(**context).new_page()
+        page.on(
+            "console", lambda said: said.type in ("error", "warning") and wrong.append(said.text)
+        )
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked.append(request))
+        page.goto(url)
+        expect(page.locator("#server-state")).to_have_text("ready")
+        opened.append(page)
+        return page
+
+    yield run
+    for page in opened:
+        page.context.close()
+    away = [request.url for request in asked if not request.url.startswith((url, "data:"))]
+    assert (away, [text for text in wrong if not REFUSED.match(text)]) == ([], [])
+
+
+def make(page: Page, prompt: str = "a red circle", **fields: object) -> Locator:
+    """Fill in the form and send it by the keyboard; the new card."""
+    before = page.locator(".card").count()
+    page.get_by_label("Prompt", exact=True).fill(prompt)
+    for name, value in fields.items():
+        page.fill(f"#{name}", str(value))
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".card")).to_have_count(before + 1)
+    return page.locator(".card").first

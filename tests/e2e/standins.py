@@ -1,0 +1,43 @@
+"""A front end with two stand-ins for pools, as a process: `python -m tests.e2e.standins REDIS DIR`.
+
+One makes pictures, the other clips; each has more fields than the smallest real model. It prints
+its address and runs until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from service.app import create_app
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import QueueSettings, Settings
+from tests.service.conftest import served
+from tests.service.standin import SPEC, VIDEO, StandIn
+
+PAINTER = SPEC.model_copy(
+    update={
+        "tasks": ("text-to-image", "image-to-image", "inpainting"),
+        "fields": SPEC.fields | {"mask_image", "clip_skip", "eta", "guidance_rescale"},
+    }
+)
+
+
+async def main(redis_url: str, folder: Path) -> None:
+    settings = Settings(state_dir=folder)
+    store = Store(settings.store_url)
+    queue = await Queue.connect(redis_url, QueueSettings())
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(queue.close)
+        for spec in (PAINTER, VIDEO):
+            await stack.enter_async_context(StandIn(queue, store, spec))
+        app = create_app(settings, queue, store)
+        print(await stack.enter_async_context(served(app, settings)), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,82 @@
+"""Clips from a running system: two models side by side, from the command line to the file."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import httpx
+import pytest
+from PIL import Image
+
+from tests.e2e.system import ATELIER, DEADLINE_S, System
+from tests.parity.tiny_wan import make_wan
+
+DEFAULTS = {"width": 32, "height": 48, "num_frames": 5, "fps": 8, "num_inference_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def system(
+    checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[System]:
+    """The tiny Flux and a tiny Wan, one slot each."""
+    wan = make_wan(tmp_path_factory.mktemp("checkpoint") / "wan")
+    (wan / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
+    models = ("--model", f"tiny={checkpoint}", "--model", f"clips={wan}", "--dtype", "float32")
+    pools = {name: {"model": name, "slots": 1} for name in ("tiny", "clips")}
+    running = System(state, *models, ATELIER_POOLS=json.dumps(pools))
+    yield running
+    running.close()
+
+
+def generate(system: System, *arguments: str) -> list[Path]:
+    """The files that the command line wrote."""
+    done = subprocess.run(
+        [*ATELIER, "generate", "a star", "--server", system.url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Path(line) for line in done.stdout.splitlines()]
+
+
+def test_each_model_is_told_when_it_is_ready(system: System) -> None:
+    assert system.url
+    told = [line.split()[0] for line in system.lines if " is ready at " in line]
+    assert sorted(told[:-1]) == ["clips", "tiny"]
+    assert told[-1] == "Atelier"
+
+
+def test_the_command_line_saves_clips(system: System, tmp_path: Path) -> None:
+    clip = ("--model", "clips", "--seed", "3")
+    for name, codec in (("clip.mp4", "h264"), ("clip.webm", "vp9"), ("clip.gif", "gif")):
+        assert generate(system, *clip, "-o", str(tmp_path / name)) == [tmp_path / name]
+        with av.open(tmp_path / name) as file:
+            stream = file.streams.video[0]
+            assert stream.codec_context.codec.canonical_name == codec
+            assert len(list(file.decode(stream))) == 5
+    frames = generate(system, *clip, "--num-frames", "9", "-o", str(tmp_path / "frames"))
+    assert frames == [tmp_path / "frames" / f"{number}.png" for number in range(9)]
+    with Image.open(frames[0]) as frame:
+        assert frame.size == (32, 48)
+
+
+def test_curl_gets_a_clip_and_parts_of_it(system: System) -> None:
+    with httpx.Client(base_url=system.url, trust_env=False, timeout=DEADLINE_S) as http:
+        body = {"model": "clips", "prompt": "a star", "seed": 3}
+        whole = http.post("/v1/generate", json=body, headers={"Accept": "video/mp4"})
+        assert whole.headers["content-type"] == "video/mp4"
+        with av.open(io.BytesIO(whole.content)) as file:
+            assert file.streams.video[0].average_rate == 8
+        url = f"/v1/jobs/{whole.headers['x-job-id']}/outputs/0"
+        part = http.get(url, headers={"Range": "bytes=4-7"})
+        assert (part.status_code, part.content) == (206, b"ftyp")
+        other = http.post("/v1/generate", json=body | {"model": "tiny"}, headers={"Prefer": "wait"})
+        assert other.json()["outputs"][0]["content_type"] == "image/png"
+        wrong = http.post("/v1/generate", json=body | {"num_frames": 6})
+        assert "5 or 9" in wrong.json()["errors"][0]["message"]

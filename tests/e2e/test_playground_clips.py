@@ -1,0 +1,203 @@
+"""The playground with a model that makes clips beside one that makes pictures, in a real browser.
+
+Front end, queue and store are real; the pools are stand-ins, so that every field can be tried.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, expect
+from redis import Redis
+
+from tests.e2e.browser import Open, a_browser, make, pages
+from tests.e2e.system import DEADLINE_S
+from tests.service.standin import MODEL, VIDEO
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def url(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a front end with stand-ins behind it."""
+    with Redis.from_url(redis_url) as redis:
+        redis.flushall()
+    command = [sys.executable, "-m", "tests.e2e.standins", redis_url]
+    with subprocess.Popen(
+        [*command, str(tmp_path_factory.mktemp("state"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def open_page(browser: Browser, url: str) -> Iterator[Open]:
+    with pages(browser, url) as run:
+        yield run
+
+
+@pytest.fixture
+def page(open_page: Open) -> Page:
+    """With the clips' model chosen."""
+    page = open_page()
+    page.select_option("#model", VIDEO.name)
+    return page
+
+
+def request_of(url: str, card: Locator) -> dict[str, Any]:
+    """The newest job's request, as it was resolved."""
+    expect(card).to_have_attribute("data-state", "succeeded")
+    with httpx.Client(base_url=url, trust_env=False) as http:
+        return http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["request"]
+
+
+def test_a_clip_plays_and_is_downloaded(page: Page, tmp_path: Path) -> None:
+    card = make(page, num_frames=9, fps=4, seed=7)
+    expect(card).to_have_attribute("data-state", "succeeded")
+    video = card.locator("video")
+    page.wait_for_function("() => document.querySelector('video').readyState >= 2")
+    assert video.evaluate("v => [v.videoWidth, v.videoHeight, v.duration]") == [32, 32, 2.25]
+    said = "v => [v.controls, v.loop, v.muted, v.autoplay, v.playsInline]"
+    assert video.evaluate(said) == [True] * 5
+    page.wait_for_function("() => document.querySelector('video').currentTime > 0")
+    for setting in ("frames9", "fps4", "seed7"):
+        expect(card).to_contain_text(setting)
+    with page.expect_download() as loaded:
+        card.get_by_text("Download").click()
+    assert loaded.value.suggested_filename == "atelier-wan-demo-7.mp4"
+    loaded.value.save_as(tmp_path / "clip.mp4")
+    assert (tmp_path / "clip.mp4").read_bytes()[4:8] == b"ftyp"
+
+
+def test_the_shown_colours_are_the_clip_s(page: Page) -> None:
+    """As far as a browser, with its own ideas of transfer curves and screens, lets one tell."""
+    make(page)
+    page.wait_for_function("() => document.querySelector('video')?.readyState >= 2")
+    colours = page.evaluate("""() => {
+      const video = document.querySelector("video"), canvas = document.createElement("canvas");
+      [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+      const context = canvas.getContext("2d", {willReadFrequently: true});
+      context.drawImage(video, 0, 0);
+      const at = (x, y) => [...context.getImageData(x, y, 1, 1).data].slice(0, 3);
+      return [at(5, 11), at(28, 28)];
+    }""")
+    for colour, expected in zip(colours, [(255, 0, 0), (0, 0, 255)], strict=True):
+        assert all(abs(a - b) < 24 for a, b in zip(colour, expected, strict=True)), colours
+
+
+@pytest.mark.parametrize("format", ["gif", "webm"])
+def test_other_formats(page: Page, format: str) -> None:
+    page.locator("#more summary").click()
+    page.select_option("#output", format)
+    card = make(page, num_frames=5)
+    shown = card.locator("img" if format == "gif" else "video")
+    expect(shown).to_have_js_property("complete" if format == "gif" else "readyState",
+                                      True if format == "gif" else 4)  # fmt: skip
+    expect(card.get_by_text("Download")).to_have_attribute("download", re.compile(rf"\.{format}$"))
+
+
+def test_frames_are_a_strip(page: Page) -> None:
+    page.locator("#more summary").click()
+    page.select_option("#output", "png")
+    card = make(page, num_frames=5, num_images=2)
+    expect(card).to_have_attribute("data-state", "succeeded")
+    expect(card.locator(".strip")).to_have_count(2)
+    expect(card.locator(".strip img")).to_have_count(10)
+    expect(card.locator(".strip img").first).to_have_js_property("naturalWidth", 32)
+    card.locator("summary").click()
+    expect(card.get_by_label("Download number 10")).to_be_visible()
+
+
+def test_the_form_has_the_fields_of_the_model(page: Page) -> None:
+    """Of either model, and what one of them said is not sent to the other."""
+    clips = ("num_frames", "fps", "scheduler")
+    pictures = ("eta", "clip_skip", "guidance_rescale")
+    page.locator("#more summary").click()
+    for name in clips:
+        expect(page.locator(f"#{name}")).to_be_visible()
+    for name in (*pictures, "guidance_scale_2", "strength"):
+        expect(page.locator(f"#{name}")).to_be_hidden()
+    expect(page.locator("#num_frames")).to_have_value("5")
+    expect(page.locator("#frames-hint")).to_contain_text("multiple of 4")
+    page.select_option("#model", MODEL)
+    for name in clips:
+        expect(page.locator(f"#{name}")).to_be_hidden()
+    for name in pictures:
+        expect(page.locator(f"#{name}")).to_be_visible()
+    card = make(page)
+    expect(card.locator("img")).to_have_js_property("complete", True)
+    expect(card).to_contain_text(MODEL)
+
+
+def test_a_scheduler_with_its_options(page: Page, url: str) -> None:
+    page.locator("#more summary").click()
+    page.select_option("#scheduler", "euler")
+    expect(page.locator("[data-option]")).to_have_count(0)
+    page.select_option("#scheduler", "unipc")
+    page.get_by_label("flow shift").fill("3.5")
+    page.get_by_label("solver type").select_option("bh2")
+    page.get_by_label("lower order final").select_option("false")
+    card = make(page)
+    chosen = {"name": "unipc", "flow_shift": 3.5, "solver_type": "bh2", "lower_order_final": False}
+    assert request_of(url, card)["scheduler"] == chosen
+    page.select_option("#scheduler", "")
+    card.get_by_text("Use settings").click()
+    expect(page.locator("#scheduler")).to_have_value("unipc")
+    expect(page.get_by_label("flow shift")).to_have_value("3.5")
+
+
+def test_a_mistake_is_shown_where_it_was_made(page: Page) -> None:
+    page.fill("#prompt", "a star")
+    page.fill("#num_frames", "6")
+    page.click("#generate")
+    expect(page.locator("#num_frames-error")).to_contain_text("5 or 9")
+    page.fill("#num_frames", "5")
+    page.locator("#more summary").click()
+    page.select_option("#scheduler", "unipc")
+    page.get_by_label("solver order").fill("9")
+    page.locator("#more summary").click()
+    page.click("#generate")
+    expect(page.locator("#scheduler-error")).to_contain_text("3 at most")
+
+
+def test_first_and_last_picture(page: Page, url: str, tmp_path: Path) -> None:
+    for colour in ("red", "blue"):
+        Image.new("RGB", (32, 32), colour).save(tmp_path / f"{colour}.png")
+    expect(page.locator("#last_image-drop")).to_be_hidden()
+    page.set_input_files("#image", tmp_path / "red.png")
+    expect(page.locator("#last_image-drop")).to_be_visible()
+    page.set_input_files("#last_image", tmp_path / "blue.png")
+    request = request_of(url, make(page))
+    assert request["image"].endswith("/image")
+    assert request["last_image"].endswith("/last_image")
+    assert "mask_image" not in json.dumps(request)
+    page.get_by_label("Take the last picture away").click()
+    page.get_by_label("Take the picture away").click()
+    assert "image" not in request_of(url, make(page, "another star"))
+
+
+def test_a_mask(page: Page, url: str, tmp_path: Path) -> None:
+    page.select_option("#model", MODEL)
+    Image.new("RGB", (32, 32), "white").save(tmp_path / "white.png")
+    expect(page.locator("#mask_image-drop")).to_be_hidden()
+    for name in ("image", "mask_image"):
+        page.set_input_files(f"#{name}", tmp_path / "white.png")
+    expect(page.locator("#strength")).to_have_value("0.6")
+    assert request_of(url, make(page))["mask_image"].endswith("/mask_image")

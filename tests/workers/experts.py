@@ -1,0 +1,58 @@
+"""The toy with two experts that lie on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from models.pipeline import Fields, PyTree
+from tests.workers.toy import DIM, ToyPipeline
+
+SIDE = 512
+"""Of an expert's matrix: 1 MiB."""
+
+
+class Expert(NamedTuple):
+    gain: np.ndarray
+    ballast: np.ndarray
+
+
+class TwoExperts(ToyPipeline):
+    """The first half of the steps is the expert `high`'s, the second `low`'s. Both are NumPy.
+
+    Every step waits at the gate, which is open unless the test closes it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate.open()
+        ballast = np.zeros((SIDE, SIDE), np.float32)
+        gains = {"high": np.float32(1), "low": np.float32(-3)}
+        experts = {name: Expert(np.full(DIM, gain), ballast + gain) for name, gain in gains.items()}
+        self.weights = self.weights | experts
+
+    def expert(self, phase: str) -> str | None:
+        return phase if phase in ("high", "low") else None
+
+    def step(
+        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> PyTree:
+        rows = super().step("gated", weights, rows, values)
+        if phase in ("high", "low"):
+            expert = weights[phase]
+            gain = expert.gain + expert.ballast[:DIM, 0] - expert.ballast[-DIM:, 1]
+            rows = {**rows, "latents": rows["latents"] + 0.1 * gain}
+        return rows
+
+
+def fields(steps: int, seed: int = 0) -> Fields:
+    return {
+        "phase": "high",
+        "second_phase": "low",
+        "num_inference_steps": steps,
+        "seed": seed,
+        "prompt": "a hat",
+    }
