@@ -15,6 +15,8 @@ Renames = Sequence[tuple[str, str] | tuple[str, str, Prepare]]
 
 The path is dotted, with numbers for places in lists, and may use the expression's groups. `[\\1]`
 at its end is the place on the leading axis of a stacked leaf. An empty path passes the key over.
+`{q,k,v}` in it names several leaves: equal slices of the tensor along its first axis, in that
+order. `.T` behind the leaf's name: the file keeps this matrix as (in, out).
 The function takes the tensor as stored and returns one of the same shape. Two rules for one path
 are tied keys: where both are there, the first rule's serves.
 """
@@ -29,6 +31,8 @@ class Target(NamedTuple):
     """Place on the leaf's leading axis; None: the whole leaf."""
     rule: int
     """Number of the rule that says so."""
+    transposed: bool = False
+    """Against torch's layout."""
 
 
 def target(key: str, renames: Renames) -> Target | None:
@@ -36,21 +40,40 @@ def target(key: str, renames: Renames) -> Target | None:
     for number, (expression, replacement, *_) in enumerate(renames):
         if match := re.fullmatch(expression, key):
             path, _, layer = match.expand(replacement).partition("[")
-            return Target(path, int(layer.rstrip("]")) if layer else None, number)
+            place = int(layer.rstrip("]")) if layer else None
+            return Target(path.removesuffix(".T"), place, number, path.endswith(".T"))
     return None
+
+
+def split(path: str) -> tuple[str, ...]:
+    """`a.{q,k}.b` → `a.q.b` and `a.k.b`: the leaves that share one tensor."""
+    before, _, rest = path.partition("{")
+    names, _, after = rest.partition("}")
+    return tuple(f"{before}{name}{after}" for name in names.split(",")) if rest else (path,)
 
 
 def source(path: str, layer: int | None, renames: Renames) -> str | None:
     """A key that the table sends to this place, for messages; None where none can be spelled."""
     wanted = path if layer is None else f"{path}[{layer}]"
     for number, (expression, replacement, *_) in enumerate(renames):
-        named = re.sub(r"\\\\(\d)", r"(?P<g\1>.+)", re.escape(replacement))
-        if match := re.fullmatch(named, wanted):
-            groups = {name[1:]: text for name, text in match.groupdict().items()}
-            key = _spell(expression, groups)
-            if target(key, renames) == Target(path, layer, number):
+        for one in split(replacement.replace(".T", "")):
+            key = _invert(wanted, expression, one)
+            goal = target(key, renames) if key is not None else None
+            if goal and goal.rule == number and (path, layer) in _places(goal):
                 return key
     return None
+
+
+def _invert(wanted: str, expression: str, replacement: str) -> str | None:
+    named = re.sub(r"\\\\(\d)", r"(?P<g\1>.+)", re.escape(replacement))
+    match = re.fullmatch(named, wanted)
+    if match is None:
+        return None
+    return _spell(expression, {name[1:]: text for name, text in match.groupdict().items()})
+
+
+def _places(goal: Target) -> list[tuple[str, int | None]]:
+    return [(path, goal.layer) for path in split(goal.path)]
 
 
 def _spell(expression: str, groups: dict[str, str]) -> str:

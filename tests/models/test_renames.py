@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.flux.weights import RENAMES as FLUX
-from models.renames import Renames, Target, source, target
+from models.renames import Renames, Target, source, split, target
 from models.text.clip import RENAMES as CLIP
 from models.text.t5 import RENAMES as T5
 
@@ -46,6 +46,26 @@ def test_target(key: str, expected: Target | None) -> None:
 )
 def test_source_spells_a_key(renames: Renames, path: str, layer: int | None, key: str) -> None:
     assert source(path, layer, renames) == key
+
+
+FUSED: Renames = (
+    (r"layers\.(\d+)\.qkv\.weight", r"blocks.{q,k,v}.kernel[\1]"),
+    (r"projection", "projection.kernel.T"),
+)
+
+
+def test_one_tensor_for_several_leaves() -> None:
+    goal = target("layers.3.qkv.weight", FUSED)
+    assert goal == Target("blocks.{q,k,v}.kernel", 3, 0)
+    assert split(goal.path) == ("blocks.q.kernel", "blocks.k.kernel", "blocks.v.kernel")
+    assert split("blocks.q.kernel") == ("blocks.q.kernel",)
+    assert source("blocks.k.kernel", 3, FUSED) == "layers.3.qkv.weight"
+    assert source("blocks.o.kernel", 3, FUSED) is None
+
+
+def test_a_matrix_kept_the_other_way_round() -> None:
+    assert target("projection", FUSED) == Target("projection.kernel", None, 1, transposed=True)
+    assert source("projection.kernel", None, FUSED) == "projection"
 
 
 def test_source_spells_nothing_that_does_not_come_back() -> None:

@@ -20,6 +20,7 @@ from models.checkpoint import CheckpointError, WeightsError
 from models.nn.layers import conv, embed, linear
 from models.nn.stack import stack
 from models.renames import Renames
+from models.tensors import Part
 from models.weights import flat_parameters, load
 
 LAYERS = 3
@@ -76,7 +77,7 @@ def tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
     return {key: random.normal(size=shape).astype(dtype) for key, shape in shapes.items()}
 
 
-def loaded(folder: Path, **options: Any) -> Network:
+def loaded(folder: Path | Part, **options: Any) -> Network:
     abstract = nnx.eval_shape(lambda: Network(rngs=nnx.Rngs(0)))
     return load(abstract, folder, RENAMES, **({"dtype": jnp.float32} | options))
 
@@ -146,6 +147,71 @@ def test_the_abstract_module_stays_abstract(tmp_path: Path) -> None:
     load(abstract, saved(tmp_path, tensors()), RENAMES, dtype=jnp.float32)
     leaves = flat_parameters(abstract).values()
     assert all(isinstance(leaf.get_value(), jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+class TestPartsOfAFile:
+    """A component in one file with others, and tensors that several leaves share."""
+
+    def test_only_the_keys_behind_the_prefix_are_the_components(self, tmp_path: Path) -> None:
+        arrays = tensors()
+        mine = {f"net.{key}": array for key, array in arrays.items()}
+        saved(tmp_path, mine | {"point.weight": np.zeros(3, np.float32), "x": np.arange(3)})
+        check(loaded(Part("net", (_file(tmp_path),), "net.")), arrays)
+
+    def test_missing_and_stray_keys_are_named_as_in_the_file(self, tmp_path: Path) -> None:
+        mine = {f"net.{key}": array for key, array in tensors().items()}
+        mine["net.lora"] = mine.pop("net.point.bias")
+        saved(tmp_path, mine)
+        with pytest.raises(WeightsError) as caught:
+            loaded(Part("net of a file", (_file(tmp_path),), "net."))
+        error = caught.value
+        assert (error.missing, error.stray) == (("net.point.bias",), ("net.lora",))
+        assert error.component == "net of a file"
+
+    @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16], ids=str)
+    def test_slices_and_a_transposed_matrix(self, tmp_path: Path, dtype: Any) -> None:
+        random = np.random.default_rng(1)
+        fused = random.normal(size=(LAYERS, 12, 5)).astype(dtype)
+        projection = random.normal(size=(5, 7)).astype(dtype)
+        file = {f"{n}.qkv": layer for n, layer in enumerate(fused)} | {"projection": projection}
+        found = flat_parameters(_fused(saved(tmp_path, file), dtype))
+        for name, rows in (("q", slice(0, 4)), ("k", slice(4, 8)), ("v", slice(8, 12))):
+            expected = fused[:, rows].transpose(0, 2, 1)
+            np.testing.assert_array_equal(found[f"blocks.{name}.kernel"].get_value(), expected)
+        np.testing.assert_array_equal(found["projection.kernel"].get_value(), projection)
+
+    def test_a_shared_tensor_is_named_once(self, tmp_path: Path) -> None:
+        file = {"0.qkv": np.zeros((13, 5), np.float32), "2.qkv": np.zeros((12, 5), np.float32)}
+        file["projection"] = np.zeros((7, 5), np.float32)
+        with pytest.raises(WeightsError) as caught:
+            _fused(saved(tmp_path, file), np.float32)
+        assert caught.value.missing == ("1.qkv",)
+        assert set(caught.value.misshapen) == {
+            ("0.qkv", (12, 5), (13, 5)),
+            ("projection", (5, 7), (7, 5)),
+        }
+
+
+class Fused(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.blocks = stack(lambda rngs: Projections(rngs=rngs), LAYERS, rngs)
+        self.projection = linear(5, 7, (None, None), use_bias=False, rngs=rngs)
+
+
+class Projections(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.q, self.k, self.v = (
+            linear(5, 4, (None, None), use_bias=False, rngs=rngs) for _ in range(3)
+        )
+
+
+def _fused(folder: Path, dtype: Any) -> Fused:
+    renames: Renames = (
+        (r"(\d)\.qkv", r"blocks.{q,k,v}.kernel[\1]"),
+        ("projection", "projection.kernel.T"),
+    )
+    abstract = nnx.eval_shape(lambda: Fused(rngs=nnx.Rngs(0)))
+    return load(abstract, folder, renames, dtype=dtype)
 
 
 class TestPlacement:

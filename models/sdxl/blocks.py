@@ -1,0 +1,308 @@
+"""The parts of a UNet level: residual blocks, transformers over its positions, changes of size.
+
+Channels last. Source: Rombach et al. 2022, appendix E.2, as diffusers' unet_2d_blocks.py and
+attention.py compute it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.attention import Attention
+from models.nn.layers import conv, linear
+from models.nn.stack import scan, stack
+from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
+
+Features = Float[Array, "batch _height _width _channels"]
+"""Most layers change some of these sizes: only the batch is held together."""
+Tokens = Float[Array, "batch tokens width"]
+Text = Float[Array, "batch text_tokens text_features"]
+Vector = Float[Array, "batch time_features"]
+
+TRANSFORMER_NORM_EPSILON = 1e-6
+LAYER_NORM_EPSILON = 1e-5
+_SAME = ((1, 1), (1, 1))
+_HALVE = {0: ((0, 1), (0, 1)), 1: _SAME}
+"""Padding before a stride of two, by `downsample_padding`."""
+
+
+class ResnetBlock(nnx.Module):
+    """Two convolutions, told the time between them, beside a shortcut.
+
+    The time is added, or with `scale_shift` scales and shifts behind the second norm.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        width: int,
+        config: UNetConfig,
+        *,
+        output_scale: int | float = 1.0,
+        **make: Any,
+    ) -> None:
+        groups, epsilon = config.norm_num_groups, config.norm_eps
+        self.scale_shift = config.resnet_time_scale_shift == "scale_shift"
+        told = 2 * width if self.scale_shift else width
+        self.norm1 = group_norm(in_width, groups, epsilon, **make)
+        self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, **make)
+        self.time_emb_proj = linear(config.time_features, told, ("embed", "conv_out"), **make)
+        self.norm2 = group_norm(width, groups, epsilon, **make)
+        self.conv2 = conv(width, width, (3, 3), padding=_SAME, **make)
+        self.conv_shortcut = conv(in_width, width, (1, 1), **make) if in_width != width else None
+        self.activation = ACTIVATIONS[config.act_fn]
+        self.output_scale = output_scale
+
+    def __call__(self, x: Features, time: Vector) -> Features:
+        told = self.time_emb_proj(self.activation(time))[:, None, None, :]
+        hidden = self.conv1(self.activation(self.norm1(x)))
+        if self.scale_shift:
+            scale, shift = jnp.split(told, 2, axis=-1)
+            hidden = self.norm2(hidden) * (1 + scale) + shift
+        else:
+            hidden = self.norm2(hidden + told)
+        hidden = self.conv2(self.activation(hidden))
+        shortcut = x if self.conv_shortcut is None else self.conv_shortcut(x)
+        return (shortcut + hidden) / self.output_scale
+
+
+class Heads(nnx.Module):
+    """Attention of the picture's tokens to themselves or to the text, by several heads."""
+
+    def __init__(
+        self, width: int, context: int, heads: int, attention: Attention, **make: Any
+    ) -> None:
+        self.q = linear(width, width, ("embed", "heads"), use_bias=False, **make)
+        self.k = linear(context, width, ("embed", "heads"), use_bias=False, **make)
+        self.v = linear(context, width, ("embed", "heads"), use_bias=False, **make)
+        self.out = linear(width, width, ("heads", "embed"), **make)
+        self.heads = heads
+        self.attention = attention
+
+    def __call__(
+        self, x: Tokens, context: Float[Array, "batch _context_tokens _context_width"]
+    ) -> Tokens:
+        q, k, v = (
+            project(tokens).reshape(*tokens.shape[:2], self.heads, -1)
+            for project, tokens in ((self.q, x), (self.k, context), (self.v, context))
+        )
+        return self.out(self.attention(q, k, v).reshape(x.shape))
+
+
+class TransformerLayer(nnx.Module):
+    """Attention to the picture, attention to the text, gated feed-forward; each normed before."""
+
+    def __init__(self, width: int, level: Level, attention: Attention, **make: Any) -> None:
+        text, heads = level.text_features, level.heads
+        self.only_cross_attention = level.only_cross_attention
+        first_context = text if self.only_cross_attention else width
+        self.norm1, self.norm2, self.norm3 = (_layer_norm(width, **make) for _ in range(3))
+        self.attn1 = Heads(width, first_context, heads, attention, **make)
+        self.attn2 = Heads(width, text, heads, attention, **make)
+        self.up = linear(width, 8 * width, ("embed", "mlp"), **make)
+        self.down = linear(4 * width, width, ("mlp", "embed"), **make)
+
+    def __call__(self, x: Tokens, text: Text) -> Tokens:
+        normed = self.norm1(x)
+        x = x + self.attn1(normed, text if self.only_cross_attention else normed)
+        x = x + self.attn2(self.norm2(x), text)
+        return x + self.feed_forward(self.norm3(x))
+
+    def feed_forward(self, x: Tokens) -> Tokens:
+        """Source: Shazeer 2020 (GLU variants), GEGLU, with the exact GELU."""
+        hidden, gate = jnp.split(self.up(x), 2, axis=-1)
+        return self.down(hidden * jax.nn.gelu(gate, approximate=False))
+
+
+class Transformer(nnx.Module):
+    """Transformer layers over all positions of a level, beside a shortcut.
+
+    Its projections are 1 x 1 convolutions in some files and matrices in others; both are this.
+    """
+
+    def __init__(
+        self, level: Level, depth: int, groups: int, attention: Attention, **make: Any
+    ) -> None:
+        inner = level.heads * (level.channels // level.heads)
+        self.norm = group_norm(level.channels, groups, TRANSFORMER_NORM_EPSILON, **make)
+        self.proj_in = linear(level.channels, inner, (None, "embed"), **make)
+        self.layers = _layers(inner, level, depth, attention, **make)
+        self.proj_out = linear(inner, level.channels, ("embed", None), **make)
+
+    def __call__(self, x: Features, text: Text) -> Features:
+        batch, height, width, channels = x.shape
+        tokens = self.proj_in(self.norm(x).reshape(batch, height * width, channels))
+        if self.layers is not None:
+            tokens, _ = scan(self.layers, tokens, lambda layer, tokens: layer(tokens, text))
+        return x + self.proj_out(tokens).reshape(x.shape)
+
+
+class DownBlock(nnx.Module):
+    """A level on the way down: residual blocks and transformers by turns, then half the size."""
+
+    def __init__(
+        self,
+        in_width: int,
+        level: Level,
+        config: UNetConfig,
+        attention: Attention,
+        *,
+        downsample: bool,
+        **make: Any,
+    ) -> None:
+        width = level.channels
+        self.resnets = nnx.List(
+            ResnetBlock(width if index else in_width, width, config, **make)
+            for index in range(level.residual_blocks)
+        )
+        self.attentions = _transformers(level, config, attention, **make)
+        padding = _HALVE[config.downsample_padding]
+        self.downsample = (
+            conv(width, width, (3, 3), strides=2, padding=padding, **make) if downsample else None
+        )
+
+    def __call__(self, x: Features, time: Vector, text: Text) -> list[Features]:
+        """What every residual block leaves, with its transformer, and at last the halved one."""
+        states = []
+        for index, resnet in enumerate(self.resnets):
+            x = resnet(x, time)
+            if self.attentions is not None:
+                x = self.attentions[index](x, text)
+            states.append(x)
+        return states if self.downsample is None else [*states, self.downsample(x)]
+
+
+class MidBlock(nnx.Module):
+    """The lowest level: one residual block, or two with a transformer between them."""
+
+    def __init__(self, config: UNetConfig, attention: Attention, **make: Any) -> None:
+        level, scale = config.mid_level, config.mid_block_scale_factor
+        self.resnets = nnx.List(
+            ResnetBlock(level.channels, level.channels, config, output_scale=scale, **make)
+            for _ in range(level.residual_blocks)
+        )
+        self.attentions = _transformers(
+            level._replace(only_cross_attention=False), config, attention, **make
+        )
+
+    def __call__(self, x: Features, time: Vector, text: Text) -> Features:
+        x = self.resnets[0](x, time)
+        if self.attentions is not None:
+            x = self.resnets[1](self.attentions[0](x, text), time)
+        return x
+
+
+class UpBlock(nnx.Module):
+    """A level on the way up: each residual block is given one state of the way down, too.
+
+    Args:
+        in_width: channels of what comes from below.
+        skip_widths: channels of the states of the way down, in the order in which they are used.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        skip_widths: list[int],
+        level: Level,
+        config: UNetConfig,
+        attention: Attention,
+        *,
+        upsample: bool,
+        **make: Any,
+    ) -> None:
+        width = level.channels
+        self.resnets = nnx.List(
+            ResnetBlock((width if index else in_width) + skip, width, config, **make)
+            for index, skip in enumerate(skip_widths)
+        )
+        self.attentions = _transformers(level, config, attention, **make)
+        self.upsample = conv(width, width, (3, 3), padding=_SAME, **make) if upsample else None
+
+    def __call__(
+        self, x: Features, skips: list[Features], time: Vector, text: Text, size: tuple[int, int]
+    ) -> Features:
+        """`size`: height and width of the next level, where there is one."""
+        for index, (resnet, skip) in enumerate(zip(self.resnets, skips, strict=True)):
+            x = resnet(jnp.concatenate([x, skip], axis=-1), time)
+            if self.attentions is not None:
+                x = self.attentions[index](x, text)
+        return x if self.upsample is None else self.upsample(nearest(x, size))
+
+
+def nearest(x: Features, size: tuple[int, int]) -> Features:
+    """Resized by the nearest position above and to the left, as torch's `nearest` does."""
+    batch, height, width, channels = x.shape
+    if size == (2 * height, 2 * width):
+        wide = jnp.broadcast_to(x[:, :, None, :, None], (batch, height, 2, width, 2, channels))
+        return wide.reshape(batch, *size, channels)
+    return x[:, _sources(height, size[0])][:, :, _sources(width, size[1])]
+
+
+def _sources(found: int, wanted: int) -> np.ndarray:
+    """In float32: the reference's rounding decides where a position lies between two."""
+    places = np.arange(wanted, dtype=np.float32) * np.float32(found / wanted)
+    return np.minimum(places.astype(np.int32), found - 1)
+
+
+def group_norm(
+    width: int, groups: int, epsilon: float, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+) -> nnx.GroupNorm:
+    """Statistics in float32 whatever the dtype."""
+    return nnx.GroupNorm(
+        width,
+        num_groups=groups,
+        epsilon=epsilon,
+        use_fast_variance=False,
+        scale_metadata={"axes": ("conv_out",)},
+        bias_metadata={"axes": ("conv_out",)},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+def _layer_norm(width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.LayerNorm:
+    return nnx.LayerNorm(
+        width,
+        epsilon=LAYER_NORM_EPSILON,
+        use_fast_variance=False,
+        scale_metadata={"axes": ("embed",)},
+        bias_metadata={"axes": ("embed",)},
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+def _layers(
+    width: int,
+    level: Level,
+    depth: int,
+    attention: Attention,
+    *,
+    rngs: nnx.Rngs,
+    param_dtype: DTypeLike,
+) -> TransformerLayer | None:
+    """Equal layers as one, or None: distilled networks have transformers without any."""
+    if depth == 0:
+        return None
+
+    def make(rngs: nnx.Rngs) -> TransformerLayer:
+        return TransformerLayer(width, level, attention, rngs=rngs, param_dtype=param_dtype)
+
+    return stack(make, depth, rngs)
+
+
+def _transformers(
+    level: Level, config: UNetConfig, attention: Attention, **make: Any
+) -> nnx.List | None:
+    if level.depths is None:
+        return None
+    groups = config.norm_num_groups
+    return nnx.List(Transformer(level, depth, groups, attention, **make) for depth in level.depths)

@@ -1,0 +1,164 @@
+"""Which checkpoints are served, with which defaults, and how the rest is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models import catalog
+from models.checkpoint import CheckpointError, UnsupportedCheckpoint
+from models.sdxl.config import UNetConfig
+from models.sdxl.fit import Parts, check_index
+from models.sdxl.latents import LatentSpace
+from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING
+from models.sdxl.spec import make_spec
+from models.spec import ModelSpec
+from models.text.clip import ClipConfig
+from models.vae.config import VaeConfig
+from tests.models.sdxl.original_writer import write_original
+from tests.parity.tiny_sdxl import make_sdxl
+
+VAE = VaeConfig.from_dict(SDXL_BASE["vae"])
+CLIP = ClipConfig.from_dict(SDXL_BASE["text_encoder"])
+NAMES = ("text_encoder", "text_encoder_2", "unet", "vae", "tokenizer", "tokenizer_2")
+
+
+def spec(checkpoint: Any = SDXL_BASE, **chosen: Any) -> ModelSpec:
+    parts = Parts(UNetConfig.from_dict(checkpoint["unet"]), CLIP, CLIP, VAE)
+    return make_spec("sdxl", "print", parts, chosen)
+
+
+def test_defaults_are_those_of_diffusers_pipelines() -> None:
+    defaults = spec().defaults_for("text-to-image")
+    assert (defaults["width"], defaults["height"]) == (1024, 1024)
+    assert (defaults["num_inference_steps"], defaults["guidance_scale"]) == (50, 5.0)
+    assert spec().defaults_for("image-to-image")["strength"] == 0.3
+    inpainting = spec().defaults_for("inpainting")
+    assert (inpainting["strength"], inpainting["guidance_scale"]) == (0.9999, 7.5)
+
+
+def test_chosen_defaults_go_before_those_of_every_task() -> None:
+    chosen = spec(guidance_scale=0.0, num_inference_steps=4)
+    assert chosen.defaults_for("inpainting")["guidance_scale"] == 0.0
+    assert chosen.defaults["num_inference_steps"] == 4
+    with pytest.raises(ValueError, match="true_cfg_scale"):
+        spec(true_cfg_scale=2.0)
+
+
+def test_the_unets_input_decides_the_tasks() -> None:
+    assert spec().tasks == ("text-to-image", "image-to-image", "inpainting")
+    assert spec(SDXL_INPAINTING).tasks == ("inpainting",)
+    assert set(spec(SDXL_INPAINTING).task_defaults) == {"inpainting"}
+    with pytest.raises(ValueError, match="in_channels 8"):
+        spec({"unet": {**SDXL_BASE["unet"], "in_channels": 8}})
+
+
+def test_schedulers_come_with_their_options() -> None:
+    schedulers = spec().schedulers
+    assert {"euler", "euler_ancestral", "ddim", "dpmpp_2m", "unipc", "lcm"} <= schedulers.keys()
+    assert "flow_match_euler" not in schedulers
+    assert "use_karras_sigmas" in schedulers["dpmpp_2m"]
+
+
+@pytest.mark.parametrize(
+    ("index", "named"),
+    [
+        ({"requires_aesthetics_score": True}, "requires_aesthetics_score.*refiner"),
+        ({"text_encoder": [None, None]}, "names no text_encoder"),
+        ({"tokenizer_2": [None, None]}, "names no tokenizer_2"),
+    ],
+)
+def test_a_refiner_is_refused_with_the_reason(index: dict[str, Any], named: str) -> None:
+    whole = {part: ["library", "Class"] for part in NAMES}
+    check_index(whole)
+    with pytest.raises(UnsupportedCheckpoint, match=named):
+        check_index(whole | index)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_sdxl(tmp_path_factory.mktemp("sdxl"))
+
+
+@pytest.mark.parametrize(
+    ("component", "change", "named"),
+    [
+        ("unet/config.json", {"in_channels": 5}, "in_channels 5"),
+        ("unet/config.json", {"cross_attention_dim": 57}, "cross_attention_dim is 57"),
+        ("unet/config.json", {"addition_embed_type": None}, "addition_embed_type None"),
+        ("text_encoder_2/config.json", {"projection_dim": 9}, "projection_class_embeddings"),
+        ("vae/config.json", {"latent_channels": 8}, "vae latent_channels is 8"),
+        ("vae/config.json", {"in_channels": 1}, "vae in_channels is 1"),
+        ("scheduler/scheduler_config.json", {"_class_name": "PNDMScheduler"}, "PNDMScheduler"),
+    ],
+)
+def test_parts_that_cannot_be_or_do_not_fit_are_refused_by_name(
+    folder: Path, component: str, change: dict[str, Any], named: str
+) -> None:
+    file = folder / component
+    right = file.read_text()
+    file.write_text(json.dumps(json.loads(right) | change))
+    try:
+        with pytest.raises(CheckpointError, match=named):
+            catalog.load("tiny", str(folder), "float32", {})
+    finally:
+        file.write_text(right)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "force_upcast", "encoding", "decoding"),
+    [
+        ("float16", True, "float32", "float32"),
+        ("bfloat16", True, "float32", "bfloat16"),
+        ("float16", False, "float16", "float16"),
+        ("float32", False, "float32", "float32"),
+    ],
+)
+def test_the_autoencoder_is_upcast_where_diffusers_does_it(
+    dtype: str, force_upcast: bool, encoding: str, decoding: str
+) -> None:
+    config = VaeConfig.from_dict({**SDXL_BASE["vae"], "force_upcast": force_upcast})
+    space = LatentSpace(config, jnp.dtype(dtype))
+    assert (space.encoding_dtype, space.decoding_dtype) == (encoding, decoding)
+
+
+@pytest.fixture(scope="module")
+def file(folder: Path) -> Path:
+    """Beside the folder, with its name."""
+    return write_original(folder, folder.with_name(f"{folder.name}.safetensors"))
+
+
+def test_one_file_over_a_folders_configs_is_the_folders_model(folder: Path, file: Path) -> None:
+    one = catalog.load("tiny", str(file), "float32", {})
+    whole = catalog.load("tiny", str(folder), "float32", {})
+    assert jax.tree.structure(one.weights) == jax.tree.structure(whole.weights)
+    pairs = zip(jax.tree.leaves(one.weights), jax.tree.leaves(whole.weights), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert one.spec.tasks == whole.spec.tasks
+    assert one.spec.fingerprint != whole.spec.fingerprint
+
+
+def test_where_a_files_configs_come_from(folder: Path, file: Path, tmp_path: Path) -> None:
+    lone = Path(shutil.copy(file, tmp_path / "lone.safetensors"))
+    assert catalog.base_of(file) == str(folder)
+    assert catalog.base_of(folder / "any.safetensors") == str(folder)
+    assert catalog.base_of(lone) == "stabilityai/stable-diffusion-xl-base-1.0"
+
+
+def test_a_file_that_no_family_takes_is_refused(folder: Path, file: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such file; only a single file"):
+        catalog.load("tiny", str(folder), "float32", {}, base=str(folder))
+    pickle = tmp_path / "model.ckpt"
+    pickle.write_bytes(b"a pickle")
+    with pytest.raises(UnsupportedCheckpoint, match=r"not a \.safetensors file"):
+        catalog.load("tiny", str(pickle), "float32", {})
+    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    with pytest.raises(UnsupportedCheckpoint, match="single files of a FluxPipeline"):
+        catalog.load("tiny", str(file), "float32", {}, base=str(tmp_path))

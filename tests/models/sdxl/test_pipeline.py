@@ -1,0 +1,162 @@
+"""SDXL's real sizes by abstract shapes: nothing is allocated, every program is traced."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.pipeline import Prepared, PyTree, RequestError
+from models.sdxl.config import UNetConfig
+from models.sdxl.fit import Parts
+from models.sdxl.latents import LatentSpace
+from models.sdxl.load import abstract_modules
+from models.sdxl.pipeline import SdxlPipeline
+from models.sdxl.prepare import Preparation
+from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING
+from models.sdxl.spec import make_spec
+from models.text.clip import ClipConfig
+from models.text.tokenizer import ClipTokenizer
+from models.vae.config import VaeConfig
+from tests.parity.tiny import clip_tokenizer
+
+SCHEDULER = {
+    "_class_name": "EulerDiscreteScheduler",
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "steps_offset": 1,
+    "timestep_spacing": "leading",
+}
+HALF = jnp.dtype(jnp.bfloat16)
+
+
+def parts_of(checkpoint: Any) -> Parts:
+    return Parts(
+        UNetConfig.from_dict(checkpoint["unet"]),
+        ClipConfig.from_dict(checkpoint["text_encoder"]),
+        ClipConfig.from_dict(checkpoint["text_encoder_2"]),
+        VaeConfig.from_dict(checkpoint["vae"]),
+    )
+
+
+def abstract_pipeline(checkpoint: Any, words: Path) -> SdxlPipeline:
+    parts = parts_of(checkpoint)
+    clip_tokenizer(77).save_pretrained(words)
+    preparation = Preparation(
+        spec=make_spec("sdxl", "print", parts, {}),
+        unet=parts.unet,
+        latent_space=LatentSpace(parts.vae, HALF),
+        towers=parts[1:3],
+        tokenizers=(ClipTokenizer(words), ClipTokenizer(words)),
+        scheduler=SCHEDULER,
+        force_zeros_for_empty_prompt=True,
+    )
+    return SdxlPipeline(preparation, abstract_modules(parts, HALF))
+
+
+def png() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(file, "PNG")
+    return file.getvalue()
+
+
+def shapes(tree: PyTree) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def through_every_program(pipeline: SdxlPipeline, prepared: Prepared) -> PyTree:
+    """The row after a step of two rows, which has the shape of the row before it."""
+    row = jax.eval_shape(pipeline.encode, pipeline.weights, shapes(dict(prepared.inputs)))
+    rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), row)
+    step = prepared.steps[0]
+    values = {
+        name: jax.ShapeDtypeStruct((2, *np.shape(value)), jnp.float32)
+        for name, value in step.values.items()
+    }
+    program = jax.jit(pipeline.step, static_argnums=0)
+    after = jax.eval_shape(program, step.phase, pipeline.weights, rows, values)
+    assert shapes(after) == shapes(rows)
+    pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
+    assert (pixels.shape, pixels.dtype) == ((1024, 1024, 3), jnp.uint8)
+    preview = jax.eval_shape(pipeline.preview, pipeline.weights, row)
+    assert (preview.shape, preview.dtype) == ((128, 128, 3), jnp.uint8)
+    return row
+
+
+def test_a_picture_of_1024_from_text(tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults_for("text-to-image") | {"prompt": "a", "seed": 1}
+    prepared = pipeline.prepare(fields, {})
+    assert len(prepared.steps) == 50
+    row = through_every_program(pipeline, prepared)
+    assert (row["latents"].shape, row["latents"].dtype) == ((128, 128, 4), jnp.float32)
+    assert (row["prompt_embeds"].shape, row["prompt_embeds"].dtype) == ((2, 77, 2048), HALF)
+    assert row["pooled_embeds"].shape == (2, 1280)
+    assert row["time_ids"].shape == (2, 6)
+
+
+@pytest.mark.parametrize("checkpoint", [SDXL_BASE, SDXL_INPAINTING], ids=["4", "9"])
+def test_a_picture_of_1024_by_a_mask(checkpoint: Any, tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(checkpoint, tmp_path)
+    fields = pipeline.spec.defaults_for("inpainting") | {"prompt": "a", "seed": 1}
+    ancestral = {"scheduler": {"name": "euler_ancestral"}, "num_inference_steps": 3}
+    pictures = {"image": png(), "mask_image": png()}
+    prepared = pipeline.prepare(fields | ancestral, pictures)
+    assert len(prepared.steps) == 2  # a strength of 0.9999, rounded down
+    row = through_every_program(pipeline, prepared)
+    assert row["mask"].shape == (128, 128, 1)
+    assert ("masked" in row) == (checkpoint is SDXL_INPAINTING)
+
+
+def test_rows_that_share_a_program_share_a_bucket_and_a_phase(tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | {"prompt": "a", "seed": 1, "num_inference_steps": 2}
+
+    def program(**changes: Any) -> tuple[str, str]:
+        prepared = pipeline.prepare(fields | changes, {})
+        return prepared.bucket, prepared.steps[0].phase
+
+    plain = program()
+    assert plain == program(guidance_scale=9.0, guidance_rescale=0.5, clip_skip=2, seed=5)
+    assert plain == program(scheduler={"use_karras_sigmas": True})
+    assert plain == program(negative_prompt="rain")
+    others = [
+        program(guidance_scale=1.0),
+        program(width=512),
+        program(scheduler={"name": "ddim"}),
+        program(scheduler={"name": "ddim"}, eta=0.5),
+        program(scheduler={"name": "dpmpp_2m"}),
+        program(scheduler={"name": "euler_ancestral"}),
+    ]
+    assert len({plain, *others}) == 1 + len(others)
+
+
+def test_each_prompt_has_its_own_hidden_layer(tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | {"prompt": "a", "seed": 1, "num_inference_steps": 1}
+
+    def inputs(**changes: Any) -> tuple[list[int], list[bool]]:
+        found = pipeline.prepare(fields | changes, {}).inputs
+        return found["layers"].tolist(), found["heard"].tolist()
+
+    assert inputs() == ([1, 1], [True, False])
+    assert inputs(clip_skip=2, negative_prompt="") == ([3, 1], [True, True])
+    assert inputs(clip_skip=11, guidance_scale=1.0) == ([12], [True])
+    with pytest.raises(RequestError, match=r"clip_skip: must be less than .* 12 layers"):
+        inputs(clip_skip=12)
+
+
+def test_a_row_without_guidance_has_one_prompt(tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | {"prompt": "a", "seed": 1, "guidance_scale": 0.0}
+    inputs = shapes(dict(pipeline.prepare(fields, {}).inputs))
+    row = jax.eval_shape(pipeline.encode, pipeline.weights, inputs)
+    assert row["prompt_embeds"].shape == (1, 77, 2048)
+    assert (row["pooled_embeds"].shape, row["time_ids"].shape) == ((1, 1280), (1, 6))

@@ -1,0 +1,73 @@
+"""What a request says: defaults filled in as diffusers fills them, wrong values named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.pipeline import RequestError
+from models.sdxl.request import SdxlRequest, task_of
+
+FIELDS: dict[str, Any] = {
+    "prompt": "a cat",
+    "seed": 1,
+    "width": 64,
+    "height": 96,
+    "num_inference_steps": 4,
+    "guidance_scale": 5.0,
+}
+
+
+def request(**fields: Any) -> SdxlRequest:
+    return SdxlRequest.from_fields(FIELDS | fields)
+
+
+def test_the_second_encoder_hears_the_first_ones_text_unless_it_has_its_own() -> None:
+    assert request().prompts == ("a cat", "a cat")
+    assert request(prompt_2="a dog").prompts == ("a cat", "a dog")
+    assert request(negative_prompt="rain").negative_prompts == ("rain", "rain")
+    assert request(negative_prompt_2="snow").negative_prompts == ("", "snow")
+
+
+def test_sizes_are_the_pictures_height_first() -> None:
+    positive, negative = request().time_ids("text-to-image")
+    assert positive == negative == (96, 64, 0, 0, 96, 64)
+
+
+def test_the_negative_prompts_sizes_follow_the_pipeline_of_the_task() -> None:
+    sizes = {"crops_coords_top_left": [1, 2], "negative_crops_coords_top_left": [3, 4]}
+    one = request(**sizes, negative_original_size=[5, 6])
+    assert one.time_ids("text-to-image")[1] == (96, 64, 1, 2, 96, 64)
+    assert one.time_ids("image-to-image")[1] == (5, 6, 1, 2, 96, 64)
+    both = request(**sizes, negative_original_size=[5, 6], negative_target_size=[7, 8])
+    assert both.time_ids("text-to-image")[1] == (5, 6, 3, 4, 7, 8)
+    assert both.time_ids("inpainting")[1] == (5, 6, 1, 2, 7, 8)
+
+
+def test_the_pictures_decide_the_task() -> None:
+    assert task_of({}) == "text-to-image"
+    assert task_of({"image": b""}) == "image-to-image"
+    assert task_of({"image": b"", "mask_image": b""}) == "inpainting"
+    with pytest.raises(RequestError, match="image: is needed with mask_image"):
+        task_of({"mask_image": b""})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"num_inference_steps": 0}, "num_inference_steps"),
+        ({"strength": 0.0}, "strength"),
+        ({"strength": 1.5}, "strength"),
+        ({"eta": 1.5}, "eta"),
+        ({"clip_skip": -1}, "clip_skip"),
+        ({"timesteps": [9.0, 3.0], "sigmas": [2.0, 0.0]}, "sigmas"),
+        ({"target_size": [64]}, "target_size"),
+        ({"negative_original_size": [64, -1]}, "negative_original_size"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_field(wrong: dict[str, Any], field: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        request(**wrong)
+    assert refused.value.field == field
