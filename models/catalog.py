@@ -6,11 +6,13 @@ No JAX in here: a family's code is imported when a checkpoint of it is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint import CheckpointError, UnsupportedCheckpoint, read_model_index
-from models.hub import resolve
+from models.hub import CONFIGS, resolve
 
 if TYPE_CHECKING:
     from models.pipeline import Pipeline
@@ -18,8 +20,22 @@ if TYPE_CHECKING:
 FAMILIES: Mapping[str, str] = {
     "FluxPipeline": "models.flux.load",
     "FluxImg2ImgPipeline": "models.flux.load",
+    "StableDiffusionXLPipeline": "models.sdxl.load",
+    "StableDiffusionXLImg2ImgPipeline": "models.sdxl.load",
+    "StableDiffusionXLInpaintPipeline": "models.sdxl.load",
+    "WanPipeline": "models.wan.load",
+    "WanImageToVideoPipeline": "models.wan.load",
 }
 """`_class_name` of a checkpoint's model_index.json → the module whose `load` serves it."""
+
+WITH_EXPERTS = frozenset({"models.wan.load"})
+"""Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
+
+SINGLE_FILES = frozenset({"models.sdxl.load"})
+"""Modules whose `load` can take all weights from one `file`."""
+
+DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
+"""Whose configs and tokenizers a single file has that comes alone."""
 
 
 def loader(class_name: str) -> Callable[..., Pipeline]:
@@ -32,16 +48,68 @@ def loader(class_name: str) -> Callable[..., Pipeline]:
     return import_module(FAMILIES[class_name]).load  # type: ignore[no-any-return]
 
 
-def load(name: str, source: str, dtype: str, defaults: Mapping[str, Any]) -> Pipeline:
-    """The model `name` from a folder in diffusers' layout or a hub id with an optional @revision.
+def load(
+    name: str,
+    source: str,
+    dtype: str,
+    defaults: Mapping[str, Any],
+    swap_experts: bool | None = None,
+    base: str | None = None,
+) -> Pipeline:
+    """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
+    a single safetensors file in the original key style.
+
+    Args:
+        base: of a single file: the folder or hub id whose configs and tokenizers are used. Left
+            out: a folder beside the file with its stem for a name, or the file's own folder if it
+            has a model_index.json, or `DEFAULT_BASE`.
+        swap_experts: whether a model with two experts has them on the device by turns; None: only
+            where the device does not hold both.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
         models.checkpoint.CheckpointError: its files or configs cannot be used; says which and why.
     """
+    file = Path(source).expanduser()
+    if source and file.is_file():
+        return _load_file(name, file, dtype, defaults, base)
+    if base is not None:
+        raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
     folder = resolve(source)
-    load_family = loader(read_model_index(folder)["_class_name"])
+    class_name = read_model_index(folder)["_class_name"]
+    load_family = loader(class_name)
+    if FAMILIES[class_name] in WITH_EXPERTS:
+        load_family = partial(load_family, swap_experts=swap_experts)
+    elif swap_experts:
+        raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
     try:
         return load_family(name, folder, dtype, defaults)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+
+
+def _load_file(
+    name: str, file: Path, dtype: str, defaults: Mapping[str, Any], base: str | None
+) -> Pipeline:
+    """The model of one file. Raises: as `load` does."""
+    if file.suffix != ".safetensors":
+        raise UnsupportedCheckpoint(
+            f"{file}: not a .safetensors file; pickled weights can run code when they are read and "
+            "are never opened"
+        )
+    folder = resolve(base or base_of(file), patterns=CONFIGS)
+    class_name = read_model_index(folder)["_class_name"]
+    if FAMILIES.get(class_name) not in SINGLE_FILES:
+        raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
+    try:
+        return loader(class_name)(name, folder, dtype, defaults, file=file)
+    except ValueError as error:
+        raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
+
+
+def base_of(file: Path) -> str:
+    """Where a single file's configs and tokenizers are taken from if nobody says."""
+    for folder in (file.with_suffix(""), file.parent):
+        if (folder / "model_index.json").is_file():
+            return str(folder)
+    return DEFAULT_BASE

@@ -197,18 +197,27 @@ def _nothing_to_read(folder: Path, variant: str | None) -> str:
     return f"{folder}: no safetensors weights ({' or '.join(BASES)}.safetensors, or an index)"
 
 
-def fingerprint(folder: Path) -> str:
-    """A name for what the checkpoint holds; changes whenever weights or configs do.
+def fingerprint(*places: Path) -> str:
+    """A name for what a checkpoint holds; changes whenever weights or configs do.
 
     Covers configs and vocabularies whole; of each weight file the size, the header and
     `SAMPLES` places spread over it, so that even the largest takes well under a second.
+
+    Args:
+        places: its folder, or several, or single files.
     """
     digest = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for file in (file for place in places for file in _files(place)):
         parts = _sampled(file) if file.suffix == ".safetensors" else _whole(file)
         for part in parts:
             digest.update(hashlib.sha256(part).digest())
     return digest.hexdigest()[:32]
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return sorted(path for path in place.rglob("*") if path.is_file())
 
 
 def _whole(file: Path) -> Iterator[bytes]:

@@ -14,16 +14,26 @@ PATTERNS = ("*.json", "*.txt", "*.model", "*/*.safetensors")
 """All that is ever fetched. Weights only from the components' folders: those in a hub
 repository's root are the same ones in another layout. Never a pickle."""
 
+CONFIGS = ("*.json", "*.txt", "*.model")
+"""Configs and tokenizers alone, for weights that come from elsewhere."""
+
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 
 
-def resolve(source: str, *, endpoint: str | None = None, cache: Path | None = None) -> Path:
+def resolve(
+    source: str,
+    *,
+    patterns: tuple[str, ...] = PATTERNS,
+    endpoint: str | None = None,
+    cache: Path | None = None,
+) -> Path:
     """The folder of a checkpoint given as a path or as `owner/name` or `owner/name@revision`.
 
     A hub id is downloaded once, then taken from the local cache; with a commit for a revision
     it never changes.
 
     Args:
+        patterns: of the files to fetch from a hub.
         endpoint, cache: another hub's address, another place for the cache; left out:
             huggingface_hub's own, which its environment variables set.
 
@@ -40,7 +50,7 @@ def resolve(source: str, *, endpoint: str | None = None, cache: Path | None = No
         fetched = snapshot_download(
             match["repo"],
             revision=match["revision"],
-            allow_patterns=list(PATTERNS),
+            allow_patterns=list(patterns),
             endpoint=endpoint,
             cache_dir=cache,
         )

@@ -28,6 +28,9 @@ class VaeConfig:
     sample_size: int = 32
     scaling_factor: float = 0.18215
     shift_factor: float | None = None
+    latents_mean: tuple[float, ...] | None = None
+    """Of each channel; read by SDXL alone, and only together with latents_std."""
+    latents_std: tuple[float, ...] | None = None
     force_upcast: bool = True
     use_quant_conv: bool = True
     use_post_quant_conv: bool = True
@@ -36,9 +39,6 @@ class VaeConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> VaeConfig:
         """From the parsed `config.json`; keys that do not shape the network are left aside."""
-        for key in ("latents_mean", "latents_std"):
-            if config.get(key) is not None:
-                raise ValueError(f"{key}: a VAE with per-channel statistics is not served")
         known = {field.name for field in fields(cls)} & config.keys()
         return cls(**{name: _frozen(config[name]) for name in known})
 
@@ -59,6 +59,12 @@ class VaeConfig:
                 raise ValueError(
                     f"{key}: {len(kinds)} blocks, but block_out_channels names "
                     f"{len(self.block_out_channels)}"
+                )
+        for key in ("latents_mean", "latents_std"):
+            values = getattr(self, key)
+            if values is not None and len(values) != self.latent_channels:
+                raise ValueError(
+                    f"{key}: {len(values)} numbers, but latent_channels is {self.latent_channels}"
                 )
         if self.act_fn not in ("silu", "swish"):
             raise ValueError(f"act_fn: only silu is served, not {self.act_fn!r}")

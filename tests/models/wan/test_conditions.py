@@ -3,14 +3,23 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from models.wan.conditions import known_frames, picture_clip, token_timesteps, with_first_frame
+from models.wan.conditions import (
+    join,
+    known_frames,
+    picture_clip,
+    token_timesteps,
+    with_first_frame,
+)
 
 
 def test_the_first_frame_fills_its_latent_and_the_last_one_a_quarter_of_its_own() -> None:
-    mask = known_frames((3, 1, 1), 4, with_last=False)
-    assert mask[:, 0, 0].tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
-    mask = known_frames((3, 1, 1), 4, with_last=True)
-    assert mask[:, 0, 0].tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
+    mask = known_frames(3, 4, with_last=False)
+    assert mask.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]]
+    mask = known_frames(3, 4, with_last=True)
+    assert mask.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
+    joined = join(mask, jnp.full((3, 2, 2, 5), 7.0))
+    assert joined.shape == (3, 2, 2, 9)
+    assert joined[2, 1, 0].tolist() == [0, 0, 0, 1, 7, 7, 7, 7, 7]
 
 
 def test_between_the_pictures_there_is_grey() -> None:

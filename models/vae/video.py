@@ -1,0 +1,316 @@
+"""The video autoencoder of Wan 2.1 and 2.2: diffusers' AutoencoderKLWan, channels last.
+
+A clip of 1 + 4k frames becomes 1 + k frames of latents. Chunk by chunk with a feature cache, the
+memory for activations does not grow with the clip's length; the numbers are those of the whole
+clip at once.
+
+Source: Wan 2025, section 4.1, as diffusers' `AutoencoderKLWan` computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Shaped
+
+from models.nn.attention import Attention, default_attention
+from models.nn.layers import linear
+from models.vae.video_blocks import (
+    FeatureCache,
+    FrameAttention,
+    Frames,
+    Kept,
+    MidBlock,
+    ResidualBlock,
+    RmsNorm,
+    causal_conv,
+    run,
+)
+from models.vae.video_config import VideoVaeConfig
+from models.vae.video_resample import (
+    Downsample,
+    Upsample,
+    average_down,
+    from_patches,
+    repeat_up,
+    to_patches,
+)
+
+CHUNK = 4
+"""Frames that are encoded at once after the first, whatever the compression in time."""
+
+Pass = Callable[[Frames, FeatureCache], Frames]
+
+
+class VideoAutoencoder(nnx.Module):
+    """Pixels in [-1, 1] ↔ latents.
+
+    Latents here are as the encoder leaves them: the pipeline normalises them by the config's
+    `latents_mean` and `latents_std`.
+    """
+
+    def __init__(
+        self,
+        config: VideoVaeConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attention = default_attention,
+    ) -> None:
+        self.config = config
+        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
+        axes = ("conv_in", "conv_out")
+        self.encoder = Encoder(config, attention=attention, **make)
+        self.quant_conv = linear(2 * config.z_dim, 2 * config.z_dim, axes, **make)
+        self.post_quant_conv = linear(config.z_dim, config.z_dim, axes, **make)
+        self.decoder = Decoder(config, attention=attention, **make)
+
+    def encode(
+        self, pixels: Float[Array, "batch frames height width colours"]
+    ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
+        """Mean and log-variance, the latter clipped to [-30, 20]: the first frame, then by fours.
+
+        Frames behind the last whole four are left out.
+
+        Raises:
+            ValueError: more than two halvings in time, which four frames do not stand.
+        """
+        if pixels.shape[1] > CHUNK and sum(self.config.downsamples) > 2:
+            raise ValueError(
+                f"temperal_downsample {self.config.temperal_downsample} halves four frames more "
+                "than twice: this VAE decodes clips, but encodes single frames only"
+            )
+        whole = 1 + (pixels.shape[1] - 1) // CHUNK * CHUNK
+        length = CHUNK // 2 ** sum(self.config.downsamples)
+        return _split(in_chunks(self._moments, pixels[:, :whole], CHUNK, length))
+
+    def encode_whole(
+        self, pixels: Float[Array, "batch frames height width colours"]
+    ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
+        """The same at once, as a training step wants it: faster, memory grows with the clip."""
+        return _split(self._moments(pixels, FeatureCache()))
+
+    def decode(
+        self,
+        latents: Float[Array, "batch f h w latent"],
+        finish: Callable[[Frames], Array] = lambda pixels: pixels,
+    ) -> Shaped[Array, "batch frames ..."]:
+        """Pixels [batch, frames, height, width, colours], clipped to [-1, 1], frame by frame.
+
+        Args:
+            finish: what becomes of each chunk's pixels before they are put together: bytes, say,
+                which take a quarter of the memory.
+        """
+
+        def finished(latents: Frames, cache: FeatureCache) -> Array:
+            return finish(jnp.clip(self._pixels(latents, cache), -1.0, 1.0))
+
+        return in_chunks(finished, latents, 1, 2 ** sum(self.config.upsamples))
+
+    def decode_whole(
+        self, latents: Float[Array, "batch f h w latent"]
+    ) -> Float[Array, "batch frames height width colours"]:
+        """The same at once and not clipped, as a training step wants it."""
+        return self._pixels(latents, FeatureCache())
+
+    def _moments(self, pixels: Frames, cache: FeatureCache) -> Frames:
+        patches = to_patches(pixels, self.config.patch)
+        return self.quant_conv(self.encoder(patches, cache))
+
+    def _pixels(self, latents: Frames, cache: FeatureCache) -> Frames:
+        patches = self.decoder(self.post_quant_conv(latents), cache)
+        return from_patches(patches, self.config.patch)
+
+
+def _split(moments: Frames) -> tuple[Frames, Frames]:
+    mean, log_variance = jnp.split(moments, 2, axis=-1)
+    return mean, jnp.clip(log_variance, -30.0, 20.0)
+
+
+def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
+    """`apply` to the first frame, then to chunks of frames, each result put behind the last.
+
+    Each result is written in place: nothing but that array grows with the clip.
+
+    Args:
+        size: frames of a chunk.
+        length: frames that `apply` makes of a chunk; of the first frame it makes one.
+    """
+    cache = FeatureCache()
+    first = apply(x[:, :1], cache)
+    chunks = (x.shape[1] - 1) // size
+    if not chunks:
+        return first
+
+    def put(carry: tuple[Kept, Array], number: Array) -> tuple[tuple[Kept, Array], None]:
+        earlier, out = carry
+        cache = FeatureCache(earlier)
+        chunk = jax.lax.dynamic_slice_in_dim(x, 1 + number * size, size, axis=1)
+        result = apply(chunk, cache)
+        place = 1 + number * length
+        return (cache.kept, jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)), None
+
+    room = jnp.zeros_like(first, shape=(len(x), chunks * length, *first.shape[2:]))
+    start = (cache.kept, jnp.concatenate([first, room], axis=1))
+    (_, out), _ = jax.lax.scan(put, start, jnp.arange(chunks))
+    return out
+
+
+class Encoder(nnx.Module):
+    """Patches → moments [batch, f, h, w, 2 · latent]."""
+
+    def __init__(self, config: VideoVaeConfig, *, attention: Attention, **make) -> None:
+        widths = config.encoder_widths
+        self.conv_in = causal_conv(config.in_channels, widths[0], **make)
+        if config.is_residual:
+            self.down_blocks = _shortcut_down_blocks(config, **make)
+        else:
+            self.down_blocks = _plain_down_layers(config, attention=attention, **make)
+        self.mid_block = MidBlock(widths[-1], attention=attention, **make)
+        self.norm_out = RmsNorm(widths[-1], 3, **make)
+        self.conv_out = causal_conv(widths[-1], 2 * config.z_dim, **make)
+
+    def __call__(self, patches: Frames, cache: FeatureCache) -> Frames:
+        x = run(self.down_blocks, self.conv_in(cache.prepend(patches, 2)), cache)
+        x = self.mid_block(x, cache)
+        return self.conv_out(cache.prepend(nnx.silu(self.norm_out(x)), 2))
+
+
+class Decoder(nnx.Module):
+    """Latents → patches, not clipped."""
+
+    def __init__(self, config: VideoVaeConfig, *, attention: Attention, **make) -> None:
+        widths = config.decoder_widths
+        self.conv_in = causal_conv(config.z_dim, widths[0], **make)
+        self.mid_block = MidBlock(widths[0], attention=attention, **make)
+        self.up_blocks = _up_blocks(config, **make)
+        self.norm_out = RmsNorm(widths[-1], 3, **make)
+        self.conv_out = causal_conv(widths[-1], config.out_channels, **make)
+
+    def __call__(self, latents: Frames, cache: FeatureCache) -> Frames:
+        x = self.mid_block(self.conv_in(cache.prepend(latents, 2)), cache)
+        x = run(self.up_blocks, x, cache)
+        return self.conv_out(cache.prepend(nnx.silu(self.norm_out(x)), 2))
+
+
+def _plain_down_layers(config: VideoVaeConfig, *, attention: Attention, **make) -> nnx.List:
+    """2.1's blocks, as its checkpoints have them: one list of layers."""
+    widths = config.encoder_widths
+    layers: list[nnx.Module] = []
+    for level, (in_width, width) in enumerate(pairwise(widths)):
+        for depth in range(config.num_res_blocks):
+            layers.append(ResidualBlock(width if depth else in_width, width, **make))
+            if 0.5**level in config.attn_scales:
+                layers.append(FrameAttention(width, attention=attention, **make))
+        if level < config.halvings:
+            layers.append(Downsample(width, in_time=config.downsamples[level], **make))
+    return nnx.List(layers)
+
+
+def _shortcut_down_blocks(config: VideoVaeConfig, **make) -> nnx.List:
+    widths, resampled = config.encoder_widths, (*config.downsamples, None)
+    return nnx.List(
+        ShortcutDownBlock(in_width, width, config.num_res_blocks, in_time=in_time, **make)
+        for in_width, width, in_time in zip(widths[:-1], widths[1:], resampled, strict=True)
+    )
+
+
+def _up_blocks(config: VideoVaeConfig, **make) -> nnx.List:
+    """2.1 halves the width where it doubles the size; 2.2 leaves that to the next block."""
+    widths, resampled = config.decoder_widths, (*config.upsamples, None)
+    kind, shrink = (ShortcutUpBlock, 1) if config.is_residual else (UpBlock, 2)
+    return nnx.List(
+        kind(
+            in_width // (shrink if level else 1),
+            width,
+            config.num_res_blocks + 1,
+            in_time=in_time,
+            **make,
+        )
+        for level, (in_width, width, in_time) in enumerate(
+            zip(widths[:-1], widths[1:], resampled, strict=True)
+        )
+    )
+
+
+class ShortcutDownBlock(nnx.Module):
+    """Residual blocks, then half the size; and past them the means of what they bring together.
+
+    Args:
+        in_time: whether frames are halved with the size; None: neither is.
+    """
+
+    def __init__(
+        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make
+    ) -> None:
+        self.resnets = _resnets(in_width, width, depth, **make)
+        self.resample = None if in_time is None else Downsample(width, in_time=in_time, **make)
+        self.factors = _factors(in_time)
+
+    def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        hidden = run(self.resnets, x, cache)
+        if self.resample is not None:
+            hidden = self.resample(hidden, cache)
+        return hidden + average_down(x, hidden.shape[-1], self.factors)
+
+
+class UpBlock(nnx.Module):
+    """Residual blocks, then twice the size and half the width.
+
+    Args:
+        in_time: whether frames are doubled with the size; None: neither is.
+    """
+
+    def __init__(
+        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make
+    ) -> None:
+        self.resnets = _resnets(in_width, width, depth, **make)
+        self.resample = (
+            None if in_time is None else Upsample(width, width // 2, in_time=in_time, **make)
+        )
+
+    def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        x = run(self.resnets, x, cache)
+        return x if self.resample is None else self.resample(x, cache)
+
+
+class ShortcutUpBlock(nnx.Module):
+    """Residual blocks, then twice the size; and past them the input, repeated.
+
+    Args:
+        in_time: whether frames are doubled with the size; None: neither is.
+    """
+
+    def __init__(
+        self, in_width: int, width: int, depth: int, *, in_time: bool | None, **make
+    ) -> None:
+        self.resnets = _resnets(in_width, width, depth, **make)
+        self.resample = None if in_time is None else Upsample(width, width, in_time=in_time, **make)
+        self.factors = _factors(in_time)
+
+    def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        hidden = run(self.resnets, x, cache)
+        if self.resample is None:
+            return hidden
+        hidden = self.resample(hidden, cache)
+        # The clip's first frame stays one: the last of those that it is repeated to.
+        past = repeat_up(x, hidden.shape[-1], self.factors)
+        return hidden + past[:, past.shape[1] - hidden.shape[1] :]
+
+
+def _factors(in_time: bool | None) -> tuple[int, int]:
+    """Frames and side of what a resampling makes one."""
+    return (2 if in_time else 1), (1 if in_time is None else 2)
+
+
+def _resnets(in_width: int, width: int, depth: int, **make) -> nnx.List:
+    return nnx.List(ResidualBlock(width if i else in_width, width, **make) for i in range(depth))
+
+
+__all__ = ["VideoAutoencoder", "VideoVaeConfig"]

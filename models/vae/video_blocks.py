@@ -1,0 +1,210 @@
+"""Layers of the video autoencoder that keep the size, and the cache that carries time over.
+
+Time is causal: a frame sees itself and the frames before it. So a clip can be run in chunks of
+frames, as long as each layer that looks back is given the last frames of the chunk before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.attention import Attention
+from models.nn.layers import conv, linear
+
+Frames = Float[Array, "batch _frames _height _width _channels"]
+"""Most layers change some of these sizes: only the batch is held together."""
+
+Kernel = Float[Array, "_time _rows _columns _in _out"]
+
+Kept = tuple[Array, ...]
+"""The last frames that every layer which looks back has seen, in the order in which they run."""
+
+
+class FeatureCache:
+    """What the layers of one pass know of the frames before it, and leave for the next pass.
+
+    Args:
+        earlier: what the pass before left; None where the clip starts. A starting pass may be a
+            single frame or the whole clip: the numbers are the same.
+    """
+
+    def __init__(self, earlier: Kept | None = None) -> None:
+        self.starts = earlier is None
+        self._earlier = iter(earlier or ())
+        self._kept: list[Array] = []
+
+    @property
+    def kept(self) -> Kept:
+        return tuple(self._kept)
+
+    def prepend(self, x: Frames, count: int) -> Frames:
+        """The `count` frames before `x`, zeros in front of the clip, then `x`; keeps the last."""
+        if self.starts:
+            before = jnp.zeros_like(x, shape=(x.shape[0], count, *x.shape[2:]))
+        else:
+            before = next(self._earlier)
+        x = jnp.concatenate([before, x], axis=1)
+        self._kept.append(x[:, x.shape[1] - count :])
+        return x
+
+
+class TimeConv(nnx.Module):
+    """A convolution over frames, rows and columns; rows and columns are padded to stay as many.
+
+    Frames are not padded: what is in front of the first one is for the caller to say.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        width: int,
+        window: tuple[int, int, int],
+        *,
+        stride: int = 1,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        made = conv(in_width, width, window, rngs=rngs, param_dtype=param_dtype)
+        assert made.bias is not None
+        self.kernel, self.bias = made.kernel, made.bias
+        self.stride = stride
+
+    def __call__(self, x: Frames) -> Frames:
+        kernel, bias = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
+        frames = max(0, (x.shape[1] - kernel.shape[0]) // self.stride + 1)
+        if not frames:
+            return jnp.zeros_like(x, shape=(x.shape[0], 0, *x.shape[2:4], kernel.shape[-1]))
+        return over_time(x, kernel, self.stride) + bias
+
+
+def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
+    """The convolution in the form that is fast where it runs.
+
+    XLA's three-dimensional one takes five times as long on a CPU as one over pictures, forwards
+    and backwards; accelerators have it in hardware, and copying frames would only cost memory.
+    """
+    return jax.lax.platform_dependent(
+        x,
+        kernel,
+        cpu=partial(by_pictures, stride=stride),
+        default=partial(by_volumes, stride=stride),
+    )
+
+
+def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
+    """One convolution over three axes."""
+    padding = [(0, 0), *_sides(kernel)]
+    dimensions = ("NDHWC", "DHWIO", "NDHWC")
+    strides = (stride, 1, 1)
+    return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=dimensions)
+
+
+def by_pictures(x: Frames, kernel: Kernel, stride: int) -> Frames:
+    """One over two, the frames that the kernel spans being further channels of one picture."""
+    batch, count, height, width, _ = x.shape
+    time, rows, columns, in_width, out_width = kernel.shape
+    frames = (count - time) // stride + 1
+    spans = [x[:, at : at + stride * (frames - 1) + 1 : stride] for at in range(time)]
+    pictures = jnp.concatenate(spans, axis=-1).reshape(-1, height, width, time * in_width)
+    flat = kernel.transpose(1, 2, 0, 3, 4).reshape(rows, columns, time * in_width, out_width)
+    out = jax.lax.conv_general_dilated(
+        pictures, flat, (1, 1), _sides(kernel), dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return out.reshape(batch, frames, height, width, out_width)
+
+
+def _sides(kernel: Kernel) -> list[tuple[int, int]]:
+    """Padding of rows and columns, so that they stay as many."""
+    return [(size // 2, size // 2) for size in kernel.shape[1:3]]
+
+
+def causal_conv(in_width: int, width: int, **make) -> TimeConv:
+    """3 x 3 x 3, which is to be given the two frames before as well."""
+    return TimeConv(in_width, width, (3, 3, 3), **make)
+
+
+class RmsNorm(nnx.Module):
+    """x / |x| · sqrt(width) · gamma over the channels, the quotient in float32.
+
+    Args:
+        window: how many axes of size one the checkpoint's gamma has behind its channels.
+    """
+
+    EPSILON = 1e-12
+
+    def __init__(
+        self, width: int, window: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
+    ) -> None:
+        shape = (width, *(1,) * window)
+        ones = nnx.initializers.ones_init()(rngs.params(), shape, param_dtype)
+        self.gamma = nnx.Param(ones, axes=("conv_out", *(None,) * window))
+
+    def __call__(self, x: Frames) -> Frames:
+        wide = x.astype(jnp.float32)
+        # The root of zero has no gradient: the floor is under the square.
+        square = jnp.square(wide).sum(axis=-1, keepdims=True)
+        normed = wide * jax.lax.rsqrt(jnp.maximum(square, self.EPSILON**2))
+        gamma = self.gamma[...].reshape(-1).astype(x.dtype)
+        return normed.astype(x.dtype) * x.shape[-1] ** 0.5 * gamma
+
+
+class ResidualBlock(nnx.Module):
+    """x + conv(silu(norm(conv(silu(norm(x)))))), a 1x1x1 convolution where the width changes."""
+
+    def __init__(self, in_width: int, width: int, **make) -> None:
+        self.norm1 = RmsNorm(in_width, 3, **make)
+        self.conv1 = causal_conv(in_width, width, **make)
+        self.norm2 = RmsNorm(width, 3, **make)
+        self.conv2 = causal_conv(width, width, **make)
+        self.conv_shortcut = (
+            linear(in_width, width, ("conv_in", "conv_out"), **make) if in_width != width else None
+        )
+
+    def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        hidden = self.conv1(cache.prepend(nnx.silu(self.norm1(x)), 2))
+        hidden = self.conv2(cache.prepend(nnx.silu(self.norm2(hidden)), 2))
+        return hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+
+
+class FrameAttention(nnx.Module):
+    """Residual attention of one head over all positions of each frame by itself."""
+
+    def __init__(self, width: int, *, attention: Attention, **make) -> None:
+        axes = ("conv_in", "conv_out")
+        self.norm = RmsNorm(width, 2, **make)
+        self.to_qkv = linear(width, 3 * width, axes, **make)
+        self.proj = linear(width, width, axes, **make)
+        self.attend = attention
+
+    def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        batch, frames, height, width, channels = x.shape
+        tokens = self.norm(x).reshape(batch * frames, height * width, 1, channels)
+        q, k, v = jnp.split(self.to_qkv(tokens), 3, axis=-1)
+        out = self.attend(q, k, v)
+        return x + self.proj(out).reshape(x.shape)
+
+
+class MidBlock(nnx.Module):
+    """Two residual blocks with attention between them."""
+
+    def __init__(self, width: int, *, attention: Attention, **make) -> None:
+        self.resnets = nnx.List(ResidualBlock(width, width, **make) for _ in range(2))
+        self.attention = FrameAttention(width, attention=attention, **make)
+
+    def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        x = self.attention(self.resnets[0](x, cache), cache)
+        return self.resnets[1](x, cache)
+
+
+def run(layers: Sequence[nnx.Module], x: Frames, cache: FeatureCache) -> Frames:
+    """The layers in order, all with one cache."""
+    for layer in layers:
+        x = layer(x, cache)
+    return x

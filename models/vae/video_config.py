@@ -1,0 +1,159 @@
+"""What shapes a video autoencoder: the values of its `config.json`, checked on construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+WITHOUT_EFFECT = frozenset({"dropout", "clip_output"})
+"""Keys of published configs that change nothing when the network runs: diffusers has no dropout
+outside training, and clips the pixels whatever `clip_output` says."""
+
+_WAN_MEAN = (
+    *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
+    *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
+)
+_WAN_STD = (
+    *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
+    *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
+)
+
+_SIZES = (
+    *("base_dim", "decoder_base_dim", "z_dim", "num_res_blocks", "in_channels", "out_channels"),
+    *("patch_size", "scale_factor_temporal", "scale_factor_spatial"),
+)
+
+
+@dataclass(frozen=True)
+class VideoVaeConfig:
+    """The fields of diffusers' AutoencoderKLWan config, with its defaults (Wan 2.1's).
+
+    Raises:
+        ValueError: a value that no such network can have; names the key and the rule.
+    """
+
+    base_dim: int = 96
+    """Channels of the encoder's first block; `dim_mult` times this in the others."""
+    decoder_base_dim: int | None = None
+    """The same for the decoder's last block; None: as the encoder."""
+    z_dim: int = 16
+    dim_mult: tuple[int, ...] = (1, 2, 4, 4)
+    num_res_blocks: int = 2
+    attn_scales: tuple[float, ...] = ()
+    """Sizes relative to the input at which the encoder's residual blocks are followed by attention
+    (2.1 only; the decoder has none)."""
+    temperal_downsample: tuple[bool, ...] = (False, True, True)
+    """Whether a block's halving of the size halves the frames too."""
+    latents_mean: tuple[float, ...] = _WAN_MEAN
+    latents_std: tuple[float, ...] = _WAN_STD
+    """By channel, of the encoder's latents; the denoising network works on normalised ones."""
+    is_residual: bool = False
+    """Whether blocks have shortcuts around their resampling (2.2)."""
+    in_channels: int = 3
+    out_channels: int = 3
+    """Of the patches: colours times `patch_size` squared."""
+    patch_size: int | None = None
+    """Side of the square of pixels that becomes one position's channels; None: 1."""
+    scale_factor_temporal: int = 4
+    scale_factor_spatial: int = 8
+    """What pipelines divide a request's frames and sides by to size the latents."""
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            value = getattr(self, name)
+            optional = name in ("decoder_base_dim", "patch_size") and value is None
+            if not optional and (type(value) is not int or value < 1):
+                raise ValueError(f"{name} must be a positive integer, not {value!r}")
+        self._check_blocks()
+        for name in ("latents_mean", "latents_std"):
+            if len(getattr(self, name)) != self.z_dim:
+                raise ValueError(
+                    f"{name} has {len(getattr(self, name))} values, one for each of the "
+                    f"z_dim {self.z_dim} channels is needed"
+                )
+        if any(not value for value in self.latents_std):
+            raise ValueError("latents_std must not be zero: latents are divided by it")
+        for name in ("in_channels", "out_channels"):
+            if getattr(self, name) % self.patch**2:
+                raise ValueError(
+                    f"{name} {getattr(self, name)} must be a multiple of patch_size squared, "
+                    f"{self.patch**2}"
+                )
+        if self.is_residual:
+            self._check_shortcuts()
+
+    def _check_blocks(self) -> None:
+        if not self.dim_mult or any(type(m) is not int or m < 1 for m in self.dim_mult):
+            raise ValueError(f"dim_mult must be positive integers, not {self.dim_mult!r}")
+        if len(self.temperal_downsample) < self.halvings:
+            raise ValueError(
+                f"temperal_downsample has {len(self.temperal_downsample)} values, but dim_mult "
+                f"makes {self.halvings} halvings"
+            )
+
+    def _check_shortcuts(self) -> None:
+        """A shortcut averages or repeats whole groups of channels."""
+        widths, resampled = self.encoder_widths, (*self.downsamples, None)
+        for narrow, wide, in_time in zip(widths[:-1], widths[1:], resampled, strict=True):
+            _check_group(narrow * _positions(in_time), wide, "base_dim")
+        widths = self.decoder_widths[:-1]
+        for wide, narrow, in_time in zip(widths[:-1], widths[1:], self.upsamples, strict=True):
+            _check_group(narrow * _positions(in_time), wide, "decoder_base_dim")
+
+    @property
+    def patch(self) -> int:
+        return self.patch_size or 1
+
+    @property
+    def halvings(self) -> int:
+        """Of the size, between the blocks of `dim_mult`."""
+        return len(self.dim_mult) - 1
+
+    @property
+    def downsamples(self) -> tuple[bool, ...]:
+        """For each halving of the encoder, in order: does it halve the frames too."""
+        return self.temperal_downsample[: self.halvings]
+
+    @property
+    def upsamples(self) -> tuple[bool, ...]:
+        """For each doubling of the decoder, in order: does it double the frames too."""
+        return self.temperal_downsample[::-1][: self.halvings]
+
+    @property
+    def encoder_widths(self) -> tuple[int, ...]:
+        """Channels in front of the first block and after each."""
+        return tuple(self.base_dim * m for m in (1, *self.dim_mult))
+
+    @property
+    def decoder_widths(self) -> tuple[int, ...]:
+        """Channels in front of the first block and after each."""
+        base = self.base_dim if self.decoder_base_dim is None else self.decoder_base_dim
+        return tuple(base * m for m in (self.dim_mult[-1], *self.dim_mult[::-1]))
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> VideoVaeConfig:
+        """Raises: ValueError for a key that this network does not know, or a wrong value."""
+        values = {key: value for key, value in config.items() if not key.startswith("_")}
+        values = {key: value for key, value in values.items() if key not in WITHOUT_EFFECT}
+        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(f"vae/config.json has keys not served here: {unknown}")
+        return cls(**{key: _frozen(value) for key, value in values.items()})
+
+
+def _positions(in_time: bool | None) -> int:
+    """How many positions a resampling makes one; None: there is none."""
+    return 1 if in_time is None else 8 if in_time else 4
+
+
+def _check_group(many: int, few: int, name: str) -> None:
+    if many % few:
+        raise ValueError(
+            f"{name}, dim_mult: a shortcut of is_residual has to bring {many} channels and "
+            f"positions to {few}, which does not divide them"
+        )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

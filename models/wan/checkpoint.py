@@ -1,0 +1,166 @@
+"""What a Wan checkpoint is made of: its index and configs, read and held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint import read_config, read_model_index
+from models.spec import Task
+from models.text.umt5 import UMT5Config
+from models.vae.video_config import VideoVaeConfig
+from models.vision.clip import ClipVisionConfig
+from models.wan.config import WanConfig
+from models.wan.experts import Expert, Experts
+
+FROM_IMAGE = "WanImageToVideoPipeline"
+SHARED = ("patch_size", "in_channels", "velocity_channels", "text_dim", "image_dim")
+"""What both experts must have in common: they take turns at the same latents."""
+
+
+@dataclass(frozen=True)
+class WanCheckpoint:
+    """The configs of one checkpoint. diffusers' names.
+
+    Raises:
+        ValueError: parts that do not fit each other; names them, with both values.
+    """
+
+    transformers: Mapping[Expert, WanConfig]
+    t5: UMT5Config
+    vae: VideoVaeConfig
+    image_encoder: ClipVisionConfig | None = None
+    """None where the transformer takes no picture embedding, too."""
+    from_image: bool = False
+    """Whether the index names diffusers' image-to-video class."""
+    boundary_ratio: float | None = None
+    expand_timesteps: bool = False
+    """A timestep for each token (TI2V): serves text and pictures alike."""
+
+    def __post_init__(self) -> None:
+        self._check_experts()
+        self._check_channels()
+        self._check_text_and_picture()
+
+    @classmethod
+    def read(cls, folder: Path) -> WanCheckpoint:
+        """Raises: ValueError, CheckpointError: a config that cannot be served, or is not there."""
+        index = read_model_index(folder)
+        ratio = index.get("boundary_ratio")
+        names: tuple[Expert, ...] = ("transformer", "transformer_2")
+        transformers = {
+            name: WanConfig.from_dict(read_config(folder, name))
+            for name in names
+            if has(index, name)
+        }
+        pictured = any(config.image_dim is not None for config in transformers.values())
+        encoder = None
+        if pictured and has(index, "image_encoder"):
+            encoder = ClipVisionConfig.from_dict(read_config(folder, "image_encoder"))
+        return cls(
+            transformers=transformers,
+            t5=UMT5Config.from_dict(read_config(folder, "text_encoder")),
+            vae=VideoVaeConfig.from_dict(read_config(folder, "vae")),
+            image_encoder=encoder,
+            from_image=index["_class_name"] == FROM_IMAGE,
+            boundary_ratio=None if ratio is None else float(ratio),
+            expand_timesteps=bool(index.get("expand_timesteps", False)),
+        )
+
+    @property
+    def transformer(self) -> WanConfig:
+        """The first expert's; where it matters, both have the same."""
+        return next(iter(self.transformers.values()))
+
+    def experts(self, num_train_timesteps: int) -> Experts:
+        """Which expert serves when, under a scheduler that counts timesteps up to this one."""
+        ratio = self.boundary_ratio
+        boundary = None if ratio is None else ratio * num_train_timesteps
+        return Experts(frozenset(self.transformers), boundary)
+
+    @property
+    def joins_picture(self) -> bool:
+        """Whether mask and picture latents are further channels beside the noisy ones."""
+        return self.from_image and not self.expand_timesteps
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        if self.expand_timesteps:
+            return ("text-to-video", "image-to-video")
+        return ("image-to-video",) if self.from_image else ("text-to-video",)
+
+    @property
+    def takes_last_image(self) -> bool:
+        """Of networks with a picture embedding, those with positions for two pictures do."""
+        config = self.transformer
+        return self.joins_picture and (config.image_dim is None or self.needs_last_image)
+
+    @property
+    def needs_last_image(self) -> bool:
+        return self.transformer.pos_embed_seq_len is not None
+
+    def _check_experts(self) -> None:
+        if not self.transformers:
+            raise ValueError("neither transformer nor transformer_2 is in model_index.json")
+        if "transformer" not in self.transformers and self.boundary_ratio is None:
+            raise ValueError("there is only transformer_2, which a boundary_ratio is needed for")
+        first, last = self.transformer, tuple(self.transformers.values())[-1]
+        for name in SHARED:
+            a, b = getattr(first, name), getattr(last, name)
+            if a != b:
+                raise ValueError(f"{name} of transformer is {a}, but of transformer_2 {b}")
+
+    def _check_channels(self) -> None:
+        config, z_dim = self.transformer, self.vae.z_dim
+        beside = z_dim + self.vae.scale_factor_temporal if self.joins_picture else 0
+        reason = " + mask and picture latents" if beside else ""
+        _check_equal(
+            ("transformer in_channels", config.in_channels),
+            (f"vae z_dim{reason}", z_dim + beside),
+        )
+        _check_equal(("transformer out_channels", config.velocity_channels), ("vae z_dim", z_dim))
+        if self.expand_timesteps and config.patch_size != (1, 2, 2):
+            raise ValueError(
+                f"expand_timesteps with patch_size {config.patch_size}: only (1, 2, 2) is served, "
+                "the one that the reference makes timesteps for"
+            )
+
+    def _check_text_and_picture(self) -> None:
+        config, vision = self.transformer, self.image_encoder
+        _check_equal(
+            ("transformer text_dim", config.text_dim), ("text_encoder d_model", self.t5.d_model)
+        )
+        if config.image_dim is None:
+            return
+        if not self.joins_picture or "transformer" not in self.transformers:
+            raise ValueError(
+                f"transformer image_dim {config.image_dim}: only {FROM_IMAGE} with a transformer "
+                "and without expand_timesteps has picture embeddings"
+            )
+        if vision is None:
+            raise ValueError(
+                f"transformer image_dim is {config.image_dim}, but there is no image_encoder"
+            )
+        _check_equal(
+            ("transformer image_dim", config.image_dim),
+            ("image_encoder hidden_size", vision.hidden_size),
+        )
+        if self.needs_last_image:
+            _check_equal(
+                ("transformer pos_embed_seq_len", config.pos_embed_seq_len),
+                ("tokens of two pictures from image_encoder", 2 * vision.tokens),
+            )
+
+
+def has(index: Mapping[str, Any], component: str) -> bool:
+    """Whether model_index.json names that component, and not as [null, null]."""
+    return index.get(component) not in (None, [None, None])
+
+
+def _check_equal(ours: tuple[str, Any], theirs: tuple[str, Any]) -> None:
+    if ours[1] != theirs[1]:
+        raise ValueError(
+            f"{ours[0]} is {ours[1]}, but {theirs[0]} is {theirs[1]}: the parts do not fit"
+        )

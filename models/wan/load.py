@@ -1,0 +1,154 @@
+"""A checkpoint folder in diffusers' layout → a `WanPipeline`, every size from its configs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import SingleDeviceSharding
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models import weights
+from models.checkpoint import read_config
+from models.preview import MeanLatents, abstract_preview, fit_preview
+from models.sampling import schedulers
+from models.text import umt5
+from models.text.tokenizer import T5Tokenizer
+from models.vae import video_weights
+from models.vae.video import VideoAutoencoder
+from models.vision import clip
+from models.vision.preprocess import ClipPreprocessor
+from models.wan.checkpoint import WanCheckpoint
+from models.wan.experts import must_swap
+from models.wan.latents import Normalisation
+from models.wan.pipeline import Networks, Tools, WanPipeline
+from models.wan.spec import make_spec
+from models.wan.transformer import WanTransformer
+from models.wan.weights import RENAMES
+
+EXPERTS = ("transformer", "transformer_2")
+
+COMPONENTS: Mapping[str, tuple[str, weights.Renames]] = {
+    "transformer": ("transformer", RENAMES),
+    "transformer_2": ("transformer_2", RENAMES),
+    "t5": ("text_encoder", umt5.RENAMES),
+    "vae": ("vae", video_weights.RENAMES),
+    "image_encoder": ("image_encoder", clip.RENAMES),
+}
+"""Network → its folder in the checkpoint, and its names there."""
+
+
+def load(
+    name: str,
+    folder: Path,
+    dtype: DTypeLike,
+    defaults: Mapping[str, Any] | None = None,
+    swap_experts: bool | None = None,
+) -> WanPipeline:
+    """Read configs, tokenizer and weights; the weights go straight to the device.
+
+    Transformer and text encoder in `dtype`, but for what diffusers keeps in float32; VAE and image
+    encoder in float32.
+
+    Args:
+        defaults: of request fields, by the operator; they go before the checkpoint's own.
+        swap_experts: whether two experts stay on the host, for the engine to bring them to the
+            device by turns; None: only where the device does not hold both.
+
+    Raises:
+        ValueError: a config that these networks cannot have; names the file and the key.
+        CheckpointError: files that are missing or damaged; arrays that are missing, stray or
+            misshapen, all of them at once.
+    """
+    checkpoint = WanCheckpoint.read(folder)
+    scheduler = read_config(folder, "scheduler")
+    schedulers.from_config(scheduler)
+    abstract = abstract_modules(checkpoint, dtype)
+    if swap_experts and len(checkpoint.transformers) < 2:
+        raise ValueError("swap_experts is set, but there is only one transformer")
+    swaps = _swaps(abstract) if swap_experts is None else swap_experts
+    on_host = EXPERTS if swaps else ()
+    loaded = {
+        part: _load_part(abstract, part, folder, on_host=part in on_host) for part in COMPONENTS
+    }
+    pictured = checkpoint.image_encoder is not None
+    preview = fit_preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
+    return WanPipeline(
+        make_spec(name, folder, checkpoint, defaults or {}),
+        checkpoint,
+        Networks(**loaded, preview=preview),
+        Tools(
+            scheduler,
+            T5Tokenizer(folder / "tokenizer"),
+            ClipPreprocessor.read(folder / "image_processor") if pictured else None,
+        ),
+    )
+
+
+def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> Networks:
+    """The networks as shapes alone: what the loader fills, and what a planner compiles."""
+
+    def shapes(kind: Callable[..., nnx.Module], config: Any, dtype: DTypeLike) -> Any:
+        if config is None:
+            return None
+        return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype))
+
+    transformers = checkpoint.transformers
+    return Networks(
+        transformer=shapes(WanTransformer, transformers.get("transformer"), dtype),
+        transformer_2=shapes(WanTransformer, transformers.get("transformer_2"), dtype),
+        t5=shapes(umt5.UMT5Encoder, checkpoint.t5, dtype),
+        vae=shapes(VideoAutoencoder, checkpoint.vae, jnp.float32),
+        image_encoder=shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32),
+        preview=abstract_preview(checkpoint.vae.z_dim),
+    )
+
+
+def flat_frame_encoder(vae: VideoAutoencoder) -> MeanLatents:
+    """What `fit_preview` asks of a video autoencoder: normalised latents of a single frame."""
+    side = 4 * vae.config.scale_factor_spatial
+    normalisation = Normalisation.of(vae.config)
+    graph, state = nnx.split(vae)
+
+    @jax.jit
+    def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
+        frame = jnp.broadcast_to(colour, (1, 1, side, side, 3))
+        mean, _ = nnx.merge(graph, state).encode(frame)
+        return normalisation.apply(mean.mean(axis=(0, 1, 2, 3)))
+
+    return partial(mean_latents, state)
+
+
+def parameter_bytes(module: nnx.Module | None) -> int:
+    """What a module's parameters take, which may be abstract; none where there is no module."""
+    leaves = [] if module is None else jax.tree.leaves(nnx.state(module, nnx.Param))
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
+
+
+def _swaps(networks: Networks) -> bool:
+    """Whether this machine's device is too small for both experts."""
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    sizes = {name: parameter_bytes(module) for name, module in networks._asdict().items()}
+    experts = [sizes.pop(name) for name in EXPERTS]
+    return must_swap([size for size in experts if size], sum(sizes.values()), limit)
+
+
+def _load_part(abstract: Networks, part: str, folder: Path, *, on_host: bool) -> Any:
+    module = getattr(abstract, part)
+    if module is None:
+        return None
+    component, renames = COMPONENTS[part]
+    if not on_host:
+        return weights.load(module, folder / component, renames)
+    host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    loaded = weights.load(module, folder / component, renames, sharding=lambda *_: host)
+    graph, state = nnx.split(loaded)
+    return nnx.merge(graph, jax.tree.map(np.asarray, state))

@@ -1,0 +1,232 @@
+"""Wan as the engine runs it: encode, step and decode as pure functions of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.pipeline import Fields, Prepared, PyTree
+from models.sampling.guidance import classifier_free
+from models.sampling.noise import TorchGenerator
+from models.sampling.scheduler import Scheduler
+from models.spec import ModelSpec
+from models.text.tokenizer import Tokenizer
+from models.vision.preprocess import ClipPreprocessor
+from models.wan.checkpoint import WanCheckpoint
+from models.wan.conditions import (
+    join,
+    known_frames,
+    picture_clip,
+    token_timesteps,
+    with_first_frame,
+)
+from models.wan.experts import Expert
+from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
+from models.wan.phase import Phase
+from models.wan.pictures import Pictures
+from models.wan.prompts import clean, prompt_embeds
+from models.wan.request import WanRequest
+from models.wan.schedulers import scheduler_of
+from models.wan.steps import SOLVER, phases_of, plan_of, steps_of
+
+HISTORY = "history."
+"""Begins the names of the inputs that are the scheduler's first history."""
+
+
+class Networks(NamedTuple):
+    """One value a network of the checkpoint: modules, graphs or weights; None: it has none."""
+
+    transformer: Any
+    transformer_2: Any
+    t5: Any
+    vae: Any
+    image_encoder: Any
+    preview: Any
+
+
+class Tools(NamedTuple):
+    """What a checkpoint has beside its networks, for the host."""
+
+    scheduler: Mapping[str, Any]
+    """`scheduler_config.json`."""
+    tokenizer: Tokenizer
+    preprocessor: ClipPreprocessor | None
+    """Of pictures for the image encoder; None: it has none."""
+
+
+class WanPipeline:
+    """Fulfils `models.pipeline.Pipeline`.
+
+    A row: latents and denoised (the last step's estimate of the clean latents) [f, h, w, c],
+    float32; prompt_embeds [prompts, text_tokens, text], zero where there is only padding, where
+    prompts is 1, or 2 with the negative prompt second; history, the scheduler's. With a picture
+    also condition [f, h, w, mask and c] or, in TI2V, first_frame [1, h, w, c]; and image_embeds
+    [image_tokens, image] where the transformer takes them.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, checkpoint: WanCheckpoint, modules: Networks, tools: Tools
+    ) -> None:
+        split = [(None, None) if m is None else nnx.split(m) for m in modules]
+        self.spec = spec
+        self.checkpoint = checkpoint
+        self.graphs = Networks(*(graph for graph, _ in split))
+        self.weights = Networks(*(weights for _, weights in split))
+        self.tools = tools
+        self.pictures = Pictures(checkpoint, tools.preprocessor)
+        self.grid = Grid.of(checkpoint.transformer, checkpoint.vae)
+        self.normalisation = Normalisation.of(checkpoint.vae)
+        expert = modules.transformer or modules.transformer_2
+        self.dtype = np.dtype(expert.patches_in.kernel.dtype)
+        self._schedulers: dict[str, Scheduler] = {}
+        """By program: of those that compile to the same `step`, any one serves."""
+
+    def expert(self, phase: str) -> Expert:
+        return Phase.parse(phase).expert
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        request = WanRequest.from_fields(fields)
+        shape = self.grid.latents(request)
+        pictures = self.pictures.inputs(request, images)
+        scheduler = scheduler_of(self.tools.scheduler, request.scheduler)
+        self._schedulers.setdefault(scheduler.program, scheduler)
+        plan = plan_of(request, scheduler)
+        experts = self.checkpoint.experts(scheduler.num_train_timesteps)
+        phases = phases_of(request, plan, experts, scheduler.program)
+        channels = self.checkpoint.vae.z_dim
+        draw = partial(draw_noise, TorchGenerator(request.seed), shape, channels)
+        inputs = {
+            "noise": draw(),
+            **self._text_inputs(request),
+            **_history_inputs(scheduler, (*shape, channels)),
+            **pictures,
+        }
+        steps = steps_of(request, plan, phases, draw)
+        kind = "from image" if pictures else "from text"
+        bucket = f"{request.shape},{kind},{scheduler.program}"
+        return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
+
+    def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
+        (t5,) = self._merge(weights, "t5")
+        latents = inputs["noise"]
+        embeds = prompt_embeds(t5, inputs["text_ids"], inputs["text_mask"])
+        return {
+            "latents": latents,
+            "denoised": jnp.zeros_like(latents),
+            "prompt_embeds": embeds.astype(self.dtype),
+            "history": _named(inputs, HISTORY),
+            **self._picture(weights, inputs),
+        }
+
+    def step(
+        self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> PyTree:
+        chosen = Phase.parse(phase)
+        output = self._output(weights, chosen.expert, rows, values["timestep"])
+        if chosen.guided:
+            scale = values["guidance_scale"][:, None, None, None, None]
+            output = classifier_free(output[:, 0], output[:, 1], scale)
+        else:
+            output = output[:, 0]
+        stepped = self._schedulers[chosen.program].step(
+            rows["latents"], output, rows["history"], values.get("noise"), _named(values, SOLVER)
+        )
+        return {**rows, **stepped._asdict()}
+
+    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+        (vae,) = self._merge(weights, "vae")
+        latents = self.normalisation.undo(_finished(row, "latents"))
+        return vae.decode(latents[None], finish=to_frames)[0]
+
+    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
+        (preview,) = self._merge(weights, "preview")
+        return to_frames(preview(_finished(row, "denoised")))
+
+    def _text_inputs(self, request: WanRequest) -> dict[str, np.ndarray]:
+        texts = [clean(prompt) for prompt in request.prompts]
+        tokens = self.tools.tokenizer.encode_with_mask(texts, request.max_sequence_length)
+        return {"text_ids": tokens.ids, "text_mask": tokens.mask}
+
+    def _output(
+        self, weights: Networks, expert: Expert, rows: PyTree, timestep: Float[Array, " batch"]
+    ) -> Float[Array, "batch prompts f h w c"]:
+        """The network's answer to every prompt of every row, in one call, float32."""
+        (transformer,) = self._merge(weights, expert)
+        batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
+        seen = _finished(rows, "latents")
+        if "condition" in rows:
+            seen = jnp.concatenate([seen, rows["condition"]], axis=-1)
+        if "first_frame" in rows:
+            tokens = zip(seen.shape[1:4], self.grid.patch, strict=True)
+            timestep = token_timesteps(timestep, tuple(size // patch for size, patch in tokens))
+
+        def each_prompt(x: Array | None) -> Array | None:
+            return None if x is None else jnp.repeat(x, prompts, axis=0)
+
+        output = transformer(
+            each_prompt(seen),
+            each_prompt(timestep),
+            rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
+            each_prompt(rows.get("image_embeds")),
+        )
+        return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
+
+    def _picture(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
+        """What a row has of its pictures."""
+        if "image" not in inputs:
+            return {}
+        vae, encoder = self._merge(weights, "vae", "image_encoder")
+        first, last = inputs["image"], inputs.get("last_image")
+        found = {}
+        if self.checkpoint.expand_timesteps:
+            found["first_frame"] = self._latents(vae, first[None])
+        else:
+            frames, per_latent = len(inputs["noise"]), self.grid.frame
+            clip = picture_clip(first, last, (frames - 1) * per_latent + 1)
+            mask = known_frames(frames, per_latent, with_last=last is not None)
+            found["condition"] = join(mask, self._latents(vae, clip))
+        if "clip_pixels" in inputs:
+            features = encoder(inputs["clip_pixels"]).hidden_states[-2]
+            found["image_embeds"] = features.reshape(-1, features.shape[-1]).astype(self.dtype)
+        return found
+
+    def _latents(
+        self, vae: Any, clip: Float[Array, "frames height width 3"]
+    ) -> Float[Array, "f h w c"]:
+        """The posterior's mode, as the transformer has latents."""
+        mean, _ = vae.encode(clip[None])
+        return self.normalisation.apply(mean[0])
+
+    def _merge(self, weights: Networks, *names: str) -> list[Any]:
+        """The modules of that name; None for one that the checkpoint has not."""
+        pairs = ((getattr(self.graphs, name), getattr(weights, name)) for name in names)
+        return [None if graph is None else nnx.merge(graph, state) for graph, state in pairs]
+
+
+def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:
+    """Latents of a row or of rows, the picture's own in their first frame where TI2V has one."""
+    if "first_frame" in row:
+        return with_first_frame(row[name], row["first_frame"])
+    return row[name]
+
+
+def _history_inputs(scheduler: Scheduler, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The scheduler's history before the first step, by names under `HISTORY`."""
+    history = jax.eval_shape(scheduler.begin, jax.ShapeDtypeStruct(shape, np.float32))
+    return {HISTORY + name: np.zeros(x.shape, x.dtype) for name, x in history.items()}
+
+
+def _named(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The values whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,53 @@
+"""Which schedulers Wan runs under: those that know a flow, from the checkpoint or the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from models.pipeline import RequestError
+from models.sampling import schedulers
+from models.sampling.scheduler import Scheduler
+from models.spec import Option
+
+NAMES = ("unipc", "dpmpp_2m", "dpmpp_2m_sde", "flow_match_euler")
+CLASSES = ("UniPCMultistepScheduler", "DPMSolverMultistepScheduler")
+EULER = "FlowMatchEulerDiscreteScheduler"
+
+OPTIONS: Mapping[str, Mapping[str, Option]] = {
+    name: schedulers.OPTIONS[name] for name in (*NAMES, *CLASSES, EULER)
+}
+"""For the spec: the names that a request may use, with their options."""
+
+FLOW: Mapping[str, Any] = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
+"""What Euler's config takes for granted and others have to be told."""
+
+
+@runtime_checkable
+class FlowScheduler(Scheduler, Protocol):
+    """A scheduler that says how far its timesteps count."""
+
+    @property
+    def num_train_timesteps(self) -> int: ...
+
+
+def scheduler_of(config: Mapping[str, Any], wish: Mapping[str, Any] | None) -> FlowScheduler:
+    """The checkpoint's own scheduler, or what the request wishes in its place.
+
+    Args:
+        config: the checkpoint's `scheduler_config.json`.
+        wish: of the request; None: none.
+
+    Raises: RequestError, naming the option that is wrong.
+    """
+    if wish is None:
+        return schedulers.from_config(config)  # type: ignore[return-value]
+    name = wish.get("name")
+    if name is not None and name not in OPTIONS:
+        raise RequestError("scheduler", f"{name!r} is none of {sorted(OPTIONS)}, which know a flow")
+    if config["_class_name"] == EULER:
+        config = {**FLOW, **config}
+    try:
+        return schedulers.for_request(config, wish)  # type: ignore[return-value]
+    except ValueError as error:
+        raise RequestError("scheduler", str(error)) from error

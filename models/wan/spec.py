@@ -1,0 +1,101 @@
+"""What the API may know of a Wan checkpoint: tasks, fields, defaults and limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint import fingerprint, read_defaults
+from models.spec import Limits, ModelSpec
+from models.wan.checkpoint import WanCheckpoint
+from models.wan.latents import Grid
+from models.wan.request import MAX_SEQUENCE_LENGTH
+from models.wan.schedulers import OPTIONS
+
+WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
+"""The clip of a request that names no size, as in diffusers' Wan pipelines."""
+SIDES, AREAS, LENGTHS = 2, 4, 4
+"""How many times that clip's width, area and length a request may ask for."""
+FPS, FPS_TI2V = 16, 24
+"""Of the clips that the networks were trained on."""
+
+FIELDS = frozenset(
+    {"prompt", "negative_prompt", "width", "height", "num_frames", "fps", "num_images", "seed"}
+    | {"num_inference_steps", "guidance_scale", "max_sequence_length", "scheduler"}
+)
+
+
+def make_spec(
+    name: str,
+    folder: Path,
+    checkpoint: WanCheckpoint,
+    defaults: Mapping[str, Any],
+) -> ModelSpec:
+    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
+    limits = limits_of(Grid.of(checkpoint.transformer, checkpoint.vae))
+    fields = fields_of(checkpoint)
+    chosen = {**read_defaults(folder), **defaults}
+    unknown = sorted(chosen.keys() - fields)
+    if unknown:
+        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    return ModelSpec(
+        name=name,
+        family="wan",
+        tasks=checkpoint.tasks,
+        fields=fields,
+        defaults={**_own_defaults(checkpoint, limits), **chosen},
+        limits=limits,
+        schedulers=OPTIONS,
+        bucket_fields=("width", "height", "num_frames"),
+        fingerprint=fingerprint(folder),
+    )
+
+
+def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
+    """Request fields; those of a second expert and of pictures where there are any."""
+    extra = {
+        "guidance_scale_2": checkpoint.boundary_ratio is not None,
+        "image": "image-to-video" in checkpoint.tasks,
+        "last_image": checkpoint.takes_last_image,
+    }
+    return FIELDS | {name for name, served in extra.items() if served}
+
+
+def limits_of(grid: Grid) -> Limits:
+    """What RoPE reaches, and of that what somebody may ask for without further ado."""
+    multiple = math.lcm(grid.width_multiple, grid.height_multiple)
+    reach = grid.max_tokens * min(grid.width_multiple, grid.height_multiple)
+    longest = min(grid.max_frames, LENGTHS * (FRAMES - 1) + 1)
+    return Limits(
+        size_multiple_px=multiple,
+        min_side_px=multiple,
+        max_side_px=max(multiple, min(reach, SIDES * WIDTH_PX) // multiple * multiple),
+        max_pixels=max(multiple**2, AREAS * WIDTH_PX * HEIGHT_PX),
+        max_frames=max(grid.frames_near(1)[1], grid.frames_near(longest)[0]),
+        frames_multiple=grid.frame,
+        max_steps=1000,
+        max_images=4,
+        max_sequence_length=MAX_SEQUENCE_LENGTH,
+    )
+
+
+def _own_defaults(checkpoint: WanCheckpoint, limits: Limits) -> dict[str, Any]:
+    """diffusers' call; sizes that the network cannot have make way for the next smaller one."""
+    grid, multiple = Grid.of(checkpoint.transformer, checkpoint.vae), limits.size_multiple_px
+
+    def side(usual: int) -> int:
+        return max(multiple, min(usual, limits.max_side_px) // multiple * multiple)
+
+    return {
+        "width": side(WIDTH_PX),
+        "height": side(HEIGHT_PX),
+        "num_frames": max(
+            grid.frames_near(1)[1], grid.frames_near(min(FRAMES, limits.max_frames))[0]
+        ),
+        "fps": FPS_TI2V if checkpoint.expand_timesteps else FPS,
+        "num_inference_steps": 50,
+        "guidance_scale": 5.0,
+        "max_sequence_length": MAX_SEQUENCE_LENGTH,
+    }

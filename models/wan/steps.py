@@ -1,0 +1,72 @@
+"""The table of steps: which expert takes each, and what it and the scheduler are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.pipeline import RequestError, Step
+from models.sampling.scheduler import Plan, Scheduler
+from models.wan.experts import Experts
+from models.wan.phase import Phase
+from models.wan.request import WanRequest
+
+SOLVER = "solver."
+"""Begins the names of the values that are the scheduler's own."""
+
+
+def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
+    """Raises: RequestError: the scheduler cannot divide its schedule into that many steps."""
+    try:
+        return scheduler.plan(request.num_inference_steps)
+    except ValueError as error:
+        raise RequestError("num_inference_steps", str(error)) from error
+
+
+def phases_of(request: WanRequest, plan: Plan, experts: Experts, program: str) -> tuple[Phase, ...]:
+    """What each step runs.
+
+    Args:
+        program: the scheduler's.
+
+    Raises: RequestError: a step is that of an expert which the checkpoint does not have.
+    """
+    try:
+        chosen = [experts.at(timestep) for timestep in plan.timesteps]
+    except ValueError as error:
+        raise RequestError("num_inference_steps", str(error)) from error
+    return tuple(Phase(expert, request.guided, program) for expert in chosen)
+
+
+def steps_of(
+    request: WanRequest, plan: Plan, phases: tuple[Phase, ...], draw: Callable[[], NDArray]
+) -> tuple[Step, ...]:
+    """One entry a step.
+
+    Args:
+        draw: the generator's next noise, for schedulers that add some.
+    """
+    return tuple(
+        Step(str(phase), _values(request, plan, index, phase) | _noise(plan, index, draw))
+        for index, phase in enumerate(phases)
+    )
+
+
+def _values(
+    request: WanRequest, plan: Plan, index: int, phase: Phase
+) -> dict[str, NDArray | np.float32]:
+    return {
+        "timestep": plan.timesteps[index],
+        "guidance_scale": np.float32(request.scale_of(phase.expert)),
+        **{SOLVER + name: value for name, value in plan.at(index).items()},
+    }
+
+
+def _noise(plan: Plan, index: int, draw: Callable[[], NDArray]) -> dict[str, NDArray | np.float32]:
+    """Noise for every step of a plan where any draws some, since all steps have equal names."""
+    if not plan.draws.any():
+        return {}
+    noise = draw()
+    return {"noise": noise if plan.draws[index] else np.zeros_like(noise)}

@@ -1,0 +1,187 @@
+"""Chunks and the whole clip: the same numbers, but not the same memory; and half precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.extend.core import subjaxprs
+
+from models.vae.video import VideoAutoencoder
+from models.vae.video_blocks import RmsNorm, by_pictures, by_volumes, over_time
+from models.vae.video_config import VideoVaeConfig
+
+CONFIG = VideoVaeConfig(
+    base_dim=6,
+    z_dim=3,
+    dim_mult=(1, 2),
+    num_res_blocks=1,
+    temperal_downsample=(True,),
+    latents_mean=(0.0,) * 3,
+    latents_std=(1.0,) * 3,
+)
+ROUNDING = 1e-5  # float32, of values around one
+QUICK = {"xla_backend_optimization_level": 0}  # a third of the time to compile
+
+
+@pytest.fixture(scope="module")
+def vae() -> VideoAutoencoder:
+    """With random weights that keep activations near one."""
+    rng = np.random.default_rng(0)
+
+    def drawn(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        if leaf.ndim == 1 or leaf.shape[1:] == (1,) * (leaf.ndim - 1):
+            return rng.uniform(0.5, 1, leaf.shape).astype(leaf.dtype)
+        spread = np.prod(leaf.shape[:-1]) ** -0.5
+        return rng.normal(0, spread, leaf.shape).astype(leaf.dtype)
+
+    graph, state = nnx.split(nnx.eval_shape(lambda: VideoAutoencoder(CONFIG, rngs=nnx.Rngs(0))))
+    return nnx.merge(graph, jax.tree.map(drawn, state))
+
+
+LATENTS = np.random.default_rng(1).normal(size=(1, 3, 2, 3, 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def decoded(vae: VideoAutoencoder) -> np.ndarray:
+    return np.asarray(run(VideoAutoencoder.decode, vae, LATENTS))
+
+
+def compiled(
+    method: Callable[..., Any], vae: VideoAutoencoder, x: Any
+) -> tuple[jax.stages.Compiled, nnx.State]:
+    graph, state = nnx.split(vae)
+    lowered = jax.jit(lambda state, x: method(nnx.merge(graph, state), x)).lower(state, x)
+    return lowered.compile(compiler_options=QUICK), state
+
+
+def run(method: Callable[..., Any], vae: VideoAutoencoder, x: jax.Array) -> Any:
+    program, state = compiled(method, vae, x)
+    return program(state, x)
+
+
+def test_the_whole_clip_has_the_latents_of_its_chunks(vae: VideoAutoencoder) -> None:
+    pixels = np.random.default_rng(2).uniform(-1, 1, (2, 9, 6, 4, 3)).astype(np.float32)
+    mean, log_variance = run(VideoAutoencoder.encode, vae, pixels)
+    whole, whole_variance = run(VideoAutoencoder.encode_whole, vae, pixels)
+    assert mean.shape == (2, 5, 3, 2, 3)
+    np.testing.assert_allclose(mean, whole, atol=ROUNDING)
+    np.testing.assert_allclose(log_variance, whole_variance, atol=ROUNDING)
+
+
+def test_the_whole_clip_has_the_pixels_of_its_chunks(
+    vae: VideoAutoencoder, decoded: np.ndarray
+) -> None:
+    """Before these are clipped; and no frame sees those behind it."""
+    program, state = compiled(VideoAutoencoder.decode_whole, vae, LATENTS)
+    whole = np.asarray(program(state, LATENTS))
+    assert whole.shape == (1, 5, 4, 6, 3)
+    assert np.abs(whole).max() > 1.1
+    np.testing.assert_allclose(decoded, np.clip(whole, -1, 1), atol=ROUNDING)
+    changed = LATENTS.copy()
+    changed[:, 2] = 0
+    other = np.asarray(program(state, changed))
+    np.testing.assert_array_equal(whole[:, :3], other[:, :3])
+    assert np.abs(whole[:, 3] - other[:, 3]).max() > 0.01
+
+
+def test_each_chunk_may_leave_as_bytes(vae: VideoAutoencoder, decoded: np.ndarray) -> None:
+    def to_bytes(pixels: jax.Array) -> jax.Array:
+        return jnp.rint(127.5 * pixels + 127.5).astype(jnp.uint8)
+
+    frames = run(lambda vae, x: vae.decode(x, finish=to_bytes), vae, LATENTS)
+    assert frames.dtype == np.uint8
+    assert np.abs(frames - (127.5 * decoded + 127.5)).max() < 0.51
+
+
+def test_memory_does_not_grow_with_the_clip(vae: VideoAutoencoder) -> None:
+    """Beside the pixels themselves; of the whole clip at once it does."""
+
+    def working_bytes(method: Callable[..., Any], frames: int) -> int:
+        shape = jax.ShapeDtypeStruct((1, frames, 16, 16, 3), jnp.float32)
+        memory = compiled(method, vae, shape)[0].memory_analysis()
+        assert memory is not None
+        return int(memory.temp_size_in_bytes)
+
+    sizes = [working_bytes(VideoAutoencoder.decode, frames) for frames in (5, 9, 21)]
+    one_frame = 32 * 32 * 3 * 4
+    assert max(sizes) - min(sizes) <= one_frame
+    assert working_bytes(VideoAutoencoder.decode_whole, 21) > 8 * max(sizes)
+
+
+def test_a_vae_with_too_many_halvings_in_time_encodes_single_frames_only() -> None:
+    """As in the reference, whose chunks of four frames run out; it decodes clips."""
+    flags = {"dim_mult": (1, 1, 1, 1), "temperal_downsample": (True,) * 3}
+    config = VideoVaeConfig(base_dim=2, z_dim=1, latents_mean=(0.0,), latents_std=(1.0,), **flags)
+
+    def shapes(method: Callable[..., Any], frames: int, side: int, channels: int) -> Any:
+        def call() -> Any:
+            vae = VideoAutoencoder(config, rngs=nnx.Rngs(0))
+            return method(vae, jnp.zeros((1, frames, side, side, channels)))
+
+        return jax.eval_shape(call)
+
+    assert shapes(VideoAutoencoder.encode, 1, 8, 3)[0].shape == (1, 1, 1, 1, 1)
+    assert shapes(VideoAutoencoder.decode, 3, 1, 1).shape == (1, 17, 8, 8, 3)
+    with pytest.raises(ValueError, match="temperal_downsample"):
+        shapes(VideoAutoencoder.encode, 9, 8, 3)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precisions_stay_so(dtype: str) -> None:
+    """All products in them; the norms' sums and the attention's logits are float32."""
+
+    def call(frames: jax.Array) -> jax.Array:
+        vae = VideoAutoencoder(CONFIG, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(dtype))
+        mean, _ = vae.encode(frames)
+        return vae.decode(mean)
+
+    frames = jnp.zeros((1, 9, 4, 4, 3), dtype)
+    program, out = jax.make_jaxpr(call, return_shape=True)(frames)
+    assert out.dtype == jnp.dtype(dtype)
+    assert operand_dtypes(program.jaxpr) == {jnp.dtype(dtype)}
+    assert sum_dtypes(program.jaxpr) == {jnp.dtype("float32")}
+
+
+def operand_dtypes(jaxpr: Any) -> set[np.dtype]:
+    """Of every convolution and product: one in float32 would be a silent promotion."""
+    names = ("conv_general_dilated", "dot_general")
+    found = {v.aval.dtype for e in jaxpr.eqns if e.primitive.name in names for v in e.invars}
+    return found.union(*(operand_dtypes(inner) for inner in subjaxprs(jaxpr)))
+
+
+def sum_dtypes(jaxpr: Any) -> set[np.dtype]:
+    found = {e.invars[0].aval.dtype for e in jaxpr.eqns if e.primitive.name == "reduce_sum"}
+    return found.union(*(sum_dtypes(inner) for inner in subjaxprs(jaxpr)))
+
+
+@pytest.mark.parametrize(("window", "stride"), [((3, 3, 3), 1), ((3, 1, 1), 2)])
+def test_both_forms_of_a_convolution_over_time_agree(window: tuple, stride: int) -> None:
+    x = jax.random.normal(jax.random.key(4), (2, 7, 4, 5, 3))
+    kernel = jax.random.normal(jax.random.key(5), (*window, 3, 2))
+    one, other = by_volumes(x, kernel, stride), by_pictures(x, kernel, stride)
+    assert one.shape == (2, 5 if stride == 1 else 3, 4, 5, 2)
+    np.testing.assert_allclose(one, other, atol=10 * ROUNDING)
+
+
+@pytest.mark.parametrize(("platform", "axes"), [("cpu", 4), ("tpu", 5), ("cuda", 5)])
+def test_an_accelerator_convolves_volumes(platform: str, axes: int) -> None:
+    x, kernel = jnp.zeros((1, 4, 5, 6, 3)), jnp.zeros((3, 3, 3, 3, 2))
+    traced = jax.jit(over_time, static_argnums=2).trace(x, kernel, 1)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    (line,) = (line for line in text.splitlines() if "stablehlo.convolution" in line)
+    result = line.rpartition("->")[2].partition("<")[2].partition(">")[0]
+    assert len(result.split("x")) - 1 == axes
+
+
+def test_the_norm_of_nothing_is_nothing() -> None:
+    """And has a gradient: padding is zeros, and training goes through them."""
+    norm = RmsNorm(3, 2, rngs=nnx.Rngs(0))
+    zeros = jnp.zeros((1, 1, 1, 1, 3))
+    assert not np.asarray(norm(zeros)).any()
+    assert np.isfinite(jax.grad(lambda x: norm(x).sum())(zeros)).all()

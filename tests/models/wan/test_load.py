@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import catalog
+from models.checkpoint import CheckpointError
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "transformer": {"num_attention_heads": 2, "attention_head_dim": 8, "text_dim": 24},
+    "text_encoder": {"d_model": 24},
+    "vae": {"_class_name": "AutoencoderKLWan"},
+    "scheduler": {"_class_name": "UniPCMultistepScheduler"},
+}
+
+
+def write(folder: Path, class_name: str, **changes: dict[str, Any]) -> str:
+    """A checkpoint's configs, without weights."""
+    index = {"_class_name": class_name, "transformer": ["diffusers", "WanTransformer3DModel"]}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    for name, config in (CONFIGS | changes).items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def test_a_single_transformer_has_nobody_to_take_turns_with(tmp_path: Path) -> None:
+    folder = write(tmp_path, "WanPipeline")
+    with pytest.raises(CheckpointError, match="only one transformer"):
+        catalog.load("tiny", folder, "float32", {}, swap_experts=True)
+
+
+def test_a_family_without_experts_has_nothing_to_swap(tmp_path: Path) -> None:
+    folder = write(tmp_path, "FluxPipeline")
+    with pytest.raises(CheckpointError, match="FluxPipeline has no experts"):
+        catalog.load("tiny", folder, "float32", {}, swap_experts=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "config", "message"),
+    [
+        ("transformer", {"num_attention_heads": 0}, "num_attention_heads"),
+        ("transformer", {"text_dim": 25}, "text_dim is 25, but text_encoder d_model is 24"),
+        ("scheduler", {"_class_name": "PNDMScheduler"}, "PNDMScheduler is not served"),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_a_weight_is_read(
+    tmp_path: Path, part: str, config: dict[str, Any], message: str
+) -> None:
+    folder = write(tmp_path, "WanPipeline", **{part: CONFIGS[part] | config})
+    with pytest.raises(CheckpointError, match=message):
+        catalog.load("tiny", folder, "float32", {})

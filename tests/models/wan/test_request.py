@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.pipeline import RequestError
+from models.wan.request import WanRequest
+
+FIELDS: dict[str, Any] = {
+    "prompt": "a red circle",
+    "seed": 1,
+    "width": 80,
+    "height": 48,
+    "num_frames": 9,
+    "num_inference_steps": 4,
+    "guidance_scale": 5.0,
+    "max_sequence_length": 512,
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt", None),
+        ("seed", None),
+        ("max_sequence_length", 513),
+        ("max_sequence_length", 0),
+        ("num_inference_steps", 0),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(RequestError) as refused:
+        WanRequest.from_fields(FIELDS | {field: value})
+    assert refused.value.field == field
+
+
+def test_fields_of_the_service_and_of_the_file_are_passed_over() -> None:
+    request = WanRequest.from_fields(FIELDS | {"fps": 16, "num_images": 1, "image": "…"})
+    assert request.num_frames == 9
+
+
+def test_a_scale_above_one_brings_a_negative_prompt_along() -> None:
+    assert WanRequest.from_fields(FIELDS).prompts == ["a red circle", ""]
+    named = WanRequest.from_fields(FIELDS | {"negative_prompt": "a star"})
+    assert named.prompts == ["a red circle", "a star"]
+    alone = WanRequest.from_fields(FIELDS | {"guidance_scale": 1.0, "negative_prompt": "a star"})
+    assert alone.prompts == ["a red circle"]
+
+
+def test_the_second_expert_is_guided_as_the_first_unless_it_has_its_own_scale() -> None:
+    request = WanRequest.from_fields(FIELDS)
+    assert request.scale_of("transformer") == request.scale_of("transformer_2") == 5.0
+    request = WanRequest.from_fields(FIELDS | {"guidance_scale_2": 0.5})
+    assert (request.scale_of("transformer"), request.scale_of("transformer_2")) == (5.0, 0.5)
