@@ -329,7 +329,8 @@ def test_features_of_padding_fail_by_far(pairs: Any) -> None:
 
     def unmasked(row: Any) -> Any:
         t5 = nnx.merge(pipeline.graphs.t5, pipeline.weights.t5)
-        return row | {"prompt_embeds": t5(inputs["text_ids"], inputs["text_mask"])}
+        ids, mask = (jnp.asarray(inputs[name]) for name in ("text_ids", "text_mask"))
+        return row | {"prompt_embeds": t5(ids, mask)}
 
     assert_far(pair.ours(request, unmasked), pair.theirs(request))
 
