@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint import CheckpointError
-from models.hub import resolve
+from models.hub import CONFIGS, resolve
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -100,6 +100,13 @@ def test_fetches_what_is_read_and_no_more(hub: str, tmp_path: Path) -> None:
     assert there == FILES.keys() - left_out
     assert not left_out & set(Hub.asked)
     assert (folder / "transformer" / "config.json").read_bytes() == b"{}"
+
+
+def test_configs_without_weights(hub: str, tmp_path: Path) -> None:
+    folder = resolve("owner/flux", patterns=CONFIGS, endpoint=hub, cache=tmp_path)
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    tokenizers = {"tokenizer/merges.txt", "tokenizer_2/spiece.model"}
+    assert there == {"model_index.json", "transformer/config.json"} | tokenizers
 
 
 def test_revisions(hub: str, tmp_path: Path) -> None:

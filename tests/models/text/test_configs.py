@@ -10,9 +10,12 @@ import pytest
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import config as type_checks
+from transformers import UMT5Config as UMT5
 
 from models.text.clip import ClipConfig, ClipTextModel
 from models.text.t5 import T5Config, T5Encoder
+from models.text.umt5 import UMT5Config
+from models.wan.published import UMT5_XXL
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +56,14 @@ def test_t5_from_a_hub_config() -> None:
         | {"is_gated_act": True, "dense_act_fn": "gelu_new", "model_type": "t5"}
     )
     assert (config.d_model, config.num_heads, config.d_kv) == (4096, 64, 64)
+
+
+def test_umt5_from_a_hub_config() -> None:
+    config = UMT5Config.from_dict(UMT5_XXL)
+    assert (config.vocab_size, config.d_ff, config.num_layers) == (256384, 10240, 24)
+    assert UMT5Config() == UMT5Config.from_dict(UMT5().to_dict())  # transformers' defaults
+    with pytest.raises(ValueError, match="relu, gated-gelu, not 'gated-silu'"):
+        UMT5Config.from_dict({**UMT5_XXL, "feed_forward_proj": "gated-silu"})
 
 
 @pytest.mark.parametrize(

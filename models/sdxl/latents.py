@@ -1,0 +1,74 @@
+"""Between pixels and the UNet's latents: the autoencoder, its precision and its scale."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.vae.config import VaeConfig
+
+Latents = Float[Array, "h w latent"]
+
+
+class LatentSpace(NamedTuple):
+    """How one checkpoint's autoencoder is used.
+
+    `force_upcast` stands for weights that overflow in float16: whatever is encoded is encoded in
+    float32 then, and what is decoded too where the weights are float16, as in diffusers.
+    """
+
+    config: VaeConfig
+    dtype: np.dtype[Any]
+    """Of the weights."""
+
+    @property
+    def encoding_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32) if self.config.force_upcast else self.dtype
+
+    @property
+    def decoding_dtype(self) -> np.dtype[Any]:
+        return self.encoding_dtype if self.dtype == np.float16 else self.dtype
+
+    def encode(
+        self, graph: Any, weights: Any, pixels: Float[Array, "height width 3"], noise: Latents
+    ) -> Latents:
+        """A sample of the posterior, in float32 and as the encoder leaves it."""
+        vae = _merge(graph, weights, self.encoding_dtype)
+        pixels = pixels.astype(self.dtype).astype(self.encoding_dtype)
+        mean, log_variance = (x[0].astype(jnp.float32) for x in vae.encode(pixels[None]))
+        return mean + jnp.exp(0.5 * log_variance) * noise
+
+    def decode(self, graph: Any, weights: Any, latents: Latents) -> Float[Array, "height width 3"]:
+        """The UNet's latents as pixels, about in [-1, 1]."""
+        vae = _merge(graph, weights, self.decoding_dtype)
+        config = self.config
+        if config.latents_mean is None or config.latents_std is None:
+            latents = latents / config.scaling_factor
+        else:
+            std, mean = (
+                np.asarray(x, np.float32) for x in (config.latents_std, config.latents_mean)
+            )
+            latents = latents * std / config.scaling_factor + mean
+        return vae.decode(latents[None].astype(self.decoding_dtype))[0]
+
+    def scaled(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
+        """As inpainting scales what was encoded: diffusers leaves the statistics out there."""
+        return self.config.scaling_factor * sample
+
+    def normalized(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
+        """As image to image does it: by the channels' statistics, where the config has them."""
+        config = self.config
+        if config.latents_mean is None or config.latents_std is None:
+            return self.scaled(sample)
+        std, mean = (np.asarray(x, np.float32) for x in (config.latents_std, config.latents_mean))
+        return self.scaled(sample - mean) / std
+
+
+def _merge(graph: Any, weights: Any, dtype: np.dtype[Any]) -> Any:
+    """The autoencoder with its weights in that precision, for the time of one call."""
+    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), weights))

@@ -1,0 +1,126 @@
+"""A checkpoint in diffusers' layout, or in one file → an `SdxlPipeline`, sizes from its configs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models import weights
+from models.checkpoint import read_defaults, read_model_index
+from models.preview import MeanLatents, abstract_preview, fit_preview
+from models.sampling import schedulers
+from models.sdxl.config import UNetConfig
+from models.sdxl.fit import Parts, check_fit, check_index
+from models.sdxl.latents import LatentSpace
+from models.sdxl.pipeline import Networks, SdxlPipeline
+from models.sdxl.prepare import Preparation
+from models.sdxl.source import Source
+from models.sdxl.spec import make_spec
+from models.sdxl.unet import UNet
+from models.spec import ModelSpec
+from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
+from models.text.tokenizer import ClipTokenizer
+from models.vae.config import VaeConfig
+from models.vae.image import AutoencoderKL
+
+
+def load(
+    name: str,
+    folder: Path,
+    dtype: DTypeLike,
+    defaults: Mapping[str, Any] | None = None,
+    file: Path | None = None,
+) -> SdxlPipeline:
+    """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
+
+    Args:
+        defaults: of request fields, by the operator; they go before the checkpoint's own.
+        file: holds all weights, under their original names; the folder's are not read then.
+
+    Raises:
+        ValueError: a config that these networks cannot have; names the file and the key.
+        CheckpointError: files that are missing or damaged; arrays that are missing, stray or
+            misshapen, all of them at once.
+    """
+    source = Source(folder, file)
+    parts = read_parts(source)
+    chosen = {**read_defaults(folder), **(defaults or {})}
+    spec = make_spec(name, source.fingerprint(), parts, chosen)
+    preparation = read_preparation(source, parts, spec, dtype)
+    abstract = abstract_modules(parts, dtype)
+    loaded = {
+        name: weights.load(getattr(abstract, name), place, renames, dtype=dtype)
+        for name, (place, renames) in source.places(parts.unet, parts.vae).items()
+    }
+    preview = fit_preview(*colour_encoder(loaded["vae"], preparation.latent_space))
+    return SdxlPipeline(preparation, Networks(**loaded, preview=preview))
+
+
+def read_parts(source: Source) -> Parts:
+    """The networks' configs, checked against each other. Raises: as `load` does."""
+    check_index(read_model_index(source.folder))
+    parts = Parts(
+        unet=UNetConfig.from_dict(source.config("unet")),
+        clip=ClipConfig.from_dict(source.config("text_encoder")),
+        clip_2=ClipConfig.from_dict(source.config("text_encoder_2")),
+        vae=VaeConfig.from_dict(source.config("vae")),
+    )
+    check_fit(parts)
+    return parts
+
+
+def read_preparation(
+    source: Source, parts: Parts, spec: ModelSpec, dtype: DTypeLike
+) -> Preparation:
+    """What the host needs of the checkpoint. Raises: as `load` does."""
+    folder, scheduler = source.folder, source.config("scheduler")
+    schedulers.from_config(scheduler)  # refused now, not at the first request
+    forced = read_model_index(folder).get("force_zeros_for_empty_prompt", True)
+    return Preparation(
+        spec=spec,
+        unet=parts.unet,
+        latent_space=LatentSpace(parts.vae, jnp.dtype(dtype)),
+        towers=(parts.clip, parts.clip_2),
+        tokenizers=(ClipTokenizer(folder / "tokenizer"), ClipTokenizer(folder / "tokenizer_2")),
+        scheduler=scheduler,
+        force_zeros_for_empty_prompt=forced,
+    )
+
+
+def abstract_modules(parts: Parts, dtype: DTypeLike) -> Networks:
+    """The networks as shapes alone: what the loader fills, and what a planner compiles."""
+
+    def shapes(kind: Callable[..., nnx.Module], config: Any) -> nnx.Module:
+        make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype)  # noqa: E731
+        return nnx.eval_shape(make)  # type: ignore[no-any-return]
+
+    return Networks(
+        unet=shapes(UNet, parts.unet),
+        clip=shapes(ClipTextModel, parts.clip),
+        clip_2=shapes(ClipTextModelWithProjection, parts.clip_2),
+        vae=shapes(AutoencoderKL, parts.vae),
+        preview=abstract_preview(parts.vae.latent_channels),
+    )
+
+
+def colour_encoder(vae: AutoencoderKL, space: LatentSpace) -> tuple[MeanLatents, int]:
+    """What `fit_preview` asks: a flat picture's mean latents, as the UNet has them."""
+    config, side = space.config, 4 * space.config.downsampling
+    mean_only = jnp.zeros((4, 4, config.latent_channels))
+    graph, state = nnx.split(vae)
+
+    @jax.jit
+    def mean_latents(state: Any, colour: Float[Array, " 3"]) -> Float[Array, " c"]:
+        flat = jnp.broadcast_to(colour, (side, side, 3))
+        mean = space.encode(graph, state, flat, mean_only).mean(axis=(0, 1))
+        return space.normalized(mean)
+
+    return partial(mean_latents, state), config.latent_channels

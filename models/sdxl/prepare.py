@@ -1,0 +1,159 @@
+"""The host's part of a picture: a request → tokens, noise and a table of steps, all in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.pipeline import Fields, Prepared, RequestError
+from models.sampling import schedulers
+from models.sampling.ddim import DDIM
+from models.sampling.noise import TorchGenerator
+from models.sampling.scheduler import Plan, Scheduler
+from models.sdxl import start
+from models.sdxl.conditions import (
+    guidance_embedding,
+    layers_from_the_end,
+    text_inputs,
+    time_ids,
+)
+from models.sdxl.config import UNetConfig
+from models.sdxl.latents import LatentSpace
+from models.sdxl.request import SdxlRequest, task_of
+from models.sdxl.start import Draws
+from models.sdxl.steps import plan_of, steps_of
+from models.spec import ModelSpec, Task
+from models.text.clip import ClipConfig
+from models.text.tokenizer import Tokenizer
+
+HISTORY = "history."
+"""Begins the names of the inputs that are the scheduler's first history."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the host knows of one checkpoint."""
+
+    spec: ModelSpec
+    unet: UNetConfig
+    latent_space: LatentSpace
+    towers: tuple[ClipConfig, ClipConfig]
+    tokenizers: tuple[Tokenizer, Tokenizer]
+    scheduler: Mapping[str, Any]
+    """`scheduler_config.json`."""
+    force_zeros_for_empty_prompt: bool
+    """Without a negative prompt the UNet is given zeros, not the encoding of an empty text."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> tuple[Prepared, Scheduler]:
+        """One picture, and the scheduler that makes its steps.
+
+        Raises: RequestError: the request cannot be served; names the field.
+        """
+        request, task = SdxlRequest.from_fields(fields), task_of(images)
+        self._check_task(task)
+        scheduler = self._scheduler(request)
+        plan = plan_of(request, scheduler, task)
+        draws = self._draws(request)
+        inputs = {
+            **self._conditions(request, task),
+            **self._start(request, task, plan, draws, images),
+            **_history(scheduler, (draws.h, draws.w, draws.channels)),
+        }
+        prompts, tokens = inputs["ids"].shape
+        steps = steps_of(request, plan, _phase(prompts, scheduler, plan), draws)
+        bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
+        bucket += f"{scheduler.program}{',inpainting' if task == 'inpainting' else ''}"
+        prepared = Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
+        return prepared, scheduler
+
+    def _check_task(self, task: Task) -> None:
+        if task not in self.spec.tasks:
+            served = ", ".join(self.spec.tasks)
+            raise RequestError("mask_image", f"this model does {served}, not {task}")
+
+    def _scheduler(self, request: SdxlRequest) -> Scheduler:
+        """The checkpoint's own or the request's. Raises: RequestError."""
+        wish = dict(request.scheduler or {})
+        try:
+            chosen = schedulers.for_request(self.scheduler, wish)
+            if isinstance(chosen, DDIM) and request.eta is not None:
+                chosen = replace(chosen, eta=request.eta)
+        except ValueError as error:
+            raise RequestError("scheduler", str(error)) from error
+        return chosen
+
+    def _draws(self, request: SdxlRequest) -> Draws:
+        """Raises: RequestError for a size between two of the latents'."""
+        down = self.latent_space.config.downsampling
+        for name in ("width", "height"):
+            size = getattr(request, name)
+            if size < down or size % down:
+                raise RequestError(name, f"must be a positive multiple of {down}, not {size}")
+        return Draws(
+            TorchGenerator(request.seed),
+            request.height // down,
+            request.width // down,
+            self.latent_space.config.latent_channels,
+            self.latent_space.dtype,
+            self.latent_space.encoding_dtype,
+        )
+
+    def _conditions(self, request: SdxlRequest, task: Task) -> dict[str, np.ndarray]:
+        """Tokens, and which hidden state of each prompt counts; sizes; guidance as an input."""
+        prompts = 2 if self._classifier_free(request) else 1
+        silent = self.force_zeros_for_empty_prompt and request.negative_prompt is None
+        layers = min(tower.num_hidden_layers for tower in self.towers)
+        inputs = {
+            **text_inputs(request, self.tokenizers, self._tokens, prompts),
+            "layers": layers_from_the_end(request, prompts=prompts, layers=layers),
+            "heard": np.array([True, not silent][:prompts]),
+            "time_ids": time_ids(request, task, prompts, self.latent_space.dtype),
+        }
+        if self.unet.time_cond_proj_dim is not None:
+            features = self.unet.time_cond_proj_dim
+            inputs["timestep_cond"] = guidance_embedding(request.guidance_scale, features)
+        return inputs
+
+    def _classifier_free(self, request: SdxlRequest) -> bool:
+        """As in diffusers: a network that is told the scale is guided by that alone."""
+        return request.guidance_scale > 1 and self.unet.time_cond_proj_dim is None
+
+    @property
+    def _tokens(self) -> int:
+        """As many as both tokenizers say, and both encoders have positions for."""
+        positions = (tower.max_position_embeddings for tower in self.towers)
+        return min(*(tokenizer.max_length for tokenizer in self.tokenizers), *positions)
+
+    def _start(
+        self,
+        request: SdxlRequest,
+        task: Task,
+        plan: Plan,
+        draws: Draws,
+        images: Mapping[str, bytes],
+    ) -> dict[str, np.ndarray]:
+        if task == "text-to-image":
+            return start.from_text(plan, draws)
+        if task == "image-to-image":
+            return start.from_image(request, plan, draws, images)
+        by_channels = self.unet.in_channels > draws.channels
+        inpaint = start.inpainting_by_channels if by_channels else start.inpainting
+        return inpaint(request, plan, draws, images)
+
+
+def _phase(prompts: int, scheduler: Scheduler, plan: Plan) -> str:
+    """The program of all steps: how many prompts are asked, by what method, and with what noise."""
+    guidance = "classifier_free" if prompts == 2 else "conditional"
+    return f"{guidance} {scheduler.program}{' with noise' if plan.draws.any() else ''}"
+
+
+def _history(scheduler: Scheduler, shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
+    """The scheduler's first history: zeros, by name."""
+    latents = jax.ShapeDtypeStruct(shape, jnp.float32)
+    history = jax.eval_shape(scheduler.begin, latents)
+    return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in history.items()}

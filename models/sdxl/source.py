@@ -1,0 +1,62 @@
+"""Where one checkpoint lies: a folder in diffusers' layout, or one file over a folder's configs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.checkpoint import fingerprint, read_config
+from models.renames import Renames
+from models.sdxl import original
+from models.sdxl.config import UNetConfig
+from models.sdxl.weights import RENAMES
+from models.tensors import Part
+from models.text.clip import RENAMES as CLIP_RENAMES
+from models.vae.config import VaeConfig
+from models.vae.weights import RENAMES as VAE_RENAMES
+
+COMPONENTS: Mapping[str, tuple[str, Renames]] = {
+    "unet": ("unet", RENAMES),
+    "clip": ("text_encoder", CLIP_RENAMES),
+    "clip_2": ("text_encoder_2", CLIP_RENAMES),
+    "vae": ("vae", VAE_RENAMES),
+}
+"""Network → its folder in the checkpoint, and its names there."""
+
+TEXTS = (".json", ".txt", ".model")
+"""Configs and vocabularies."""
+
+Places = Mapping[str, tuple[Path | Part, Renames]]
+"""Network → where its weights lie, and their names there."""
+
+
+class Source(NamedTuple):
+    """One checkpoint."""
+
+    folder: Path
+    file: Path | None = None
+    """Holds all weights, under their original names; the folder's are not read then."""
+
+    def config(self, component: str) -> dict[str, Any]:
+        """One component's config: the folder's, with what the file says of itself."""
+        config = read_config(self.folder, component)
+        if self.file is not None and component == "unet":
+            return original.unet_config(self.file, config)
+        if self.file is not None and component == "scheduler":
+            return original.scheduler_config(self.file, config)
+        return config
+
+    def places(self, unet: UNetConfig, vae: VaeConfig) -> Places:
+        """Raises: CheckpointError: the file is not what it should be."""
+        if self.file is None:
+            return {name: (self.folder / home, names) for name, (home, names) in COMPONENTS.items()}
+        found = original.components(self.file, unet, vae)
+        return {name: found[home] for name, (home, _) in COMPONENTS.items()}
+
+    def fingerprint(self) -> str:
+        """Of a file with the configs and vocabularies alone that it is used with."""
+        if self.file is None:
+            return fingerprint(self.folder)
+        texts = (path for path in self.folder.rglob("*") if path.suffix in TEXTS)
+        return fingerprint(self.file, *sorted(texts))

@@ -1,0 +1,98 @@
+"""What the API may know of an SDXL checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.sampling.schedulers import OPTIONS
+from models.sdxl.config import UNetConfig
+from models.sdxl.fit import Parts
+from models.spec import Limits, ModelSpec, Option, Task
+from models.vae.config import VaeConfig
+
+DEFAULT_LATENTS = 128
+"""The side of a picture in latents where the UNet's config names none."""
+
+FIELDS = frozenset(
+    {"prompt", "prompt_2", "negative_prompt", "negative_prompt_2", "width", "height"}
+    | {"num_inference_steps", "guidance_scale", "guidance_rescale", "num_images", "seed"}
+    | {"clip_skip", "scheduler", "timesteps", "sigmas", "eta"}
+    | {"original_size", "crops_coords_top_left", "target_size"}
+    | {"negative_original_size", "negative_crops_coords_top_left", "negative_target_size"}
+    | {"image", "mask_image", "strength"}
+)
+
+SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
+    name: options
+    for name, options in OPTIONS.items()
+    if name not in ("flow_match_euler", "FlowMatchEulerDiscreteScheduler")
+}
+"""All but those for networks that predict a flow."""
+
+OWN_DEFAULTS: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 5.0}
+TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {
+    "image-to-image": {"strength": 0.3},
+    "inpainting": {"strength": 0.9999, "guidance_scale": 7.5},
+}
+"""Those of diffusers' pipelines."""
+
+
+def make_spec(name: str, fingerprint: str, parts: Parts, chosen: Mapping[str, Any]) -> ModelSpec:
+    """Defaults are diffusers' own, then the chosen ones: the folder's, then the operator's.
+
+    Raises: ValueError: a chosen default is of no field that SDXL has.
+    """
+    unet, vae = parts.unet, parts.vae
+    unknown = sorted(chosen.keys() - FIELDS)
+    if unknown:
+        raise ValueError(f"defaults of {name!r} name fields that SDXL does not have: {unknown}")
+    height, width = (side * vae.downsampling for side in _latents(unet))
+    tasks = tasks_of(unet, vae)
+    own = {**OWN_DEFAULTS, "width": width, "height": height}
+    return ModelSpec(
+        name=name,
+        family="sdxl",
+        tasks=tasks,
+        fields=FIELDS,
+        defaults={**own, **chosen},
+        task_defaults={
+            task: {**values, **chosen} for task, values in TASK_DEFAULTS.items() if task in tasks
+        },
+        limits=Limits(
+            size_multiple_px=vae.downsampling,
+            min_side_px=vae.downsampling * unet.downsampling,
+            max_side_px=2 * max(width, height),
+            max_pixels=2 * width * height,
+            max_steps=1000,
+            max_images=16,
+            max_sequence_length=min(
+                parts.clip.max_position_embeddings, parts.clip_2.max_position_embeddings
+            ),
+        ),
+        schedulers=SCHEDULERS,
+        bucket_fields=("width", "height"),
+        fingerprint=fingerprint,
+    )
+
+
+def tasks_of(unet: UNetConfig, vae: VaeConfig) -> tuple[Task, ...]:
+    """A UNet with room for a mask and a masked picture beside the latents knows nothing else.
+
+    Raises: ValueError: a UNet that takes neither latents alone nor all of those.
+    """
+    latent = vae.latent_channels
+    if unet.in_channels == latent:
+        return ("text-to-image", "image-to-image", "inpainting")
+    if unet.in_channels == 2 * latent + 1:
+        return ("inpainting",)
+    raise ValueError(
+        f"unet in_channels {unet.in_channels} is not served: with vae latent_channels {latent} it "
+        f"should be {latent}, or {2 * latent + 1} for inpainting"
+    )
+
+
+def _latents(unet: UNetConfig) -> tuple[int, int]:
+    """Height and width that the UNet was trained on."""
+    size = unet.sample_size or DEFAULT_LATENTS
+    return (size, size) if isinstance(size, int) else (size[0], size[1])

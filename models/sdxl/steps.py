@@ -1,0 +1,70 @@
+"""The table of steps: what the network and the scheduler are told at each, and the noise added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from models.pipeline import RequestError, Step
+from models.sampling.scheduler import Plan, Scheduler
+from models.sdxl.request import SdxlRequest
+from models.sdxl.start import Draws
+from models.spec import Task
+
+SOLVER = "solver."
+"""Begins the names of the values that are the scheduler's own."""
+
+
+_PLANNED_BY = ("num_inference_steps", "timesteps", "sigmas", "strength")
+"""Fields of a request that a schedule is made from, beside the scheduler's options."""
+
+
+def solver_values(values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The scheduler's own values of one step, by its names for them."""
+    return {
+        name.removeprefix(SOLVER): value
+        for name, value in values.items()
+        if name.startswith(SOLVER)
+    }
+
+
+def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
+    """The schedule; with a picture its first steps are left out. Raises: RequestError."""
+    given = {
+        name: getattr(request, name)
+        for name in ("timesteps", "sigmas")
+        if getattr(request, name) is not None
+    }
+    strength = None if task == "text-to-image" else request.strength
+    try:
+        return scheduler.plan(request.num_inference_steps, **given, strength=strength)
+    except ValueError as error:
+        named = str(error).split()[0].rstrip(":")
+        field = named if named in _PLANNED_BY else "scheduler"
+        raise RequestError(field, str(error)) from error
+
+
+def steps_of(request: SdxlRequest, plan: Plan, phase: str, draws: Draws) -> tuple[Step, ...]:
+    """One entry a step; the generator's next numbers become the noise of those that add some."""
+    return tuple(Step(phase, _values(request, plan, i, draws)) for i in range(len(plan)))
+
+
+def _values(
+    request: SdxlRequest, plan: Plan, i: int, draws: Draws
+) -> dict[str, np.ndarray | np.float32]:
+    values: dict[str, np.ndarray | np.float32] = {
+        "timestep": plan.timesteps[i],
+        "input_scale": plan.input_scale[i],
+        "guidance_scale": np.float32(request.guidance_scale),
+        "guidance_rescale": np.float32(request.guidance_rescale),
+        # of the kept part of a picture after this step
+        "clean_scale": plan.clean_scale[i + 1],
+        "noise_scale": plan.noise_scale[i + 1],
+        **{SOLVER + name: value for name, value in plan.at(i).items()},
+    }
+    if plan.draws.any():
+        shape = (draws.h, draws.w, draws.channels)
+        values["noise"] = draws.noise() if plan.draws[i] else np.zeros(shape, np.float32)
+    return values

@@ -1,0 +1,149 @@
+"""Tiny random SDXL checkpoints, built by the reference libraries themselves.
+
+As those of `tiny.py`: no parameter is trivial, so that a dropped term shows. The two text encoders
+differ in everything they can differ in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from diffusers import (
+    AutoencoderKL,
+    EulerDiscreteScheduler,
+    StableDiffusionXLPipeline,
+    UNet2DConditionModel,
+)
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    CLIPTokenizer,
+)
+
+from tests.parity.tiny import Config, clip_tokenizer, randomize
+
+
+def make_sdxl(
+    folder: Path,
+    *,
+    kind: type[StableDiffusionXLPipeline] = StableDiffusionXLPipeline,
+    unet: Config | None = None,
+    vae: Config | None = None,
+    clip: Config | None = None,
+    clip_2: Config | None = None,
+    scheduler: Any = None,
+    seed: int = 0,
+    pipeline: Config | None = None,
+    **save_kwargs: Any,
+) -> Path:
+    """Writes a complete SDXL checkpoint in diffusers' layout to `folder` and returns it.
+
+    Each dict overrides single values of that part's small default config; sizes that two parts
+    share follow the part that makes them.
+
+    Args:
+        kind: the pipeline class that the checkpoint is saved as.
+        scheduler: a diffusers scheduler; left out: Euler with SDXL's own values.
+        pipeline: further arguments of the class (`force_zeros_for_empty_prompt`, …).
+        save_kwargs: go to `save_pretrained` (`max_shard_size`, `variant`, …).
+    """
+    image = randomize(AutoencoderKL(**_vae_config(vae or {})), seed + 1)
+    image.decoder.conv_out.weight.data *= 0.5  # most pixels inside [-1, 1]: a clipped one is blind
+    text = randomize(CLIPTextModel(_clip_config(_CLIP | (clip or {}))), seed + 2)
+    text_2 = randomize(
+        CLIPTextModelWithProjection(_clip_config(_CLIP_2 | (clip_2 or {}))), seed + 3
+    )
+    network = randomize(
+        UNet2DConditionModel(**_unet_config(unet or {}, image, text, text_2)), seed + 4
+    )
+    network.add_embedding.linear_1.weight.data *= 2.0  # sizes and pooled text that show
+    kind(
+        vae=image,
+        text_encoder=text,
+        text_encoder_2=text_2,
+        tokenizer=clip_tokenizer(text.config.max_position_embeddings),
+        tokenizer_2=_exclaiming(text_2.config.max_position_embeddings),
+        unet=network,
+        scheduler=scheduler or EulerDiscreteScheduler(**SCHEDULER),
+        **(pipeline or {}),
+    ).save_pretrained(folder, **save_kwargs)
+    return folder
+
+
+SCHEDULER: Config = {
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "steps_offset": 1,
+    "timestep_spacing": "leading",
+}
+
+_CLIP: Config = {
+    "hidden_size": 30,
+    "intermediate_size": 52,
+    "projection_dim": 30,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+}
+_CLIP_2: Config = {
+    "hidden_size": 28,
+    "intermediate_size": 44,
+    "projection_dim": 21,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "hidden_act": "gelu",
+}
+
+
+def _unet_config(overrides: Config, vae: Any, clip: Any, clip_2: Any) -> Config:
+    sizes = overrides.get("addition_time_embed_dim", 6)
+    config: Config = {
+        "sample_size": 16,
+        "in_channels": vae.config.latent_channels,
+        "out_channels": vae.config.latent_channels,
+        "block_out_channels": (12, 24),
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+        "layers_per_block": 1,
+        "transformer_layers_per_block": (1, 2),
+        "attention_head_dim": (2, 3),
+        "use_linear_projection": True,
+        "norm_num_groups": 4,
+        "cross_attention_dim": clip.config.hidden_size + clip_2.config.hidden_size,
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": sizes,
+        "projection_class_embeddings_input_dim": 6 * sizes + clip_2.config.projection_dim,
+    }
+    return config | overrides
+
+
+def _vae_config(overrides: Config) -> Config:
+    config: Config = {
+        "block_out_channels": (8, 12),
+        "layers_per_block": 1,
+        "latent_channels": 4,
+        "norm_num_groups": 4,
+        "scaling_factor": 0.13025,
+        "force_upcast": True,
+    } | overrides
+    depth = len(config["block_out_channels"])
+    blocks = {
+        "down_block_types": ("DownEncoderBlock2D",) * depth,
+        "up_block_types": ("UpDecoderBlock2D",) * depth,
+    }
+    return blocks | config
+
+
+def _clip_config(values: Config) -> CLIPTextConfig:
+    vocab = len(clip_tokenizer(77))
+    ids = {"bos_token_id": vocab - 2, "eos_token_id": vocab - 1, "pad_token_id": vocab - 1}
+    return CLIPTextConfig(vocab_size=vocab, **(ids | values))
+
+
+def _exclaiming(max_length: int) -> CLIPTokenizer:
+    """A tokenizer that pads with "!", as SDXL's second one does."""
+    tokenizer = clip_tokenizer(max_length)
+    tokenizer.pad_token = "!"
+    return tokenizer
