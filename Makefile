@@ -37,9 +37,12 @@ format: $(RAN)-test ## what of it can be mended by itself
 openapi: $(RAN)-install ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
 
-train: $(RAN)-train ## the demo model anew, or from where it stopped (an hour and a half)
-	$(BIN)/python -m models.demo train-vae
-	$(BIN)/python -m models.demo train $(ARGS)
+train: $(RAN)-train ## the demo models anew, or from where they stopped (four hours)
+	$(BIN)/python -m models.demo vae pictures
+	$(BIN)/python -m models.demo vae clips
+	$(BIN)/python -m models.demo train flux
+	$(BIN)/python -m models.demo train sdxl
+	$(BIN)/python -m models.demo train wan
 
 clean: ## what was built and made here
 	rm -rf $(VENV) .atelier build dist *.egg-info

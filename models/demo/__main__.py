@@ -1,44 +1,61 @@
-"""The program that makes the demo model: `python -m models.demo train-vae`, then `train`.
+"""The program that makes the demo models.
 
-Both resume what the run's folder holds, and end when they have had their minutes in all.
+`python -m models.demo vae pictures` trains the autoencoder that Flux and SDXL share, `vae clips`
+Wan's; `train flux`, `train sdxl` and `train wan` the rest, and `export` writes the best model so
+far. All resume what the runs' folder holds, and end when they have had their minutes in all.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from models.demo.run import Judge, averaged, train
+from models.demo.image_vae import ImageAutoencoder
+from models.demo.recipe import Recipe
+from models.demo.recipes.flux import Flux
+from models.demo.recipes.sdxl import Sdxl
+from models.demo.recipes.wan import Wan
+from models.demo.run import export, train
+from models.demo.train_vae import Autoencoder
 from models.demo.train_vae import train as train_vae
+from models.demo.video_vae import ClipAutoencoder
 
-HERE = Path(__file__).parent
+RUNS = Path(__file__).parent / "runs"
+AUTOENCODERS: Mapping[str, tuple[Callable[[], Autoencoder], float]] = {
+    "pictures": (ImageAutoencoder, 18),
+    "clips": (ClipAutoencoder, 40),
+}
+FAMILIES: Mapping[str, tuple[Callable[[], Recipe], float]] = {
+    "flux": (Flux, 66),
+    "sdxl": (Sdxl, 50),
+    "wan": (Wan, 60),
+}
+"""How each is trained, and its minutes on two cores."""
 
 
 def main() -> None:
     """Parse the command and do it."""
     parser = argparse.ArgumentParser(prog="python -m models.demo", description=__doc__)
-    parser.add_argument("--run", type=Path, default=HERE / "runs" / "flux", help="the run's folder")
-    parser.add_argument(
-        "--target",
-        type=Path,
-        default=HERE / "runs" / "model",
-        help="where the best model goes; the one that is served lies in models/demo/flux",
-    )
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept")
     commands = parser.add_subparsers(dest="command", required=True)
-    vae = commands.add_parser("train-vae", help="train the autoencoder")
-    vae.add_argument("--minutes", type=float, default=18)
-    flux = commands.add_parser("train", help="train the transformer and the text encoders")
-    flux.add_argument("--minutes", type=float, default=66)
-    evaluate = commands.add_parser("evaluate", help="score the run's model, and export it")
-    evaluate.add_argument("--prompts", type=int, default=200)
+    vae = commands.add_parser("vae", help="train an autoencoder")
+    vae.add_argument("subject", choices=AUTOENCODERS)
+    vae.add_argument("--minutes", type=float)
+    family = commands.add_parser("train", help="train a family's networks, and export the best")
+    family.add_argument("family", choices=FAMILIES)
+    family.add_argument("--minutes", type=float)
+    exported = commands.add_parser("export", help="write the best model of a run")
+    exported.add_argument("family", choices=FAMILIES)
     arguments = parser.parse_args()
-    if arguments.command == "train-vae":
-        train_vae(arguments.run, arguments.minutes)
-    elif arguments.command == "train":
-        train(arguments.run, arguments.minutes, arguments.target)
-    else:
-        judge = Judge(arguments.run, arguments.target)
-        judge(averaged(arguments.run), arguments.prompts, arguments.prompts)
+    if arguments.command == "vae":
+        autoencoder, minutes = AUTOENCODERS[arguments.subject]
+        train_vae(autoencoder(), arguments.runs / arguments.subject, arguments.minutes or minutes)
+        return
+    recipe, minutes = FAMILIES[arguments.family]
+    if arguments.command == "train":
+        train(recipe(), arguments.runs, arguments.minutes or minutes)
+    export(recipe(), arguments.runs)
 
 
 if __name__ == "__main__":

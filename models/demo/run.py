@@ -1,4 +1,4 @@
-"""One training run: from the finished autoencoder to the exported model, in as many sittings."""
+"""One training run: from the trained autoencoder to the exported model, in as many sittings."""
 
 from __future__ import annotations
 
@@ -13,88 +13,93 @@ from flax import nnx
 from PIL import Image
 
 from models.demo.checkpoint import restore, save
-from models.demo.evaluate import held_out_prompts, score
-from models.demo.export import export
+from models.demo.checkpoint_folder import write
+from models.demo.evaluate import score
 from models.demo.latents import training_set
-from models.demo.model import TextToVelocity
 from models.demo.prompts import Prompts
+from models.demo.recipe import Recipe
 from models.demo.schedule import Clock, warmup_stable_decay
-from models.demo.train import DECAY, WARMUP, State, make_advance, start
-from models.demo.train_vae import trained
+from models.demo.train import DECAY, WARMUP, Data, State, make_advance, start
 
-STATE = "flux.safetensors"
-SCENES = 50_000
-PAIRS_SHARE = 0.25
-REPORT_STEPS = 100
+STATE, BEST = "state.safetensors", "best.safetensors"
+REPORT_STEPS = 50
 EVALUATE_S = 420
-PROMPTS, PAIRS = 100, 25
 
 
-def train(run: Path, minutes: float, target: Path, seed: int = 0) -> None:
-    """Train until the time is up, resuming what `run` holds; the best model goes to `target`."""
-    judge = Judge(run, target)
-    data = training_set(run / "latents.safetensors", judge.vae, judge.prompts, SCENES, PAIRS_SHARE)
-    device_data = jax.device_put({**data, "empty": _empty(judge.prompts)})
-    graph, state = resume(run, seed)
+def train(recipe: Recipe, runs: Path, minutes: float, seed: int = 0) -> None:
+    """Train until the time is up, resuming what the run's folder holds; keeps the best model."""
+    folder = runs / recipe.name
+    judge = Judge(recipe, runs)
+    data = jax.device_put(training_data(recipe, judge, runs))
+    graph, state = resume(recipe, folder, seed)
     clock = Clock(60 * minutes, float(state.pop("spent_s")))
-    advance = make_advance(graph, seed)
+    advance = make_advance(graph, seed, recipe.batch)
     judged, errors = time.monotonic(), []
     while (progress := clock.progress()) < 1:
         rate = warmup_stable_decay(progress, warmup=WARMUP, decay=DECAY)
-        state, error = advance(state, device_data, rate)
+        state, error = advance(state, data, rate)
         errors.append(error)
         if len(errors) == REPORT_STEPS:
             _report(int(state["step"]), clock, rate, errors)
             errors = []
         if time.monotonic() - judged > EVALUATE_S:
-            save(run / STATE, {**state, "spent_s": np.float64(clock.elapsed_s)})
+            save(folder / STATE, {**state, "spent_s": np.float64(clock.elapsed_s)})
             judge(nnx.merge(graph, state["average"]))
             judged = time.monotonic()
-    save(run / STATE, {**state, "spent_s": np.float64(clock.elapsed_s)})
+    save(folder / STATE, {**state, "spent_s": np.float64(clock.elapsed_s)})
     judge(nnx.merge(graph, state["average"]))
 
 
-def resume(run: Path, seed: int = 0) -> tuple[nnx.GraphDef, State]:
-    """The state that `run` holds, or a fresh one."""
-    graph, state = start(seed)
-    if (run / STATE).exists():
-        state = jax.tree.map(jnp.asarray, restore(run / STATE, state))
+def export(recipe: Recipe, runs: Path) -> None:
+    """Write the best model of a run as a checkpoint, in the run's folder under `model`.
+
+    The models that are served lie beside the runs: nothing here touches them.
+    """
+    folder = runs / recipe.name
+    graph, parameters = nnx.split(recipe.untrained(0))
+    best = restore(folder / BEST, {"weights": parameters, "score": np.float64(0)})
+    vae = recipe.subject.autoencoder(runs / recipe.subject.name)
+    write(recipe.checkpoint(nnx.merge(graph, best["weights"]), vae), folder / "model")
+
+
+def training_data(recipe: Recipe, judge: Judge, runs: Path) -> Data:
+    """Latents of the subject's drawings, and this family's tokens of their prompts."""
+    path = runs / recipe.subject.name / "latents.safetensors"
+    latents, prompts = training_set(path, recipe.subject, judge.vae, recipe.subject.count)
+    empty = {name: tokens[0] for name, tokens in judge.prompts([""]).items()}
+    return {"latents": latents, "tokens": judge.prompts(prompts), "empty": empty}
+
+
+def resume(recipe: Recipe, folder: Path, seed: int = 0) -> tuple[nnx.GraphDef, State]:
+    """The state that the folder holds, or a fresh one."""
+    graph, state = start(recipe.untrained(seed))
+    if (folder / STATE).exists():
+        state = jax.tree.map(jnp.asarray, restore(folder / STATE, state))
     return graph, state
 
 
-def averaged(run: Path) -> TextToVelocity:
-    """The model of a run: the moving average of its weights."""
-    graph, state = resume(run)
-    return nnx.merge(graph, state["average"])
-
-
 class Judge:
-    """Scores a model on held-out prompts and exports it if none before was better."""
+    """Scores a model on held-out prompts and keeps it if none before was better."""
 
-    def __init__(self, run: Path, target: Path) -> None:
-        self.run, self.target = run, target
-        self.vae, self.prompts = trained(run), Prompts(run)
+    def __init__(self, recipe: Recipe, runs: Path) -> None:
+        self.recipe, self.folder = recipe, runs / recipe.name
+        self.vae = recipe.subject.autoencoder(runs / recipe.subject.name)
+        recipe.write_tokenizers(self.folder)
+        self.prompts = Prompts(recipe.tokenizers(self.folder))
         self.best = 0.0
 
-    def __call__(self, model: TextToVelocity, count: int = PROMPTS, pairs: int = PAIRS) -> None:
-        one, pictures = score(model, self.vae, self.prompts, held_out_prompts(count))
-        two, more = score(model, self.vae, self.prompts, held_out_prompts(pairs, pairs=True))
-        for what, marks in (("one object", one), ("two objects", two)):
-            print(what, *(f"{name} {share:.1%}" for name, share in marks.items()), flush=True)
-        self._show(pictures, more)
-        if one["correct"] >= self.best:
-            self.best = one["correct"]
-            export(model, self.vae, self.target)
-
-    def _show(self, one: np.ndarray, two: np.ndarray) -> None:
-        sheet = np.concatenate([one[:32], two[:16]])
-        rows = [np.hstack(list(sheet[first : first + 8])) for first in range(0, len(sheet) - 7, 8)]
-        Image.fromarray(np.vstack(rows)).save(self.run / "samples.png")
-
-
-def _empty(prompts: Prompts) -> dict[str, np.ndarray]:
-    clip, t5 = prompts([""])
-    return {"clip": clip[0], "t5": t5[0]}
+    def __call__(self, model: Any) -> None:
+        scores, drawings = [], []
+        for kind, sentences in self.recipe.subject.exams().items():
+            marks, drawn = score(self.recipe, model, self.vae, self.prompts, sentences)
+            print(kind, *(f"{name} {share:.1%}" for name, share in marks.items()), flush=True)
+            scores.append(marks["correct"])
+            drawings.append(drawn)
+        sheet = self.recipe.subject.sheet(np.concatenate(drawings))
+        Image.fromarray(sheet).save(self.folder / "samples.png")
+        if scores[0] >= self.best:
+            self.best = scores[0]
+            save(self.folder / BEST, {"weights": nnx.state(model), "score": np.float64(self.best)})
 
 
 def _report(step: int, clock: Clock, rate: float, errors: list[Any]) -> None:

@@ -40,9 +40,14 @@ def draw(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         np.array(COLOURS[scene.background], np.float32), (SIZE_PX, SIZE_PX, 3)
     )
     for thing, centre, radius in _layout(scene, rng):
-        cover = _coverage(thing.shape, centre, radius)[..., None]
-        picture = picture + cover * (np.array(COLOURS[thing.colour], np.float32) - picture)
+        picture = painted(picture, thing, centre, radius)
     return np.rint(picture).astype(np.uint8)
+
+
+def painted(picture: np.ndarray, thing: Thing, centre: np.ndarray, radius: float) -> np.ndarray:
+    """A square picture, in 0 to 255, with a thing on it; `centre` is (x, y) in pixels."""
+    cover = _coverage(thing.shape, centre, radius, len(picture))[..., None]
+    return picture + cover * (np.array(COLOURS[thing.colour], np.float32) - picture)
 
 
 def _layout(scene: Scene, rng: np.random.Generator) -> list[tuple[Thing, np.ndarray, float]]:
@@ -64,9 +69,9 @@ def _layout(scene: Scene, rng: np.random.Generator) -> list[tuple[Thing, np.ndar
     ]
 
 
-def _coverage(shape: str, centre: np.ndarray, radius: float) -> np.ndarray:
-    """How much of each pixel a shape covers, [96, 96] in 0 to 1."""
-    at = np.arange(SIZE_PX, dtype=np.float32) + 0.5
+def _coverage(shape: str, centre: np.ndarray, radius: float, size_px: int) -> np.ndarray:
+    """How much of each pixel a shape covers, [size, size] in 0 to 1."""
+    at = np.arange(size_px, dtype=np.float32) + 0.5
     x, y = at[None, :] - centre[0], at[:, None] - centre[1]
     return np.clip(0.5 - _DISTANCE[shape](x, y, radius), 0, 1).astype(np.float32)
 

@@ -14,22 +14,34 @@ from pathlib import Path
 
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
-from models.demo.vocabulary import one_object_scenes, two_object_scenes
+from models.demo.motion import Motion, motions
+from models.demo.vocabulary import Scene, one_object_scenes, two_object_scenes
 
 CLIP_LENGTH = 16
 T5_LENGTH = 16
+CLIP_VOCABULARY, T5_VOCABULARY, CLIPS_T5_VOCABULARY = 596, 124, 118
+"""What `write_clip` gives, and `write_t5` for the words of pictures and of clips; a test holds them
+together."""
 START, END = "<|startoftext|>", "<|endoftext|>"
 WORD_END = "</w>"
 SPACE = "\u2581"
 
 
 def words() -> list[str]:
-    """Every word of every sentence, sorted."""
-    scenes = (*one_object_scenes(), *two_object_scenes())
+    """Every word of every sentence about pictures, sorted."""
+    return _words(*one_object_scenes(), *two_object_scenes())
+
+
+def clip_words() -> list[str]:
+    """Every word of every sentence about clips, sorted."""
+    return _words(*motions())
+
+
+def _words(*scenes: Scene | Motion) -> list[str]:
     return sorted({word for scene in scenes for word in scene.prompt.split()})
 
 
-def write_clip(folder: Path) -> int:
+def write_clip(folder: Path, pad: str = END) -> int:
     """Write CLIP's files; the number of tokens."""
     letters, merges = _byte_letters(), _merges(words())
     tokens = [*letters, *(letter + WORD_END for letter in letters)]
@@ -46,16 +58,16 @@ def write_clip(folder: Path) -> int:
             "model_max_length": CLIP_LENGTH,
             "bos_token": START,
             "eos_token": END,
-            "pad_token": END,
+            "pad_token": pad,
             "unk_token": END,
         },
     )
     return len(vocabulary)
 
 
-def write_t5(folder: Path) -> int:
-    """Write T5's files; the number of tokens."""
-    model = _unigram()
+def write_t5(folder: Path, vocabulary: list[str]) -> int:
+    """Write T5's files, with these words as tokens; the number of tokens."""
+    model = _unigram(vocabulary)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spiece.model").write_bytes(model.SerializeToString())
     _write_json(
@@ -72,14 +84,14 @@ def write_t5(folder: Path) -> int:
     return len(model.pieces)
 
 
-def _unigram() -> ModelProto:
+def _unigram(vocabulary: list[str]) -> ModelProto:
     """Every word a likely piece, every printable letter an unlikely one. Nothing to learn."""
     model = ModelProto()
     kind = ModelProto.SentencePiece
     model.pieces.add(piece="<pad>", score=0, type=kind.CONTROL)
     model.pieces.add(piece="</s>", score=0, type=kind.CONTROL)
     model.pieces.add(piece="<unk>", score=0, type=kind.UNKNOWN)
-    for word in words():
+    for word in vocabulary:
         model.pieces.add(piece=f"{SPACE}{word}", score=-1.0)
     for letter in (SPACE, *string.printable.strip()):
         model.pieces.add(piece=letter, score=-10.0)

@@ -1,8 +1,4 @@
-"""Trains transformer and text encoders together, by flow matching on the encoded scenes.
-
-Source: Lipman et al. 2023 (flow matching); Esser et al. 2024, section 3.1, for the shift;
-Jordan et al. 2024 (Muon) for the matrices' optimizer.
-"""
+"""One training step of a denoiser and its text encoders, together."""
 
 from __future__ import annotations
 
@@ -14,51 +10,49 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from optax.contrib import MuonDimensionNumbers, muon
 
-from models.demo.configs import DEMO, SHIFT, Sizes
-from models.demo.model import TextToVelocity, shifted, untrained
+from models.demo.optimizer import optimizer
+from models.nn.stack import unrolled
 
-BATCH = 32
-MUON_RATE = 2e-3
-ADAM_RATE = 1e-3
 WARMUP, DECAY = 0.02, 0.4
 UNPROMPTED_SHARE = 0.05
 EMA_DECAY = 0.998
 
 State = dict[str, Any]
-Data = dict[str, jax.Array]
-Advance = Callable[[State, Data, jax.Array], tuple[State, jax.Array]]
+Data = dict[str, Any]
+"""`latents` [count, …], `tokens` of their prompts and those of the `empty` prompt, by encoder."""
 
 
-def start(seed: int, sizes: Sizes = DEMO) -> tuple[nnx.GraphDef, State]:
+def start(model: nnx.Module) -> tuple[nnx.GraphDef, State]:
     """A fresh run: first weights, their average, empty optimizer, no step taken."""
-    graph, parameters = nnx.split(untrained(seed, sizes))
+    graph, parameters = nnx.split(model)
     return graph, {
         "parameters": parameters,
         "average": jax.tree.map(jnp.copy, parameters),
-        "optimizer": _optimizer.init(parameters),
+        "optimizer": optimizer.init(parameters),
         "step": jnp.int32(0),
         "spent_s": np.float64(0),
     }
 
 
-def make_advance(graph: nnx.GraphDef, seed: int, batch: int = BATCH) -> Callable[..., Any]:
+def make_advance(graph: nnx.GraphDef, seed: int, batch: int) -> Callable[..., Any]:
     """The compiled step: (state, data, rate) → (state, loss). Step n is the same in every run."""
 
     def advance(trained: State, data: Data, rate: jax.Array) -> tuple[State, jax.Array]:
         key = jax.random.fold_in(jax.random.key(seed), trained["step"])
         pick, key = jax.random.split(key)
         rows = jax.random.randint(pick, (batch,), 0, len(data["latents"]))
-        sample = {name: array[rows] for name, array in data.items() if name != "empty"}
-        sample = _forget(sample, data, jax.random.fold_in(key, 1))
+        latents = data["latents"][rows].astype(jnp.float32)
+        tokens = {name: ids[rows] for name, ids in data["tokens"].items()}
+        tokens = _forget(tokens, data["empty"], jax.random.fold_in(key, 1))
 
-        error, gradient = jax.value_and_grad(
-            lambda parameters: loss(nnx.merge(graph, parameters), sample, key)
-        )(trained["parameters"])
-        updates, optimizer = _optimizer.update(
-            gradient, trained["optimizer"], trained["parameters"]
-        )
+        def error(parameters: Any) -> jax.Array:
+            model = nnx.merge(graph, parameters)
+            return model.loss(latents, model.read(tokens), key)
+
+        with unrolled():
+            loss, gradient = jax.value_and_grad(error)(trained["parameters"])
+        updates, memory = optimizer.update(gradient, trained["optimizer"], trained["parameters"])
         updates = jax.tree.map(lambda update: rate * update, updates)
         parameters = optax.apply_updates(trained["parameters"], updates)
         step = trained["step"] + 1
@@ -69,50 +63,27 @@ def make_advance(graph: nnx.GraphDef, seed: int, batch: int = BATCH) -> Callable
         return {
             "parameters": parameters,
             "average": average,
-            "optimizer": optimizer,
+            "optimizer": memory,
             "step": step,
-        }, error
+        }, loss
 
     return jax.jit(advance, donate_argnums=0)
 
 
-def loss(model: TextToVelocity, sample: Data, key: jax.Array) -> jax.Array:
-    """Mean squared error of the velocity, at sigmas spread evenly over the batch."""
-    picture = sample["latents"].astype(jnp.float32)
-    noise_key, offset_key = jax.random.split(key)
-    noise = jax.random.normal(noise_key, picture.shape)
-    even = (jnp.arange(len(picture)) + jax.random.uniform(offset_key)) / len(picture)
-    sigma = shifted(even, SHIFT)
-    noisy = picture + sigma[:, None, None] * (noise - picture)
-    text = model.read(sample["clip"], sample["t5"])
-    return jnp.square(model.velocity(noisy, sigma, text) - (noise - picture)).mean()
+def spread(key: jax.Array, count: int) -> jax.Array:
+    """Times in 0 to 1 for the rows of a batch, at random and evenly apart."""
+    return (jnp.arange(count) + jax.random.uniform(key)) / count
 
 
-def _forget(sample: Data, data: Data, key: jax.Array) -> Data:
-    """The sample with some of its prompts emptied, for guidance with a negative prompt."""
-    gone = jax.random.bernoulli(key, UNPROMPTED_SHARE, (len(sample["clip"]), 1))
-    emptied = {name: jnp.where(gone, data["empty"][name], sample[name]) for name in ("clip", "t5")}
-    return {**sample, **emptied}
+def shifted(sigma: jax.Array, shift: float) -> jax.Array:
+    """Sigmas moved towards noise. Source: Esser et al. 2024, eq. 23."""
+    return shift * sigma / (1 + (shift - 1) * sigma)
 
 
-def _dimensions(parameters: Any) -> Any:
-    """Matrices of the blocks, stacked by layer, go to Muon; all else to Adam."""
-
-    def by_path(path: tuple[Any, ...], leaf: jax.Array) -> MuonDimensionNumbers | None:
-        name = jax.tree_util.keystr(path)
-        matrix = "blocks" in name and "kernel" in name and "modulation" not in name
-        return MuonDimensionNumbers(1, 2) if matrix else None
-
-    return jax.tree_util.tree_map_with_path(by_path, parameters)
-
-
-_optimizer = optax.chain(
-    optax.clip_by_global_norm(1.0),
-    muon(
-        MUON_RATE,
-        adam_learning_rate=ADAM_RATE,
-        adam_b2=0.99,
-        consistent_rms=0.2,
-        muon_weight_dimension_numbers=_dimensions,
-    ),
-)
+def _forget(
+    tokens: dict[str, jax.Array], empty: dict[str, jax.Array], key: jax.Array
+) -> dict[str, jax.Array]:
+    """Some of the prompts emptied, for guidance away from the empty prompt."""
+    count = len(next(iter(tokens.values())))
+    gone = jax.random.bernoulli(key, UNPROMPTED_SHARE, (count, 1))
+    return {name: jnp.where(gone, empty[name], ids) for name, ids in tokens.items()}

@@ -1,72 +1,93 @@
-"""What the demo model can do: held-out prompts through the engine, with default settings.
+"""What the demo models can do: held-out prompts through the engine, with default settings.
 
-The bar is what the shipped weights reached; a change of engine, sampling or weights that costs
-pictures fails here.
+The bars are a little under what the shipped weights reached; a change of engine, sampling or
+weights that costs drawings fails here.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
+import numpy as np
 import pytest
 
 import models.demo
 from models import catalog
-from models.demo.checker import check
+from models.demo import checker
+from models.demo.checker import Report
 from models.demo.dataset import held_out_scenes
-from models.demo.vocabulary import Scene
 from workers.engine import Engine
 from workers.mesh import slices
 
-FOLDER = Path(models.demo.__file__).parent / "flux"
-PROMPTS = 200
-BAR = 0.96
-"""Least share of pictures with everything named right."""
+HERE = Path(models.demo.__file__).parent
 BFLOAT16_WITHIN = 0.02
 SLOTS = 8
 
 
-def chosen() -> Sequence[Scene]:
-    """200 of the held-out one-object scenes, evenly over all of them."""
-    scenes, _ = held_out_scenes()
-    assert len(scenes) >= PROMPTS
-    return [scenes[i * len(scenes) // PROMPTS] for i in range(PROMPTS)]
+class Exam(NamedTuple):
+    """What one demo model is asked."""
+
+    prompts: Sequence[str]
+    check: Callable[[np.ndarray, str], Report]
+    bar: float
+    """Least share of drawings with everything named right."""
 
 
-async def right(dtype: str) -> int:
-    """How many of the pictures have everything right that their prompt names."""
-    pipeline = catalog.load("flux-demo", str(FOLDER), dtype, {})
+def evenly(prompts: Sequence[str], count: int) -> list[str]:
+    """So many of them, over the whole of their order."""
+    assert len(prompts) >= count
+    return [prompts[i * len(prompts) // count] for i in range(count)]
+
+
+PICTURES = [scene.prompt for scene in held_out_scenes()[0]]
+EXAMS = {
+    # Measured: 193 of 200.
+    "flux": Exam(evenly(PICTURES, 200), checker.check, bar=0.96),
+    # Measured: 93 of these 100, 312 of all 339 held out (92.0 %); three less are another machine's
+    # rounding.
+    "sdxl": Exam(evenly(PICTURES, 100), checker.check, bar=0.90),
+}
+
+
+async def right(name: str, dtype: str) -> float:
+    """The share of drawings that have everything right that their prompt names."""
+    exam = EXAMS[name]
+    pipeline = catalog.load(f"{name}-demo", str(HERE / name), dtype, {})
     engine = Engine(pipeline, slices(jax.devices()[:1], 1)[0], SLOTS)
     wrong: Counter[str] = Counter()
 
-    async def one(seed: int, scene: Scene) -> bool:
-        fields = {**pipeline.spec.defaults, "prompt": scene.prompt, "seed": seed}
-        picture = await engine.generate(fields, {})
-        report = check(picture.pixels, scene.prompt)
+    async def one(seed: int, prompt: str) -> bool:
+        fields = {**pipeline.spec.defaults, "prompt": prompt, "seed": seed}
+        drawing = await engine.generate(fields, {})
+        report = exam.check(drawing.pixels, prompt)
         wrong.update(name for name, ok in report.criteria.items() if not ok)
         return report.correct
 
     try:
-        results = await asyncio.gather(*(one(i, scene) for i, scene in enumerate(chosen())))
+        results = await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(exam.prompts)))
     finally:
         engine.close()
-    print(f"{dtype}: {sum(results)} of {len(results)} right; wrong: {dict(wrong)}")
-    return sum(results)
+    print(f"{name} {dtype}: {sum(results)} of {len(results)} right; wrong: {dict(wrong)}")
+    return sum(results) / len(results)
 
 
 @pytest.fixture(scope="module")
-def float32_score() -> int:
-    return asyncio.run(right("float32"))
+def flux_score() -> float:
+    return asyncio.run(right("flux", "float32"))
 
 
-def test_float32_reaches_the_bar(float32_score: int) -> None:
-    assert float32_score >= BAR * PROMPTS
+def test_flux_reaches_the_bar(flux_score: float) -> None:
+    assert flux_score >= EXAMS["flux"].bar
 
 
-def test_bfloat16_is_within_two_points(float32_score: int) -> None:
-    score = asyncio.run(right("bfloat16"))
-    assert abs(score - float32_score) <= BFLOAT16_WITHIN * PROMPTS
+def test_flux_in_bfloat16_is_within_two_points(flux_score: float) -> None:
+    assert abs(asyncio.run(right("flux", "bfloat16")) - flux_score) <= BFLOAT16_WITHIN
+
+
+def test_sdxl_reaches_the_bar() -> None:
+    assert asyncio.run(right("sdxl", "float32")) >= EXAMS["sdxl"].bar

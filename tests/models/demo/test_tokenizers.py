@@ -7,9 +7,20 @@ from pathlib import Path
 import pytest
 from transformers import CLIPTokenizer, T5TokenizerFast
 
-from models.demo.configs import CLIP, CLIP_VOCABULARY, T5_VOCABULARY
 from models.demo.dataset import training_scenes
-from models.demo.tokenizers import CLIP_LENGTH, T5_LENGTH, words, write_clip, write_t5
+from models.demo.motion import motions
+from models.demo.recipes.flux import CLIP
+from models.demo.tokenizers import (
+    CLIP_LENGTH,
+    CLIP_VOCABULARY,
+    CLIPS_T5_VOCABULARY,
+    T5_LENGTH,
+    T5_VOCABULARY,
+    clip_words,
+    words,
+    write_clip,
+    write_t5,
+)
 
 STRANGE = "a purple hippo, ñ 3!"
 
@@ -24,7 +35,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> CLIPTokenizer:
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> T5TokenizerFast:
     folder = tmp_path_factory.mktemp("t5")
-    assert write_t5(folder) == T5_VOCABULARY
+    assert write_t5(folder, words()) == T5_VOCABULARY
     return T5TokenizerFast.from_pretrained(folder)
 
 
@@ -65,6 +76,23 @@ def test_clip_pads_with_its_end(clip: CLIPTokenizer) -> None:
 def test_the_files_are_the_same_every_time(tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_clip(tmp_path / name)
-        write_t5(tmp_path / name)
+        write_t5(tmp_path / name, words())
     for file in ("vocab.json", "merges.txt", "spiece.model"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_the_words_of_clips_are_tokens_too(tmp_path: Path) -> None:
+    assert write_t5(tmp_path, clip_words()) == CLIPS_T5_VOCABULARY
+    tokenizer = T5TokenizerFast.from_pretrained(tmp_path)
+    for motion in motions():
+        assert len(tokenizer(motion.prompt)["input_ids"]) == len(motion.prompt.split()) + 1
+    assert max(len(motion.prompt.split()) for motion in motions()) < T5_LENGTH
+
+
+def test_the_second_clip_pads_with_an_exclamation_mark(tmp_path: Path) -> None:
+    """As SDXL's does: its id is 0, and the encoder pools at the first end of text before it."""
+    write_clip(tmp_path, pad="!")
+    tokenizer = CLIPTokenizer.from_pretrained(tmp_path)
+    ids = tokenizer("a red circle", padding="max_length")["input_ids"]
+    assert ids[5:] == [0] * (CLIP_LENGTH - 5)
+    assert ids[4] == CLIP.eos_token_id

@@ -12,17 +12,19 @@ import numpy as np
 import pytest
 
 from models.demo.checkpoint import restore, save
-from models.demo.configs import CLIP, FLUX, T5, Sizes
+from models.demo.recipe import Recipe
+from models.demo.recipes import flux, sdxl, wan
 from models.demo.schedule import Clock, warmup_stable_decay
-from models.demo.tokenizers import CLIP_LENGTH, T5_LENGTH
 from models.demo.train import make_advance, start
+from models.demo.train_vae import Normed
 
 SEED = 4
-TINY = Sizes(
-    clip=replace(CLIP, hidden_size=16, intermediate_size=16, num_hidden_layers=1),
-    t5=replace(T5, d_model=16, d_kv=4, d_ff=16, num_layers=1),
+TINY_CLIP = replace(flux.CLIP, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+TINY_FLUX = flux.Sizes(
+    clip=TINY_CLIP,
+    t5=replace(flux.T5, d_model=16, d_kv=4, d_ff=16, num_layers=1),
     flux=replace(
-        FLUX,
+        flux.FLUX,
         num_layers=0,
         num_single_layers=1,
         num_attention_heads=1,
@@ -30,26 +32,46 @@ TINY = Sizes(
         pooled_projection_dim=16,
     ),
 )
+TINY_SDXL = sdxl.Sizes(
+    clip=TINY_CLIP,
+    clip_2=replace(TINY_CLIP, projection_dim=8),
+    unet=replace(
+        sdxl.UNET,
+        down_block_types=("CrossAttnDownBlock2D",),
+        up_block_types=("CrossAttnUpBlock2D",),
+        block_out_channels=(8,),
+        attention_head_dim=1,
+        cross_attention_dim=32,
+        projection_class_embeddings_input_dim=sdxl.SIZES * sdxl.SIZE_FEATURES + 8,
+    ),
+)
+TINY_WAN = wan.Sizes(
+    t5=replace(wan.T5, d_model=16, d_kv=4, d_ff=16, num_layers=1),
+    wan=replace(
+        wan.WAN, num_attention_heads=1, attention_head_dim=16, text_dim=16, ffn_dim=16, num_layers=1
+    ),
+)
+RECIPES = [flux.Flux(TINY_FLUX), sdxl.Sdxl(TINY_SDXL), wan.Wan(TINY_WAN)]
 
 
-def random_data() -> dict[str, Any]:
+def random_data(recipe: Recipe, folder: Path) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    clip = rng.integers(0, CLIP.eos_token_id, (8, CLIP_LENGTH)).astype(np.int32)
-    clip[:, -1] = CLIP.eos_token_id
-    t5 = rng.integers(0, T5.vocab_size, (8, T5_LENGTH)).astype(np.int32)
+    recipe.write_tokenizers(folder)
+    tokenizers = recipe.tokenizers(folder)
+    prompts = [scene.prompt for scene in recipe.subject.scenes(rng, 8)]
     return {
-        "latents": rng.standard_normal((8, 36, FLUX.in_channels)).astype(np.float16),
-        "clip": clip,
-        "t5": t5,
-        "empty": {"clip": clip[0], "t5": t5[0]},
+        "latents": rng.standard_normal((8, *recipe.latents_shape)).astype(np.float16),
+        "tokens": {name: tokenizer.encode(prompts) for name, tokenizer in tokenizers.items()},
+        "empty": {name: tokenizer.encode([""])[0] for name, tokenizer in tokenizers.items()},
     }
 
 
-def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
-    graph, first = start(SEED, TINY)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_resumed_run_is_the_same_run(recipe: Recipe, tmp_path: Path) -> None:
+    graph, first = start(recipe.untrained(SEED))
     del first["spent_s"]
     weights = jax.tree.map(np.array, first["parameters"])
-    advance, data = make_advance(graph, SEED, batch=4), random_data()
+    advance, data = make_advance(graph, SEED, batch=4), random_data(recipe, tmp_path)
     state, _ = advance(first, data, 0.5)
     save(tmp_path / "run.safetensors", state)
     resumed = jax.tree.map(jnp.asarray, restore(tmp_path / "run.safetensors", state))
@@ -63,6 +85,21 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
         assert np.array_equal(one, other)
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), weights, state["parameters"])
     assert sum(jax.tree.leaves(moved)) > len(jax.tree.leaves(moved)) / 2
+
+
+def test_normed_latents_keep_their_scale() -> None:
+    """At mean 0 and deviation 1 by channel, noise or not; `raw` leads back."""
+    scale = jnp.array([0.1, 1.0, 30.0])
+    raw = scale * jax.random.normal(jax.random.key(0), (4, 5, 6, 3)) + 7
+    normed = Normed(raw)
+    assert np.allclose(normed.latents.mean((0, 1, 2)), 0, atol=1e-4)
+    assert np.allclose(normed.latents.std((0, 1, 2)), 1, atol=1e-3)
+    assert np.allclose(normed.raw, raw, rtol=1e-5)
+    normed.add_noise(jax.random.key(1), jnp.float32(0.5))
+    # The deviation of uniform levels up to 0.5: 0.5 / sqrt(3); four rows have few levels.
+    moved = (normed.raw - raw).std((0, 1, 2)) / raw.std((0, 1, 2))
+    assert np.allclose(moved, moved[0], rtol=0.2)
+    assert 0.1 < moved[0] < 0.5
 
 
 def test_another_recipe_is_not_resumed(tmp_path: Path) -> None:

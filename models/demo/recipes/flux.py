@@ -1,0 +1,230 @@
+"""The demo's Flux: a small transformer on the packed latents of 96 px pictures.
+
+Source: Lipman et al. 2023 (flow matching); Esser et al. 2024, section 3.1, for the shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.demo.checkpoint_folder import (
+    Checkpoint,
+    Part,
+    clip_config,
+    diffusers_config,
+    gated,
+    t5_config,
+)
+from models.demo.image_vae import CONFIG as VAE
+from models.demo.pictures import Pictures
+from models.demo.recipe import Subject, Text, Tokens
+from models.demo.scenes import SIZE_PX
+from models.demo.tokenizers import (
+    CLIP_LENGTH,
+    CLIP_VOCABULARY,
+    T5_LENGTH,
+    T5_VOCABULARY,
+    words,
+    write_clip,
+    write_t5,
+)
+from models.demo.train import shifted, spread
+from models.demo.weights import embeddings_as_large, scaled, zeroed
+from models.flux import weights as flux_weights
+from models.flux.config import FluxConfig
+from models.flux.latents import image_ids, pack, unpack
+from models.flux.transformer import FluxTransformer
+from models.sampling import schedulers
+from models.text import clip as clip_text
+from models.text import t5 as t5_text
+from models.text.clip import ClipConfig, ClipTextModel
+from models.text.t5 import T5Config, T5Encoder
+from models.text.tokenizer import ClipTokenizer, T5Tokenizer, Tokenizer
+from models.vae import weights as vae_weights
+from models.vae.image import AutoencoderKL
+
+SHIFT = 3.0
+"""Of the sigmas, in training and in sampling: more of them where the layout is decided."""
+SIDE = SIZE_PX // VAE.downsampling
+"""Latents along a side of a picture."""
+IMAGE_IDS = image_ids(SIDE, SIDE)
+TEXT_IDS = np.zeros((T5_LENGTH, 3), int)
+
+CLIP = ClipConfig(
+    vocab_size=CLIP_VOCABULARY,
+    hidden_size=128,
+    intermediate_size=256,
+    projection_dim=128,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=CLIP_LENGTH,
+    eos_token_id=CLIP_VOCABULARY - 1,
+)
+T5 = T5Config(
+    vocab_size=T5_VOCABULARY,
+    d_model=128,
+    d_kv=32,
+    d_ff=256,
+    num_layers=2,
+    num_heads=4,
+    relative_attention_num_buckets=16,
+    relative_attention_max_distance=16,
+    feed_forward_proj="gated-gelu",
+)
+FLUX = FluxConfig(
+    in_channels=4 * VAE.latent_channels,
+    num_layers=2,
+    num_single_layers=6,
+    attention_head_dim=32,
+    num_attention_heads=4,
+    joint_attention_dim=T5.d_model,
+    pooled_projection_dim=CLIP.hidden_size,
+    guidance_embeds=False,
+    axes_dims_rope=(8, 12, 12),
+)
+SCHEDULER = {
+    "_class_name": "FlowMatchEulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "shift": SHIFT,
+    "use_dynamic_shifting": False,
+}
+MODEL_INDEX = {
+    "_class_name": "FluxPipeline",
+    "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "text_encoder_2": ["transformers", "T5EncoderModel"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "tokenizer_2": ["transformers", "T5TokenizerFast"],
+    "transformer": ["diffusers", "FluxTransformer2DModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+    "feature_extractor": [None, None],
+    "image_encoder": [None, None],
+}
+
+
+class Sizes(NamedTuple):
+    """Of the three networks that are trained together."""
+
+    clip: ClipConfig = CLIP
+    t5: T5Config = T5
+    flux: FluxConfig = FLUX
+
+
+DEMO = Sizes()
+
+
+class Networks(nnx.Module):
+    """Fulfils `models.demo.recipe.Denoiser`."""
+
+    def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
+        self.clip = ClipTextModel(sizes.clip, rngs=rngs)
+        self.t5 = T5Encoder(sizes.t5, rngs=rngs)
+        self.transformer = FluxTransformer(sizes.flux, rngs=rngs)
+
+    def read(self, tokens: Tokens) -> Text:
+        return self.t5(tokens["t5"]), self.clip(tokens["clip"]).pooled
+
+    def predict(
+        self, latents: Float[Array, "batch h w c"], timestep: Float[Array, " batch"], text: Text
+    ) -> Float[Array, "batch h w c"]:
+        prompt_embeds, pooled = text
+        packed = jax.vmap(pack)(latents)
+        velocity = self.transformer(
+            packed, prompt_embeds, pooled, timestep, None, IMAGE_IDS, TEXT_IDS
+        )
+        return jax.vmap(lambda tokens: unpack(tokens, SIDE, SIDE))(velocity)
+
+    def loss(
+        self, latents: Float[Array, "batch h w c"], text: Text, key: jax.Array
+    ) -> Float[Array, ""]:
+        """Mean squared error of the velocity, at sigmas spread over the batch."""
+        noise_key, time_key = jax.random.split(key)
+        noise = jax.random.normal(noise_key, latents.shape)
+        sigma = shifted(spread(time_key, len(latents)), SHIFT)
+        noisy = latents + sigma[:, None, None, None] * (noise - latents)
+        return jnp.square(self.predict(noisy, 1000 * sigma, text) - (noise - latents)).mean()
+
+
+class Flux:
+    """Fulfils `models.demo.recipe.Recipe`."""
+
+    name = "flux"
+    subject: Subject = Pictures()
+    scheduler = schedulers.from_config(SCHEDULER)
+    steps = 16
+    guidance = 2.0
+    """True classifier-free guidance away from the empty prompt: shapes come out right more often
+    with it."""
+    batch = 32
+    latents_shape: tuple[int, ...] = (SIDE, SIDE, VAE.latent_channels)
+
+    def __init__(self, sizes: Sizes = DEMO) -> None:
+        self.sizes = sizes
+
+    def untrained(self, seed: int) -> Networks:
+        """First weights: blocks that pass their input on, an output of nothing."""
+        model = Networks(self.sizes, rngs=nnx.Rngs(seed))
+        embeddings_as_large(model, 0.5)
+        scaled(
+            model,
+            self.sizes.t5.d_kv**-0.5,
+            lambda path: path[0] == "t5" and path[-2:] == ("q", "kernel"),
+        )
+        zeroed(
+            model,
+            lambda path: "latents_out" in path or any("modulation" in name for name in path),
+        )
+        return model
+
+    def write_tokenizers(self, folder: Path) -> None:
+        write_clip(folder / "tokenizer")
+        write_t5(folder / "tokenizer_2", words())
+
+    def tokenizers(self, folder: Path) -> Mapping[str, Tokenizer]:
+        return {
+            "clip": ClipTokenizer(folder / "tokenizer"),
+            "t5": T5Tokenizer(folder / "tokenizer_2"),
+        }
+
+    def checkpoint(self, model: Networks, vae: AutoencoderKL) -> Checkpoint:
+        return Checkpoint(
+            model_index=MODEL_INDEX,
+            scheduler=SCHEDULER,
+            defaults={
+                "num_inference_steps": self.steps,
+                "max_sequence_length": T5_LENGTH,
+                "width": SIZE_PX,
+                "height": SIZE_PX,
+                "true_cfg_scale": self.guidance,
+                "negative_prompt": "",
+            },
+            parts={
+                "transformer": Part(
+                    model.transformer,
+                    flux_weights.RENAMES,
+                    diffusers_config("FluxTransformer2DModel", model.transformer.config),
+                ),
+                "vae": Part(
+                    vae, vae_weights.RENAMES, diffusers_config("AutoencoderKL", vae.config)
+                ),
+                "text_encoder": Part(
+                    model.clip,
+                    clip_text.RENAMES,
+                    clip_config("CLIPTextModel", model.clip.config),
+                ),
+                "text_encoder_2": Part(
+                    model.t5,
+                    gated(t5_text.RENAMES),
+                    t5_config("T5EncoderModel", "t5", model.t5.config),
+                ),
+            },
+            write_tokenizers=self.write_tokenizers,
+        )

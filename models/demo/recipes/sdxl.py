@@ -1,0 +1,223 @@
+"""The demo's SDXL: a small UNet that tells v, on the latents of 96 px pictures.
+
+Source: Podell et al. 2023 (SDXL); Salimans and Ho 2022 for v; Lin et al. 2024 for zero-terminal SNR
+and trailing timesteps, without which the last step's grey would show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.demo.checkpoint_folder import Checkpoint, Part, clip_config, diffusers_config
+from models.demo.image_vae import CONFIG as VAE
+from models.demo.pictures import Pictures
+from models.demo.recipe import Subject, Text, Tokens
+from models.demo.scenes import SIZE_PX
+from models.demo.tokenizers import CLIP_LENGTH, CLIP_VOCABULARY, write_clip
+from models.demo.train import shifted, spread
+from models.demo.weights import embeddings_as_large, zeroed
+from models.sampling.ddim import DDIM
+from models.sampling.scheduler import Scheduler
+from models.sdxl import weights as unet_weights
+from models.sdxl.config import UNetConfig
+from models.sdxl.unet import UNet
+from models.text import clip as clip_text
+from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
+from models.text.tokenizer import ClipTokenizer
+from models.vae import weights as vae_weights
+from models.vae.image import AutoencoderKL
+
+SHIFT = 2.0
+"""Of the times in training: more of them where the layout is decided."""
+SIZE_FEATURES = 16
+SIZES = 6
+"""Numbers in the time ids: original size, crop and target size."""
+
+CLIP = ClipConfig(
+    vocab_size=CLIP_VOCABULARY,
+    hidden_size=64,
+    intermediate_size=256,
+    projection_dim=64,
+    # The UNet reads the last layer but one.
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    max_position_embeddings=CLIP_LENGTH,
+    eos_token_id=CLIP_VOCABULARY - 1,
+)
+CLIP_2 = dataclasses.replace(
+    CLIP, hidden_size=128, num_attention_heads=4, projection_dim=64, hidden_act="gelu"
+)
+SIDE = SIZE_PX // VAE.downsampling
+"""Latents along a side of a picture."""
+UNET = UNetConfig(
+    sample_size=SIDE,
+    in_channels=VAE.latent_channels,
+    out_channels=VAE.latent_channels,
+    down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+    up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+    block_out_channels=(64, 128, 128),
+    layers_per_block=1,
+    norm_num_groups=8,
+    cross_attention_dim=CLIP.hidden_size + CLIP_2.hidden_size,
+    attention_head_dim=(2, 4, 4),
+    use_linear_projection=True,
+    addition_embed_type="text_time",
+    addition_time_embed_dim=SIZE_FEATURES,
+    projection_class_embeddings_input_dim=SIZES * SIZE_FEATURES + CLIP_2.projection_dim,
+)
+SCHEDULE = DDIM(
+    num_train_timesteps=1000,
+    beta_start=0.00085,
+    beta_end=0.012,
+    beta_schedule="scaled_linear",
+    prediction_type="v_prediction",
+    rescale_betas_zero_snr=True,
+    timestep_spacing="trailing",
+    clip_sample=False,
+    set_alpha_to_one=True,
+)
+SCHEDULER = {
+    "_class_name": "DDIMScheduler",
+    "num_train_timesteps": SCHEDULE.num_train_timesteps,
+    "beta_start": SCHEDULE.beta_start,
+    "beta_end": SCHEDULE.beta_end,
+    "beta_schedule": SCHEDULE.beta_schedule,
+    "prediction_type": SCHEDULE.prediction_type,
+    "rescale_betas_zero_snr": SCHEDULE.rescale_betas_zero_snr,
+    "timestep_spacing": SCHEDULE.timestep_spacing,
+    "clip_sample": SCHEDULE.clip_sample,
+    "set_alpha_to_one": SCHEDULE.set_alpha_to_one,
+}
+MODEL_INDEX = {
+    "_class_name": "StableDiffusionXLPipeline",
+    "force_zeros_for_empty_prompt": False,
+    "scheduler": ["diffusers", "DDIMScheduler"],
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "tokenizer_2": ["transformers", "CLIPTokenizer"],
+    "unet": ["diffusers", "UNet2DConditionModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+    "feature_extractor": [None, None],
+    "image_encoder": [None, None],
+}
+ALPHAS_CUMPROD = SCHEDULE.alphas_cumprod()
+
+
+class Sizes(NamedTuple):
+    """Of the three networks that are trained together."""
+
+    clip: ClipConfig = CLIP
+    clip_2: ClipConfig = CLIP_2
+    unet: UNetConfig = UNET
+
+
+DEMO = Sizes()
+
+
+class Networks(nnx.Module):
+    """Fulfils `models.demo.recipe.Denoiser`."""
+
+    def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
+        self.clip = ClipTextModel(sizes.clip, rngs=rngs)
+        self.clip_2 = ClipTextModelWithProjection(sizes.clip_2, rngs=rngs)
+        self.unet = UNet(sizes.unet, rngs=rngs)
+
+    def read(self, tokens: Tokens) -> Text:
+        first, second = self.clip(tokens["clip"]), self.clip_2(tokens["clip_2"])
+        embeds = [output.hidden_states[-2] for output in (first, second)]
+        return jnp.concatenate(embeds, axis=-1), second.pooled
+
+    def predict(
+        self, latents: Float[Array, "batch h w c"], timestep: Float[Array, " batch"], text: Text
+    ) -> Float[Array, "batch h w c"]:
+        prompt_embeds, pooled = text
+        side = jnp.float32(SIZE_PX)
+        time_ids = jnp.array([side, side, 0, 0, side, side])
+        time_ids = jnp.broadcast_to(time_ids, (len(latents), SIZES))
+        return self.unet(latents, timestep, prompt_embeds, pooled, time_ids)
+
+    def loss(
+        self, latents: Float[Array, "batch h w c"], text: Text, key: jax.Array
+    ) -> Float[Array, ""]:
+        """Mean squared error of v = alpha noise - sigma latents, at times spread over the batch."""
+        noise_key, time_key = jax.random.split(key)
+        noise = jax.random.normal(noise_key, latents.shape)
+        steps = len(ALPHAS_CUMPROD)
+        time = jnp.floor(steps * shifted(spread(time_key, len(latents)), SHIFT))
+        time = jnp.minimum(time, steps - 1)
+        kept = jnp.array(ALPHAS_CUMPROD)[time.astype(jnp.int32), None, None, None]
+        alpha, sigma = jnp.sqrt(kept), jnp.sqrt(1 - kept)
+        output = self.predict(alpha * latents + sigma * noise, time, text)
+        return jnp.square(output - (alpha * noise - sigma * latents)).mean()
+
+
+class Sdxl:
+    """Fulfils `models.demo.recipe.Recipe`."""
+
+    name = "sdxl"
+    subject: Subject = Pictures()
+    scheduler: Scheduler = SCHEDULE
+    steps = 28
+    guidance = 3.5
+    batch = 32
+    latents_shape: tuple[int, ...] = (SIDE, SIDE, UNET.in_channels)
+
+    def __init__(self, sizes: Sizes = DEMO) -> None:
+        self.sizes = sizes
+
+    def untrained(self, seed: int) -> Networks:
+        """First weights: residual branches that pass their input on, an output of nothing."""
+        model = Networks(self.sizes, rngs=nnx.Rngs(seed))
+        embeddings_as_large(model, 0.5)
+        zeroed(model, lambda path: path[-2] in ("conv_out", "conv2", "proj_out"))
+        return model
+
+    def write_tokenizers(self, folder: Path) -> None:
+        write_clip(folder / "tokenizer")
+        write_clip(folder / "tokenizer_2", pad="!")
+
+    def tokenizers(self, folder: Path) -> Mapping[str, ClipTokenizer]:
+        return {
+            "clip": ClipTokenizer(folder / "tokenizer"),
+            "clip_2": ClipTokenizer(folder / "tokenizer_2"),
+        }
+
+    def checkpoint(self, model: Networks, vae: AutoencoderKL) -> Checkpoint:
+        vae_values = diffusers_config("AutoencoderKL", vae.config)
+        del vae_values["shift_factor"]
+        towers = "CLIPTextModel", "CLIPTextModelWithProjection"
+        return Checkpoint(
+            model_index=MODEL_INDEX,
+            scheduler=SCHEDULER,
+            defaults={
+                "num_inference_steps": self.steps,
+                "guidance_scale": self.guidance,
+                "negative_prompt": "",
+                "width": SIZE_PX,
+                "height": SIZE_PX,
+            },
+            parts={
+                "unet": Part(
+                    model.unet,
+                    unet_weights.RENAMES,
+                    diffusers_config("UNet2DConditionModel", model.unet.config),
+                ),
+                "vae": Part(vae, vae_weights.RENAMES, vae_values),
+                "text_encoder": Part(
+                    model.clip, clip_text.RENAMES, clip_config(towers[0], model.clip.config)
+                ),
+                "text_encoder_2": Part(
+                    model.clip_2, clip_text.RENAMES, clip_config(towers[1], model.clip_2.config)
+                ),
+            },
+            write_tokenizers=self.write_tokenizers,
+        )
