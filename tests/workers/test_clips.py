@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -137,8 +138,11 @@ def test_quality_is_honoured(format: str) -> None:
 
 @pytest.mark.parametrize("format", [*CODECS, "gif", "webp"])
 def test_same_frames_same_bytes(format: str) -> None:
+    """Beside other encoders too: in x264 one way of doing its work was not the same every time."""
     clip = moving()
-    assert encode_clip(clip, format, FPS) == encode_clip(clip.copy(), format, FPS)
+    with ThreadPoolExecutor(8) as threads:
+        files = threads.map(lambda _: encode_clip(clip.copy(), format, FPS), range(100))
+        assert len(set(files)) == 1
 
 
 @pytest.mark.parametrize("frames", [1, 2])
