@@ -60,6 +60,8 @@ class ModelSpec(BaseModel):
     """Request fields that the client may leave out, with the value that is then used."""
     task_defaults: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Defaults that differ for one task, by task: they go before `defaults`."""
+    sized_by_image: tuple[Task, ...] = ()
+    """Tasks whose pictures have the size of the request's, where it names none itself."""
     limits: Limits
     schedulers: Mapping[str, Mapping[str, Option]] = Field(default_factory=dict)
     """Names that the request's `scheduler` may have, each with its options by name; empty: only

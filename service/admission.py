@@ -24,7 +24,7 @@ from service.jobs.errors import StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
 from service.jobs.queue import IdempotencyConflict, QueueFull
-from service.resolve import Resolved, resolve
+from service.resolve import Resolved, resolve, with_size_of
 from service.schemas import PICTURE_FIELDS, GenerateRequest
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
@@ -51,6 +51,8 @@ async def admit(request: Request, front: FrontEnd, media_types: tuple[str, ...] 
         resolved = resolve(body, spec, front.settings.limits, media_types)
         await _check_webhook(front, body)
         files = await _pictures(front, resolved.fields)
+        if resolved.task in spec.sized_by_image:
+            resolved = _sized(front, body, files["image"], spec, media_types)
         job = _job(body, spec, resolved, files)
         digest = _digest(body) if idempotency_key else ""
         return await _put(front, job, files, idempotency_key, digest)
@@ -125,6 +127,22 @@ async def _pictures(front: FrontEnd, fields: Mapping[str, Any]) -> dict[str, byt
             except pictures.PictureError as error:
                 raise Invalid([FieldError(name, str(error))]) from error
     return found
+
+
+def _sized(
+    front: FrontEnd,
+    body: GenerateRequest,
+    image: bytes,
+    spec: ModelSpec,
+    media_types: tuple[str, ...],
+) -> Resolved:
+    """The request at the size of its picture. Raises: Invalid: the model does not serve that."""
+    sized = with_size_of(body, image, spec)
+    try:
+        return resolve(sized, spec, front.settings.limits, media_types)
+    except Invalid as error:
+        said = f"is {sized.width} x {sized.height} pixels, to multiples; send width and height"
+        raise Invalid([FieldError("image", f"{said} ({error})")]) from error
 
 
 async def _picture(front: FrontEnd, value: str) -> bytes:

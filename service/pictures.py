@@ -84,6 +84,12 @@ def normalize(data: bytes, max_pixels: int) -> bytes:
     return file.getvalue()
 
 
+def size(file: bytes) -> tuple[int, int]:
+    """Width and height of a picture that `normalize` gave."""
+    with Image.open(io.BytesIO(file)) as picture:
+        return picture.size
+
+
 def _check(picture: Image.Image, max_pixels: int) -> None:
     width, height = picture.size
     if width * height > max_pixels:

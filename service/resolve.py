@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.spec import ModelSpec, Task
+from service import pictures
 from service.checks import Case, all_errors
 from service.errors import FieldError, Invalid, NotAcceptable
 from service.schemas import MEDIA_TYPES, GenerateRequest, model_fields
@@ -67,6 +68,18 @@ def resolve(
     if media_types and MEDIA_TYPES[output["format"]] not in media_types:
         raise NotAcceptable(f"the output is {MEDIA_TYPES[output['format']]}; accept that, or JSON")
     return Resolved(task, fields, output)
+
+
+def with_size_of(request: GenerateRequest, image: bytes, spec: ModelSpec) -> GenerateRequest:
+    """The request with the size of its picture, down to whole multiples, if it names none.
+
+    Source: diffusers image_processor.py, VaeImageProcessor.get_default_height_width.
+    """
+    if request.width is not None or request.height is not None:
+        return request
+    multiple = spec.limits.size_multiple_px
+    width, height = (side - side % multiple for side in pictures.size(image))
+    return request.model_copy(update={"width": width, "height": height})
 
 
 def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:

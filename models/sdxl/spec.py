@@ -59,6 +59,7 @@ def make_spec(name: str, fingerprint: str, parts: Parts, chosen: Mapping[str, An
         task_defaults={
             task: {**values, **chosen} for task, values in TASK_DEFAULTS.items() if task in tasks
         },
+        sized_by_image=("image-to-image",),
         limits=Limits(
             size_multiple_px=vae.downsampling,
             min_side_px=vae.downsampling * unet.downsampling,

@@ -1,0 +1,65 @@
+"""Image to image at the picture's own size, for models that are specified so."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from tests.service.standin import SPEC, StandIn, picture
+
+SIZED = SPEC.model_copy(update={"name": "sdxl-demo", "sized_by_image": ("image-to-image",)})
+
+
+@pytest.fixture
+async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
+    async with StandIn(queue, store, SIZED) as pool:
+        yield pool
+
+
+async def generate(http: httpx.AsyncClient, size: tuple[int, int], **body: Any) -> httpx.Response:
+    image = base64.b64encode(picture("PNG", size)).decode()
+    said = {"prompt": "a cat", "model": SIZED.name, "image": image}
+    return await http.post("/v1/generate", json=said | body)
+
+
+def size_of(answer: httpx.Response) -> tuple[int, int]:
+    request = answer.json()["request"]
+    return request["width"], request["height"]
+
+
+async def test_the_size_is_the_pictures(http: httpx.AsyncClient, pool: StandIn) -> None:
+    assert size_of(await generate(http, (64, 48))) == (64, 48)
+
+
+async def test_down_to_whole_multiples(http: httpx.AsyncClient, pool: StandIn) -> None:
+    assert size_of(await generate(http, (79, 50))) == (64, 48)
+
+
+@pytest.mark.parametrize("given", [{"width": 32}, {"height": 32}, {"width": 32, "height": 48}])
+async def test_a_size_in_the_request_goes_before(
+    http: httpx.AsyncClient, pool: StandIn, given: dict[str, int]
+) -> None:
+    defaults = SIZED.defaults
+    expected = given.get("width", defaults["width"]), given.get("height", defaults["height"])
+    assert size_of(await generate(http, (64, 48), **given)) == expected
+
+
+async def test_a_picture_of_another_size_is_refused_by_name(
+    http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    answer = await generate(http, (20, 300))
+    assert answer.status_code == 422
+    [error] = answer.json()["errors"]
+    assert error["field"] == "image"
+    assert "16 x 288" in error["message"] and "send width and height" in error["message"]
+
+
+async def test_without_a_picture_the_default_stays(http: httpx.AsyncClient, pool: StandIn) -> None:
+    answer = await http.post("/v1/generate", json={"prompt": "a cat", "model": SIZED.name})
+    assert size_of(answer) == (SIZED.defaults["width"], SIZED.defaults["height"])
