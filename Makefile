@@ -40,6 +40,7 @@ openapi: $(RAN)-install ## openapi.yaml from the code
 train: $(RAN)-train ## the demo models anew, or from where they stopped (four hours)
 	$(BIN)/python -m models.demo vae pictures
 	$(BIN)/python -m models.demo vae clips
+	$(BIN)/python -m models.demo vae clips-decoder
 	$(BIN)/python -m models.demo train flux
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo train wan
