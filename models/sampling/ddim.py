@@ -78,10 +78,6 @@ class DDIM(NoiseSchedule):
             noise_scale=np.append(sigma, np.float32(0)),
         )
 
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Nothing to remember."""
-        return {}
-
     def step(
         self,
         latents: Latents,

@@ -68,10 +68,6 @@ class Euler(NoisySchedule):
         table = table[: len(times) + 1]
         return self.noisy_plan(times, table, first, sigma_next=table[1:])
 
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Nothing to remember."""
-        return {}
-
     def step(
         self,
         latents: Latents,

@@ -50,10 +50,6 @@ class EulerAncestral(NoisySchedule):
             down = np.sqrt(after**2 - up**2)
         return self.noisy_plan(times, table, first_step(steps, strength), sigma_down=down, noise=up)
 
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Nothing to remember."""
-        return {}
-
     def step(
         self,
         latents: Latents,

@@ -72,10 +72,6 @@ class LCM(NoiseSchedule):
             noise_scale=np.append(sigma, np.float32(0)),
         )
 
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Nothing to remember."""
-        return {}
-
     def step(
         self,
         latents: Latents,
