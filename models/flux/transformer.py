@@ -7,7 +7,7 @@ of diffusers' FluxTransformer2DModel. Blocks are stacked and scanned (models/nn/
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +17,28 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.flux.config import FluxConfig
-from models.nn.attention import Attention, default_attention
+from models.nn.attention import Attention, token_attention
+from models.nn import tokens
 from models.nn.embeddings import ConditionMLP, sinusoid
 from models.nn.layers import linear
 from models.nn.norms import Modulation, RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
 from models.nn.stack import scan, stack
+from models.sharding import split
 
 Tokens = Float[Array, "batch tokens width"]
 Vector = Float[Array, "batch width"]
 Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
+
+AXES = ("batch", "tokens", None)
+
+
+class Places(NamedTuple):
+    """Of the joined tokens: their angles, and which of them count (None: all)."""
+
+    rope: RopeTable
+    keys: np.ndarray | None
+
 
 TIME_FEATURES = 256
 """Width of the sinusoids of timestep and guidance; fixed in every Flux."""
@@ -96,20 +108,19 @@ class DoubleBlock(nnx.Module):
         self.text = Stream(config, rngs=rngs, param_dtype=param_dtype)
         self.attention = attention
 
-    def __call__(self, streams: Streams, condition: Vector, rope: RopeTable) -> Streams:
+    def __call__(self, streams: Streams, condition: Vector, places: Places) -> Streams:
         image, text = streams
-        text_tokens = text.shape[1]
         image_mod, text_mod = self.image.modulation(condition), self.text.modulation(condition)
         image_qkv = self.image.attention(modulate(image, *image_mod[:2]))
         text_qkv = self.text.attention(modulate(text, *text_mod[:2]))
-        q, k, v = (
-            jnp.concatenate([t, i], axis=1) for t, i in zip(text_qkv, image_qkv, strict=True)
-        )
-        attended = self.attention(apply_rope(q, rope), apply_rope(k, rope), v)
+        q, k, v = (tokens.join(pair) for pair in zip(text_qkv, image_qkv, strict=True))
+        q, k = (apply_rope(x, places.rope) for x in (q, k))
+        attended = self.attention(q, k, v, keys=places.keys)
         attended = attended.reshape(*attended.shape[:2], -1)
+        of_text, of_image = tokens.cut(attended, text.shape[1], image.shape[1])
         return (
-            self.image.finish(image, attended[:, text_tokens:], image_mod),
-            self.text.finish(text, attended[:, :text_tokens], text_mod),
+            self.image.finish(image, of_image, image_mod),
+            self.text.finish(text, of_text, text_mod),
         )
 
 
@@ -126,11 +137,12 @@ class SingleBlock(nnx.Module):
         self.down = linear(5 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
         self.attention = attention
 
-    def __call__(self, x: Tokens, condition: Vector, rope: RopeTable) -> Tokens:
+    def __call__(self, x: Tokens, condition: Vector, places: Places) -> Tokens:
         shift, scale, gate = self.modulation(condition)
         normed = modulate(x, shift, scale)
         q, k, v = self.heads(normed)
-        attended = self.attention(apply_rope(q, rope), apply_rope(k, rope), v)
+        q, k = (apply_rope(x, places.rope) for x in (q, k))
+        attended = self.attention(q, k, v, keys=places.keys)
         wide = jax.nn.gelu(self.up(normed), approximate=True)
         joined = jnp.concatenate([attended.reshape(x.shape), wide], axis=-1)
         return fit_float16(x + gate * self.down(joined))
@@ -142,7 +154,7 @@ class FluxTransformer(nnx.Module):
     def __init__(
         self,
         config: FluxConfig,
-        attention: Attention = default_attention,
+        attention: Attention = token_attention,
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
@@ -188,14 +200,24 @@ class FluxTransformer(nnx.Module):
         """
         dtype = self.latents_in.kernel.dtype
         condition = self.condition(timestep, guidance, pooled_embeds)
-        rope = rope_table(np.concatenate([text_ids, image_ids]), self.config.axes_dims_rope)
-        image = self.latents_in(latents.astype(dtype))
-        text = self.text_in(prompt_embeds.astype(dtype))
-        image, text = _run(self.double_blocks, (image, text), condition, rope)
-        both = jnp.concatenate([text, image], axis=1)
-        both = _run(self.single_blocks, both, condition, rope)
+        places = self.places(text_ids, image_ids)
+        image, text = (
+            split(tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds)
+        )
+        streams = self.latents_in(image), self.text_in(text)
+        image, text = _run(self.double_blocks, streams, condition, places)
+        both = tokens.join([text, image])
+        both = _run(self.single_blocks, both, condition, places)
+        _, image = tokens.cut(both, text.shape[1], image.shape[1])
         scale, shift = self.out_modulation(condition)
-        return self.latents_out(modulate(both[:, text.shape[1] :], shift, scale))
+        velocity = self.latents_out(modulate(image, shift, scale))
+        return velocity[:, : latents.shape[1]]
+
+    def places(self, *ids: np.ndarray) -> Places:
+        """Of tokens at these positions, [tokens, 3], joined in this order."""
+        padded = [np.pad(part, ((0, tokens.padding(len(part))), (0, 0))) for part in ids]
+        rope = rope_table(tokens.join_host(padded), self.config.axes_dims_rope)
+        return Places(rope, tokens.counted(*map(len, ids)))
 
     def condition(
         self,
@@ -226,7 +248,7 @@ def _stack(
     return stack(lambda rngs: kind(config, attention, rngs=rngs, **kinds), layers, rngs)
 
 
-def _run(blocks: nnx.Module | None, carry: Any, condition: Vector, rope: RopeTable) -> Any:
+def _run(blocks: nnx.Module | None, carry: Any, condition: Vector, places: Places) -> Any:
     if blocks is None:
         return carry
-    return scan(blocks, carry, lambda block, x: block(x, condition, rope))[0]
+    return scan(blocks, carry, lambda block, x: block(x, condition, places))[0]

@@ -1,4 +1,8 @@
-"""Attention kernels: values of one type, chosen by the caller, never by a flag inside a network."""
+"""Attention: values of one type, chosen by the caller, never by a flag inside a network.
+
+`attention` is for sequences that every device has whole, `token_attention` and `cross_attention`
+for those that a layout splits.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,12 @@ from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from models import sharding
+from models.nn.attention.split import split_cross_attention, split_self_attention
+from models.nn.tokens import counted, pad, padding
 
 
 @runtime_checkable
@@ -15,7 +24,8 @@ class Attention(Protocol):
 
     q [batch, q_tokens, heads, dim]; k, v [batch, kv_tokens, heads, dim];
     bias, added to the logits: [batch or 1, heads or 1, q_tokens, kv_tokens];
-    scale defaults to dim ** -0.5. Returns [batch, q_tokens, heads, dim].
+    keys, those that count: [kv_tokens]; scale defaults to dim ** -0.5.
+    Returns [batch, q_tokens, heads, dim].
     """
 
     def __call__(
@@ -25,15 +35,17 @@ class Attention(Protocol):
         v: Float[Array, "batch kv_tokens heads dim"],
         bias: Float[Array, ...] | None = None,
         scale: float | None = None,
+        keys: Bool[np.ndarray, " kv_tokens"] | None = None,
     ) -> Float[Array, "batch q_tokens heads dim"]: ...
 
 
-def xla_attention(
+def attention(
     q: Float[Array, "batch q_tokens heads dim"],
     k: Float[Array, "batch kv_tokens heads dim"],
     v: Float[Array, "batch kv_tokens heads dim"],
     bias: Float[Array, ...] | None = None,
     scale: float | None = None,
+    keys: Bool[np.ndarray, " kv_tokens"] | None = None,
 ) -> Float[Array, "batch q_tokens heads dim"]:
     """By XLA's own products, on every backend: the logits are materialised, in float32.
 
@@ -43,8 +55,47 @@ def xla_attention(
     logits = factor * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
     if bias is not None:
         logits = logits + bias.astype(jnp.float32)
+    if keys is not None:
+        logits = jnp.where(keys, logits, -jnp.inf)
     weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
-default_attention: Attention = xla_attention
+def token_attention(
+    q: Float[Array, "batch tokens heads dim"],
+    k: Float[Array, "batch tokens heads dim"],
+    v: Float[Array, "batch tokens heads dim"],
+    bias: None = None,
+    scale: float | None = None,
+    keys: Bool[np.ndarray, " tokens"] | None = None,
+) -> Float[Array, "batch tokens heads dim"]:
+    """Of a sequence to itself, by the layout that is traced for. A sequence that does not come
+    padded to equal shares is padded here."""
+    layout = sharding.active()
+    if layout is None or layout.size("tokens") == 1:
+        return attention(q, k, v, scale=scale, keys=keys)
+    tokens = q.shape[1]
+    if padding(tokens):
+        keys = counted(tokens)
+        q, k, v = pad(q), pad(k), pad(v)
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    return split_self_attention(layout, q, k, v, keys, factor)[:, :tokens]
+
+
+def cross_attention(
+    q: Float[Array, "batch q_tokens heads dim"],
+    k: Float[Array, "batch kv_tokens heads dim"],
+    v: Float[Array, "batch kv_tokens heads dim"],
+    bias: None = None,
+    scale: float | None = None,
+    keys: None = None,
+) -> Float[Array, "batch q_tokens heads dim"]:
+    """Of a sequence that a layout splits to one that it does not, of all whose keys count."""
+    layout = sharding.active()
+    if layout is None or padding(q.shape[1]):
+        return attention(q, k, v, scale=scale)
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    return split_cross_attention(layout, q, k, v, factor)
+
+
+default_attention: Attention = attention

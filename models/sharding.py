@@ -1,0 +1,119 @@
+"""Logical axis → mesh axes: the one table, and what is split by it.
+
+Networks name the axes of their parameters (models/nn/layers.py) and of their activations (`split`
+below) and know nothing of a mesh. A `Layout` is a mesh and a table; what is traced inside
+`layout.active()` is split by it, and what is traced outside runs whole, on one device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+MeshAxes = tuple[str, ...]
+Axes = tuple[str | None, ...]
+Table = Mapping[str, MeshAxes]
+
+MESH_AXES = ("data", "fsdp", "cfg", "ring", "ulysses", "tensor")
+"""Of every mesh. `context` is two of them: rings between hosts, Ulysses inside."""
+
+TABLE: Table = MappingProxyType(
+    {
+        # Activations.
+        "batch": ("data", "cfg"),
+        "tokens": ("fsdp", "ring", "ulysses"),
+        "rows": ("fsdp", "ring", "ulysses"),
+        # Activations and parameters.
+        "heads": ("tensor",),
+        "mlp": ("tensor",),
+        # Parameters.
+        "embed": ("fsdp",),
+        "conv_in": (),
+        "conv_out": ("fsdp",),
+        "modulation": ("fsdp",),
+        "vocab": (),
+        "layers": (),
+    }
+)
+"""`rows` are a picture's, where it is not a sequence of tokens. An fsdp axis splits the weights
+and the tokens: its chips would all do the same otherwise."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one mesh slice splits its work: a value, chosen for each compiled program."""
+
+    mesh: Mesh
+    kernel: Any
+    """The attention of one device: a `models.nn.attention.kernel.Kernel`."""
+    table: Table = field(default_factory=lambda: TABLE)
+
+    def size(self, axis: str) -> int:
+        """Devices that a logical axis is split over."""
+        return self.devices(self.table[axis])
+
+    def devices(self, axes: MeshAxes) -> int:
+        return math.prod(self.mesh.shape[name] for name in axes)
+
+    def split(self, axes: Axes, shape: tuple[int, ...]) -> tuple[MeshAxes, ...]:
+        """The mesh axes that each axis of an array is split over; () stays whole.
+
+        No mesh axis splits two of them: the first one has it. Where the devices do not divide a
+        size, the last mesh axes are left out until they do.
+        """
+        taken: list[MeshAxes] = []
+        for axis, size in zip(axes, shape, strict=True):
+            names = self.table[axis] if axis else ()
+            names = tuple(name for name in names if self._is_free(name, taken))
+            while size % self.devices(names):
+                names = names[:-1]
+            taken.append(names)
+        return tuple(taken)
+
+    def spec(self, axes: Axes, shape: tuple[int, ...]) -> PartitionSpec:
+        return PartitionSpec(*(names or None for names in self.split(axes, shape)))
+
+    def sharding(self, axes: Axes, shape: tuple[int, ...]) -> NamedSharding:
+        """Where an array with these axes lies."""
+        return NamedSharding(self.mesh, self.spec(axes, shape))
+
+    def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
+        """Fulfils `models.weights.Sharding`."""
+        return self.sharding(leaf.axes, leaf.shape)
+
+    def _is_free(self, name: str, taken: list[MeshAxes]) -> bool:
+        return self.mesh.shape[name] > 1 and not any(name in names for names in taken)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """What is traced in here is split by this layout."""
+        token = _active.set(self)
+        try:
+            yield
+        finally:
+            _active.reset(token)
+
+
+_active: ContextVar[Layout | None] = ContextVar("layout", default=None)
+
+
+def active() -> Layout | None:
+    """The layout that is traced for; None: one device."""
+    return _active.get()
+
+
+def split(x: jax.Array, *axes: str | None) -> jax.Array:
+    """The same array, laid out by its logical axes; as it is where no layout is active."""
+    layout = _active.get()
+    if layout is None:
+        return x
+    return jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))
