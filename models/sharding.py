@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from flax import nnx
@@ -22,6 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 MeshAxes = tuple[str, ...]
 Axes = tuple[str | None, ...]
 Table = Mapping[str, MeshAxes]
+
+State = TypeVar("State")
 
 MESH_AXES = ("data", "fsdp", "cfg", "ring", "ulysses", "tensor")
 """Of every mesh. `context` is two of them: rings between hosts, Ulysses inside."""
@@ -46,6 +48,9 @@ TABLE: Table = MappingProxyType(
 )
 """`rows` are a picture's, where it is not a sequence of tokens. An fsdp axis splits the weights
 and the tokens: its chips would all do the same otherwise."""
+
+STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
+"""Axes of parameters alone: what splits them spares memory, not work."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,10 @@ class Layout:
         """Fulfils `models.weights.Sharding`."""
         return self.sharding(leaf.axes, leaf.shape)
 
+    def in_use(self) -> Layout:
+        """As it is while a layer runs: its parameters are split over nothing but tensor."""
+        return replace(self, table={**self.table, **{axis: () for axis in STORED}})
+
     def _is_free(self, name: str, taken: list[MeshAxes]) -> bool:
         return self.mesh.shape[name] > 1 and not any(name in names for names in taken)
 
@@ -109,6 +118,25 @@ _active: ContextVar[Layout | None] = ContextVar("layout", default=None)
 def active() -> Layout | None:
     """The layout that is traced for; None: one device."""
     return _active.get()
+
+
+def gathered(parameters: State) -> State:
+    """Parameters as they are used: what only their storage is split over is brought together.
+
+    Equal layers on a leading axis stay apart: they are gathered when their turn comes.
+    """
+    layout = _active.get()
+    if layout is None:
+        return parameters
+    used = layout.in_use()
+
+    def whole(leaf: nnx.Variable) -> nnx.Variable:
+        axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
+        if "layers" in axes:
+            return leaf
+        return leaf.replace(jax.lax.with_sharding_constraint(leaf[...], used.sharding(axes, leaf.shape)))
+
+    return jax.tree.map(whole, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 
 
 def split(x: jax.Array, *axes: str | None) -> jax.Array:

@@ -95,7 +95,8 @@ class Stream(nnx.Module):
     def finish(self, x: Tokens, attended: Tokens, modulation: list[Array]) -> Tokens:
         _, _, gate, mlp_shift, mlp_scale, mlp_gate = modulation
         x = x + gate * self.out(attended)
-        return fit_float16(x + mlp_gate * self.feed_forward(modulate(x, mlp_shift, mlp_scale)))
+        x = fit_float16(x + mlp_gate * self.feed_forward(modulate(x, mlp_shift, mlp_scale)))
+        return split(x, *AXES)
 
 
 class DoubleBlock(nnx.Module):
@@ -145,7 +146,7 @@ class SingleBlock(nnx.Module):
         attended = self.attention(q, k, v, keys=places.keys)
         wide = jax.nn.gelu(self.up(normed), approximate=True)
         joined = jnp.concatenate([attended.reshape(x.shape), wide], axis=-1)
-        return fit_float16(x + gate * self.down(joined))
+        return split(fit_float16(x + gate * self.down(joined)), *AXES)
 
 
 class FluxTransformer(nnx.Module):

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
+from models.sharding import gathered
+
 Layer = TypeVar("Layer", bound=nnx.Module)
 Carry = TypeVar("Carry")
 
@@ -55,6 +57,6 @@ def scan(
     graph, parameters = nnx.split(layers)
 
     def one(carry: Carry, layer: Any) -> tuple[Carry, Carry]:
-        return apply(nnx.merge(graph, layer), carry), carry
+        return apply(nnx.merge(graph, gathered(layer)), carry), carry
 
     return jax.lax.scan(one, carry, parameters, unroll=_unroll.get())
