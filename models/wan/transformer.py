@@ -8,21 +8,26 @@ computed in float32 whatever the weights' dtype, as there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.attention import Attention, default_attention
+from models.nn.attention import Attention, cross_attention, token_attention
+from models.nn import tokens
 from models.nn.embeddings import ConditionMLP, sinusoid
 from models.nn.layers import conv, linear
 from models.nn.norms import LayerNorm, RMSNorm, layer_norm
 from models.nn.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.stack import scan, stack
+from models.sharding import split
 from models.wan.config import WanConfig
 
 Tokens = Float[Array, "batch tokens width"]
@@ -33,11 +38,20 @@ tanh_gelu: Activation = partial(jax.nn.gelu, approximate=True)
 erf_gelu: Activation = partial(jax.nn.gelu, approximate=False)
 
 AXES = ("frames", "rows", "columns")
+SPLIT = ("batch", "tokens", None)
+"""What a layout may split of the video's tokens."""
 TEXT_TOKENS = 512
 """What diffusers takes for the text, from the context's end, where pictures have keys and values
 of their own. With text of another length it so takes pictures for text, or text for pictures."""
 IMAGE_NORM_EPSILON = 1e-5
 """Of the picture embedding's norms; fixed in every Wan."""
+
+
+class Places(NamedTuple):
+    """Of the padded tokens: their angles, and which of them count (None: all)."""
+
+    rope: RopeTable
+    counted: np.ndarray | None
 
 
 class FeedForward(nnx.Module):
@@ -104,10 +118,10 @@ class SelfAttention(nnx.Module):
         self.own = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
         self.attention = attention
 
-    def __call__(self, x: Tokens, rope: RopeTable) -> Tokens:
+    def __call__(self, x: Tokens, places: Places) -> Tokens:
         keys, values = self.own(x)
-        queries = apply_rope(self.queries(x), rope)
-        return self.queries.finish(self.attention(queries, apply_rope(keys, rope), values))
+        queries, keys = (apply_rope(heads, places.rope) for heads in (self.queries(x), keys))
+        return self.queries.finish(self.attention(queries, keys, values, keys=places.counted))
 
 
 class CrossAttention(nnx.Module):
@@ -167,17 +181,17 @@ class Block(nnx.Module):
         x: Tokens,
         context: Float[Array, "batch context_tokens width"],
         condition: Float[Array, "batch times 6 width"],
-        rope: RopeTable,
+        places: Places,
     ) -> Tokens:
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation(
             self.scale_shift_table, condition
         )
         normed = modulate(x, shift, scale, self.epsilon)
-        x = gated(x, self.self_attention(normed, rope), gate)
+        x = gated(x, self.self_attention(normed, places), gate)
         normed = x if self.cross_norm is None else self.cross_norm(x)
         x = x + self.cross_attention(normed, context)
         normed = modulate(x, mlp_shift, mlp_scale, self.epsilon)
-        return gated(x, self.feed_forward(normed), mlp_gate)
+        return split(gated(x, self.feed_forward(normed), mlp_gate), *SPLIT)
 
 
 class ImageEmbedding(nnx.Module):
@@ -215,8 +229,8 @@ class WanTransformer(nnx.Module):
     def __init__(
         self,
         config: WanConfig,
-        attention: Attention = default_attention,
-        cross_attention: Attention = default_attention,
+        attention: Attention = token_attention,
+        cross_attention: Attention = cross_attention,
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
@@ -271,16 +285,28 @@ class WanTransformer(nnx.Module):
         """
         dtype = self.patches_in.kernel.dtype
         grid = self._grid(latents.shape[1:4])
-        rope = grid_rope_table(grid, self.config.axes_dims_rope)
+        count = math.prod(grid)
+        places = self.places(grid)
         context = self.context(prompt_embeds.astype(dtype), image_embeds)
         time = self.time(timestep)
+        if timestep.ndim > 1:
+            time = tokens.pad(time)
         condition = self.time_modulation(jax.nn.silu(time))
         condition = condition.reshape(*time.shape[:2], 6, -1)
         x = self.patches_in(latents.astype(dtype)).reshape(len(latents), -1, self.config.width)
-        x, _ = scan(self.blocks, x, lambda block, x: block(x, context, condition, rope))
+        x = split(tokens.pad(x), *SPLIT)
+        x, _ = scan(self.blocks, x, lambda block, x: block(x, context, condition, places))
         shift, scale = modulation(self.scale_shift_table, time[:, :, None])
         x = self.patches_out(modulate(x, shift, scale, self.config.eps))
-        return unpatch(x, grid, self.config.patch_size)
+        return unpatch(x[:, :count], grid, self.config.patch_size)
+
+    def places(self, grid: tuple[int, ...]) -> Places:
+        """Of the padded tokens of a grid, the last axis running fastest."""
+        rope = grid_rope_table(grid, self.config.axes_dims_rope)
+        count = math.prod(grid)
+        behind = ((0, tokens.padding(count)), (0, 0))
+        padded = RopeTable(*(jnp.pad(part, behind) for part in rope))
+        return Places(padded, tokens.counted(count))
 
     def time(self, timestep: Float[Array, " batch *tokens"]) -> Float[Array, "batch times width"]:
         """The vector of each timestep, embedded in float32; one a row, or one a token."""
