@@ -52,6 +52,8 @@ and the tokens: its chips would all do the same otherwise."""
 STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
 """Axes of parameters alone: what splits them spares memory, not work."""
 
+UNEVEN = ("rows",)
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -73,13 +75,13 @@ class Layout:
         """The mesh axes that each axis of an array is split over; () stays whole.
 
         No mesh axis splits two of them: the first one has it. Where the devices do not divide a
-        size, the last mesh axes are left out until they do.
+        size, the last mesh axes are left out until they do; of rows some devices may have one less.
         """
         taken: list[MeshAxes] = []
         for axis, size in zip(axes, shape, strict=True):
             names = self.table[axis] if axis else ()
             names = tuple(name for name in names if self._is_free(name, taken))
-            while size % self.devices(names):
+            while size % self.devices(names) and not (axis in UNEVEN and size > self.devices(names)):
                 names = names[:-1]
             taken.append(names)
         return tuple(taken)

@@ -6,7 +6,7 @@ attention.py compute it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.attention import Attention
+from models.nn.attention import Attention, cross_attention, token_attention
 from models.nn.layers import conv, linear
 from models.nn.stack import scan, stack
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
+from models.sharding import split
 
 Features = Float[Array, "batch _height _width _channels"]
 """Most layers change some of these sizes: only the batch is held together."""
@@ -31,6 +32,18 @@ LAYER_NORM_EPSILON = 1e-5
 _SAME = ((1, 1), (1, 1))
 _HALVE = {0: ((0, 1), (0, 1)), 1: _SAME}
 """Padding before a stride of two, by `downsample_padding`."""
+
+
+class Attentions(NamedTuple):
+    """Of the picture's tokens: to each other, and to the text's."""
+
+    to_itself: Attention = token_attention
+    to_text: Attention = cross_attention
+
+
+def split_rows(x: Features) -> Features:
+    """The same picture; a layout may split its rows, and its convolutions exchange their edges."""
+    return split(x, "batch", "rows", None, None)
 
 
 class ResnetBlock(nnx.Module):
@@ -70,7 +83,7 @@ class ResnetBlock(nnx.Module):
             hidden = self.norm2(hidden + told)
         hidden = self.conv2(self.activation(hidden))
         shortcut = x if self.conv_shortcut is None else self.conv_shortcut(x)
-        return (shortcut + hidden) / self.output_scale
+        return split_rows((shortcut + hidden) / self.output_scale)
 
 
 class Heads(nnx.Module):
@@ -99,13 +112,14 @@ class Heads(nnx.Module):
 class TransformerLayer(nnx.Module):
     """Attention to the picture, attention to the text, gated feed-forward; each normed before."""
 
-    def __init__(self, width: int, level: Level, attention: Attention, **make: Any) -> None:
+    def __init__(self, width: int, level: Level, attention: Attentions, **make: Any) -> None:
         text, heads = level.text_features, level.heads
         self.only_cross_attention = level.only_cross_attention
         first_context = text if self.only_cross_attention else width
         self.norm1, self.norm2, self.norm3 = (_layer_norm(width, **make) for _ in range(3))
-        self.attn1 = Heads(width, first_context, heads, attention, **make)
-        self.attn2 = Heads(width, text, heads, attention, **make)
+        first = attention.to_text if self.only_cross_attention else attention.to_itself
+        self.attn1 = Heads(width, first_context, heads, first, **make)
+        self.attn2 = Heads(width, text, heads, attention.to_text, **make)
         self.up = linear(width, 8 * width, ("embed", "mlp"), **make)
         self.down = linear(4 * width, width, ("mlp", "embed"), **make)
 
@@ -128,7 +142,7 @@ class Transformer(nnx.Module):
     """
 
     def __init__(
-        self, level: Level, depth: int, groups: int, attention: Attention, **make: Any
+        self, level: Level, depth: int, groups: int, attention: Attentions, **make: Any
     ) -> None:
         inner = level.heads * (level.channels // level.heads)
         self.norm = group_norm(level.channels, groups, TRANSFORMER_NORM_EPSILON, **make)
@@ -141,7 +155,7 @@ class Transformer(nnx.Module):
         tokens = self.proj_in(self.norm(x).reshape(batch, height * width, channels))
         if self.layers is not None:
             tokens, _ = scan(self.layers, tokens, lambda layer, tokens: layer(tokens, text))
-        return x + self.proj_out(tokens).reshape(x.shape)
+        return split_rows(x + self.proj_out(tokens).reshape(x.shape))
 
 
 class DownBlock(nnx.Module):
@@ -152,7 +166,7 @@ class DownBlock(nnx.Module):
         in_width: int,
         level: Level,
         config: UNetConfig,
-        attention: Attention,
+        attention: Attentions,
         *,
         downsample: bool,
         **make: Any,
@@ -176,13 +190,13 @@ class DownBlock(nnx.Module):
             if self.attentions is not None:
                 x = self.attentions[index](x, text)
             states.append(x)
-        return states if self.downsample is None else [*states, self.downsample(x)]
+        return states if self.downsample is None else [*states, split_rows(self.downsample(x))]
 
 
 class MidBlock(nnx.Module):
     """The lowest level: one residual block, or two with a transformer between them."""
 
-    def __init__(self, config: UNetConfig, attention: Attention, **make: Any) -> None:
+    def __init__(self, config: UNetConfig, attention: Attentions, **make: Any) -> None:
         level, scale = config.mid_level, config.mid_block_scale_factor
         self.resnets = nnx.List(
             ResnetBlock(level.channels, level.channels, config, output_scale=scale, **make)
@@ -213,7 +227,7 @@ class UpBlock(nnx.Module):
         skip_widths: list[int],
         level: Level,
         config: UNetConfig,
-        attention: Attention,
+        attention: Attentions,
         *,
         upsample: bool,
         **make: Any,
@@ -234,7 +248,7 @@ class UpBlock(nnx.Module):
             x = resnet(jnp.concatenate([x, skip], axis=-1), time)
             if self.attentions is not None:
                 x = self.attentions[index](x, text)
-        return x if self.upsample is None else self.upsample(nearest(x, size))
+        return x if self.upsample is None else split_rows(self.upsample(nearest(x, size)))
 
 
 def nearest(x: Features, size: tuple[int, int]) -> Features:
@@ -284,7 +298,7 @@ def _layers(
     width: int,
     level: Level,
     depth: int,
-    attention: Attention,
+    attention: Attentions,
     *,
     rngs: nnx.Rngs,
     param_dtype: DTypeLike,
@@ -300,7 +314,7 @@ def _layers(
 
 
 def _transformers(
-    level: Level, config: UNetConfig, attention: Attention, **make: Any
+    level: Level, config: UNetConfig, attention: Attentions, **make: Any
 ) -> nnx.List | None:
     if level.depths is None:
         return None

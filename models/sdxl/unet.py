@@ -13,9 +13,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.attention import Attention, default_attention
 from models.nn.layers import conv, linear
-from models.sdxl.blocks import DownBlock, MidBlock, UpBlock, group_norm
+from models.sdxl.blocks import Attentions, DownBlock, MidBlock, UpBlock, group_norm, split_rows
 from models.sdxl.config import ACTIVATIONS, UNetConfig
 from models.sdxl.embeddings import Embedding, sinusoid
 
@@ -29,7 +28,7 @@ class UNet(nnx.Module):
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
-        attention: Attention = default_attention,
+        attention: Attentions = Attentions(),
     ) -> None:
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         self.config = config
@@ -73,7 +72,7 @@ class UNet(nnx.Module):
         if self.encoder_hid_proj is not None:
             text = self.encoder_hid_proj(text)
         x = latents.astype(dtype)
-        x = self.conv_in(2 * x - 1 if self.config.center_input_sample else x)
+        x = split_rows(self.conv_in(2 * x - 1 if self.config.center_input_sample else x))
         states = [x]
         for block in self.down_blocks:
             states += block(states[-1], time, text)
@@ -139,7 +138,7 @@ def _encoder_hid_proj(config: UNetConfig, **make: Any) -> nnx.Linear | None:
     return linear(config.encoder_hid_dim, config.projected_text_features, (None, "embed"), **make)
 
 
-def _down_blocks(config: UNetConfig, attention: Attention, **make: Any) -> nnx.List:
+def _down_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List:
     levels = config.down_levels
     widths = (levels[0].channels, *(level.channels for level in levels))
     return nnx.List(
@@ -155,7 +154,7 @@ def _down_blocks(config: UNetConfig, attention: Attention, **make: Any) -> nnx.L
     )
 
 
-def _up_blocks(config: UNetConfig, attention: Attention, **make: Any) -> nnx.List:
+def _up_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List:
     levels = config.up_levels
     widths = (levels[0].channels, *(level.channels for level in levels), levels[-1].channels)
     return nnx.List(
