@@ -99,6 +99,19 @@ def read_config(folder: Path, component: str) -> dict[str, Any]:
     return _read_json(found)
 
 
+def read_scheduler(folder: Path) -> dict[str, Any]:
+    """The scheduler's config, with the class that `model_index.json` names.
+
+    diffusers' pipelines go by that one; the config may name another scheduler, which wrote it.
+
+    Raises:
+        CheckpointError: as `read_model_index` and `read_config` do.
+    """
+    config, entry = read_config(folder, "scheduler"), read_model_index(folder).get("scheduler")
+    name = entry[-1] if isinstance(entry, list) and entry else None
+    return {**config, "_class_name": name} if isinstance(name, str) else config
+
+
 def read_defaults(folder: Path) -> dict[str, Any]:
     """Defaults of request fields that the checkpoint brings along, in `atelier.json`; else none.
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
+PICTURE_FIELDS = ("image", "mask_image", "last_image")
+"""Request fields that hold a picture; the store keeps it and the job its key."""
 
 
 class Option(BaseModel):
@@ -24,6 +26,8 @@ class Option(BaseModel):
     """Of a text; empty: any."""
     minimum: float | None = None
     maximum: float | None = None
+    excludes: tuple[str, ...] = ()
+    """Options that may not be true beside this one."""
 
 
 class Limits(BaseModel):
@@ -38,12 +42,15 @@ class Limits(BaseModel):
     max_pixels: int = Field(gt=0)
     """Of one picture or frame: width times height."""
     max_frames: int = Field(default=1, gt=0)
+    min_frames: int = Field(default=1, gt=0)
     frames_multiple: int = Field(default=1, gt=0)
-    """`num_frames` is one more than a whole multiple of this."""
+    """`num_frames` is `min_frames` more than a whole multiple of this."""
     max_steps: int = Field(gt=0)
     max_images: int = Field(gt=0)
     max_sequence_length: int = Field(gt=0)
     """Text tokens that the model's longest encoder takes."""
+    max_clip_skip: int = Field(default=100, ge=0)
+    """One less than the layers of the model's shallowest CLIP encoder."""
 
 
 class ModelSpec(BaseModel):
@@ -60,12 +67,25 @@ class ModelSpec(BaseModel):
     """Request fields that the client may leave out, with the value that is then used."""
     task_defaults: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Defaults that differ for one task, by task: they go before `defaults`."""
+    needed: frozenset[str] = frozenset()
+    """Fields that every request has to set, beside the pictures of its task."""
+    strength_rounds: Literal["down", "up"] = "up"
+    """How the share of the steps that `strength` runs becomes whole, as in diffusers' pipelines of
+    the family."""
     sized_by_image: tuple[Task, ...] = ()
     """Tasks whose pictures have the size of the request's, where it names none itself."""
     limits: Limits
     schedulers: Mapping[str, Mapping[str, Option]] = Field(default_factory=dict)
     """Names that the request's `scheduler` may have, each with its options by name; empty: only
     the checkpoint's own."""
+    scheduler: str = ""
+    """Of those names, the one of the checkpoint's own."""
+    step_lists: Mapping[str, frozenset[str]] = Field(default_factory=dict)
+    """By those names, which of `timesteps` and `sigmas` a request may set beside; one that is not
+    here takes both."""
+    sigmas_are: Literal["of steps", "noise levels"] = "of steps"
+    """How `sigmas` read: one a step, of a flow, at most 1 and above 0; or noise over signal, where
+    the last is no step but where the last one leads, usually 0."""
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str

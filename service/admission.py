@@ -14,7 +14,7 @@ import httpx
 from fastapi import Request
 from pydantic import ValidationError
 
-from models.spec import ModelSpec
+from models.spec import PICTURE_FIELDS, ModelSpec
 from service import outgoing, pictures
 from service.body import read_json
 from service.deps import FrontEnd
@@ -25,7 +25,7 @@ from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
 from service.jobs.queue import IdempotencyConflict, QueueFull
 from service.resolve import Resolved, resolve, with_size_of
-from service.schemas import PICTURE_FIELDS, GenerateRequest
+from service.schemas import GenerateRequest
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Of the request that are not the model's business, and are shown with it."""

@@ -27,6 +27,7 @@ TASK_PICTURES: Mapping[Task, frozenset[str]] = {
 PICTURE_WORDS = {
     "image": "the picture to begin with, as image",
     "mask_image": "a picture that is white where the image is to be drawn anew, as mask_image",
+    "last_image": "the picture that the clip ends with, as last_image",
 }
 
 
@@ -63,6 +64,9 @@ def _wrong_task(case: Case) -> Errors:
         yield FieldError("mask_image", "send the picture that it masks too, as image")
     if "last_image" in case.given and "image" not in case.given:
         yield FieldError("last_image", "send the picture that the clip begins with too, as image")
+    for name in sorted(case.spec.needed - case.given.keys()):
+        words = PICTURE_WORDS.get(name, name)
+        yield FieldError(name, f"the model {case.spec.name!r} cannot do without: send {words}")
 
 
 def _no_such_task(case: Case) -> Errors:
@@ -98,14 +102,17 @@ def _wrong_frames(case: Case) -> Errors:
     frames = case.fields.get("num_frames")
     if frames is None:
         return
-    multiple = case.spec.limits.frames_multiple
+    least, multiple = case.spec.limits.min_frames, case.spec.limits.frames_multiple
     top = min(case.spec.limits.max_frames, case.limits.max_frames)
     if frames > top:
-        yield FieldError("num_frames", f"must be {top - (top - 1) % multiple} at most")
-    elif (frames - 1) % multiple:
-        below = frames - (frames - 1) % multiple
-        near = f"{below} or {below + multiple}" if below + multiple <= top else f"{below}"
-        yield FieldError("num_frames", f"must be one more than a multiple of {multiple}: {near}")
+        yield FieldError("num_frames", f"must be {top - (top - least) % multiple} at most")
+    elif (frames - least) % multiple or frames < least:
+        below = frames - (frames - least) % multiple
+        near = [f"{count}" for count in (below, below + multiple) if least <= count <= top]
+        said = f"must be {least} more than a multiple of {multiple}: {' or '.join(near)}"
+        yield FieldError("num_frames", said)
+    if frames == 1 and "last_image" in case.given:
+        yield FieldError("num_frames", "must be more than 1 with last_image")
     pixels = case.limits.max_clip_pixels
     if frames * case.fields.get("width", 1) * case.fields.get("height", 1) > pixels:
         yield FieldError(
@@ -119,9 +126,10 @@ def _wrong_counts(case: Case) -> Errors:
         "num_inference_steps": min(bounds.max_steps, limits.max_steps),
         "num_images": min(bounds.max_images, limits.max_images),
         "max_sequence_length": bounds.max_sequence_length,
+        "clip_skip": bounds.max_clip_skip,
     }
     for name, top in tops.items():
-        if case.fields.get(name, 1) > top:
+        if case.fields.get(name, 0) > top:
             yield FieldError(name, f"must be {top} at most")
 
 
@@ -141,22 +149,43 @@ def _wrong_strength(case: Case) -> Errors:
     strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
     if "strength" in case.given and "image" not in case.given:
         yield FieldError("strength", "has no meaning without an image")
-    elif strength is not None and steps is not None and denoising_steps(steps, strength) < 1:
+    elif (
+        strength is not None
+        and steps is not None
+        and denoising_steps(steps, strength, case.spec.strength_rounds) < 1
+    ):
         yield FieldError("strength", f"leaves none of the {steps} steps; raise one of them")
 
 
 def _wrong_step_lists(case: Case) -> Errors:
     lists = sorted(STEP_LISTS & case.given.keys())
     for name in lists:
-        values = case.given[name]
-        if listed_steps(name, values) != case.fields["num_inference_steps"]:
-            yield FieldError(name, "must be as many as num_inference_steps; leave that out")
-        if any(a <= b for a, b in itertools.pairwise(values)):
+        steps = listed_steps(name, case.given[name], case.spec)
+        if steps != case.fields["num_inference_steps"]:
+            yield FieldError(name, f"make {steps} steps, not num_inference_steps; leave that out")
+        if any(a <= b for a, b in itertools.pairwise(case.given[name])):
             yield FieldError(name, "must fall")
-        if values == [0] and name == "sigmas":
-            yield FieldError(name, "must have a step that begins above 0")
     if len(lists) > 1:
         yield FieldError("timesteps", "send these or sigmas, not both")
+
+
+def _wrong_sigmas(case: Case) -> Errors:
+    sigmas = case.given.get("sigmas")
+    if sigmas is None:
+        return
+    if case.spec.sigmas_are == "noise levels":
+        if len(sigmas) < 2:
+            yield FieldError("sigmas", "must be one a step and a last one to end at, usually 0")
+    elif not 0 < min(sigmas) <= max(sigmas) <= 1:
+        yield FieldError("sigmas", "must be one a step, each at most 1 and above 0")
+
+
+def _untaken_step_lists(case: Case) -> Errors:
+    """Those that the chosen scheduler, or else the checkpoint's own, cannot run."""
+    scheduler = case.given.get("scheduler", {}).get("name", case.spec.scheduler)
+    taken = case.spec.step_lists.get(scheduler, STEP_LISTS)
+    for name in sorted((STEP_LISTS & case.given.keys()) - taken):
+        yield FieldError(name, f"the scheduler {scheduler} takes none; leave them out")
 
 
 def _wrong_scheduler(case: Case) -> Errors:
@@ -174,5 +203,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_prompts,
     _wrong_strength,
     _wrong_step_lists,
+    _wrong_sigmas,
+    _untaken_step_lists,
     _wrong_scheduler,
 )

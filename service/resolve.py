@@ -32,14 +32,8 @@ class Resolved:
     """Every field of the model's business, with its value."""
     output: dict[str, Any]
     """format, quality (may be None), inline."""
-
-    @property
-    def steps(self) -> int:
-        """Denoising steps over all pictures."""
-        fields = self.fields
-        return fields["num_images"] * denoising_steps(
-            fields["num_inference_steps"], fields.get("strength", 1.0)
-        )
+    steps: int
+    """Denoising steps over all pictures."""
 
 
 def resolve(
@@ -67,7 +61,14 @@ def resolve(
         raise Invalid(errors)
     if media_types and MEDIA_TYPES[output["format"]] not in media_types:
         raise NotAcceptable(f"the output is {MEDIA_TYPES[output['format']]}; accept that, or JSON")
-    return Resolved(task, fields, output)
+    return Resolved(task, fields, output, _steps(fields, spec))
+
+
+def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
+    one = denoising_steps(
+        fields["num_inference_steps"], fields.get("strength", 1.0), spec.strength_rounds
+    )
+    return int(fields["num_images"] * one)
 
 
 def with_size_of(request: GenerateRequest, image: bytes, spec: ModelSpec) -> GenerateRequest:
@@ -95,7 +96,7 @@ def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:
 def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[str, Any]:
     fields = {"num_images": 1, **spec.defaults_for(task), **given}
     for name in STEP_LISTS & given.keys():
-        listed = listed_steps(name, given[name])
+        listed = listed_steps(name, given[name], spec)
         fields["num_inference_steps"] = given.get("num_inference_steps", listed)
     if "image" not in given:
         fields.pop("strength", None)

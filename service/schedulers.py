@@ -36,6 +36,10 @@ def wrong_scheduler(chosen: Mapping[str, Any], spec: ModelSpec) -> Iterator[Fiel
             yield FieldError(f"scheduler.{key}", f"{name} takes {takes}")
         elif wrong := mistake(options[key], chosen[key]):
             yield FieldError(f"scheduler.{key}", wrong)
+        elif rivals := [
+            other for other in options[key].excludes if chosen[key] and chosen.get(other)
+        ]:
+            yield FieldError(f"scheduler.{key}", f"cannot be true beside {', '.join(rivals)}")
 
 
 def mistake(option: Option, value: Any) -> str | None:

@@ -20,9 +20,6 @@ MEDIA_TYPES = {
 }
 """Of each output format."""
 
-PICTURE_FIELDS = ("image", "mask_image", "last_image")
-"""Fields that hold a picture; the store keeps it and the job its key."""
-
 EndEvent = Literal["succeeded", "failed", "canceled", "expired"]
 END_EVENTS: tuple[EndEvent, ...] = ("succeeded", "failed", "canceled", "expired")
 
@@ -150,7 +147,7 @@ class GenerateRequest(Body):
     width: Pixels | None = None
     height: Pixels | None = None
     num_frames: Count | None = None
-    """Of a clip: one more than a multiple of the model's `frames_multiple`."""
+    """Of a clip: the model's `min_frames` more than a multiple of its `frames_multiple`."""
     fps: Rate | None = None
     """Frames a second at which a clip is played; the frames are the same at any rate."""
     num_inference_steps: Count | None = None
@@ -173,7 +170,8 @@ class GenerateRequest(Body):
     timesteps: Falling | None = None
     """The model's own timesteps instead of a spacing's, falling."""
     sigmas: Falling | None = None
-    """Noise levels instead of the schedule's, falling; a last 0 is the end and no step."""
+    """Instead of the schedule's, falling: one a step (Flux), or noise levels of which the last is
+    where the last step leads, usually 0 (SDXL)."""
     eta: Annotated[float, Field(ge=0, le=1)] | None = None
     """Of DDIM: how much noise each step adds."""
     scheduler: SchedulerRequest | None = None

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from models.pipeline import Fields, Pipeline, Prepared, PyTree
+from workers import warmup
 from workers.compiler import Compiler, signature
 from workers.errors import EngineDied, PictureFailed, picture_failed
 from workers.programs import Programs
@@ -70,7 +71,7 @@ class Engine:
     async def warm_up(self, requests: Sequence[Fields]) -> None:
         """Compile all that these requests run. Raises: the error of a program they need."""
         for fields in requests:
-            prepared = await self._run("prepare", self.pipeline.prepare, fields, {})
+            prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             shape = self.programs.shape(prepared)
             await ready(*shape.necessary())
             for program in shape.optional():

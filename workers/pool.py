@@ -22,7 +22,7 @@ from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.jobs.tasks import cancel
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
-from workers import metrics
+from workers import metrics, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
 from workers.engine import Engine
@@ -178,7 +178,7 @@ async def serve(settings: Settings, pool_name: str, pipeline: Pipeline) -> int:
     loop.add_signal_handler(signal.SIGTERM, pool.stop)
     loop.add_signal_handler(signal.SIGINT, pool.stop_now)
     try:
-        return await pool.run(warmup_requests(pipeline, model))
+        return await pool.run(warmup.requests(pipeline.spec, model.warmup))
     finally:
         engine.close()
         await queue.close()
@@ -194,12 +194,6 @@ def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelS
     if settings.redis.url is None:
         raise ConfigError("redis.url: a pool needs the address of the queue")
     return pool, settings.models[pool.model]
-
-
-def warmup_requests(pipeline: Pipeline, model: ModelSettings) -> list[Fields]:
-    """The settings' warm-up requests, with the model's defaults for what they leave open."""
-    base = {**pipeline.spec.defaults, "prompt": "", "seed": 0, "num_images": 1}
-    return [{**base, **entry} for entry in model.warmup]
 
 
 def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:

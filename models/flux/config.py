@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from models.configs import arguments
 
 _SIZES = (
     "in_channels",
@@ -73,10 +75,4 @@ class FluxConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> FluxConfig:
         """Raises: ValueError for a key that this network does not know, or a wrong value."""
-        values = {key: value for key, value in config.items() if not key.startswith("_")}
-        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise ValueError(f"transformer/config.json has keys not served here: {unknown}")
-        if "axes_dims_rope" in values:
-            values["axes_dims_rope"] = tuple(values["axes_dims_rope"])
-        return cls(**values)
+        return cls(**arguments(cls, config, "transformer/config.json"))

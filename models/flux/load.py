@@ -134,7 +134,7 @@ def make_spec(
             size_multiple_px=2 * vae.downsampling,
             min_side_px=2 * vae.downsampling,
             max_side_px=2 * side,
-            max_pixels=2 * side * side,
+            max_pixels=4 * side * side,
             max_steps=1000,
             max_images=16,
             max_sequence_length=MAX_SEQUENCE_LENGTH,

@@ -42,6 +42,7 @@ class DDIM(NoiseSchedule):
     """Of the request, not of a config: 0 adds no noise, 1 as much as DDPM."""
 
     name: ClassVar[str] = "ddim"
+    TAKES: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def stochastic(self) -> bool:
@@ -63,7 +64,7 @@ class DDIM(NoiseSchedule):
         strength: float | None = None,
     ) -> Plan:
         """As the contract says. With eta, every step draws noise, also one that adds none."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="timesteps sigmas")
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times = self._timesteps(steps)[first_step(steps, strength) :]
         table = self.alphas_cumprod()
         now = table[times]

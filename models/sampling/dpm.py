@@ -47,25 +47,24 @@ class DPMSolver(MultistepSchedule):
     lambda_min_clipped: float = -float("inf")
     """Leaves out training timesteps with a lower half-log-SNR."""
     variance_type: str | None = None
+    """Of DDPM's configs, without effect; a learned one would come out of the network beside the
+    prediction, which is not served."""
 
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **MultistepSchedule.CHOICES,
         "algorithm_type": ("dpmsolver", "dpmsolver++", "sde-dpmsolver", "sde-dpmsolver++"),
         "solver_type": ("heun", "midpoint"),
+        "variance_type": ("fixed_large", "fixed_large_log", "fixed_small", "fixed_small_log"),
     }
     READ_AS: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "algorithm_type": {"deis": "dpmsolver++"},
         "solver_type": {"logrho": "midpoint", "bh1": "midpoint", "bh2": "midpoint"},
     }
     """Values of other schedulers' configs, and what the reference makes of them."""
+    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.variance_type is not None:
-            raise ValueError(
-                f"variance_type {self.variance_type!r}: networks that predict a variance besides "
-                "three pixel channels are not served"
-            )
         if self.solves_for_noise and self.final_sigmas_type == "zero":
             raise ValueError(
                 f"final_sigmas_type zero: algorithm_type {self.algorithm_type} needs sigma_min"
@@ -95,7 +94,7 @@ class DPMSolver(MultistepSchedule):
         strength: float | None = None,
     ) -> Plan:
         """As the contract says."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="sigmas")
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times, table = self._schedule(steps, timesteps)
         first = first_step(steps if timesteps is None else len(times), strength)
         orders = [(i, self._order(i, i - first, len(times))) for i in range(first, len(times))]

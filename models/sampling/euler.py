@@ -40,6 +40,7 @@ class Euler(NoisySchedule):
 
     name: ClassVar[str] = "euler"
     program: ClassVar[str] = "euler"
+    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **NoisySchedule.CHOICES,
         "interpolation_type": ("linear", "log_linear"),
@@ -59,7 +60,7 @@ class Euler(NoisySchedule):
         strength: float | None = None,
     ) -> Plan:
         """As the contract says; custom sigmas end with where the last step leads (usually 0)."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas)
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times, table = self._spaced(steps, timesteps) if sigmas is None else self._of_sigmas(sigmas)
         if self._continuous:
             times = np.float32(0.25) * np.log(table[:-1])

@@ -26,6 +26,7 @@ class EulerAncestral(NoisySchedule):
 
     name: ClassVar[str] = "euler_ancestral"
     program: ClassVar[str] = "euler_ancestral"
+    TAKES: ClassVar[frozenset[str]] = frozenset()
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **NoisySchedule.CHOICES,
         "prediction_type": ("epsilon", "v_prediction"),
@@ -40,7 +41,7 @@ class EulerAncestral(NoisySchedule):
         strength: float | None = None,
     ) -> Plan:
         """As the contract says. Noise is drawn at every step, also where none is added."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="timesteps sigmas")
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times = self.spaced_timesteps(steps)
         train = self.train_sigmas()
         table = np.append(np.interp(times, np.arange(len(train)), train), 0).astype(np.float32)

@@ -26,6 +26,7 @@ class FlowMatchEuler(FlowMatchSchedule):
     name: ClassVar[str] = "flow_match_euler"
     program: ClassVar[str] = "flow_match_euler"
     prediction_type: ClassVar[str] = "flow_prediction"
+    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "time_shift_type": ("exponential", "linear")
     }
@@ -45,7 +46,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         strength: float | None = None,
     ) -> Plan:
         """As the contract says; custom sigmas are one a step, and are shifted like the others."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas)
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         table = self.finished(self.statically_shifted(self._even(steps, timesteps, sigmas)))
         train_steps = np.float32(self.num_train_timesteps)
         times = table[:-1] * train_steps

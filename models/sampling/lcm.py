@@ -41,6 +41,7 @@ class LCM(NoiseSchedule):
     sample_max_value: float = 1.0
 
     name: ClassVar[str] = "lcm"
+    TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps"})
 
     @property
     def program(self) -> str:
@@ -57,7 +58,7 @@ class LCM(NoiseSchedule):
         strength: float | None = None,
     ) -> Plan:
         """As the contract says. The last step draws no noise."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="sigmas")
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times = self._spaced(steps) if timesteps is None else self._custom(timesteps)
         times = times[first_step(len(times), strength) :]
         table = self.alphas_cumprod()[times]

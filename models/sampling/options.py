@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_type_hints
 
+from models.sampling.sigmas import SPACINGS
 from models.spec import Option
 
 Kind = Literal["number", "integer", "boolean", "text"]
@@ -46,7 +47,8 @@ def _option(kind: type, name: str, of: Kind) -> Option:
     ranges = {**_RANGES, **getattr(kind, "RANGES", {})}
     low, high = ranges.get(name, (None, None))
     choices = getattr(kind, "CHOICES", {}).get(name, ())
-    return Option(kind=of, choices=choices, minimum=low, maximum=high)
+    others = tuple(sorted(SPACINGS.keys() - {name})) if name in SPACINGS else ()
+    return Option(kind=of, choices=choices, minimum=low, maximum=high, excludes=others)
 
 
 def _kind_of(hint: Any) -> Kind | None:

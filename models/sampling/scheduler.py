@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -87,6 +87,9 @@ def with_noise(latents: Latents, noise: Latents | None, scale: Float[Array, " ba
 @runtime_checkable
 class Scheduler(Protocol):
     """One method of denoising with its options. Instances are frozen and hashable."""
+
+    TAKES: ClassVar[frozenset[str]]
+    """Of `timesteps` and `sigmas`, those of a request's own that `plan` may be given."""
 
     @property
     def name(self) -> str:

@@ -65,9 +65,17 @@ CHOICES: Mapping[str, Choice] = {
 
 _NOT_IN_CONFIGS = frozenset({"eta"})
 """Options that diffusers' pipelines take instead of its schedulers."""
-_CARRIED_ONLY: Mapping[type, frozenset[str]] = {DPMSolver: frozenset({"sigma_min", "sigma_max"})}
-"""Keys that diffusers' class reads from a config but does not take as options."""
-_OF_OTHERS = frozenset({"predict_epsilon", "rho", "sigma_data", "sigma_schedule", "skip_prk_steps"})
+_NO_OPTIONS: Mapping[type, frozenset[str]] = {
+    DPMSolver: frozenset({"sigma_min", "sigma_max"}),
+    UniPC: frozenset({"use_dynamic_shifting"}),
+    FlowMatchEuler: frozenset({"use_dynamic_shifting", "invert_sigmas", "stochastic_sampling"}),
+}
+"""Keys that a request may not set: diffusers' class reads them from a config but takes no such
+options, or only one value of them is served."""
+_OF_OTHERS = frozenset(
+    {"predict_epsilon", "rho", "sigma_data", "sigma_schedule", "skip_prk_steps"}
+    | {"corrector_order", "noise_sampler_seed", "predictor_order", "tau_func"}
+)
 """Keys of diffusers' schedulers that are not served."""
 
 
@@ -125,8 +133,8 @@ def _kind(config: Mapping[str, Any]) -> type:
 
 
 def _options(kind: type) -> dict[str, Option]:
-    carried = _CARRIED_ONLY.get(kind, frozenset())
-    return {name: of for name, of in options_of_class(kind).items() if name not in carried}
+    kept = _NO_OPTIONS.get(kind, frozenset())
+    return {name: of for name, of in options_of_class(kind).items() if name not in kept}
 
 
 def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> Scheduler:
@@ -164,3 +172,8 @@ _KNOWN = (
 
 OPTIONS: Mapping[str, Mapping[str, Option]] = {name: options_of(name) for name in CHOICES}
 """For a spec's `schedulers`: every name that a request may use, with its options."""
+
+STEP_LISTS: Mapping[str, frozenset[str]] = {
+    name: getattr(choice.kind, "TAKES", frozenset()) for name, choice in CHOICES.items()
+}
+"""For a spec's `step_lists`."""

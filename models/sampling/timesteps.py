@@ -70,19 +70,19 @@ def check_request(
     *,
     timesteps: Numbers | None = None,
     sigmas: Numbers | None = None,
-    refused: str = "",
+    takes: frozenset[str],
 ) -> None:
     """Raises: ValueError for no steps at all, or for what a scheduler does not take.
 
     Args:
-        refused: `timesteps`, `sigmas` or both, where the reference's scheduler takes none.
+        takes: of `timesteps` and `sigmas`, those that the reference's scheduler takes.
     """
     both = {"timesteps": timesteps, "sigmas": sigmas}
     given = {name: value for name, value in both.items() if value is not None}
     if len(given) > 1:
         raise ValueError("timesteps and sigmas exclude each other: give one of them")
     for name, value in given.items():
-        if name in refused.split():
+        if name not in takes:
             raise ValueError(f"{name}: this scheduler takes none of its own; leave them out")
         if not len(value):
             raise ValueError(f"{name} must not be empty")

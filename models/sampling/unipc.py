@@ -48,6 +48,7 @@ class UniPC(MultistepSchedule):
         "solver_type": {"midpoint": "bh2", "heun": "bh2", "logrho": "bh2"}
     }
     """Values of other schedulers' configs, and what the reference makes of them."""
+    TAKES: ClassVar[frozenset[str]] = frozenset({"sigmas"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +83,7 @@ class UniPC(MultistepSchedule):
         strength: float | None = None,
     ) -> Plan:
         """As the contract says; custom sigmas, one a step, are a flow's and are shifted too."""
-        check_request(steps, timesteps=timesteps, sigmas=sigmas, refused="timesteps")
+        check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         if sigmas is not None and not self.use_flow_sigmas:
             raise ValueError("sigmas need use_flow_sigmas: UniPC takes none of its own otherwise")
         times, table = self._schedule(steps, sigmas)

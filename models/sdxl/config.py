@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array
+
+from models.configs import arguments
 
 Depths = tuple[int, ...]
 PerLevel = tuple[Any, ...]
@@ -153,11 +155,7 @@ class UNetConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> UNetConfig:
         """Raises: ValueError for a key that this network does not know, or a wrong value."""
-        values = {key: value for key, value in config.items() if not key.startswith("_")}
-        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise ValueError(f"unet/config.json has keys not served here: {unknown}")
-        return cls(**{key: _frozen(value) for key, value in values.items()})
+        return cls(**arguments(cls, config, "unet/config.json"))
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -335,7 +333,3 @@ def _check_level(config: UNetConfig, level: Level) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value > 0
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value

@@ -13,6 +13,16 @@ from models.vae.config import VaeConfig
 TIME_IDS = 6
 """Original size, crop and target size: two numbers each."""
 
+CLASSES: Mapping[str, str] = {
+    "text_encoder": "CLIPTextModel",
+    "text_encoder_2": "CLIPTextModelWithProjection",
+    "unet": "UNet2DConditionModel",
+    "vae": "AutoencoderKL",
+}
+"""Network → its class in `model_index.json`. Another one (a distilled autoencoder, a first encoder
+with a projection, whose pooled output diffusers would take) is another network."""
+TOKENIZERS = ("tokenizer", "tokenizer_2")
+
 
 class Parts(NamedTuple):
     """The configs of one checkpoint's networks."""
@@ -30,12 +40,15 @@ def check_index(index: Mapping[str, Any]) -> None:
             "model_index.json says requires_aesthetics_score: a refiner, which is told an "
             "aesthetic score instead of a target size; serve a base model instead"
         )
-    for part in ("text_encoder", "text_encoder_2", "unet", "vae", "tokenizer", "tokenizer_2"):
+    for part in (*CLASSES, *TOKENIZERS):
         if not _is_there(index.get(part)):
             raise UnsupportedCheckpoint(
                 f"model_index.json names no {part}: checkpoints without it (as the refiner is "
                 "without its text_encoder) are not served"
             )
+    for part, served in CLASSES.items():
+        if (name := index[part][1]) != served:
+            raise UnsupportedCheckpoint(f"model_index.json: the {part} {name} is not {served}")
 
 
 def _is_there(entry: Any) -> bool:

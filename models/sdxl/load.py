@@ -53,7 +53,10 @@ def load(
     source = Source(folder, file)
     parts = read_parts(source)
     chosen = {**read_defaults(folder), **(defaults or {})}
-    spec = make_spec(name, source.fingerprint(), parts, chosen)
+    scheduler = source.scheduler()
+    for config in (source.config("scheduler"), scheduler):
+        schedulers.from_config(config)  # refused now, by either name, not at the first request
+    spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
     preparation = read_preparation(source, parts, spec, dtype)
     abstract = abstract_modules(parts, dtype)
     loaded = {
@@ -81,8 +84,7 @@ def read_preparation(
     source: Source, parts: Parts, spec: ModelSpec, dtype: DTypeLike
 ) -> Preparation:
     """What the host needs of the checkpoint. Raises: as `load` does."""
-    folder, scheduler = source.folder, source.config("scheduler")
-    schedulers.from_config(scheduler)  # refused now, not at the first request
+    folder = source.folder
     forced = read_model_index(folder).get("force_zeros_for_empty_prompt", True)
     return Preparation(
         spec=spec,
@@ -90,7 +92,7 @@ def read_preparation(
         latent_space=LatentSpace(parts.vae, jnp.dtype(dtype)),
         towers=(parts.clip, parts.clip_2),
         tokenizers=(ClipTokenizer(folder / "tokenizer"), ClipTokenizer(folder / "tokenizer_2")),
-        scheduler=scheduler,
+        scheduler=source.scheduler(),
         force_zeros_for_empty_prompt=forced,
     )
 

@@ -47,10 +47,14 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
     ("cond_stage_model.", "Stable Diffusion 1 or 2", "that family is not served"),
     ("conditioner.embedders.0.model.", "the SDXL refiner", "give SDXL's base model"),
     ("edm_mean", "Playground 2.5, whose latents are scaled by channel", "that is not served"),
+    ("edm_vpred.", "CosXL, trained on EDM's continuous noise levels", "that is not served"),
     ("control_model.", "a ControlNet", "it is no checkpoint of its own"),
     ("down_blocks.", "one component with diffusers' names", "give the whole folder that it is of"),
 )
 """What is in the keys of other files → what such a file is, and what to do with it."""
+
+OTHERWISE_TRAINED = ("edm_mean", "edm_vpred.sigma_max")
+"""Marks, beside SDXL's networks, of a training that none of the schedulers here fits."""
 
 
 class Component(NamedTuple):
@@ -104,7 +108,8 @@ def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
 def detect(file: Path) -> bool:
     """Whether this is an SDXL in one file. Raises: CheckpointError: it cannot be read."""
     keys = _shapes(file).keys()
-    return {CONV_IN, LABELS} <= keys and "edm_mean" not in keys and not any(_absent(keys))
+    is_sdxl = {CONV_IN, LABELS} <= keys and not any(_absent(keys))
+    return is_sdxl and keys.isdisjoint(OTHERWISE_TRAINED)
 
 
 def check(file: Path) -> None:

@@ -138,6 +138,7 @@ _BLOCK = r"transformer\.resblocks\.(\d+)\."
 
 OPEN_CLIP_RENAMES: Renames = (
     (r"(?:logit_scale|attn_mask)", ""),
+    (r"text_model\.embeddings\.position_ids", ""),  # left by diffusers' script that converts back
     (r"token_embedding\.weight", "token_embedding.embedding"),
     (r"positional_embedding", "position_embedding.embedding"),
     (rf"{_BLOCK}ln_(1|2)\.weight", r"blocks.norm\2.scale[\1]"),

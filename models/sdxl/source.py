@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.checkpoint import fingerprint, read_config
+from models.checkpoint import fingerprint, read_config, read_scheduler
 from models.renames import Renames
 from models.sdxl import original
 from models.sdxl.config import UNetConfig
+from models.sdxl.original_names import CLIP_L_RENAMES
 from models.sdxl.weights import RENAMES
 from models.tensors import Part
 from models.text.clip import RENAMES as CLIP_RENAMES
@@ -18,7 +19,7 @@ from models.vae.weights import RENAMES as VAE_RENAMES
 
 COMPONENTS: Mapping[str, tuple[str, Renames]] = {
     "unet": ("unet", RENAMES),
-    "clip": ("text_encoder", CLIP_RENAMES),
+    "clip": ("text_encoder", CLIP_L_RENAMES),
     "clip_2": ("text_encoder_2", CLIP_RENAMES),
     "vae": ("vae", VAE_RENAMES),
 }
@@ -43,9 +44,12 @@ class Source(NamedTuple):
         config = read_config(self.folder, component)
         if self.file is not None and component == "unet":
             return original.unet_config(self.file, config)
-        if self.file is not None and component == "scheduler":
-            return original.scheduler_config(self.file, config)
         return config
+
+    def scheduler(self) -> dict[str, Any]:
+        """The same of its scheduler."""
+        config = read_scheduler(self.folder)
+        return config if self.file is None else original.scheduler_config(self.file, config)
 
     def places(self, unet: UNetConfig, vae: VaeConfig) -> Places:
         """Raises: CheckpointError: the file is not what it should be."""

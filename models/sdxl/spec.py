@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.sampling.schedulers import OPTIONS
+from models.sampling.schedulers import OPTIONS, STEP_LISTS
 from models.sdxl.config import UNetConfig
 from models.sdxl.fit import Parts
 from models.spec import Limits, ModelSpec, Option, Task
@@ -38,8 +38,13 @@ TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {
 """Those of diffusers' pipelines."""
 
 
-def make_spec(name: str, fingerprint: str, parts: Parts, chosen: Mapping[str, Any]) -> ModelSpec:
+def make_spec(
+    name: str, fingerprint: str, parts: Parts, chosen: Mapping[str, Any], scheduler: str
+) -> ModelSpec:
     """Defaults are diffusers' own, then the chosen ones: the folder's, then the operator's.
+
+    Args:
+        scheduler: the checkpoint's own, by diffusers' class.
 
     Raises: ValueError: a chosen default is of no field that SDXL has.
     """
@@ -59,19 +64,24 @@ def make_spec(name: str, fingerprint: str, parts: Parts, chosen: Mapping[str, An
         task_defaults={
             task: {**values, **chosen} for task, values in TASK_DEFAULTS.items() if task in tasks
         },
+        strength_rounds="down",
         sized_by_image=("image-to-image",),
         limits=Limits(
             size_multiple_px=vae.downsampling,
             min_side_px=vae.downsampling * unet.downsampling,
             max_side_px=2 * max(width, height),
-            max_pixels=2 * width * height,
+            max_pixels=4 * width * height,
             max_steps=1000,
             max_images=16,
             max_sequence_length=min(
                 parts.clip.max_position_embeddings, parts.clip_2.max_position_embeddings
             ),
+            max_clip_skip=min(parts.clip.num_hidden_layers, parts.clip_2.num_hidden_layers) - 1,
         ),
         schedulers=SCHEDULERS,
+        scheduler=scheduler,
+        step_lists={scheduler: STEP_LISTS[scheduler] for scheduler in SCHEDULERS},
+        sigmas_are="noise levels",
         bucket_fields=("width", "height"),
         fingerprint=fingerprint,
     )

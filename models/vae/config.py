@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from models.configs import frozen
+
 
 @dataclass(frozen=True)
 class VaeConfig:
@@ -40,7 +42,7 @@ class VaeConfig:
     def from_dict(cls, config: Mapping[str, Any]) -> VaeConfig:
         """From the parsed `config.json`; keys that do not shape the network are left aside."""
         known = {field.name for field in fields(cls)} & config.keys()
-        return cls(**{name: _frozen(config[name]) for name in known})
+        return cls(**{name: frozen(config[name]) for name in known})
 
     @property
     def downsampling(self) -> int:
@@ -74,7 +76,3 @@ class VaeConfig:
                     f"block_out_channels: {channels} is not a multiple of "
                     f"norm_num_groups, {self.norm_num_groups}"
                 )
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

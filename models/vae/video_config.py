@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from models.configs import arguments
 
 WITHOUT_EFFECT = frozenset({"dropout", "clip_output"})
 """Keys of published configs that change nothing when the network runs: diffusers has no dropout
@@ -134,12 +136,7 @@ class VideoVaeConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> VideoVaeConfig:
         """Raises: ValueError for a key that this network does not know, or a wrong value."""
-        values = {key: value for key, value in config.items() if not key.startswith("_")}
-        values = {key: value for key, value in values.items() if key not in WITHOUT_EFFECT}
-        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise ValueError(f"vae/config.json has keys not served here: {unknown}")
-        return cls(**{key: _frozen(value) for key, value in values.items()})
+        return cls(**arguments(cls, config, "vae/config.json", WITHOUT_EFFECT))
 
 
 def _positions(in_time: bool | None) -> int:
@@ -153,7 +150,3 @@ def _check_group(many: int, few: int, name: str) -> None:
             f"{name}, dim_mult: a shortcut of is_residual has to bring {many} channels and "
             f"positions to {few}, which does not divide them"
         )
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

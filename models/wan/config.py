@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from models.configs import arguments
 
 _SIZES = (
     "num_attention_heads",
@@ -107,10 +109,4 @@ class WanConfig:
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> WanConfig:
         """Raises: ValueError for a key that this network does not know, or a wrong value."""
-        values = {key: value for key, value in config.items() if not key.startswith("_")}
-        unknown = sorted(values.keys() - {field.name for field in fields(cls)})
-        if unknown:
-            raise ValueError(f"transformer/config.json has keys not served here: {unknown}")
-        if "patch_size" in values:
-            values["patch_size"] = tuple(values["patch_size"])
-        return cls(**values)
+        return cls(**arguments(cls, config, "transformer/config.json"))

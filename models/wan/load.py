@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models import weights
-from models.checkpoint import read_config
+from models.checkpoint import read_config, read_scheduler
 from models.preview import MeanLatents, abstract_preview, fit_preview
 from models.sampling import schedulers
 from models.text import umt5
@@ -69,8 +69,9 @@ def load(
             misshapen, all of them at once.
     """
     checkpoint = WanCheckpoint.read(folder)
-    scheduler = read_config(folder, "scheduler")
-    schedulers.from_config(scheduler)
+    scheduler = read_scheduler(folder)
+    for config in (read_config(folder, "scheduler"), scheduler):
+        schedulers.from_config(config)  # refused by either name
     abstract = abstract_modules(checkpoint, dtype)
     if swap_experts and len(checkpoint.transformers) < 2:
         raise ValueError("swap_experts is set, but there is only one transformer")

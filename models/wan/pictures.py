@@ -11,7 +11,7 @@ from models.pictures import open_picture, read_picture
 from models.pipeline import RequestError
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
-from models.wan.request import MAX_SEQUENCE_LENGTH, WanRequest
+from models.wan.request import WanRequest
 
 FIRST, LAST = "image", "last_image"
 
@@ -49,15 +49,6 @@ class Pictures:
             self._check_last(request, images)
         elif made.needs_last_image:
             raise RequestError(LAST, "is needed: this model goes from a first frame to a last one")
-        if (
-            made.transformer.added_kv_proj_dim
-            and request.max_sequence_length != MAX_SEQUENCE_LENGTH
-        ):
-            raise RequestError(
-                "max_sequence_length",
-                f"must be {MAX_SEQUENCE_LENGTH}: by that number the reference tells this model's "
-                "text from its picture",
-            )
 
     def _check_last(self, request: WanRequest, images: Mapping[str, bytes]) -> None:
         if FIRST not in images:

@@ -22,7 +22,8 @@ def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
     try:
         return scheduler.plan(request.num_inference_steps)
     except ValueError as error:
-        raise RequestError("num_inference_steps", str(error)) from error
+        field = "num_inference_steps" if request.scheduler is None else "scheduler"
+        raise RequestError(field, str(error)) from error
 
 
 def phases_of(request: WanRequest, plan: Plan, experts: Experts, program: str) -> tuple[Phase, ...]:

@@ -17,6 +17,7 @@ from models.checkpoint import (
     read_config,
     read_defaults,
     read_model_index,
+    read_scheduler,
     weight_files,
 )
 
@@ -54,6 +55,25 @@ class TestJson:
             (tmp_path / "model_index.json").write_bytes(content)
         with pytest.raises(CheckpointError, match=message):
             read_model_index(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("named", "expected"),
+        [
+            (["diffusers", "EulerDiscreteScheduler"], "EulerDiscreteScheduler"),
+            ([None, None], "PNDMScheduler"),
+            (None, "PNDMScheduler"),
+        ],
+    )
+    def test_the_index_names_the_scheduler(
+        self, tmp_path: Path, named: list[str | None] | None, expected: str
+    ) -> None:
+        """As for diffusers' pipelines, whatever scheduler the config was once written by."""
+        index = {"_class_name": "StableDiffusionXLPipeline", "scheduler": named}
+        (tmp_path / "model_index.json").write_text(json.dumps(index))
+        (touch(tmp_path / "scheduler") / "scheduler_config.json").write_text(
+            '{"_class_name": "PNDMScheduler", "beta_end": 0.012}'
+        )
+        assert read_scheduler(tmp_path) == {"_class_name": expected, "beta_end": 0.012}
 
     def test_no_folder(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="no such folder"):

@@ -129,6 +129,7 @@ PAIRS: Mapping[str, Sequence[dict[str, Any]]] = {
         {"algorithm_type": "sde-dpmsolver++", "solver_type": "heun", "solver_order": 3},
         {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
         {"beta_schedule": "squaredcos_cap_v2", "lambda_min_clipped": -5.1},
+        {"variance_type": "fixed_small"},
     ),
     "UniPCMultistepScheduler": (
         FLOW,

@@ -122,6 +122,14 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "high noise alone": ("high noise alone", PROMPTED),
     "low noise alone": ("low noise alone", {**PROMPTED, "guidance_scale_2": 1.5}),
     "i2v 2.1": ("i2v 2.1", {**PROMPTED, "image": FIRST, "max_sequence_length": 512}),
+    "i2v 2.1, text so short that the picture is read as text": (
+        "i2v 2.1",
+        {**PROMPTED, "image": FIRST, "num_inference_steps": 2},
+    ),
+    "i2v 2.1, text so short that half the picture is read as text": (
+        "i2v 2.1",
+        {"image": FIRST, "max_sequence_length": 507, "num_frames": 1, "num_inference_steps": 2},
+    ),
     "i2v 2.1, picture among the text": (
         "i2v 2.1, picture among the text",
         {"image": FIRST, "guidance_scale": 1.0, "num_frames": 5},

@@ -82,6 +82,8 @@ VIDEO = SPEC.model_copy(
                 "solver_order": Option(kind="integer", minimum=1, maximum=3),
                 "solver_type": Option(kind="text", choices=("bh1", "bh2")),
                 "lower_order_final": Option(kind="boolean"),
+                "use_karras_sigmas": Option(kind="boolean", excludes=("use_beta_sigmas",)),
+                "use_beta_sigmas": Option(kind="boolean", excludes=("use_karras_sigmas",)),
             },
             "euler": {},
         },

@@ -14,9 +14,26 @@ from tests.service.standin import SPEC, VIDEO
 
 LIMITS = LimitSettings()
 TO_VIDEO = VIDEO.model_copy(update={"tasks": ("image-to-video",)})
+TO_LAST = TO_VIDEO.model_copy(update={"needed": frozenset({"last_image"})})
 INPAINTING = SPEC.model_copy(
     update={"tasks": ("inpainting",), "fields": SPEC.fields | {"mask_image", "timesteps"}}
 )
+NOISY = SPEC.model_copy(
+    update={
+        "fields": SPEC.fields | {"timesteps", "scheduler"},
+        "task_defaults": {"image-to-image": {"strength": 0.3}},
+        "strength_rounds": "down",
+        "sigmas_are": "noise levels",
+        "schedulers": {"euler": {}, "ddim": {}, "lcm": {}},
+        "scheduler": "ddim",
+        "step_lists": {
+            "euler": frozenset({"timesteps", "sigmas"}),
+            "ddim": frozenset(),
+            "lcm": frozenset({"timesteps"}),
+        },
+    }
+)
+"""As SDXL has it."""
 
 
 def resolved(spec: ModelSpec = SPEC, **fields: object):  # type: ignore[no-untyped-def]
@@ -42,6 +59,18 @@ def test_steps_that_run(steps: int, strength: float, run: int) -> None:
     assert denoising_steps(steps, strength) == run
 
 
+@pytest.mark.parametrize(("steps", "strength", "run"), [(4, 0.6, 2), (3, 0.3, 0), (20, 1.0, 20)])
+def test_steps_that_run_where_their_share_is_cut_off(steps: int, strength: float, run: int) -> None:
+    assert denoising_steps(steps, strength, "down") == run
+
+
+def test_a_strength_that_leaves_no_step_of_this_family_is_refused() -> None:
+    assert (
+        "none of the 3 steps" in wrong_fields(NOISY, image="x", num_inference_steps=3)["strength"]
+    )
+    assert resolved(NOISY, image="x", num_inference_steps=4).steps == 1
+
+
 def test_steps_count_over_all_pictures() -> None:
     assert resolved(num_images=3, num_inference_steps=5).steps == 15
     assert resolved(num_images=2, image="x", strength=0.5).steps == 4
@@ -60,8 +89,36 @@ def test_strength_is_there_only_with_a_picture() -> None:
 
 def test_sigmas_decide_the_steps() -> None:
     assert resolved(sigmas=[1.0, 0.5, 0.25]).fields["num_inference_steps"] == 3
-    assert resolved(sigmas=[14.6, 0.5, 0]).fields["num_inference_steps"] == 2
-    assert resolved(sigmas=[14.6, 0.5, 0], num_inference_steps=2).steps == 2
+    euler = {"name": "euler"}
+    for last in (0, 0.25):  # where the last step leads
+        found = resolved(NOISY, sigmas=[14.6, 0.5, last], scheduler=euler)
+        assert found.fields["num_inference_steps"] == found.steps == 2
+    assert resolved(NOISY, sigmas=[9, 0], num_inference_steps=1, scheduler=euler).steps == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "sigmas", "said"),
+    [
+        (SPEC, [14.6, 0.5], "at most 1"),
+        (SPEC, [1.0, 0], "above 0"),
+        (NOISY, [14.6], "a last one to end at"),
+        (NOISY, [0.5, 14.6], "must fall"),
+    ],
+)
+def test_sigmas_are_what_the_family_means_by_them(
+    spec: ModelSpec, sigmas: list[float], said: str
+) -> None:
+    fields = {"scheduler": {"name": "euler"}} if spec is NOISY else {}
+    assert said in wrong_fields(spec, sigmas=sigmas, **fields)["sigmas"]
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("ddim", "timesteps"), ("lcm", "sigmas"), (None, "timesteps")]
+)
+def test_steps_that_the_scheduler_does_not_take_are_refused(name: str | None, field: str) -> None:
+    fields = {"scheduler": {"name": name}} if name else {}
+    said = wrong_fields(NOISY, **{field: [900.0, 100.0]}, **fields)[field]
+    assert f"the scheduler {name or 'ddim'} takes none" in said
 
 
 def test_timesteps_decide_the_steps_too() -> None:
@@ -90,6 +147,12 @@ def test_a_video_model_makes_videos() -> None:
         (TO_VIDEO, {"last_image": "x"}, {"image": "send", "last_image": "begins with too"}),
         (VIDEO, {"last_image": "x"}, {"last_image": "begins with too"}),
         (VIDEO, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),
+        (TO_LAST, {"image": "x"}, {"last_image": "ends with, as last_image"}),
+        (
+            VIDEO,
+            {"image": "x", "last_image": "x", "num_frames": 1},
+            {"num_frames": "more than 1 with last_image"},
+        ),
         (INPAINTING, {"image": "x"}, {"mask_image": "white where"}),
         (INPAINTING, {}, {"image": "send", "mask_image": "send"}),
         (INPAINTING, {"mask_image": "x"}, {"mask_image": "masks too, as image"}),
@@ -112,6 +175,16 @@ def test_the_pictures_that_a_task_needs_are_named(
 )
 def test_frames_that_a_model_cannot_have_name_the_nearest(frames: int, said: str) -> None:
     assert said in wrong_fields(VIDEO, num_frames=frames)["num_frames"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"), [(1, "5 more than a multiple of 8: 5"), (9, "5 or 13")]
+)
+def test_frames_of_a_network_that_joins_several_into_a_token(frames: int, said: str) -> None:
+    limits = VIDEO.limits.model_copy(update={"min_frames": 5, "frames_multiple": 8})
+    joins = VIDEO.model_copy(update={"limits": limits})
+    assert wrong_fields(joins, num_frames=frames)["num_frames"].endswith(said)
+    assert resolved(joins, num_frames=13).fields["num_frames"] == 13
 
 
 def test_clips_have_limits_of_ours_too() -> None:
@@ -139,6 +212,11 @@ def test_frames_that_a_model_has(frames: int) -> None:
         ({"name": "unipc", "solver_order": 1.5}, "scheduler.solver_order", "a whole number"),
         ({"name": "unipc", "solver_type": "bh3"}, "scheduler.solver_type", "bh1 or bh2"),
         ({"name": "unipc", "lower_order_final": 1}, "scheduler.lower_order_final", "true or"),
+        (
+            {"name": "unipc", "use_karras_sigmas": True, "use_beta_sigmas": True},
+            "scheduler.use_beta_sigmas",
+            "cannot be true beside use_karras_sigmas",
+        ),
     ],
 )
 def test_a_wrong_scheduler_is_told(scheduler: dict[str, object], field: str, said: str) -> None:
@@ -147,7 +225,7 @@ def test_a_wrong_scheduler_is_told(scheduler: dict[str, object], field: str, sai
 
 def test_a_scheduler_and_its_options_are_kept() -> None:
     chosen = {"name": "unipc", "flow_shift": 3, "solver_order": 2, "solver_type": "bh2"}
-    chosen |= {"lower_order_final": False}
+    chosen |= {"lower_order_final": False, "use_karras_sigmas": True, "use_beta_sigmas": False}
     assert resolved(VIDEO, scheduler=chosen).fields["scheduler"] == chosen
     bare = VIDEO.model_copy(update={"schedulers": {}})
     said = wrong_fields(bare, scheduler={"name": "unipc"})["scheduler.name"]
@@ -171,6 +249,13 @@ def test_the_format_of_a_clip() -> None:
         resolve(asked, VIDEO, LIMITS, ("image/webp",))
     with pytest.raises(NotAcceptable):
         resolve(asked, SPEC, LIMITS, ("video/mp4",))
+
+
+def test_no_more_layers_can_be_skipped_than_there_are() -> None:
+    limits = SPEC.limits.model_copy(update={"max_clip_skip": 2})
+    shallow = SPEC.model_copy(update={"fields": SPEC.fields | {"clip_skip"}, "limits": limits})
+    assert wrong_fields(shallow, clip_skip=3) == {"clip_skip": "must be 2 at most"}
+    assert resolved(shallow, clip_skip=2).fields["clip_skip"] == 2
 
 
 def test_settings_tighten_a_model_s_limits() -> None:

@@ -117,6 +117,14 @@ def test_the_checkpoints_values_carry_over() -> None:
     assert (shifted.flow_shift, shifted.prediction_type) == (5, "flow_prediction")  # type: ignore[attr-defined]
 
 
+def test_a_variance_that_nothing_predicts_has_no_effect() -> None:
+    """Checkpoints that were trained with DDPM carry its word along."""
+    config = {**SDXL_BASE, "variance_type": "fixed_small"}
+    plain, carrying = (for_request(own, {"name": "dpmpp_2m"}) for own in (SDXL_BASE, config))
+    assert carrying.plan(4).values.keys() == plain.plan(4).values.keys()
+    assert carrying.program == plain.program
+
+
 def test_defaults_that_diffusers_marks_as_such_do_not_carry_over() -> None:
     """`pipe.scheduler.config` holds them, and lists them beside."""
     config = {**SDXL_BASE, "_use_default_values": ["timestep_spacing"]}
@@ -139,6 +147,16 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         SDXL_BASE,
         {"use_karras_sigmas": True, "use_beta_sigmas": True},
         "use_beta_sigmas",
+    ),
+    "learned variance of a request": (
+        SDXL_BASE,
+        {"name": "dpmpp_2m", "variance_type": "learned"},
+        "variance_type 'learned'",
+    ),
+    "noise that is never served": (
+        SDXL_BASE,
+        {"name": "flow_match_euler", "stochastic_sampling": True},
+        "stochastic_sampling is no option",
     ),
     "learned variance": (
         {**SDXL_BASE, "_class_name": "DPMSolverMultistepScheduler", "variance_type": "learned"},
@@ -215,6 +233,7 @@ def test_options_say_what_they_may_be() -> None:
     assert euler["use_karras_sigmas"].kind == "boolean"
     assert (OPTIONS["ddim"]["eta"].minimum, OPTIONS["ddim"]["eta"].maximum) == (0, 1)
     assert OPTIONS["unipc"]["solver_order"].kind == "integer"
+    assert euler["use_karras_sigmas"].excludes == ("use_beta_sigmas", "use_exponential_sigmas")
     assert "trained_betas" not in euler
     assert "eta" not in OPTIONS["lcm"]
     assert set(CLASSES) < set(OPTIONS)

@@ -26,6 +26,7 @@ EXTRAS: Tensors = {
     ],
     "conditioner.embedders.0.transformer.text_projection.weight": torch.zeros(3, 3),
     "conditioner.embedders.1.model.logit_scale": torch.tensor(4.6),
+    "conditioner.embedders.1.model.text_model.embeddings.position_ids": torch.arange(77)[None],
 }
 """What files of many origins hold besides."""
 

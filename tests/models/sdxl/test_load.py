@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
 
 from models import catalog
 from models.checkpoint import CheckpointError, UnsupportedCheckpoint
@@ -18,21 +20,31 @@ from models.sdxl.config import UNetConfig
 from models.sdxl.fit import Parts, check_index
 from models.sdxl.latents import LatentSpace
 from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING
+from models.sdxl.source import COMPONENTS
 from models.sdxl.spec import make_spec
 from models.spec import ModelSpec
-from models.text.clip import ClipConfig
+from models.text.clip import ClipConfig, ClipTextModel
 from models.vae.config import VaeConfig
+from models.weights import flat_parameters, load
 from tests.models.sdxl.original_writer import write_original
 from tests.parity.tiny_sdxl import make_sdxl
 
 VAE = VaeConfig.from_dict(SDXL_BASE["vae"])
 CLIP = ClipConfig.from_dict(SDXL_BASE["text_encoder"])
-NAMES = ("text_encoder", "text_encoder_2", "unet", "vae", "tokenizer", "tokenizer_2")
+INDEX = {
+    "text_encoder": ["transformers", "CLIPTextModel"],
+    "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"],
+    "tokenizer": ["transformers", "CLIPTokenizer"],
+    "tokenizer_2": ["transformers", "CLIPTokenizer"],
+    "unet": ["diffusers", "UNet2DConditionModel"],
+    "vae": ["diffusers", "AutoencoderKL"],
+}
+"""`model_index.json` of SDXL base 1.0."""
 
 
 def spec(checkpoint: Any = SDXL_BASE, **chosen: Any) -> ModelSpec:
     parts = Parts(UNetConfig.from_dict(checkpoint["unet"]), CLIP, CLIP, VAE)
-    return make_spec("sdxl", "print", parts, chosen)
+    return make_spec("sdxl", "print", parts, chosen, "EulerDiscreteScheduler")
 
 
 def test_defaults_are_those_of_diffusers_pipelines() -> None:
@@ -60,6 +72,14 @@ def test_the_unets_input_decides_the_tasks() -> None:
         spec({"unet": {**SDXL_BASE["unet"], "in_channels": 8}})
 
 
+def test_what_the_front_end_has_to_know_of_steps_and_layers() -> None:
+    made = spec()
+    assert (made.strength_rounds, made.sigmas_are) == ("down", "noise levels")
+    assert made.step_lists[made.scheduler] == {"timesteps", "sigmas"}
+    assert made.step_lists["ddim"] == frozenset()
+    assert made.limits.max_clip_skip == CLIP.num_hidden_layers - 1
+
+
 def test_schedulers_come_with_their_options() -> None:
     schedulers = spec().schedulers
     assert {"euler", "euler_ancestral", "ddim", "dpmpp_2m", "unipc", "lcm"} <= schedulers.keys()
@@ -73,13 +93,14 @@ def test_schedulers_come_with_their_options() -> None:
         ({"requires_aesthetics_score": True}, "requires_aesthetics_score.*refiner"),
         ({"text_encoder": [None, None]}, "names no text_encoder"),
         ({"tokenizer_2": [None, None]}, "names no tokenizer_2"),
+        ({"vae": ["diffusers", "AutoencoderTiny"]}, "vae AutoencoderTiny is not AutoencoderKL"),
+        ({"text_encoder": INDEX["text_encoder_2"]}, "text_encoder CLIPTextModelWithProjection"),
     ],
 )
-def test_a_refiner_is_refused_with_the_reason(index: dict[str, Any], named: str) -> None:
-    whole = {part: ["library", "Class"] for part in NAMES}
-    check_index(whole)
+def test_checkpoints_of_other_parts_are_refused_by_name(index: dict[str, Any], named: str) -> None:
+    check_index(INDEX)
     with pytest.raises(UnsupportedCheckpoint, match=named):
-        check_index(whole | index)
+        check_index(INDEX | index)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +118,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("vae/config.json", {"latent_channels": 8}, "vae latent_channels is 8"),
         ("vae/config.json", {"in_channels": 1}, "vae in_channels is 1"),
         ("scheduler/scheduler_config.json", {"_class_name": "PNDMScheduler"}, "PNDMScheduler"),
+        ("model_index.json", {"scheduler": ["diffusers", "PNDMScheduler"]}, "PNDMScheduler"),
     ],
 )
 def test_parts_that_cannot_be_or_do_not_fit_are_refused_by_name(
@@ -110,6 +132,18 @@ def test_parts_that_cannot_be_or_do_not_fit_are_refused_by_name(
             catalog.load("tiny", str(folder), "float32", {})
     finally:
         file.write_text(right)
+
+
+def test_a_projection_that_the_first_encoder_has_no_use_for_is_passed_over(
+    folder: Path, tmp_path: Path
+) -> None:
+    """transformers does so too: some programs save the whole of CLIP's text tower."""
+    tensors = load_file(folder / "text_encoder/model.safetensors")
+    save_file(tensors | {"text_projection.weight": np.ones((3, 3))}, tmp_path / "model.safetensors")
+    config = ClipConfig.from_dict(json.loads((folder / "text_encoder/config.json").read_text()))
+    abstract = nnx.eval_shape(lambda: ClipTextModel(config, rngs=nnx.Rngs(0)))
+    _, names = COMPONENTS["clip"]
+    assert flat_parameters(load(abstract, tmp_path, names, dtype=jnp.float32))
 
 
 @pytest.mark.parametrize(

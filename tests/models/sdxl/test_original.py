@@ -199,6 +199,20 @@ def test_an_sdxl_is_told(file: Path) -> None:
     original.check(file)
 
 
+@pytest.mark.parametrize(
+    ("mark", "said"), [("edm_mean", "Playground 2.5"), ("edm_vpred.sigma_max", "CosXL")]
+)
+def test_an_sdxl_of_another_training_is_refused(
+    file: Path, tmp_path: Path, mark: str, said: str
+) -> None:
+    """All of SDXL's parts are there: only the mark tells that no scheduler here fits."""
+    other = tmp_path / "other.safetensors"
+    save_file(load_file(file) | {mark: torch.tensor(80.0)}, other)
+    assert not original.detect(other)
+    with pytest.raises(UnsupportedCheckpoint, match=said):
+        original.check(other)
+
+
 def test_the_file_says_how_it_was_trained(tmp_path: Path) -> None:
     base = {"prediction_type": "epsilon", "beta_start": 0.00085}
     for marks, changes in (

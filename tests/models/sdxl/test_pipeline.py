@@ -50,7 +50,7 @@ def abstract_pipeline(checkpoint: Any, words: Path) -> SdxlPipeline:
     parts = parts_of(checkpoint)
     clip_tokenizer(77).save_pretrained(words)
     preparation = Preparation(
-        spec=make_spec("sdxl", "print", parts, {}),
+        spec=make_spec("sdxl", "print", parts, {}, SCHEDULER["_class_name"]),
         unet=parts.unet,
         latent_space=LatentSpace(parts.vae, HALF),
         towers=parts[1:3],

@@ -45,7 +45,6 @@ def inputs(
         (picture(), {}, {}, "image"),
         (picture(), {"image": b"no picture"}, {}, "image"),
         (picture(), {"image": FIRST, "last_image": LAST}, {}, "last_image"),
-        (picture(), {"image": FIRST}, {"max_sequence_length": 226}, "max_sequence_length"),
         (TI2V, {"last_image": LAST}, {}, "image"),
         (TI2V, {"image": FIRST, "last_image": LAST}, {}, "last_image"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from models.wan.config import WanConfig
 from models.wan.latents import Grid
 from models.wan.published import T2V_14B
 from models.wan.spec import fields_of, limits_of, make_spec
-from tests.models.wan.test_checkpoint import CONFIG, FROM_IMAGE, picture, text
+from tests.models.wan.test_checkpoint import CONFIG, EMBEDDED, FROM_IMAGE, picture, text
 
 
 def spec(folder: Path, checkpoint: WanCheckpoint, **defaults: Any) -> Any:
@@ -58,6 +59,23 @@ def test_sides_of_unlike_patches_have_a_common_multiple() -> None:
     limits = limits_of(Grid(4, 8, (1, 2, 3), 32))
     assert limits.size_multiple_px == 48
     assert limits.max_side_px == 480
+
+
+@pytest.mark.parametrize("patch", [1, 2, 3])
+def test_frames_are_those_that_make_whole_tokens(patch: int) -> None:
+    grid = Grid(4, 8, (patch, 2, 2), 32)
+    limits = limits_of(grid)
+    taken = range(limits.min_frames, limits.max_frames + 1, limits.frames_multiple)
+    assert list(taken) == [
+        count for count in range(1, limits.max_frames + 1) if grid.frames_near(count)[0] == count
+    ]
+    assert limits.max_frames == taken[-1]
+
+
+def test_a_last_picture_is_needed_where_the_network_has_a_place_for_it(tmp_path: Path) -> None:
+    both = picture(replace(EMBEDDED, pos_embed_seq_len=20))
+    assert spec(tmp_path, both).needed == {"last_image"}
+    assert not spec(tmp_path, picture()).needed
 
 
 def test_fields_are_those_that_the_checkpoint_can_serve() -> None:

@@ -1,0 +1,49 @@
+"""A parsed `config.json` → the arguments of a config's dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import fields
+from typing import Any
+
+OF_AVERAGING = frozenset(
+    {
+        "decay",
+        "inv_gamma",
+        "min_decay",
+        "optimization_step",
+        "power",
+        "update_after_step",
+        "use_ema_warmup",
+    }
+)
+"""What diffusers' training leaves in the file of averaged weights; no network reads it."""
+
+
+def arguments(
+    kind: type, config: Mapping[str, Any], file: str, without_effect: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """The values that shape a network, lists as tuples; keys that begin with "_" are not its own.
+
+    Args:
+        kind: the dataclass.
+        file: of the config, for messages.
+        without_effect: keys that the reference writes and does not read.
+
+    Raises: ValueError: keys that the dataclass does not have, all of them at once.
+    """
+    aside = OF_AVERAGING | without_effect
+    values = {
+        key: frozen(value)
+        for key, value in config.items()
+        if not key.startswith("_") and key not in aside
+    }
+    unknown = sorted(values.keys() - {field.name for field in fields(kind)})
+    if unknown:
+        raise ValueError(f"{file} has keys not served here: {unknown}")
+    return values
+
+
+def frozen(value: Any) -> Any:
+    """Lists, and lists in them, as tuples."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value

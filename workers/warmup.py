@@ -1,0 +1,47 @@
+"""The requests that a pool compiles for before it is ready: of what kind, and with which pictures.
+
+A model may make nothing from text alone: image to video, an inpainting network. Its warm-up has
+pictures that nobody sent, since programs depend on their number and not on what is in them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image
+
+from models.pipeline import Fields, Pipeline, Prepared, RequestError
+from models.spec import PICTURE_FIELDS, ModelSpec
+
+SIDE_PX = 64
+"""Of a stand-in; it is resized like any other picture."""
+
+
+def requests(spec: ModelSpec, settings: Sequence[Mapping[str, Any]]) -> list[Fields]:
+    """The settings' warm-up requests, with the model's defaults for what they leave open."""
+    defaults = spec.defaults_for(spec.tasks[0])
+    base = {**defaults, "prompt": "", "seed": 0, "num_images": 1}
+    return [{**base, **entry} for entry in settings]
+
+
+def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
+    """The request with a grey picture in each field that this model cannot do without.
+
+    Raises: RequestError: something else is wrong with it.
+    """
+    images: dict[str, bytes] = {}
+    while True:
+        try:
+            return pipeline.prepare(fields, images)
+        except RequestError as error:
+            if error.field not in PICTURE_FIELDS or error.field in images:
+                raise
+            images[error.field] = _grey()
+
+
+def _grey() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (SIDE_PX, SIDE_PX), "grey").save(file, "PNG")
+    return file.getvalue()
