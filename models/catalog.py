@@ -16,6 +16,7 @@ from models.hub import CONFIGS, resolve
 
 if TYPE_CHECKING:
     from models.pipeline import Pipeline
+    from models.weights import Sharding
 
 FAMILIES: Mapping[str, str] = {
     "FluxPipeline": "models.flux.load",
@@ -55,6 +56,7 @@ def load(
     defaults: Mapping[str, Any],
     swap_experts: bool | None = None,
     base: str | None = None,
+    sharding: Sharding | None = None,
 ) -> Pipeline:
     """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
     a single safetensors file in the original key style.
@@ -65,6 +67,7 @@ def load(
             has a model_index.json, or `DEFAULT_BASE`.
         swap_experts: whether a model with two experts has them on the device by turns; None: only
             where the device does not hold both.
+        sharding: where each array goes; None: to JAX's default device.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
@@ -72,7 +75,7 @@ def load(
     """
     file = Path(source).expanduser()
     if source and file.is_file():
-        return _load_file(name, file, dtype, defaults, base)
+        return _load_file(name, file, dtype, defaults, base, sharding)
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
     folder = resolve(source)
@@ -83,13 +86,18 @@ def load(
     elif swap_experts:
         raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
     try:
-        return load_family(name, folder, dtype, defaults)
+        return load_family(name, folder, dtype, defaults, sharding=sharding)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 
 
 def _load_file(
-    name: str, file: Path, dtype: str, defaults: Mapping[str, Any], base: str | None
+    name: str,
+    file: Path,
+    dtype: str,
+    defaults: Mapping[str, Any],
+    base: str | None,
+    sharding: Sharding | None,
 ) -> Pipeline:
     """The model of one file. Raises: as `load` does."""
     if file.suffix != ".safetensors":
@@ -102,7 +110,7 @@ def _load_file(
     if FAMILIES.get(class_name) not in SINGLE_FILES:
         raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
     try:
-        return loader(class_name)(name, folder, dtype, defaults, file=file)
+        return loader(class_name)(name, folder, dtype, defaults, file=file, sharding=sharding)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
 

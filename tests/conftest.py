@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+import os
+
 import pytest
 from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
+
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+"""For layouts; read when JAX is first used, in whichever test that is."""
 
 
 @pytest.fixture(scope="session")

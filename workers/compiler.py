@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Traced
 from jaxtyping import Array, Bool, Shaped
 
 from models.pipeline import Pipeline, PyTree, stack_rows
+from models.sharding import Layout
 from workers import metrics
 from workers.shape import Program, Values
 from workers.weights import Weights
@@ -22,14 +24,15 @@ class Compiler:
     """Ahead-of-time compilation; its methods may run in any thread.
 
     Args:
-        sharding: of rows, inputs and swapped networks on the slice; other weights stay where they
-            were loaded.
+        layout: how the slice splits its work. Rows, inputs and swapped networks lie whole on each
+            of its devices; other weights stay where they were loaded.
     """
 
-    def __init__(self, pipeline: Pipeline, sharding: Sharding) -> None:
+    def __init__(self, pipeline: Pipeline, layout: Layout) -> None:
         self.pipeline = pipeline
-        self.sharding = sharding
-        self.weights = Weights(pipeline.spec.name, pipeline.weights, sharding)
+        self.layout = layout
+        self.sharding = NamedSharding(layout.mesh, PartitionSpec())
+        self.weights = Weights(pipeline.spec.name, pipeline.weights, self.sharding)
         self._abstract_weights = self._abstract(self.weights.common)
 
     def trace_encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
@@ -81,7 +84,12 @@ class Compiler:
             return traced.lower().compile()
 
     def _jit(self, function: Callable[..., Any]) -> Any:
-        return jax.jit(function, out_shardings=self.sharding)
+        @functools.wraps(function)
+        def split(*args: Any) -> Any:
+            with self.layout.active():
+                return function(*args)
+
+        return jax.jit(split, out_shardings=self.sharding)
 
     def _column(self, value: np.ndarray | np.float32, size: int) -> jax.ShapeDtypeStruct:
         """One value of `size` rows."""

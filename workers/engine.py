@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from models.pipeline import Fields, Pipeline, Prepared, PyTree
+from models.sharding import Layout
 from workers import warmup
 from workers.compiler import Compiler, signature
 from workers.errors import EngineDied, PictureFailed, picture_failed
@@ -45,12 +45,13 @@ class Engine:
     """One pipeline on one mesh slice, to be used from one event loop.
 
     Args:
+        layout: how the slice splits its work.
         slots: pictures that are denoised together at the most.
         batch_sizes: compiled ones; empty: 1, 2, 4, … up to `slots`.
     """
 
     def __init__(
-        self, pipeline: Pipeline, mesh: Mesh, slots: int, batch_sizes: tuple[int, ...] = ()
+        self, pipeline: Pipeline, layout: Layout, slots: int, batch_sizes: tuple[int, ...] = ()
     ) -> None:
         self.pipeline = pipeline
         self.slots = slots
@@ -58,8 +59,8 @@ class Engine:
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
         """Has a result only if the step loop ended by an error of its own."""
         self._unended: set[asyncio.Future[Row]] = set()
-        self._sharding = NamedSharding(mesh, PartitionSpec())
-        compiler = Compiler(pipeline, self._sharding)
+        compiler = Compiler(pipeline, layout)
+        self._sharding = compiler.sharding
         self._weights = compiler.weights.common
         self.programs = Programs(compiler, batch_sizes or powers_of_two(slots))
         # One thread a stage: at most one encode and one decode share the device with the steps.

@@ -44,12 +44,17 @@ FIELDS = frozenset(
 
 
 def load(
-    name: str, folder: Path, dtype: DTypeLike, defaults: Mapping[str, Any] | None = None
+    name: str,
+    folder: Path,
+    dtype: DTypeLike,
+    defaults: Mapping[str, Any] | None = None,
+    sharding: weights.Sharding | None = None,
 ) -> FluxPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
+        sharding: where each array goes; None: to JAX's default device.
 
     Raises:
         ValueError: a config that these networks cannot have; names the file and the key.
@@ -64,7 +69,9 @@ def load(
     schedule = FlowMatchSchedule.from_dict(read_config(folder, "scheduler"))
     abstract = abstract_modules(config, vae_config, clip_config, t5_config, dtype)
     loaded = {
-        name: weights.load(getattr(abstract, name), folder / component, renames, dtype=dtype)
+        name: weights.load(
+            getattr(abstract, name), folder / component, renames, dtype=dtype, sharding=sharding
+        )
         for name, (component, renames) in COMPONENTS.items()
     }
     networks = Networks(**loaded, preview=fit_preview(*picture_encoder(loaded["vae"])))

@@ -19,6 +19,7 @@ from models.pipeline import Fields, Prepared, PyTree, RequestError
 from models.sampling.guidance import classifier_free
 from models.sampling.schedules import FlowMatchSchedule
 from models.sampling.solvers import denoised, euler
+from models.sharding import gathered
 from models.spec import ModelSpec
 from models.text.tokenizer import Tokenizer
 from models.vae.config import VaeConfig
@@ -167,4 +168,4 @@ class FluxPipeline:
         return unpack(row[name], *row["grid"].shape[:2])
 
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
-        return [nnx.merge(getattr(self.graphs, name), getattr(weights, name)) for name in names]
+        return [nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name))) for name in names]

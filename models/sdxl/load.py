@@ -38,12 +38,14 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     file: Path | None = None,
+    sharding: weights.Sharding | None = None,
 ) -> SdxlPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         file: holds all weights, under their original names; the folder's are not read then.
+        sharding: where each array goes; None: to JAX's default device.
 
     Raises:
         ValueError: a config that these networks cannot have; names the file and the key.
@@ -60,7 +62,9 @@ def load(
     preparation = read_preparation(source, parts, spec, dtype)
     abstract = abstract_modules(parts, dtype)
     loaded = {
-        name: weights.load(getattr(abstract, name), place, renames, dtype=dtype)
+        name: weights.load(
+            getattr(abstract, name), place, renames, dtype=dtype, sharding=sharding
+        )
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }
     preview = fit_preview(*colour_encoder(loaded["vae"], preparation.latent_space))

@@ -17,6 +17,7 @@ from models.sampling.scheduler import Scheduler, per_row
 from models.sdxl.conditions import encode_text
 from models.sdxl.prepare import HISTORY, Preparation
 from models.sdxl.steps import solver_values
+from models.sharding import gathered
 
 
 class Networks(NamedTuple):
@@ -137,7 +138,7 @@ class SdxlPipeline:
         return to_uint8(preview(row["denoised"]))
 
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
-        return [nnx.merge(getattr(self.graphs, name), getattr(weights, name)) for name in names]
+        return [nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name))) for name in names]
 
     def _encode_texts(
         self, weights: Networks, inputs: Mapping[str, jax.Array]

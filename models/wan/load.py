@@ -52,6 +52,7 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     swap_experts: bool | None = None,
+    sharding: weights.Sharding | None = None,
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
 
@@ -62,6 +63,7 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         swap_experts: whether two experts stay on the host, for the engine to bring them to the
             device by turns; None: only where the device does not hold both.
+        sharding: where each array goes; None: to JAX's default device.
 
     Raises:
         ValueError: a config that these networks cannot have; names the file and the key.
@@ -78,7 +80,8 @@ def load(
     swaps = _swaps(abstract) if swap_experts is None else swap_experts
     on_host = EXPERTS if swaps else ()
     loaded = {
-        part: _load_part(abstract, part, folder, on_host=part in on_host) for part in COMPONENTS
+        part: _load_part(abstract, part, folder, _on_host if part in on_host else sharding)
+        for part in COMPONENTS
     }
     pictured = checkpoint.image_encoder is not None
     preview = fit_preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
@@ -142,14 +145,19 @@ def _swaps(networks: Networks) -> bool:
     return must_swap([size for size in experts if size], sum(sizes.values()), limit)
 
 
-def _load_part(abstract: Networks, part: str, folder: Path, *, on_host: bool) -> Any:
+def _load_part(
+    abstract: Networks, part: str, folder: Path, sharding: weights.Sharding | None
+) -> Any:
     module = getattr(abstract, part)
     if module is None:
         return None
     component, renames = COMPONENTS[part]
-    if not on_host:
-        return weights.load(module, folder / component, renames)
-    host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-    loaded = weights.load(module, folder / component, renames, sharding=lambda *_: host)
+    loaded = weights.load(module, folder / component, renames, sharding=sharding)
+    if sharding is not _on_host:
+        return loaded
     graph, state = nnx.split(loaded)
     return nnx.merge(graph, jax.tree.map(np.asarray, state))
+
+
+def _on_host(path: str, leaf: nnx.Variable) -> SingleDeviceSharding:
+    return SingleDeviceSharding(jax.local_devices(backend="cpu")[0])

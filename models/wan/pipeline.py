@@ -16,6 +16,7 @@ from models.pipeline import Fields, Prepared, PyTree
 from models.sampling.guidance import classifier_free
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Scheduler
+from models.sharding import gathered
 from models.spec import ModelSpec
 from models.text.tokenizer import Tokenizer
 from models.vision.preprocess import ClipPreprocessor
@@ -207,7 +208,7 @@ class WanPipeline:
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
         """The modules of that name; None for one that the checkpoint has not."""
         pairs = ((getattr(self.graphs, name), getattr(weights, name)) for name in names)
-        return [None if graph is None else nnx.merge(graph, state) for graph, state in pairs]
+        return [None if graph is None else nnx.merge(graph, gathered(state)) for graph, state in pairs]
 
 
 def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:

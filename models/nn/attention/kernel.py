@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -27,6 +27,7 @@ class Attended(NamedTuple):
         return Attended(mine * self.values + theirs * other.values, log_sum)
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """softmax(q kᵀ · scale) v over the keys that count.
 

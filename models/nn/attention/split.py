@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
@@ -22,7 +23,7 @@ def split_self_attention(
     q: Float[Array, "batch tokens heads dim"],
     k: Float[Array, "batch tokens heads dim"],
     v: Float[Array, "batch tokens heads dim"],
-    keys: Bool[Array, " tokens"] | None,
+    keys: Bool[np.ndarray, " tokens"] | None,
     scale: float,
 ) -> Float[Array, "batch tokens heads dim"]:
     """Among tokens that lie on several devices, each with its share. They divide evenly."""

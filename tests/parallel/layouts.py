@@ -1,0 +1,43 @@
+"""Layouts on virtual devices, and a picture drawn by one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from models.nn.attention.xla import xla_kernel
+from models.pipeline import Pipeline, Prepared, PyTree
+from models.sharding import Layout
+from tests.parallel.place import placed
+from workers.compiler import Compiler
+from workers.mesh import Shape, make_mesh
+
+
+def layout(ring: int | None = None, **sizes: int) -> Layout:
+    """A layout over as many of the virtual devices as its axes take."""
+    shape = Shape(sizes, {}, ring)
+    whole = shape.over(shape.devices)
+    return Layout(make_mesh(whole, jax.devices()[: whole.devices]), xla_kernel)
+
+
+def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[PyTree]:
+    """The row after encoding, after each step, and the pixels, by the engine's own programs."""
+    compiler = Compiler(placed(pipeline, layout), layout)
+    weights = compiler.weights.common
+    encode = compiler.trace_encode(prepared.inputs)
+    inputs = jax.device_put(dict(prepared.inputs), compiler.sharding)
+    row = encode.lower().compile()(weights, inputs)
+    yield row
+    programs: dict[str, Any] = {}
+    for step in prepared.steps:
+        values = {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
+        values = jax.device_put(values, compiler.sharding)
+        if step.phase not in programs:
+            programs[step.phase] = compiler.step(step.phase, step.values, 1, row)
+        (row,), finite = programs[step.phase](weights, (row,), values)
+        assert finite.all()
+        yield row
+    yield compiler.decode(row)(weights, row)
