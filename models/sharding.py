@@ -81,7 +81,9 @@ class Layout:
         for axis, size in zip(axes, shape, strict=True):
             names = self.table[axis] if axis else ()
             names = tuple(name for name in names if self._is_free(name, taken))
-            while size % self.devices(names) and not (axis in UNEVEN and size > self.devices(names)):
+            while size % self.devices(names) and not (
+                axis in UNEVEN and size > self.devices(names)
+            ):
                 names = names[:-1]
             taken.append(names)
         return tuple(taken)
@@ -96,6 +98,10 @@ class Layout:
     def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
         """Fulfils `models.weights.Sharding`."""
         return self.sharding(leaf.axes, leaf.shape)
+
+    def _divides(self, axis: str | None, size: int, names: MeshAxes) -> bool:
+        count = self.devices(names)
+        return size % count == 0 or (axis in UNEVEN and size > count)
 
     def in_use(self) -> Layout:
         """As it is while a layer runs: its parameters are split over nothing but tensor."""
@@ -136,7 +142,9 @@ def gathered(parameters: State) -> State:
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
         if "layers" in axes:
             return leaf
-        return leaf.replace(jax.lax.with_sharding_constraint(leaf[...], used.sharding(axes, leaf.shape)))
+        return leaf.replace(
+            jax.lax.with_sharding_constraint(leaf[...], used.sharding(axes, leaf.shape))
+        )
 
     return jax.tree.map(whole, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-
 import os
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from redis.asyncio import Redis

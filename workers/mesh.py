@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
-import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
-from models.sharding import MESH_AXES
+from models.nn.attention.xla import xla_kernel
+from models.sharding import MESH_AXES, Layout
 
 AXES = ("data", "fsdp", "cfg", "context", "tensor")
 REST = -1
@@ -107,15 +107,6 @@ def make_mesh(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(grid.reshape(data, fsdp, cfg, ring, context // ring, tensor), MESH_AXES)
 
 
-def slices(devices: Sequence[jax.Device], count: int) -> list[Mesh]:
-    """`count` slices of one device each, in the order of the devices; every axis has size 1.
-
-    Raises: ValueError: there are not that many devices.
-    """
-    if len(devices) < count:
-        raise ValueError(
-            f"{count} mesh slices need {count} devices, and there are {len(devices)}:"
-            " lower `count` of the pool, or run the other pools on other machines"
-        )
-    shape = (1,) * len(MESH_AXES)
-    return [Mesh(np.array([device]).reshape(shape), MESH_AXES) for device in devices[:count]]
+def one_device(device: jax.Device) -> Layout:
+    """Nothing is split."""
+    return Layout(make_mesh(Shape({}, {}).over(1), [device]), xla_kernel)

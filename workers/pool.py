@@ -26,7 +26,7 @@ from workers import metrics, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
 from workers.engine import Engine
-from workers.mesh import slices
+from workers.mesh import one_device
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
 
@@ -170,8 +170,8 @@ async def serve(settings: Settings, pool_name: str, pipeline: Pipeline) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = configured(settings, pool_name)
     queue = await Queue.connect(str(settings.redis.url), settings.queue)
-    mesh = slices(jax.local_devices(), 1)[0]
-    engine = Engine(pipeline, mesh, pool_settings.slots, pool_settings.batch_sizes)
+    layout = one_device(jax.local_devices()[0])
+    engine = Engine(pipeline, layout, pool_settings.slots, pool_settings.batch_sizes)
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
     loop = asyncio.get_running_loop()

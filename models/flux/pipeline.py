@@ -168,4 +168,7 @@ class FluxPipeline:
         return unpack(row[name], *row["grid"].shape[:2])
 
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
-        return [nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name))) for name in names]
+        return [
+            nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name)))
+            for name in names
+        ]

@@ -17,8 +17,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.flux.config import FluxConfig
-from models.nn.attention import Attention, token_attention
 from models.nn import tokens
+from models.nn.attention import TokenAttention, token_attention
 from models.nn.embeddings import ConditionMLP, sinusoid
 from models.nn.layers import linear
 from models.nn.norms import Modulation, RMSNorm, modulate
@@ -103,7 +103,12 @@ class DoubleBlock(nnx.Module):
     """Picture and text in streams of their own, joined by one attention over both."""
 
     def __init__(
-        self, config: FluxConfig, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+        self,
+        config: FluxConfig,
+        attention: TokenAttention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
     ) -> None:
         self.image = Stream(config, rngs=rngs, param_dtype=param_dtype)
         self.text = Stream(config, rngs=rngs, param_dtype=param_dtype)
@@ -129,7 +134,12 @@ class SingleBlock(nnx.Module):
     """Attention and feed-forward side by side on one stream of text and picture."""
 
     def __init__(
-        self, config: FluxConfig, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+        self,
+        config: FluxConfig,
+        attention: TokenAttention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
     ) -> None:
         width = config.width
         self.modulation = Modulation(width, 3, rngs=rngs, param_dtype=param_dtype)
@@ -155,7 +165,7 @@ class FluxTransformer(nnx.Module):
     def __init__(
         self,
         config: FluxConfig,
-        attention: Attention = token_attention,
+        attention: TokenAttention = token_attention,
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
@@ -202,9 +212,7 @@ class FluxTransformer(nnx.Module):
         dtype = self.latents_in.kernel.dtype
         condition = self.condition(timestep, guidance, pooled_embeds)
         places = self.places(text_ids, image_ids)
-        image, text = (
-            split(tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds)
-        )
+        image, text = (split(tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds))
         streams = self.latents_in(image), self.text_in(text)
         image, text = _run(self.double_blocks, streams, condition, places)
         both = tokens.join([text, image])
@@ -239,7 +247,7 @@ def _stack(
     kind: Callable[..., nnx.Module],
     layers: int,
     config: FluxConfig,
-    attention: Attention,
+    attention: TokenAttention,
     rngs: nnx.Rngs,
     kinds: dict[str, Any],
 ) -> nnx.Module | None:

@@ -70,6 +70,8 @@ def cut(
 
 def _join(numpy: ModuleType, parts: Sequence, axis: int):  # type: ignore[no-untyped-def]
     count = shares()
-    shared = [part.reshape(*part.shape[:axis], count, -1, *part.shape[axis + 1 :]) for part in parts]
+    shared = [
+        part.reshape(*part.shape[:axis], count, -1, *part.shape[axis + 1 :]) for part in parts
+    ]
     joined = numpy.concatenate(shared, axis=axis + 1)
     return joined.reshape(*parts[0].shape[:axis], -1, *parts[0].shape[axis + 1 :])

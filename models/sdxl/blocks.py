@@ -15,7 +15,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.attention import Attention, cross_attention, token_attention
+from models.nn.attention import (
+    CrossAttention,
+    TokenAttention,
+    cross_attention,
+    token_attention,
+)
 from models.nn.layers import conv, linear
 from models.nn.stack import scan, stack
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
@@ -37,8 +42,11 @@ _HALVE = {0: ((0, 1), (0, 1)), 1: _SAME}
 class Attentions(NamedTuple):
     """Of the picture's tokens: to each other, and to the text's."""
 
-    to_itself: Attention = token_attention
-    to_text: Attention = cross_attention
+    to_itself: TokenAttention = token_attention
+    to_text: CrossAttention = cross_attention
+
+
+BY_LAYOUT = Attentions()
 
 
 def split_rows(x: Features) -> Features:
@@ -90,7 +98,7 @@ class Heads(nnx.Module):
     """Attention of the picture's tokens to themselves or to the text, by several heads."""
 
     def __init__(
-        self, width: int, context: int, heads: int, attention: Attention, **make: Any
+        self, width: int, context: int, heads: int, attention: CrossAttention, **make: Any
     ) -> None:
         self.q = linear(width, width, ("embed", "heads"), use_bias=False, **make)
         self.k = linear(context, width, ("embed", "heads"), use_bias=False, **make)

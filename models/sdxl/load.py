@@ -62,9 +62,7 @@ def load(
     preparation = read_preparation(source, parts, spec, dtype)
     abstract = abstract_modules(parts, dtype)
     loaded = {
-        name: weights.load(
-            getattr(abstract, name), place, renames, dtype=dtype, sharding=sharding
-        )
+        name: weights.load(getattr(abstract, name), place, renames, dtype=dtype, sharding=sharding)
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }
     preview = fit_preview(*colour_encoder(loaded["vae"], preparation.latent_space))

@@ -138,7 +138,10 @@ class SdxlPipeline:
         return to_uint8(preview(row["denoised"]))
 
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
-        return [nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name))) for name in names]
+        return [
+            nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name)))
+            for name in names
+        ]
 
     def _encode_texts(
         self, weights: Networks, inputs: Mapping[str, jax.Array]

@@ -14,7 +14,15 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn.layers import conv, linear
-from models.sdxl.blocks import Attentions, DownBlock, MidBlock, UpBlock, group_norm, split_rows
+from models.sdxl.blocks import (
+    BY_LAYOUT,
+    Attentions,
+    DownBlock,
+    MidBlock,
+    UpBlock,
+    group_norm,
+    split_rows,
+)
 from models.sdxl.config import ACTIVATIONS, UNetConfig
 from models.sdxl.embeddings import Embedding, sinusoid
 
@@ -28,7 +36,7 @@ class UNet(nnx.Module):
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
-        attention: Attentions = Attentions(),
+        attention: Attentions = BY_LAYOUT,
     ) -> None:
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         self.config = config

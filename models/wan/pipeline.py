@@ -208,7 +208,9 @@ class WanPipeline:
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
         """The modules of that name; None for one that the checkpoint has not."""
         pairs = ((getattr(self.graphs, name), getattr(weights, name)) for name in names)
-        return [None if graph is None else nnx.merge(graph, gathered(state)) for graph, state in pairs]
+        return [
+            None if graph is None else nnx.merge(graph, gathered(state)) for graph, state in pairs
+        ]
 
 
 def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:

@@ -20,8 +20,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.attention import Attention, cross_attention, token_attention
 from models.nn import tokens
+from models.nn.attention import CrossAttention as Crossing
+from models.nn.attention import TokenAttention, cross_attention, token_attention
 from models.nn.embeddings import ConditionMLP, sinusoid
 from models.nn.layers import conv, linear
 from models.nn.norms import LayerNorm, RMSNorm, layer_norm
@@ -112,7 +113,12 @@ class SelfAttention(nnx.Module):
     """Every token of the video to every other, positions turned in by RoPE."""
 
     def __init__(
-        self, config: WanConfig, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+        self,
+        config: WanConfig,
+        attention: TokenAttention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
     ) -> None:
         self.queries = Queries(config, rngs=rngs, param_dtype=param_dtype)
         self.own = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
@@ -131,7 +137,7 @@ class CrossAttention(nnx.Module):
     """
 
     def __init__(
-        self, config: WanConfig, attention: Attention, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+        self, config: WanConfig, attention: Crossing, *, rngs: nnx.Rngs, param_dtype: DTypeLike
     ) -> None:
         self.queries = Queries(config, rngs=rngs, param_dtype=param_dtype)
         self.text = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
@@ -156,8 +162,8 @@ class Block(nnx.Module):
     def __init__(
         self,
         config: WanConfig,
-        attention: Attention,
-        cross_attention: Attention,
+        attention: TokenAttention,
+        cross_attention: Crossing,
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike,
@@ -229,8 +235,8 @@ class WanTransformer(nnx.Module):
     def __init__(
         self,
         config: WanConfig,
-        attention: Attention = token_attention,
-        cross_attention: Attention = cross_attention,
+        attention: TokenAttention = token_attention,
+        cross_attention: Crossing = cross_attention,
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,

@@ -30,7 +30,7 @@ from models import catalog
 from models.pipeline import Pipeline
 from workers.compile_cache import keep_compiled
 from workers.engine import Engine
-from workers.mesh import slices
+from workers.mesh import one_device
 from workers.row import Row
 
 MODEL = "bench"
@@ -147,7 +147,7 @@ def spread(seconds: list[float]) -> str:
 
 @contextmanager
 def engine(pipeline: Pipeline, slots: int) -> Iterator[Engine]:
-    made = Engine(pipeline, slices(jax.devices(), 1)[0], slots)
+    made = Engine(pipeline, one_device(jax.devices()[0]), slots)
     try:
         yield made
     finally:

@@ -26,7 +26,7 @@ from tests.e2e.system import System
 from workers.compile_cache import keep_compiled
 from workers.engine import Engine
 from workers.media import encode
-from workers.mesh import slices
+from workers.mesh import one_device
 
 DEMO = Path(models.demo.__file__).parent / "flux"
 PROMPT = "a red circle on a blue background"
@@ -50,7 +50,7 @@ def main() -> None:
 async def measure(url: str, folder: str, requests: int, state: Path) -> None:
     keep_compiled(state / "engine-cache")
     pipeline = catalog.load("bench", folder, "float32", {})
-    engine = Engine(pipeline, slices(jax.devices()[:1], 1)[0], 1)
+    engine = Engine(pipeline, one_device(jax.devices()[0]), 1)
     fields = {**pipeline.spec.defaults, "prompt": PROMPT, "seed": 0, "num_images": 1}
 
     async def alone() -> None:

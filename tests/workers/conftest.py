@@ -5,12 +5,12 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax.sharding import Mesh
 
+from models.sharding import Layout
 from service.jobs.outputs import Store
 from tests.workers.toy import ToyPipeline
 from workers.compile_cache import keep_compiled
-from workers.mesh import slices
+from workers.mesh import one_device
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def pipeline() -> ToyPipeline:
 
 
 @pytest.fixture(scope="session")
-def mesh() -> Mesh:
-    return slices(jax.devices(), 1)[0]
+def layout() -> Layout:
+    return one_device(jax.devices()[0])
 
 
 @pytest.fixture

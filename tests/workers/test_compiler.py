@@ -5,11 +5,10 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.workers.toy import ToyPipeline
 from workers.compiler import Compiler, check_row, signature
-from workers.mesh import slices
+from workers.mesh import one_device
 
 SIZE_TOLERANCE = 1e-5
 """Relative, after one step: programs of other batch sizes may add up in another order."""
@@ -17,8 +16,7 @@ SIZE_TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def compiler() -> Compiler:
-    sharding = NamedSharding(slices(jax.devices(), 1)[0], PartitionSpec())
-    return Compiler(ToyPipeline(), sharding)
+    return Compiler(ToyPipeline(), one_device(jax.devices()[0]))
 
 
 def rows(compiler: Compiler, count: int) -> list[dict[str, np.ndarray]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 from prometheus_client import REGISTRY
 
+from models.sharding import Layout
 from tests.workers.polling import until
 from tests.workers.toy import DEADLINE_S, ToyPipeline, reference
 from workers.engine import Engine, Picture
@@ -21,8 +21,8 @@ PIXEL_TOLERANCE = 1
 
 
 @pytest.fixture
-async def engine(pipeline: ToyPipeline, mesh: Mesh) -> AsyncIterator[Engine]:
-    engine = Engine(pipeline, mesh, slots=4)
+async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(pipeline, layout, slots=4)
     yield engine
     pipeline.gate.open()
     pipeline.compile_gate.set()

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 from PIL import Image
 
 from models import catalog
 from models.pipeline import Pipeline, generate
+from models.sharding import Layout
 from tests.workers.flux import REQUEST, SLOTS
 from workers.engine import Engine
 
@@ -33,7 +33,7 @@ def picture() -> bytes:
     return file.getvalue()
 
 
-async def test_company_does_not_show(flux: Pipeline, mesh: Mesh) -> None:
+async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
     """Text and picture to picture side by side, of other lengths and guidance, more than slots."""
     requests: list[tuple[dict[str, Any], dict[str, bytes]]] = [
         ({**REQUEST}, {}),
@@ -41,7 +41,7 @@ async def test_company_does_not_show(flux: Pipeline, mesh: Mesh) -> None:
         ({**REQUEST, "seed": 3, "prompt": "a star", "num_inference_steps": 3}, {}),
         ({**REQUEST, "seed": 4, "strength": 0.6}, {"image": picture()}),
     ]
-    engine = Engine(flux, mesh, SLOTS)
+    engine = Engine(flux, layout, SLOTS)
     try:
         await engine.warm_up([REQUEST])
         together = await asyncio.gather(*(engine.generate(*request) for request in requests))

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 from prometheus_client import REGISTRY
 
 from models import catalog
 from models.pipeline import Pipeline, generate
+from models.sharding import Layout
 from workers.engine import Engine
 
 PIXEL_TOLERANCE = 2
@@ -48,13 +48,13 @@ def swaps() -> float:
     return REGISTRY.get_sample_value("atelier_expert_swaps_total", {"model": "wan"}) or 0
 
 
-async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, mesh: Mesh) -> None:
+async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout: Layout) -> None:
     experts = [jax.tree.leaves(getattr(wan.weights, f"transformer{n}")) for n in ("", "_2")]
     assert all(isinstance(leaf, np.ndarray) for leaves in experts for leaf in leaves)
     phases = [step.phase for step in wan.prepare(REQUEST, {}).steps]
     assert {wan.expert(phase) for phase in phases} == {"transformer", "transformer_2"}
     before = swaps()
-    engine = Engine(wan, mesh, slots=1)
+    engine = Engine(wan, layout, slots=1)
     try:
         clip = await engine.generate(REQUEST, {})
     finally:

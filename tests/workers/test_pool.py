@@ -14,11 +14,11 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 from PIL import Image
 
 from deploy.redis import embedded
 from models.pipeline import Fields
+from models.sharding import Layout
 from service.jobs.job import JobState, Usage
 from service.jobs.outputs import Store, input_key
 from service.jobs.queue import Queue
@@ -36,7 +36,7 @@ LEASE_S = 3.0
 @asynccontextmanager
 async def at_work(
     pipeline: ToyPipeline,
-    mesh: Mesh,
+    layout: Layout,
     queue: Queue,
     store: Store,
     warmup: Fields = MappingProxyType({}),
@@ -44,7 +44,7 @@ async def at_work(
 ) -> AsyncIterator[tuple[Pool, asyncio.Task[int]]]:
     """A pool that runs, and its task; whatever the test does, it has ended afterwards."""
     wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
-    engine = Engine(pipeline, mesh, wanted.slots)
+    engine = Engine(pipeline, layout, wanted.slots)
     pool = Pool("toy", engine, queue, store, wanted, LEASE_S)
     task = asyncio.create_task(pool.run([warmup]))
     try:
@@ -66,29 +66,29 @@ async def status(queue: Queue) -> tuple[int, bool]:
 
 
 async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    async with at_work(pipeline, mesh, queue, store):
+    async with at_work(pipeline, layout, queue, store):
         await until(lambda: has(queue, (1, False)))
         await until(lambda: has(queue, (1, True)))
     assert await status(queue) == (0, False)
 
 
 async def test_a_signal_ends_the_warm_up(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     slow = {"phase": "slow to compile"}
-    async with at_work(pipeline, mesh, queue, store, warmup=slow) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, warmup=slow) as (pool, task):
         await until(lambda: has(queue, (1, False)))
         pool.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
 
 
 async def test_a_model_that_does_not_compile_ends_the_pool(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     with pytest.raises(AssertionError):
-        async with at_work(pipeline, mesh, queue, store, warmup={"phase": "flawed"}) as (_, task):
+        async with at_work(pipeline, layout, queue, store, warmup={"phase": "flawed"}) as (_, task):
             await asyncio.wait_for(task, DEADLINE_S)
     assert await status(queue) == (0, False)
 
@@ -102,14 +102,14 @@ async def has(queue: Queue, expected: tuple[int, bool]) -> bool:
 
 
 async def test_jobs_become_files(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     """More jobs than slots, one of three pictures: each is the reference's, with its own seed."""
     jobs = [toy_job(seed=10 * i, num_inference_steps=3 + i) for i in range(6)]
     jobs.append(toy_job(seed=2**63 - 4, num_images=3))
     for job in jobs:
         await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store):
+    async with at_work(pipeline, layout, queue, store):
         for job in [await ended(queue, job) for job in jobs]:
             made = await pixels(store, job)
             assert len(made) == job.images
@@ -124,14 +124,14 @@ async def test_jobs_become_files(
 
 
 async def test_clips_become_one_file_each(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     formats = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
     jobs = [toy_job(num_frames=5, output={"format": format}) for format in formats]
     jobs.append(toy_job(num_frames=5, fps=None, num_images=2, output={"format": "mp4"}))
     for job in jobs:
         await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store):
+    async with at_work(pipeline, layout, queue, store):
         *single, double = [await ended(queue, job) for job in jobs]
     for job, (format, content_type) in zip(single, formats.items(), strict=True):
         [output] = job.outputs
@@ -146,11 +146,11 @@ async def test_clips_become_one_file_each(
 
 
 async def test_frames_become_files_that_are_counted_on(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(num_frames=3, num_images=2, seed=5)
     await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store):
+    async with at_work(pipeline, layout, queue, store):
         job = await ended(queue, job)
     assert [output.index for output in job.outputs] == list(range(6))
     assert [output.seed for output in job.outputs] == [5, 5, 5, 6, 6, 6]
@@ -165,7 +165,7 @@ async def test_frames_become_files_that_are_counted_on(
 
 
 async def test_pictures_of_the_request_reach_the_pipeline(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job()
     job.request["image"] = input_key(job.id, "image")
@@ -174,7 +174,7 @@ async def test_pictures_of_the_request_reach_the_pipeline(
     missing = toy_job()
     missing.request["image"] = input_key(missing.id, "image")
     await queue.put(missing)
-    async with at_work(pipeline, mesh, queue, store):
+    async with at_work(pipeline, layout, queue, store):
         assert (await ended(queue, job)).state == JobState.SUCCEEDED
         assert pipeline.images == {"image": b"the picture's bytes"}
         missing = await ended(queue, missing)
@@ -182,7 +182,7 @@ async def test_pictures_of_the_request_reach_the_pipeline(
 
 
 async def test_failures_end_their_jobs_alone(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     expected = {
         "non_finite": toy_job(nan_at=1),
@@ -193,7 +193,7 @@ async def test_failures_end_their_jobs_alone(
     good = toy_job(seed=1)
     for job in (*expected.values(), partly, good):
         await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store):
+    async with at_work(pipeline, layout, queue, store):
         for code, job in expected.items():
             job = await ended(queue, job)
             assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, code, 1)
@@ -202,11 +202,11 @@ async def test_failures_end_their_jobs_alone(
 
 
 async def test_cancel_while_running_and_while_waiting_for_a_slot(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     many = toy_job(phase="gated", num_images=6, num_inference_steps=50)
     await queue.put(many)
-    async with at_work(pipeline, mesh, queue, store) as (pool, _):
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
         await asyncio.to_thread(pipeline.gate.wait)
         await until(lambda: pool.engine.stepper.load == 6)
         await queue.cancel(many.id)
@@ -221,11 +221,11 @@ async def test_cancel_while_running_and_while_waiting_for_a_slot(
 
 
 async def test_progress_and_previews_are_events(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=8, num_images=2)
     await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store, preview_every_s=1e-6):
+    async with at_work(pipeline, layout, queue, store, preview_every_s=1e-6):
         seen = []
         async with asyncio.timeout(DEADLINE_S):
             async for event in queue.events(job.id):
@@ -243,11 +243,11 @@ async def test_progress_and_previews_are_events(
 
 
 async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=4, num_frames=5)
     await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store, preview_every_s=1e-6):
+    async with at_work(pipeline, layout, queue, store, preview_every_s=1e-6):
         async with asyncio.timeout(DEADLINE_S):
             async for event in queue.events(job.id):
                 pipeline.gate.open(1)
@@ -262,11 +262,11 @@ async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
 
 
 async def test_drain_finishes_what_runs_and_leaves_what_waits(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     running, waiting = toy_job(phase="gated"), toy_job()
     await queue.put(running)
-    async with at_work(pipeline, mesh, queue, store) as (pool, task):
+    async with at_work(pipeline, layout, queue, store) as (pool, task):
         await asyncio.to_thread(pipeline.gate.wait)
         pool.stop()
         await queue.put(waiting)
@@ -278,12 +278,12 @@ async def test_drain_finishes_what_runs_and_leaves_what_waits(
 
 @pytest.mark.parametrize("how", ["too long", "a second signal"])
 async def test_what_does_not_end_in_time_is_given_back(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store, how: str
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, how: str
 ) -> None:
     job = toy_job(phase="gated", num_inference_steps=50)
     await queue.put(job)
     drain_s = 0.1 if how == "too long" else 1000
-    async with at_work(pipeline, mesh, queue, store, drain_s=drain_s) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, drain_s=drain_s) as (pool, task):
         await asyncio.to_thread(pipeline.gate.wait)
         pool.stop()
         if how == "a second signal":
@@ -294,11 +294,11 @@ async def test_what_does_not_end_in_time_is_given_back(
 
 
 async def test_an_engine_that_dies_hands_its_jobs_on(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, store: Store
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     job = toy_job(phase="gated")
     await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store) as (pool, task):
+    async with at_work(pipeline, layout, queue, store) as (pool, task):
         await asyncio.to_thread(pipeline.gate.wait)
         pool.engine.stepper.submit(None)  # what no caller would do
         pipeline.gate.open()
@@ -308,27 +308,27 @@ async def test_an_engine_that_dies_hands_its_jobs_on(
 
 
 async def test_a_broken_store_lets_another_pool_try(
-    pipeline: ToyPipeline, mesh: Mesh, queue: Queue, redis_url: str, tmp_path: Path
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, redis_url: str, tmp_path: Path
 ) -> None:
     store = Store(str(tmp_path / "outputs"))
     (tmp_path / "outputs" / "outputs").write_text("a file where a folder should be")
     job = toy_job()
     await queue.put(job)
     twice = await Queue.connect(redis_url, QueueSettings(max_attempts=2))
-    async with at_work(pipeline, mesh, twice, store):
+    async with at_work(pipeline, layout, twice, store):
         job = await ended(queue, job)
     await twice.close()
     assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, "store", 2)
 
 
 async def test_a_pool_that_lost_its_lease_changes_nothing(
-    pipeline: ToyPipeline, mesh: Mesh, redis_url: str, empty_redis: object, tmp_path: Path
+    pipeline: ToyPipeline, layout: Layout, redis_url: str, empty_redis: object, tmp_path: Path
 ) -> None:
     """Its lease is shorter than it believes; another pool has the job when it is done."""
     queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
     job = toy_job(phase="gated", num_inference_steps=10)
     await queue.put(job)
-    async with at_work(pipeline, mesh, queue, Store(str(tmp_path)), slots=1) as (pool, _):
+    async with at_work(pipeline, layout, queue, Store(str(tmp_path)), slots=1) as (pool, _):
         await asyncio.to_thread(pipeline.gate.wait)
 
         async def lapsed() -> bool:
@@ -346,12 +346,12 @@ async def test_a_pool_that_lost_its_lease_changes_nothing(
 
 
 async def test_a_pool_may_claim_anew_what_it_has_lost(
-    pipeline: ToyPipeline, mesh: Mesh, redis_url: str, empty_redis: object, store: Store
+    pipeline: ToyPipeline, layout: Layout, redis_url: str, empty_redis: object, store: Store
 ) -> None:
     queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
     job = toy_job(phase="gated", num_inference_steps=10)
     await queue.put(job)
-    async with at_work(pipeline, mesh, queue, store, slots=2) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, slots=2) as (pool, _):
         await asyncio.to_thread(pipeline.gate.wait)
 
         async def claimed_again() -> bool:
@@ -368,13 +368,13 @@ async def test_a_pool_may_claim_anew_what_it_has_lost(
 
 
 async def test_redis_may_go_and_come_back(
-    pipeline: ToyPipeline, mesh: Mesh, store: Store, tmp_path: Path
+    pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
     job = toy_job(phase="gated")
     with embedded(tmp_path) as url:
         queue = await Queue.connect(url, QueueSettings(lease_s=60))
         await queue.put(job)
-        pool = at_work(pipeline, mesh, queue, store)
+        pool = at_work(pipeline, layout, queue, store)
         await pool.__aenter__()
         await asyncio.to_thread(pipeline.gate.wait)
     pipeline.gate.open()

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from jax.sharding import Mesh
 
 from models.pipeline import Fields, Pipeline, Prepared, RequestError
 from models.sdxl.published import SDXL_INPAINTING
+from models.sharding import Layout
 from models.wan import published
 from models.wan.config import WanConfig
 from models.wan.experts import Expert
@@ -38,10 +38,10 @@ class Picky(ToyPipeline):
 
 @pytest.mark.parametrize("needs", [(), ("image",), ("mask_image", "image", "last_image")])
 async def test_an_engine_brings_the_pictures_that_a_model_needs(
-    needs: tuple[str, ...], mesh: Mesh
+    needs: tuple[str, ...], layout: Layout
 ) -> None:
     pipeline = Picky(*needs)
-    engine = Engine(pipeline, mesh, slots=1)
+    engine = Engine(pipeline, layout, slots=1)
     try:
         await engine.warm_up([{}])
     finally:

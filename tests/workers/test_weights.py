@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from prometheus_client import REGISTRY
 
 from models.pipeline import generate
+from models.sharding import Layout
 from tests.workers.experts import SIDE, TwoExperts, fields
 from tests.workers.polling import until
 from tests.workers.toy import DEADLINE_S
@@ -27,8 +28,8 @@ def experts() -> TwoExperts:
 
 
 @pytest.fixture
-async def engine(experts: TwoExperts, mesh: Mesh) -> AsyncIterator[Engine]:
-    engine = Engine(experts, mesh, slots=4)
+async def engine(experts: TwoExperts, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(experts, layout, slots=4)
     yield engine
     engine.close()
 
@@ -44,8 +45,8 @@ def on_device() -> Iterator[float]:
             yield float(np.asarray(array)[0, 0])
 
 
-def test_one_at_a_time(experts: TwoExperts, mesh: Mesh) -> None:
-    weights = Weights("toy", experts.weights, NamedSharding(mesh, PartitionSpec()))
+def test_one_at_a_time(experts: TwoExperts, layout: Layout) -> None:
+    weights = Weights("toy", experts.weights, NamedSharding(layout.mesh, PartitionSpec()))
     assert [weights.is_swapped(name) for name in ("high", "low", "in", None)] == [
         True, True, False, False,
     ]  # fmt: skip

@@ -24,8 +24,7 @@ class Attention(Protocol):
 
     q [batch, q_tokens, heads, dim]; k, v [batch, kv_tokens, heads, dim];
     bias, added to the logits: [batch or 1, heads or 1, q_tokens, kv_tokens];
-    keys, those that count: [kv_tokens]; scale defaults to dim ** -0.5.
-    Returns [batch, q_tokens, heads, dim].
+    scale defaults to dim ** -0.5. Returns [batch, q_tokens, heads, dim].
     """
 
     def __call__(
@@ -35,7 +34,31 @@ class Attention(Protocol):
         v: Float[Array, "batch kv_tokens heads dim"],
         bias: Float[Array, ...] | None = None,
         scale: float | None = None,
-        keys: Bool[np.ndarray, " kv_tokens"] | None = None,
+    ) -> Float[Array, "batch q_tokens heads dim"]: ...
+
+
+@runtime_checkable
+class TokenAttention(Protocol):
+    """Of a sequence to itself: softmax(q kᵀ / √dim) v over the keys that count; None: all."""
+
+    def __call__(
+        self,
+        q: Float[Array, "batch tokens heads dim"],
+        k: Float[Array, "batch tokens heads dim"],
+        v: Float[Array, "batch tokens heads dim"],
+        keys: Bool[np.ndarray, " tokens"] | None = None,
+    ) -> Float[Array, "batch tokens heads dim"]: ...
+
+
+@runtime_checkable
+class CrossAttention(Protocol):
+    """Of a sequence to another one: softmax(q kᵀ / √dim) v over all keys."""
+
+    def __call__(
+        self,
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
     ) -> Float[Array, "batch q_tokens heads dim"]: ...
 
 
@@ -65,37 +88,30 @@ def token_attention(
     q: Float[Array, "batch tokens heads dim"],
     k: Float[Array, "batch tokens heads dim"],
     v: Float[Array, "batch tokens heads dim"],
-    bias: None = None,
-    scale: float | None = None,
     keys: Bool[np.ndarray, " tokens"] | None = None,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """Of a sequence to itself, by the layout that is traced for. A sequence that does not come
-    padded to equal shares is padded here."""
+    """By the layout that is traced for. A sequence that does not come padded to equal shares is
+    padded here."""
     layout = sharding.active()
     if layout is None or layout.size("tokens") == 1:
-        return attention(q, k, v, scale=scale, keys=keys)
+        return attention(q, k, v, keys=keys)
     tokens = q.shape[1]
     if padding(tokens):
         keys = counted(tokens)
         q, k, v = pad(q), pad(k), pad(v)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
-    return split_self_attention(layout, q, k, v, keys, factor)[:, :tokens]
+    return split_self_attention(layout, q, k, v, keys, q.shape[-1] ** -0.5)[:, :tokens]
 
 
 def cross_attention(
     q: Float[Array, "batch q_tokens heads dim"],
     k: Float[Array, "batch kv_tokens heads dim"],
     v: Float[Array, "batch kv_tokens heads dim"],
-    bias: None = None,
-    scale: float | None = None,
-    keys: None = None,
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """Of a sequence that a layout splits to one that it does not, of all whose keys count."""
+    """By the layout that is traced for, which has the keys whole on each device."""
     layout = sharding.active()
     if layout is None or padding(q.shape[1]):
-        return attention(q, k, v, scale=scale)
-    factor = q.shape[-1] ** -0.5 if scale is None else scale
-    return split_cross_attention(layout, q, k, v, factor)
+        return attention(q, k, v)
+    return split_cross_attention(layout, q, k, v, q.shape[-1] ** -0.5)
 
 
 default_attention: Attention = attention

@@ -32,9 +32,9 @@ def split_self_attention(
     attend = ulysses(swaps, ring(turns, layout.devices(turns), layout.kernel, scale))
     spec = layout.spec(AXES, q.shape)
     specs = (spec, spec, spec, None if keys is None else PartitionSpec(tokens))
-    return jax.shard_map(
-        attend, mesh=layout.mesh, in_specs=specs, out_specs=spec, check_vma=False
-    )(q, k, v, None if keys is None else jnp.asarray(keys))
+    return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=spec, check_vma=False)(
+        q, k, v, None if keys is None else jnp.asarray(keys)
+    )
 
 
 def split_cross_attention(

@@ -22,7 +22,7 @@ from models.demo import checker
 from models.demo.checker import Report
 from models.demo.dataset import held_out_scenes
 from workers.engine import Engine
-from workers.mesh import slices
+from workers.mesh import one_device
 
 HERE = Path(models.demo.__file__).parent
 BFLOAT16_WITHIN = 0.02
@@ -58,7 +58,7 @@ async def right(name: str, dtype: str) -> float:
     """The share of drawings that have everything right that their prompt names."""
     exam = EXAMS[name]
     pipeline = catalog.load(f"{name}-demo", str(HERE / name), dtype, {})
-    engine = Engine(pipeline, slices(jax.devices()[:1], 1)[0], SLOTS)
+    engine = Engine(pipeline, one_device(jax.devices()[0]), SLOTS)
     wrong: Counter[str] = Counter()
 
     async def one(seed: int, prompt: str) -> bool:
