@@ -37,10 +37,9 @@ format: $(RAN)-test ## what of it can be mended by itself
 openapi: $(RAN)-install ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
 
-train: $(RAN)-train ## the demo models anew, or from where they stopped (four hours)
+train: $(RAN)-train ## the demo models anew, or from where they stopped (five and a half hours)
 	$(BIN)/python -m models.demo vae pictures
 	$(BIN)/python -m models.demo vae clips
-	$(BIN)/python -m models.demo vae clips-decoder
 	$(BIN)/python -m models.demo train flux
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo train wan

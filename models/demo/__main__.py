@@ -1,9 +1,8 @@
 """The program that makes the demo models.
 
 `python -m models.demo vae pictures` trains the autoencoder that Flux and SDXL share, `vae clips`
-Wan's, `vae clips-decoder` that one's decoder alone, further; `train flux`, `train sdxl` and `train
-wan` the rest, and `export` writes the best model so far. All resume what the runs' folder holds,
-and end when they have had their minutes in all.
+Wan's; `train flux`, `train sdxl` and `train wan` the rest, and `export` writes the best model so
+far. All resume what the runs' folder holds, and end when they have had their minutes in all.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ from models.demo.recipes.wan import Wan
 from models.demo.run import export, train
 from models.demo.train_vae import Autoencoder
 from models.demo.train_vae import train as train_vae
-from models.demo.video_vae import ClipAutoencoder, ClipDecoder
+from models.demo.video_vae import ClipAutoencoder
 
 RUNS = Path(__file__).parent / "runs"
-AUTOENCODERS: Mapping[str, tuple[str, Callable[[Path], Autoencoder], float]] = {
-    "pictures": ("pictures", lambda run: ImageAutoencoder(), 18),
-    "clips": ("clips", lambda run: ClipAutoencoder(), 52),
-    "clips-decoder": ("clips", ClipDecoder, 14),
+AUTOENCODERS: Mapping[str, tuple[Callable[[], Autoencoder], float]] = {
+    "pictures": (ImageAutoencoder, 18),
+    "clips": (ClipAutoencoder, 52),
 }
-"""The run's folder, how it is trained, and its minutes."""
+"""By the run's folder: how each is trained, and its minutes."""
 FAMILIES: Mapping[str, tuple[Callable[[], Recipe], float]] = {
     "flux": (Flux, 66),
-    "sdxl": (Sdxl, 50),
-    "wan": (Wan, 60),
+    "sdxl": (Sdxl, 77),
+    "wan": (Wan, 112),
 }
 """How each is trained, and its minutes on two cores."""
 
@@ -52,9 +50,8 @@ def main() -> None:
     exported.add_argument("family", choices=FAMILIES)
     arguments = parser.parse_args()
     if arguments.command == "vae":
-        folder, autoencoder, minutes = AUTOENCODERS[arguments.subject]
-        run = arguments.runs / folder
-        train_vae(autoencoder(run), run, arguments.minutes or minutes)
+        autoencoder, minutes = AUTOENCODERS[arguments.subject]
+        train_vae(autoencoder(), arguments.runs / arguments.subject, arguments.minutes or minutes)
         return
     recipe, minutes = FAMILIES[arguments.family]
     if arguments.command == "train":

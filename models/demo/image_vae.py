@@ -41,7 +41,6 @@ class ImageAutoencoder:
     """How it is trained. The norm becomes its quant_conv, which training leaves out."""
 
     peak_rate = 2e-3
-    state = "vae.safetensors"
 
     def untrained(self, seed: int) -> AutoencoderKL:
         return AutoencoderKL(CONFIG, rngs=nnx.Rngs(seed))

@@ -23,6 +23,8 @@ from models.demo.schedule import Clock, warmup_stable_decay
 
 WARMUP, DECAY = 0.03, 0.6
 REPORT_STEPS, SAVE_S = 25, 60
+STATE = "vae.safetensors"
+"""In the run's folder; a training that was stopped goes on from it."""
 FIRST_UNSEEN_STEP = 1_000_000
 """Batches from here on are for measuring: training never comes so far."""
 
@@ -34,8 +36,6 @@ class Autoencoder(Protocol):
     """A network for pictures or clips, and what it is shown."""
 
     peak_rate: float
-    state: str
-    """Name of the file in the run's folder that keeps the training's state."""
 
     def untrained(self, seed: int) -> nnx.Module: ...
 
@@ -101,7 +101,7 @@ def start(recipe: Autoencoder, seed: int) -> tuple[nnx.GraphDef, State]:
 def train(recipe: Autoencoder, run: Path, minutes: float, seed: int = 0) -> None:
     """Train until the time is up, resuming what `run` holds."""
     graph, state = start(recipe, seed)
-    path = run / recipe.state
+    path = run / STATE
     if path.exists():
         state = restore(path, state)
     clock = Clock(60 * minutes, float(state.pop("spent_s")))

@@ -48,7 +48,6 @@ class ClipAutoencoder:
     """How it is trained. The norm becomes its config's latents_mean and latents_std."""
 
     peak_rate = 1e-3
-    state = "vae.safetensors"
 
     def untrained(self, seed: int) -> VideoAutoencoder:
         return VideoAutoencoder(CONFIG, rngs=nnx.Rngs(seed))
@@ -82,32 +81,6 @@ class ClipAutoencoder:
     def finish(self, model: VideoAutoencoder, run: Path) -> None:
         mean, deviation = statistics(self, model, STATISTICS_BATCHES)
         save(run / FINISHED, _finished(nnx.state(model), mean, deviation))
-
-
-class ClipDecoder(ClipAutoencoder):
-    """The decoder alone, further: while a denoiser learns the latents, which stay as they are."""
-
-    peak_rate = 5e-4
-    state = "decoder.safetensors"
-
-    def __init__(self, run: Path) -> None:
-        self.run = run
-
-    def untrained(self, seed: int) -> VideoAutoencoder:
-        """The trained autoencoder: what is not trained yet is the rest."""
-        return trained(self.run)
-
-    def batch(self, step: int, progress: float) -> np.ndarray:
-        """Whole clips only."""
-        return super().batch(step, 1.0)
-
-    def moments(self, model: VideoAutoencoder, pixels: jax.Array) -> jax.Array:
-        return jax.lax.stop_gradient(super().moments(model, pixels))
-
-    def finish(self, model: VideoAutoencoder, run: Path) -> None:
-        config = model.config
-        norm = np.array(config.latents_mean), np.array(config.latents_std)
-        save(run / FINISHED, _finished(nnx.state(model), *norm))
 
 
 def _part(rng: np.random.Generator, frames: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 import models.demo
-from models.demo.checker import check
+from models.demo import checker, clip_checker
 from models.demo.checkpoint_folder import Part, tensors
 from models.demo.recipe import Recipe
 from models.demo.recipes.flux import FLUX, Flux
@@ -27,8 +27,14 @@ from models.vae.video import VideoAutoencoder
 
 HERE = Path(models.demo.__file__).parent
 MAX_BYTES = 20_000_000
-RECIPES: list[type[Recipe]] = [Flux, Sdxl]
+RECIPES: list[type[Recipe]] = [Flux, Sdxl, Wan]
 PICTURE = "a large red square on the left of a blue background"
+CLIP = "a red circle moves to the right on a blue background"
+CASES = {
+    "flux": (PICTURE, checker.check),
+    "sdxl": (PICTURE, checker.check),
+    "wan": (CLIP, clip_checker.check),
+}
 
 
 def drawn(pipeline: Any, defaults: dict[str, Any], prompt: str) -> np.ndarray:
@@ -38,12 +44,15 @@ def drawn(pipeline: Any, defaults: dict[str, Any], prompt: str) -> np.ndarray:
     return np.rint(next(iter(output.values()))[0] * 255).astype(np.uint8)
 
 
-@pytest.mark.parametrize("name", ["flux", "sdxl"])
+@pytest.mark.parametrize("name", CASES)
 def test_diffusers_draws_what_the_prompt_names(name: str) -> None:
     pipeline = DiffusionPipeline.from_pretrained(HERE / name).to(torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     defaults = json.loads((HERE / name / "atelier.json").read_text())["defaults"]
-    report = check(drawn(pipeline, defaults, PICTURE), PICTURE)
+    fps = defaults.pop("fps", None)
+    assert (fps is not None) == (name == "wan")  # of the file, not of the pipeline
+    prompt, check = CASES[name]
+    report = check(drawn(pipeline, defaults, prompt), prompt)
     assert report.correct, report.criteria
 
 
