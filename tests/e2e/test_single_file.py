@@ -48,7 +48,7 @@ def test_a_single_file_draws_what_diffusers_draws(system: System, folder: Path) 
 
     answer = httpx.post(
         f"{system.url}/v1/generate",
-        json={"prompt": PROMPT, "seed": SEED, **FIELDS},
+        json={"model": "tune", "prompt": PROMPT, "seed": SEED, **FIELDS},
         headers={"Accept": "image/png"},
         timeout=DEADLINE_S,
         trust_env=False,
