@@ -1,0 +1,158 @@
+"""Every layout divides the work, the weights or both: read off the compiled programs.
+
+A layout that did everything everywhere would draw the right picture, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.stages import Compiled
+
+from models.flux.config import FluxConfig
+from models.flux.latents import image_ids
+from models.flux.transformer import FluxTransformer
+from models.sdxl.config import UNetConfig
+from models.sdxl.unet import UNet
+from models.sharding import Layout, gathered
+from models.wan.config import WanConfig
+from models.wan.transformer import WanTransformer
+from tests.parallel.layouts import layout
+
+HEADS, ROWS = 8, 2
+TEXT, SIDE = 16, 32
+"""Tokens that divide evenly: with padding a share is a little more."""
+
+Program = Callable[..., Any]
+
+
+def flux() -> tuple[nnx.Module, Program, list[tuple[int, ...]]]:
+    config = FluxConfig(
+        in_channels=8,
+        num_layers=2,
+        num_single_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=HEADS,
+        joint_attention_dim=24,
+        pooled_projection_dim=16,
+        guidance_embeds=False,
+        axes_dims_rope=(4, 4, 8),
+    )
+    ids = image_ids(2 * SIDE, 2 * SIDE), np.zeros((TEXT, 3), int)
+    shapes = [(ROWS, SIDE**2, 8), (ROWS, TEXT, 24), (ROWS, 16), (ROWS,)]
+    module = nnx.eval_shape(lambda: FluxTransformer(config, rngs=nnx.Rngs(0)))
+    return module, lambda network, *x: network(*x, None, *ids), shapes
+
+
+def wan() -> tuple[nnx.Module, Program, list[tuple[int, ...]]]:
+    config = WanConfig(
+        num_attention_heads=HEADS,
+        attention_head_dim=16,
+        in_channels=4,
+        out_channels=4,
+        text_dim=24,
+        freq_dim=32,
+        ffn_dim=256,
+        num_layers=2,
+    )
+    shapes = [(ROWS, 2, SIDE, 2 * SIDE, 4), (ROWS,), (ROWS, TEXT, 24)]
+    module = nnx.eval_shape(lambda: WanTransformer(config, rngs=nnx.Rngs(0)))
+    return module, lambda network, *x: network(*x), shapes
+
+
+def sdxl() -> tuple[nnx.Module, Program, list[tuple[int, ...]]]:
+    config = UNetConfig(
+        down_block_types=("CrossAttnDownBlock2D",) * 2,
+        up_block_types=("CrossAttnUpBlock2D",) * 2,
+        block_out_channels=(32, 64),
+        attention_head_dim=HEADS,
+        norm_num_groups=8,
+        cross_attention_dim=24,
+        layers_per_block=1,
+    )
+    shapes = [(ROWS, SIDE, SIDE, 4), (ROWS,), (ROWS, TEXT, 24)]
+    module = nnx.eval_shape(lambda: UNet(config, rngs=nnx.Rngs(0)))
+    return module, lambda network, *x: network(*x), shapes
+
+
+WIDTHS = {"flux": 128, "wan": 128, "sdxl": 32}
+"""Of a token's keys, all heads; of SDXL's on the level with most tokens."""
+FAMILIES = {"flux": flux, "wan": wan, "sdxl": sdxl}
+
+
+def compiled(family: str, by: Layout) -> Compiled:
+    """One call of the family's network, for two rows, weights lying as the layout has them."""
+    module, call, shapes = FAMILIES[family]()
+    graph, state = nnx.split(module)
+
+    def place(leaf: nnx.Variable) -> nnx.Variable:
+        place = by.of_parameter("", leaf)
+        return leaf.replace(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place))
+
+    weights = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    inputs = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=by.sharding((None,) * len(shape), shape))
+        for shape in shapes
+    ]
+
+    def run(weights: nnx.State, *inputs: jax.Array) -> jax.Array:
+        with by.active():
+            return call(nnx.merge(graph, gathered(weights)), *inputs)
+
+    return jax.jit(run).lower(weights, *inputs).compile()
+
+
+def work(program: Compiled) -> float:
+    """Floating-point operations of one device; a loop's body counted once."""
+    return float(program.cost_analysis()["flops"])
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def whole(family: str) -> Compiled:
+    return compiled(family, layout())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share"),
+    [
+        ({"data": 2}, 1 / 2),
+        ({"cfg": 2}, 1 / 2),
+        ({"context": 4}, 1 / 4),
+        ({"context": 4, "ring": 4}, 1 / 4),
+        ({"fsdp": 8}, 1 / 8),
+        ({"cfg": 2, "context": 4, "ring": 2}, 1 / 8),
+    ],
+    ids=str,
+)
+def test_each_device_has_its_share_of_the_work(
+    sizes: dict[str, int], share: float, family: str, whole: Compiled
+) -> None:
+    """A little more: time and text are embedded everywhere, and partial results are merged."""
+    part = work(compiled(family, layout(**sizes))) / work(whole)
+    assert share * 0.95 <= part <= share * 1.3
+
+
+def test_weights_lie_in_eighths(family: str, whole: Compiled) -> None:
+    part = compiled(family, layout(fsdp=8)).memory_analysis().argument_size_in_bytes
+    assert part < 0.2 * whole.memory_analysis().argument_size_in_bytes
+
+
+def test_a_ring_gathers_no_keys(family: str) -> None:
+    """What is gathered over it, the result before all, is smaller than the keys of one row."""
+    text = compiled(family, layout(context=4, ring=4)).as_text()
+    gathers = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? all-gather(?:-start)?\(", text)
+    sizes = [np.prod([int(size) for size in shape.split(",") if size]) for shape in gathers]
+    assert all(size < SIDE**2 * WIDTHS[family] for size in sizes)
+    assert "collective-permute" in text
