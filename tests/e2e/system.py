@@ -59,17 +59,24 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def environment() -> dict[str, str]:
+    """Of a system: no settings of ours, and one device, not the several that tests have."""
+    own = ("ATELIER_", "JAX_NUM_CPU_DEVICES")
+    return {name: v for name, v in os.environ.items() if not name.startswith(own)} | {
+        "JAX_PLATFORMS": "cpu"
+    }
+
+
 class System:
     """`atelier up` with these arguments, on a free port, its state in a folder of its own."""
 
     def __init__(self, state: Path, *arguments: str, **settings: str) -> None:
-        environment = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
         self.process = subprocess.Popen(
             [*ATELIER, "up", "--port", "0", "--state", str(state), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment | {"JAX_PLATFORMS": "cpu"} | settings,
+            env=environment() | settings,
             start_new_session=True,
         )
         self.lines: list[str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from PIL import Image
 
 from deploy.demo import FIRST
 from deploy.local import DEMO_FOLDER, demo_models
-from tests.e2e.system import DEADLINE_S, children
+from tests.e2e.system import DEADLINE_S, children, environment
 
 MOST_MIB = 4096
 """Of memory, for the front end, Redis and a pool of each demo model together."""
@@ -37,13 +36,12 @@ def used_mib(pids: Iterator[int]) -> float:
 
 @pytest.mark.timeout(900)  # seconds: every demo model, one after the other, nothing compiled yet
 def test_the_demo_makes_something_of_each_model(tmp_path: Path) -> None:
-    environment = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
     with subprocess.Popen(
         [sys.executable, "-m", "deploy.demo", "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env=environment | {"JAX_PLATFORMS": "cpu"},
+        env=environment(),
     ) as demo:
         assert demo.stdout is not None
         printed: list[str] = []
