@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from models.sampling.scheduler import Plan, Scheduler
 
-_SOLVER, _HISTORY = "solver.", "history."
+HISTORY = "history."
+_SOLVER = "solver."
 
 
 def step_values(plan: Plan, index: int) -> dict[str, NDArray | np.float32]:
@@ -22,7 +23,7 @@ def step_values(plan: Plan, index: int) -> dict[str, NDArray | np.float32]:
     return {_SOLVER + name: value for name, value in plan.at(index).items()}
 
 
-def solver_values(values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def solver_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same, by the scheduler's names, of a step's values."""
     return _named(values, _SOLVER)
 
@@ -34,12 +35,12 @@ def first_history(scheduler: Scheduler, shape: tuple[int, ...]) -> dict[str, np.
         shape: of the latents.
     """
     history = jax.eval_shape(scheduler.begin, jax.ShapeDtypeStruct(shape, np.float32))
-    return {_HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in history.items()}
+    return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in history.items()}
 
 
-def history(inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def history(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The same, by the scheduler's names, of a row's first inputs."""
-    return _named(inputs, _HISTORY)
+    return _named(inputs, HISTORY)
 
 
 def _named(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:

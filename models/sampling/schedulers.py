@@ -45,7 +45,8 @@ REFUSED: Mapping[str, str] = {
 class Choice:
     """What a request's name stands for."""
 
-    kind: type[Scheduler]
+    kind: Any
+    """The class, a `Scheduler`."""
     implied: Mapping[str, Any] = field(default_factory=dict)
     """Options that the name sets unless the request does."""
 
