@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from models.demo.vocabulary import COLOURS, SHAPES, Thing
+from models.demo.vocabulary import COLOURS, SHAPES, Thing, is_drawn
 
 DIRECTIONS = {"right": "to the right", "left": "to the left", "up": "up", "down": "down"}
 VECTORS = {"right": (1.0, 0.0), "left": (-1.0, 0.0), "up": (0.0, -1.0), "down": (0.0, 1.0)}
@@ -42,8 +41,7 @@ class Motion:
     @property
     def held_out(self) -> bool:
         """Whether training must never see this prompt: a stable draw from its hash."""
-        digest = hashlib.sha256(self.prompt.encode()).digest()
-        return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
+        return is_drawn(self.prompt, HELD_OUT_SHARE)
 
     @classmethod
     def parse(cls, prompt: str) -> Self:

@@ -45,6 +45,12 @@ _TWO = re.compile(
 )
 
 
+def is_drawn(prompt: str, share: float) -> bool:
+    """Whether a prompt is among that share of all: by its hash, the same for ever."""
+    digest = hashlib.sha256(prompt.encode()).digest()
+    return int.from_bytes(digest[:4], "big") < share * 2**32
+
+
 @dataclass(frozen=True)
 class Thing:
     """One object, by what the prompt says of it; None where it says nothing."""
@@ -78,8 +84,7 @@ class Scene:
     @property
     def held_out(self) -> bool:
         """Whether training must never see this prompt: a stable draw from its hash."""
-        digest = hashlib.sha256(self.prompt.encode()).digest()
-        return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
+        return is_drawn(self.prompt, HELD_OUT_SHARE)
 
     @classmethod
     def parse(cls, prompt: str) -> Self:

@@ -45,7 +45,8 @@ REFUSED: Mapping[str, str] = {
 class Choice:
     """What a request's name stands for."""
 
-    kind: type
+    kind: Any
+    """The class, a `Scheduler`."""
     implied: Mapping[str, Any] = field(default_factory=dict)
     """Options that the name sets unless the request does."""
 
@@ -174,6 +175,6 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = {name: options_of(name) for name i
 """For a spec's `schedulers`: every name that a request may use, with its options."""
 
 STEP_LISTS: Mapping[str, frozenset[str]] = {
-    name: getattr(choice.kind, "TAKES", frozenset()) for name, choice in CHOICES.items()
+    name: choice.kind.TAKES for name, choice in CHOICES.items()
 }
 """For a spec's `step_lists`."""

@@ -13,10 +13,10 @@ from jaxtyping import Array, Float
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree
 from models.sampling.guidance import classifier_free, rescale
+from models.sampling.named import history, solver_values
 from models.sampling.scheduler import Scheduler, per_row
 from models.sdxl.conditions import encode_text
-from models.sdxl.prepare import HISTORY, Preparation
-from models.sdxl.steps import solver_values
+from models.sdxl.prepare import Preparation
 from models.sharding import gathered
 
 
@@ -67,11 +67,7 @@ class SdxlPipeline:
             "latents": latents,
             "denoised": jnp.zeros_like(latents),
             "time_ids": inputs["time_ids"],
-            "history": {
-                name.removeprefix(HISTORY): leaf
-                for name, leaf in inputs.items()
-                if name.startswith(HISTORY)
-            },
+            "history": history(inputs),
             **self._encode_texts(weights, inputs),
             **kept,
         }

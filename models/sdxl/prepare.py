@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from models.pipeline import Fields, Prepared, RequestError
 from models.sampling import schedulers
 from models.sampling.ddim import DDIM
+from models.sampling.named import first_history
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Plan, Scheduler
 from models.sdxl import start
@@ -30,9 +29,6 @@ from models.sdxl.steps import plan_of, steps_of
 from models.spec import ModelSpec, Task
 from models.text.clip import ClipConfig
 from models.text.tokenizer import Tokenizer
-
-HISTORY = "history."
-"""Begins the names of the inputs that are the scheduler's first history."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Preparation:
         inputs = {
             **self._conditions(request, task),
             **self._start(request, task, plan, draws, images),
-            **_history(scheduler, (draws.h, draws.w, draws.channels)),
+            **first_history(scheduler, (draws.h, draws.w, draws.channels)),
         }
         prompts, tokens = inputs["ids"].shape
         steps = steps_of(request, plan, _phase(prompts, scheduler, plan), draws)
@@ -150,10 +146,3 @@ def _phase(prompts: int, scheduler: Scheduler, plan: Plan) -> str:
     """The program of all steps: how many prompts are asked, by what method, and with what noise."""
     guidance = "classifier_free" if prompts == 2 else "conditional"
     return f"{guidance} {scheduler.program}{' with noise' if plan.draws.any() else ''}"
-
-
-def _history(scheduler: Scheduler, shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
-    """The scheduler's first history: zeros, by name."""
-    latents = jax.ShapeDtypeStruct(shape, jnp.float32)
-    history = jax.eval_shape(scheduler.begin, latents)
-    return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in history.items()}

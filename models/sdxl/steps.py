@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import jax
 import numpy as np
 
 from models.pipeline import RequestError, Step
+from models.sampling.named import step_values
 from models.sampling.scheduler import Plan, Scheduler
 from models.sdxl.request import SdxlRequest
 from models.sdxl.start import Draws
 from models.spec import Task
 
-SOLVER = "solver."
-"""Begins the names of the values that are the scheduler's own."""
-
-
 _PLANNED_BY = ("num_inference_steps", "timesteps", "sigmas", "strength")
 """Fields of a request that a schedule is made from, beside the scheduler's options."""
-
-
-def solver_values(values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The scheduler's own values of one step, by its names for them."""
-    return {
-        name.removeprefix(SOLVER): value
-        for name, value in values.items()
-        if name.startswith(SOLVER)
-    }
 
 
 def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
@@ -62,7 +47,7 @@ def _values(
         # of the kept part of a picture after this step
         "clean_scale": plan.clean_scale[i + 1],
         "noise_scale": plan.noise_scale[i + 1],
-        **{SOLVER + name: value for name, value in plan.at(i).items()},
+        **step_values(plan, i),
     }
     if plan.draws.any():
         shape = (draws.h, draws.w, draws.channels)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from models.pipeline import Fields, Prepared, PyTree
 from models.sampling.guidance import classifier_free
+from models.sampling.named import first_history, history, solver_values
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Scheduler
 from models.sharding import gathered
@@ -35,10 +36,7 @@ from models.wan.pictures import Pictures
 from models.wan.prompts import clean, prompt_embeds
 from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of
-from models.wan.steps import SOLVER, phases_of, plan_of, steps_of
-
-HISTORY = "history."
-"""Begins the names of the inputs that are the scheduler's first history."""
+from models.wan.steps import phases_of, plan_of, steps_of
 
 
 class Networks(NamedTuple):
@@ -106,7 +104,7 @@ class WanPipeline:
         inputs = {
             "noise": draw(),
             **self._text_inputs(request),
-            **_history_inputs(scheduler, (*shape, channels)),
+            **first_history(scheduler, (*shape, channels)),
             **pictures,
         }
         steps = steps_of(request, plan, phases, draw)
@@ -122,7 +120,7 @@ class WanPipeline:
             "latents": latents,
             "denoised": jnp.zeros_like(latents),
             "prompt_embeds": embeds.astype(self.dtype),
-            "history": _named(inputs, HISTORY),
+            "history": history(inputs),
             **self._picture(weights, inputs),
         }
 
@@ -137,7 +135,7 @@ class WanPipeline:
         else:
             output = output[:, 0]
         stepped = self._schedulers[chosen.program].step(
-            rows["latents"], output, rows["history"], values.get("noise"), _named(values, SOLVER)
+            rows["latents"], output, rows["history"], values.get("noise"), solver_values(values)
         )
         return {**rows, **stepped._asdict()}
 
@@ -218,18 +216,3 @@ def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:
     if "first_frame" in row:
         return with_first_frame(row[name], row["first_frame"])
     return row[name]
-
-
-def _history_inputs(scheduler: Scheduler, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """The scheduler's history before the first step, by names under `HISTORY`."""
-    history = jax.eval_shape(scheduler.begin, jax.ShapeDtypeStruct(shape, np.float32))
-    return {HISTORY + name: np.zeros(x.shape, x.dtype) for name, x in history.items()}
-
-
-def _named(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The values whose names begin so, by the rest of their names."""
-    return {
-        name.removeprefix(prefix): value
-        for name, value in values.items()
-        if name.startswith(prefix)
-    }

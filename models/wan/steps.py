@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.pipeline import RequestError, Step
+from models.sampling.named import step_values
 from models.sampling.scheduler import Plan, Scheduler
 from models.wan.experts import Experts
 from models.wan.phase import Phase
 from models.wan.request import WanRequest
-
-SOLVER = "solver."
-"""Begins the names of the values that are the scheduler's own."""
 
 
 def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
@@ -61,7 +59,7 @@ def _values(
     return {
         "timestep": plan.timesteps[index],
         "guidance_scale": np.float32(request.scale_of(phase.expert)),
-        **{SOLVER + name: value for name, value in plan.at(index).items()},
+        **step_values(plan, index),
     }
 
 

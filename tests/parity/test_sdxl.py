@@ -23,9 +23,9 @@ from PIL import Image
 
 from models import catalog
 from models.pipeline import Prepared, PyTree, RequestError, denoise
+from models.sampling import named
 from models.sdxl.conditions import guidance_embedding
 from models.sdxl.pipeline import SdxlPipeline
-from models.sdxl.prepare import HISTORY
 from tests.parity.tiny_sdxl import SCHEDULER, make_sdxl
 
 # torch and NumPy do not agree on this yet; it is the reference that meets it.
@@ -270,10 +270,9 @@ class Pair:
 
     def _begin(self, inputs: Mapping[str, np.ndarray]) -> PyTree:
         """`pipeline.encode`, compiled once whatever the scheduler remembers."""
-        history = {name: leaf for name, leaf in inputs.items() if name.startswith(HISTORY)}
-        rest = {name: leaf for name, leaf in inputs.items() if name not in history}
+        rest = {n: leaf for n, leaf in inputs.items() if not n.startswith(named.HISTORY)}
         row = self._encode(self.pipeline.weights, rest)
-        row["history"] = {name.removeprefix(HISTORY): leaf for name, leaf in history.items()}
+        row["history"] = named.history(inputs)
         return row
 
     def _step(self, phase: str, rows: PyTree, values: Mapping[str, np.ndarray]) -> PyTree:

@@ -1,0 +1,52 @@
+"""The scheduler's own numbers among a family's: in a step's values, and in a row's first inputs.
+
+The beginnings of their names tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from models.sampling.scheduler import Plan, Scheduler
+
+HISTORY = "history."
+_SOLVER = "solver."
+
+
+def step_values(plan: Plan, index: int) -> dict[str, NDArray | np.float32]:
+    """What one step tells the scheduler."""
+    return {_SOLVER + name: value for name, value in plan.at(index).items()}
+
+
+def solver_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, by the scheduler's names, of a step's values."""
+    return _named(values, _SOLVER)
+
+
+def first_history(scheduler: Scheduler, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """What a scheduler remembers before the first step, all zeros.
+
+    Args:
+        shape: of the latents.
+    """
+    history = jax.eval_shape(scheduler.begin, jax.ShapeDtypeStruct(shape, np.float32))
+    return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in history.items()}
+
+
+def history(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, by the scheduler's names, of a row's first inputs."""
+    return _named(inputs, HISTORY)
+
+
+def _named(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The values whose names begin so, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }
