@@ -12,8 +12,9 @@ from models.nn.attention.xla import xla_kernel
 from models.pipeline import Pipeline, Prepared, PyTree
 from models.sharding import Layout
 from tests.parallel.place import placed
+from workers.axes import Shape
 from workers.compiler import Compiler
-from workers.mesh import Shape, make_mesh
+from workers.mesh import make_mesh
 
 
 def layout(ring: int | None = None, **sizes: int) -> Layout:
