@@ -156,6 +156,8 @@ class PoolSettings(Section):
     """Pictures denoised together; left out: of `per_device_batch_size`, or 4."""
     per_device_batch_size: float | None = Field(None, gt=0)
     """Slots a device; may be a fraction: 0.25 on 4 devices is one picture over four."""
+    elastic: bool = True
+    """Whether the slice also works on several pictures side by side, where no weight has to move."""
     precision: Literal["default", "high", "highest"] = "default"
     """Of matrix products of float32 on accelerators that have faster, coarser ones."""
     flags: Literal["auto"] | tuple[str, ...] = "auto"

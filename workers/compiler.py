@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Shaped
 
 from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
-from workers import metrics
+from workers import elastic, metrics
 from workers.shape import Program, Values
+from workers.step_times import Way
 from workers.weights import Weights
 
 
@@ -32,6 +33,7 @@ class Compiler:
         self.pipeline = pipeline
         self.layout = layout
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
+        self._layouts: dict[Way, Layout] = {}
         self.weights = Weights(pipeline.spec.name, pipeline.weights, self.sharding)
         self._abstract_weights = self._abstract(self.weights.common)
 
@@ -48,8 +50,13 @@ class Compiler:
         with metrics.compiling("encode"):
             return traced.lower().compile()
 
-    def step(self, phase: str, values: Values, size: int, row: PyTree) -> Program:
-        """(weights, `size` rows, values [size, …]) → (`size` rows, finite [size]).
+    def ways(self, sizes: Sequence[int]) -> list[Way]:
+        """How so many rows can be stepped, ascending."""
+        self._layouts |= elastic.ways(self.layout, self.weights.common, sizes)
+        return sorted(way for way in self._layouts if way.size in sizes)
+
+    def step(self, phase: str, values: Values, way: Way, row: PyTree) -> Program:
+        """(weights, rows, values [rows, …]) → (rows, finite [rows]), by one of the `ways`.
 
         Args:
             values: one step's, for their names and shapes.
@@ -60,12 +67,13 @@ class Compiler:
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
             batch = stack_rows(list(rows))
             batch = self.pipeline.step(phase, self.weights.unflatten(weights), batch, values)
-            return unstack_rows(batch, size), finite_rows(batch["latents"])
+            return unstack_rows(batch, way.size), finite_rows(batch["latents"])
 
         row = self._abstract(row)
-        columns = {name: self._column(value, size) for name, value in values.items()}
+        columns = {name: self._column(value, way.size) for name, value in values.items()}
         with metrics.compiling("step"):
-            traced = self._jit(step).trace(self._abstract_weights, (row,) * size, columns)
+            jitted = self._jit(step, self._layouts[way])
+            traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns)
             check_row(f"step {phase!r}", traced.out_info[0][0], row)
             return traced.lower().compile()
 
@@ -83,10 +91,10 @@ class Compiler:
             traced = self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
             return traced.lower().compile()
 
-    def _jit(self, function: Callable[..., Any]) -> Any:
+    def _jit(self, function: Callable[..., Any], layout: Layout | None = None) -> Any:
         @functools.wraps(function)
         def split(*args: Any) -> Any:
-            with self.layout.active():
+            with (layout or self.layout).active():
                 return function(*args)
 
         return jax.jit(split, out_shardings=self.sharding)

@@ -10,6 +10,7 @@ import numpy as np
 
 from models.pipeline import Prepared, PyTree
 from workers.shape import Program, Shape
+from workers.step_times import Way
 
 
 class Launcher(Protocol):
@@ -28,7 +29,7 @@ class Launcher(Protocol):
 
     def encode(self, shape: Shape, program: Program) -> Program: ...
 
-    def step(self, shape: Shape, phase: str, size: int, program: Program) -> Program: ...
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program: ...
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:
         """`what`: decode or preview."""
@@ -55,7 +56,7 @@ class OneHost:
     def encode(self, shape: Shape, program: Program) -> Program:
         return program
 
-    def step(self, shape: Shape, phase: str, size: int, program: Program) -> Program:
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
         return program
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:

@@ -33,11 +33,12 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
     row = encode.lower().compile()(weights, inputs)
     yield row
     programs: dict[str, Any] = {}
+    (way,) = compiler.ways([1])
     for step in prepared.steps:
         values = {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
         values = jax.device_put(values, compiler.sharding)
         if step.phase not in programs:
-            programs[step.phase] = compiler.step(step.phase, step.values, 1, row)
+            programs[step.phase] = compiler.step(step.phase, step.values, way, row)
         (row,), finite = programs[step.phase](weights, (row,), values)
         assert finite.all()
         yield row
