@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 MeshAxes = tuple[str, ...]
 Axes = tuple[str | None, ...]
@@ -59,7 +59,8 @@ UNEVEN = ("rows",)
 class Layout:
     """How one mesh slice splits its work: a value, chosen for each compiled program."""
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
+    """Abstract where only shapes are asked for: there is no device then."""
     kernel: Any
     """The attention of one device: a `models.nn.attention.kernel.Kernel`."""
     table: Table = field(default_factory=lambda: TABLE)

@@ -54,7 +54,10 @@ class Compiler:
         Args:
             values: one step's, for their names and shapes.
         """
+        with metrics.compiling("step"):
+            return self.trace_step(phase, values, size, row).lower().compile()
 
+    def trace_step(self, phase: str, values: Values, size: int, row: PyTree) -> Traced:
         def step(
             weights: list[jax.Array], rows: tuple[PyTree, ...], values: Mapping[str, jax.Array]
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
@@ -64,24 +67,26 @@ class Compiler:
 
         row = self._abstract(row)
         columns = {name: self._column(value, size) for name, value in values.items()}
-        with metrics.compiling("step"):
-            traced = self._jit(step).trace(self._abstract_weights, (row,) * size, columns)
-            check_row(f"step {phase!r}", traced.out_info[0][0], row)
-            return traced.lower().compile()
+        traced = self._jit(step).trace(self._abstract_weights, (row,) * size, columns)
+        check_row(f"step {phase!r}", traced.out_info[0][0], row)
+        return traced
 
     def decode(self, row: PyTree) -> Program:
-        return self._of_row("decode", self.pipeline.decode, row)
+        with metrics.compiling("decode"):
+            return self.trace_decode(row).lower().compile()
+
+    def trace_decode(self, row: PyTree) -> Traced:
+        return self._trace_row(self.pipeline.decode, row)
 
     def preview(self, row: PyTree) -> Program:
-        return self._of_row("preview", self.pipeline.preview, row)
+        with metrics.compiling("preview"):
+            return self._trace_row(self.pipeline.preview, row).lower().compile()
 
-    def _of_row(self, name: str, function: Callable[..., jax.Array], row: PyTree) -> Program:
+    def _trace_row(self, function: Callable[..., jax.Array], row: PyTree) -> Traced:
         def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
             return function(self.weights.unflatten(weights), row)
 
-        with metrics.compiling(name):
-            traced = self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
-            return traced.lower().compile()
+        return self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
 
     def _jit(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
@@ -100,7 +105,7 @@ class Compiler:
         return jax.tree.map(self._abstract_leaf, tree)
 
     def _abstract_leaf(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        sharding = leaf.sharding if isinstance(leaf, jax.Array) else self.sharding
+        sharding = getattr(leaf, "sharding", None) or self.sharding
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 
