@@ -13,7 +13,7 @@ any progress share one executable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -68,9 +68,6 @@ class Pipeline(Protocol):
     spec: ModelSpec
     weights: PyTree
     """Every parameter, as a pytree of arrays; first argument of every device function."""
-
-    heads: Collection[int]
-    """Head counts of the attentions of the network that denoises: what `tensor` has to divide."""
 
     def expert(self, phase: str) -> str | None:
         """The network that this phase needs and others do not, as a field of `weights`.

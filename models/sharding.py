@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 MeshAxes = tuple[str, ...]
 Axes = tuple[str | None, ...]
@@ -60,7 +60,8 @@ UNEVEN = ("rows",)
 class Layout:
     """How one mesh slice splits its work: a value, chosen for each compiled program."""
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
+    """Abstract where only shapes are asked for: there is no device then."""
     kernel: Any
     """The attention of one device: a `models.nn.attention.kernel.Kernel`."""
     table: Table = field(default_factory=lambda: TABLE)
@@ -174,7 +175,8 @@ _notes: ContextVar[list[Split] | None] = ContextVar("notes", default=None)
 @contextmanager
 def noted() -> Iterator[list[Split]]:
     """Every activation that is laid out by what is traced in here; of equal layers, once."""
-    token = _notes.set(notes := [])
+    notes: list[Split] = []
+    token = _notes.set(notes)
     try:
         yield notes
     finally:

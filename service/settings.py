@@ -157,7 +157,7 @@ class PoolSettings(Section):
     per_device_batch_size: float | None = Field(None, gt=0)
     """Slots a device; may be a fraction: 0.25 on 4 devices is one picture over four."""
     elastic: bool = True
-    """Whether the slice also works on several pictures side by side, where no weight has to move."""
+    """Whether a slice also works on several pictures side by side, where no weight has to move."""
     precision: Literal["default", "high", "highest"] = "default"
     """Of matrix products of float32 on accelerators that have faster, coarser ones."""
     flags: Literal["auto"] | tuple[str, ...] = "auto"

@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Shaped
 
 from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
-from workers import elastic, metrics
+from workers import metrics
+from workers.elastic import layouts_by_way
 from workers.shape import Program, Values
 from workers.step_times import Way
 from workers.weights import Weights
@@ -33,7 +34,7 @@ class Compiler:
         self.pipeline = pipeline
         self.layout = layout
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
-        self._layouts: dict[Way, Layout] = {}
+        self._layouts: Mapping[Way, Layout] = {}
         self.weights = Weights(pipeline.spec.name, pipeline.weights, self.sharding)
         self._abstract_weights = self._abstract(self.weights.common)
 
@@ -50,10 +51,18 @@ class Compiler:
         with metrics.compiling("encode"):
             return traced.lower().compile()
 
-    def ways(self, sizes: Sequence[int]) -> list[Way]:
-        """How so many rows can be stepped, ascending."""
-        self._layouts |= elastic.ways(self.layout, self.weights.common, sizes)
-        return sorted(way for way in self._layouts if way.size in sizes)
+    def ways(self, sizes: Sequence[int], elastic: bool) -> list[Way]:
+        """How so many rows, and a single one, can be stepped: ascending.
+
+        Args:
+            elastic: by layouts too that have several rows side by side.
+        """
+        sizes = sorted({1, *sizes})
+        if elastic:
+            self._layouts = layouts_by_way(self.layout, self.weights.common, sizes)
+        else:
+            self._layouts = {Way(size): self.layout for size in sizes}
+        return sorted(self._layouts)
 
     def step(self, phase: str, values: Values, way: Way, row: PyTree) -> Program:
         """(weights, rows, values [rows, …]) → (rows, finite [rows]), by one of the `ways`.
@@ -61,7 +70,10 @@ class Compiler:
         Args:
             values: one step's, for their names and shapes.
         """
+        with metrics.compiling("step"):
+            return self.trace_step(phase, values, way, row).lower().compile()
 
+    def trace_step(self, phase: str, values: Values, way: Way, row: PyTree) -> Traced:
         def step(
             weights: list[jax.Array], rows: tuple[PyTree, ...], values: Mapping[str, jax.Array]
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
@@ -71,25 +83,27 @@ class Compiler:
 
         row = self._abstract(row)
         columns = {name: self._column(value, way.size) for name, value in values.items()}
-        with metrics.compiling("step"):
-            jitted = self._jit(step, self._layouts[way])
-            traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns)
-            check_row(f"step {phase!r}", traced.out_info[0][0], row)
-            return traced.lower().compile()
+        jitted = self._jit(step, self._layouts.get(way, self.layout))
+        traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns)
+        check_row(f"step {phase!r}", traced.out_info[0][0], row)
+        return traced
 
     def decode(self, row: PyTree) -> Program:
-        return self._of_row("decode", self.pipeline.decode, row)
+        with metrics.compiling("decode"):
+            return self.trace_decode(row).lower().compile()
+
+    def trace_decode(self, row: PyTree) -> Traced:
+        return self._trace_row(self.pipeline.decode, row)
 
     def preview(self, row: PyTree) -> Program:
-        return self._of_row("preview", self.pipeline.preview, row)
+        with metrics.compiling("preview"):
+            return self._trace_row(self.pipeline.preview, row).lower().compile()
 
-    def _of_row(self, name: str, function: Callable[..., jax.Array], row: PyTree) -> Program:
+    def _trace_row(self, function: Callable[..., jax.Array], row: PyTree) -> Traced:
         def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
             return function(self.weights.unflatten(weights), row)
 
-        with metrics.compiling(name):
-            traced = self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
-            return traced.lower().compile()
+        return self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
 
     def _jit(self, function: Callable[..., Any], layout: Layout | None = None) -> Any:
         @functools.wraps(function)
@@ -108,7 +122,7 @@ class Compiler:
         return jax.tree.map(self._abstract_leaf, tree)
 
     def _abstract_leaf(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        sharding = leaf.sharding if isinstance(leaf, jax.Array) else self.sharding
+        sharding = getattr(leaf, "sharding", None) or self.sharding
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 

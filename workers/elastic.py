@@ -34,7 +34,7 @@ def side_by_side(layout: Layout, parts: int) -> Layout:
     return replace(layout, mesh=Mesh(grid, MESH_AXES))
 
 
-def ways(layout: Layout, weights: PyTree, sizes: Sequence[int]) -> Mapping[Way, Layout]:
+def layouts_by_way(layout: Layout, weights: PyTree, sizes: Sequence[int]) -> Mapping[Way, Layout]:
     """By which layout each way of stepping so many rows is compiled.
 
     Args:

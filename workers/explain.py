@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from flax import nnx
 
-from models.pipeline import Pipeline
+from models.pipeline import Fields, Pipeline
 from models.sharding import Axes, Layout, MeshAxes, Split, noted
 from service.settings import PoolSettings, Settings
 from workers import loading, warmup
 from workers.compiler import Compiler
 from workers.loading import MeshSlice
 from workers.slice import own
+from workers.step_times import Way
 
 WHOLE = "whole on every device"
 
@@ -26,8 +27,7 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
     """
     pool, model = loading.configured(settings, pool_name)
     loading.set_up(pool, model, devices)
-    abstract = loading.read(pool, model, reader=loading.SHAPES)
-    opened = loading.open_slice(pool_name, pool, abstract, own(devices))
+    opened = loading.open_slice(pool_name, pool, loading.sketch_of(pool, model), own(devices))
     placed = loading.read(pool, model, reader=loading.SHAPES, sharding=opened.layout.of_parameter)
     requests = warmup.requests(placed.spec, model.warmup)
     lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]
@@ -61,7 +61,7 @@ def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
             yield f"  {name}  {leaf.dtype}{_shape(leaf.shape)}  {_said(axes, over, layout)}"
 
 
-def of_activations(pipeline: Pipeline, opened: MeshSlice, fields: dict) -> Iterator[str]:
+def of_activations(pipeline: Pipeline, opened: MeshSlice, fields: Fields) -> Iterator[str]:
     """Of one denoising step, at full slots, in the order in which they are made."""
     compiler = Compiler(pipeline, opened.layout)
     prepared = warmup.prepare(pipeline, fields)
@@ -69,7 +69,7 @@ def of_activations(pipeline: Pipeline, opened: MeshSlice, fields: dict) -> Itera
     size = f"{prepared.width} x {prepared.height}"
     for phase, step in {step.phase: step for step in prepared.steps}.items():
         with noted() as notes:
-            compiler.trace_step(phase, step.values, opened.slots, row)
+            compiler.trace_step(phase, step.values, Way(opened.slots), row)
         yield f"activations of a step ({phase}, {size} px, {opened.slots} rows)"
         yield from (f"  {line}" for line in _once(notes, opened.layout))
 

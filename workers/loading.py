@@ -10,16 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from models.reading import SHAPES
 
 from models import catalog
 from models.nn.attention.xla import xla_kernel
 from models.pipeline import Pipeline
+from models.reading import SHAPES
 from models.sharding import Layout
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
-from workers import accelerators, flags, slice
+from workers import accelerators, flags, slice, warmup
 from workers.axes import slots_of
 from workers.mesh import make_mesh
+from workers.plan import auto
+from workers.plan.logical import logical_layout
+from workers.plan.reckon import reckon
+from workers.plan.sketch import Sketch, sketch
 from workers.slice import Chosen
 
 log = logging.getLogger(__name__)
@@ -61,31 +65,28 @@ def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> N
 
 
 def open_slice(
-    name: str, pool: PoolSettings, pipeline: Pipeline, devices: Sequence[jax.Device]
+    name: str, pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]
 ) -> MeshSlice:
-    """The layout of these devices, from the settings.
+    """The layout of these devices, from the settings and what the model asks of them.
 
     Args:
         name: the pool's, for messages.
-        pipeline: its model, which may be abstract.
 
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
     try:
-        chosen = slice.choose(pool, pipeline, devices)
+        chosen = slice.choose(pool, sketch, devices)
         table = slice.table_of(pool.table)
         slots = slots_of(pool.slots, pool.per_device_batch_size, chosen.shape)
+        need = reckon(sketch, chosen.shape, auto.chip_of(devices), slots, table=table)
     except ValueError as error:
         raise ConfigError(f"pools.{name}: {error}") from None
+    if not need.fits:
+        raise ConfigError(f"pools.{name}: {pool.model} with {slots} slots: {need.refusal()}")
     layout = Layout(make_mesh(chosen.shape, devices), xla_kernel, table)
     log.info(
-        "%s on %d %s: %s, %d slots (%s)",
-        pool.model,
-        len(devices),
-        devices[0].device_kind,
-        chosen.shape,
-        slots,
-        chosen.why,
+        "%s on %d x %s: %s, %d slots (%s)",
+        *(pool.model, len(devices), devices[0].device_kind, chosen.shape, slots, chosen.why),
     )
     return MeshSlice(layout, chosen, slots)
 
@@ -103,6 +104,14 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
     )
 
 
+def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
+    """The pool's first warm-up request, traced and not compiled. Raises: as `read` does."""
+    logical = logical_layout()
+    pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter)
+    first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
+    return sketch(pipeline, first, logical)
+
+
 def load(
     name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
 ) -> tuple[Pipeline, MeshSlice]:
@@ -112,5 +121,5 @@ def load(
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    opened = open_slice(name, pool, read(pool, model, reader=SHAPES), devices)
+    opened = open_slice(name, pool, sketch_of(pool, model), devices)
     return read(pool, model, sharding=opened.layout.of_parameter), opened

@@ -25,10 +25,14 @@ def make_mesh(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
         grid = mesh_utils.create_hybrid_device_mesh(ici, dcn, devices, process_is_granule=True)
     else:
         grid = mesh_utils.create_device_mesh(ici, devices, allow_split_physical_axes=True)
-    sizes = [grid.shape[AXES.index(axis)] for axis in AXES]
+    return Mesh(grid.reshape(mesh_sizes(shape)), MESH_AXES)
+
+
+def mesh_sizes(shape: Shape) -> tuple[int, ...]:
+    """Of the axes that `models.sharding.MESH_AXES` names, ICI and DCN together."""
+    data, fsdp, cfg, context, tensor = map(shape.size, AXES)
     ring = shape.ring or 1
-    data, fsdp, cfg, context, tensor = sizes
-    return Mesh(grid.reshape(data, fsdp, cfg, ring, context // ring, tensor), MESH_AXES)
+    return data, fsdp, cfg, ring, context // ring, tensor
 
 
 def one_device(device: jax.Device) -> Layout:

@@ -169,7 +169,13 @@ async def serve(
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
     queue = await Queue.connect(str(settings.redis.url), settings.queue)
-    engine = Engine(pipeline, mesh_slice.layout, mesh_slice.slots, pool_settings.batch_sizes)
+    engine = Engine(
+        pipeline,
+        mesh_slice.layout,
+        mesh_slice.slots,
+        pool_settings.batch_sizes,
+        pool_settings.elastic,
+    )
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
     loop = asyncio.get_running_loop()

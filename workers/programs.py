@@ -25,13 +25,13 @@ class Programs:
     """The table of shapes, by bucket. To be used from one thread.
 
     Args:
-        sizes: batch sizes to compile of each step; 1 is always among them.
+        ways: of doing each step, those that come first first; the first is necessary.
     """
 
-    def __init__(self, compiler: Compiler, launcher: Launcher, sizes: Sequence[int]) -> None:
+    def __init__(self, compiler: Compiler, launcher: Launcher, ways: Sequence[Way]) -> None:
         self._compiler = compiler
         self._launcher = launcher
-        self._ways = compiler.ways(sorted({1, *sizes}))
+        self._ways = ways
         self._shapes: dict[str, Shape] = {}
         """The one used last is the last."""
         self._threads = ThreadPoolExecutor(COMPILERS, "compile")

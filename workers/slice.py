@@ -9,14 +9,18 @@ from types import MappingProxyType
 
 import jax
 
-from models.pipeline import Pipeline
 from models.sharding import MESH_AXES, TABLE, Table
 from service.settings import ConfigError, PoolSettings
 from workers import accelerators
 from workers.axes import Shape
+from workers.plan import auto
+from workers.plan.sketch import Sketch
 
 CONTEXT: Mapping[str, tuple[str, ...]] = {"context": ("ring", "ulysses")}
 """An axis of the settings → the mesh axes that it is made of."""
+
+BETWEEN = ("cfg", "context", "data", "fsdp")
+"""Axes that "auto" lays between hosts: one of them has all."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,22 @@ def own(devices: range | None) -> Sequence[jax.Device]:
     return [seen[i] for i in devices]
 
 
-def choose(pool: PoolSettings, pipeline: Pipeline, devices: Sequence[jax.Device]) -> Chosen:
+def choose(pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]) -> Chosen:
     """As the settings have it, or by the planner's reckoning.
 
-    Raises: ValueError: it does not fit; says the numbers.
+    Raises: ValueError: it does not fit the devices, the model or the memory; says the numbers.
     """
     hosts = len({device.process_index for device in devices})
+    each = len(devices) // hosts
     if pool.mesh == "auto":
-        raise NotImplementedError
+        found = [
+            auto.choose(sketch, auto.chip_of(devices), each, dcn=dcn, table=table_of(pool.table))
+            for dcn in ([{axis: hosts} for axis in BETWEEN] if hosts > 1 else [None])
+        ]
+        best = min(found, key=lambda one: one.request_s)
+        return Chosen(best.shape, best.why)
     shape = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
-    sized = shape.over(len(devices) // hosts, hosts, pipeline.heads)
-    return Chosen(sized, "as the settings have it")
+    return Chosen(shape.over(each, hosts, sketch.heads), "as the settings have it")
 
 
 def table_of(rows: Mapping[str, Sequence[str]]) -> Table:

@@ -57,7 +57,6 @@ class FluxPipeline:
         self.graphs = Networks(*(graph for graph, _ in split))
         self.weights = Networks(*(weights for _, weights in split))
         self.config: FluxConfig = modules.transformer.config
-        self.heads = frozenset({self.config.num_attention_heads})
         self.vae_config: VaeConfig = modules.vae.config
         self.schedule = schedule
         self.tokenizers = (clip_tokenizer, t5_tokenizer)

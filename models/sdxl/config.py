@@ -190,12 +190,6 @@ class UNetConfig:
         return int(2 ** (len(self.block_out_channels) - 1))
 
     @property
-    def heads(self) -> frozenset[int]:
-        """Head counts of all levels that attend."""
-        levels = (*self.down_levels, self.mid_level, *self.up_levels)
-        return frozenset(level.heads for level in levels if level.depths)
-
-    @property
     def down_levels(self) -> tuple[Level, ...]:
         """From the highest resolution to the lowest."""
         return tuple(self._down_level(index) for index in range(len(self.block_out_channels)))

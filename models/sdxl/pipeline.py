@@ -47,7 +47,6 @@ class SdxlPipeline:
         self.latent_space = preparation.latent_space
         self.graphs = Networks(*(graph for graph, _ in split))
         self.weights = Networks(*(weights for _, weights in split))
-        self.heads = preparation.unet.heads
         self._schedulers: dict[str, Scheduler] = {}
         """By phase, the first that was asked for: any of one program makes the same steps."""
 

@@ -84,7 +84,6 @@ class WanPipeline:
         self.normalisation = Normalisation.of(checkpoint.vae)
         expert = modules.transformer or modules.transformer_2
         self.dtype = np.dtype(expert.patches_in.kernel.dtype)
-        self.heads = frozenset({checkpoint.transformer.num_attention_heads})
         self._schedulers: dict[str, Scheduler] = {}
         """By program: of those that compile to the same `step`, any one serves."""
 

@@ -33,7 +33,7 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
     row = encode.lower().compile()(weights, inputs)
     yield row
     programs: dict[str, Any] = {}
-    (way,) = compiler.ways([1])
+    (way,) = compiler.ways([1], elastic=False)
     for step in prepared.steps:
         values = {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
         values = jax.device_put(values, compiler.sharding)

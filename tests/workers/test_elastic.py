@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from models.sharding import Layout
 from tests.parallel.layouts import layout
-from workers.elastic import side_by_side, ways
+from workers.elastic import layouts_by_way, side_by_side
 from workers.step_times import Way
 
 
@@ -39,7 +39,7 @@ def placed(layout: Layout, *axes: str) -> list[jax.Array]:
 
 def test_replicated_weights_allow_every_layout_of_their_devices() -> None:
     whole = layout(cfg=2, context=4)
-    found = ways(whole, placed(whole), [1, 2, 3, 4, 6])
+    found = layouts_by_way(whole, placed(whole), [1, 2, 3, 4, 6])
     assert sorted(found) == [
         *(Way(1), Way(2), Way(2, 2), Way(3), Way(4), Way(4, 4), Way(6), Way(6, 2)),
     ]
@@ -48,13 +48,13 @@ def test_replicated_weights_allow_every_layout_of_their_devices() -> None:
 
 def test_weights_split_by_tensor_stay_where_they_are() -> None:
     whole = layout(context=4, tensor=2)
-    assert Way(4, 4) in ways(whole, placed(whole, "tensor"), [4])
+    assert Way(4, 4) in layouts_by_way(whole, placed(whole, "tensor"), [4])
 
 
 def test_a_layout_that_would_move_weights_is_left_out() -> None:
     whole = layout(fsdp=2, context=4)
-    assert list(ways(whole, placed(whole, "fsdp"), [4])) == [Way(4)]
-    assert Way(4, 4) in ways(whole, placed(whole), [4])
+    assert list(layouts_by_way(whole, placed(whole, "fsdp"), [4])) == [Way(4)]
+    assert Way(4, 4) in layouts_by_way(whole, placed(whole), [4])
 
 
 def test_a_row_goes_from_one_layout_to_another_without_a_copy() -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import pytest
-from models.reading import SHAPES
 
-from models.pipeline import Pipeline
 from service.settings import ConfigError, ModelSettings, PoolSettings
 from workers import loading
+from workers.plan.sketch import Sketch
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +23,8 @@ def pool(**settings: Any) -> PoolSettings:
 
 
 @pytest.fixture(scope="module")
-def abstract(model: ModelSettings) -> Pipeline:
-    return loading.read(pool(), model, reader=SHAPES)
+def sketch(model: ModelSettings) -> Sketch:
+    return loading.sketch_of(pool(), model)
 
 
 def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
@@ -54,19 +53,19 @@ def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(
-    abstract: Pipeline, settings: dict[str, Any], said: str
+    sketch: Sketch, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        loading.open_slice("flux", pool(**settings), abstract, jax.devices())
+        loading.open_slice("flux", pool(**settings), sketch, jax.devices())
 
 
-def test_a_deployment_may_change_rows_of_the_table(abstract: Pipeline) -> None:
+def test_a_deployment_may_change_rows_of_the_table(sketch: Sketch) -> None:
     changed = pool(mesh={"context": 8}, table={"embed": ["context"], "rows": []})
-    layout = loading.open_slice("flux", changed, abstract, jax.devices()).layout
+    layout = loading.open_slice("flux", changed, sketch, jax.devices()).layout
     assert layout.table["embed"] == ("ring", "ulysses")
     assert layout.size("embed") == 8 and layout.size("rows") == 1
 
 
-def test_a_quarter_of_a_request_on_each_device(abstract: Pipeline) -> None:
+def test_a_quarter_of_a_request_on_each_device(sketch: Sketch) -> None:
     quarter = pool(mesh={"context": 4}, per_device_batch_size=0.25)
-    assert loading.open_slice("flux", quarter, abstract, jax.devices()[:4]).slots == 1
+    assert loading.open_slice("flux", quarter, sketch, jax.devices()[:4]).slots == 1

@@ -100,7 +100,6 @@ class ToyPipeline:
         keys = jax.random.split(jax.random.key(0), 3)
         into, back, out = (jax.random.normal(key, (DIM, DIM)) / DIM**0.5 for key in keys)
         self.weights = {"in": into, "back": back, "out": out[:, :3]}
-        self.heads = frozenset[int]()
         self.flaws = 0
         self.gate = Gate()
         self.images: Mapping[str, bytes] = {}
