@@ -27,7 +27,9 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
     """
     pool, model = loading.configured(settings, pool_name)
     loading.set_up(pool, model, devices)
-    opened = loading.open_slice(pool_name, pool, loading.sketch_of(pool, model), own(devices))
+    opened = loading.open_slice(
+        pool_name, pool, model, loading.sketch_of(pool, model), own(devices)
+    )
     placed = loading.read(pool, model, reader=loading.SHAPES, sharding=opened.layout.of_parameter)
     requests = warmup.requests(placed.spec, model.warmup)
     lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]

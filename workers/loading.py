@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from models import catalog
-from models.nn.attention.xla import xla_kernel
+from models.nn.attention.select import kernel_for
 from models.pipeline import Pipeline
 from models.reading import SHAPES
 from models.sharding import Layout
@@ -65,8 +65,9 @@ def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> N
 
 
 def open_slice(
-    name: str, pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]
-) -> MeshSlice:
+    name: str, pool: PoolSettings, model: ModelSettings, sketch: Sketch,
+    devices: Sequence[jax.Device],
+) -> MeshSlice:  # fmt: skip
     """The layout of these devices, from the settings and what the model asks of them.
 
     Args:
@@ -83,7 +84,8 @@ def open_slice(
         raise ConfigError(f"pools.{name}: {error}") from None
     if not need.fits:
         raise ConfigError(f"pools.{name}: {pool.model} with {slots} slots: {need.refusal()}")
-    layout = Layout(make_mesh(chosen.shape, devices), xla_kernel, table)
+    kernel = kernel_for(devices[0], model.dtype)
+    layout = Layout(make_mesh(chosen.shape, devices), kernel, table)
     log.info(
         "%s on %d x %s: %s, %d slots (%s)",
         *(pool.model, len(devices), devices[0].device_kind, chosen.shape, slots, chosen.why),
@@ -121,5 +123,5 @@ def load(
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    opened = open_slice(name, pool, sketch_of(pool, model), devices)
+    opened = open_slice(name, pool, model, sketch_of(pool, model), devices)
     return read(pool, model, sharding=opened.layout.of_parameter), opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +54,36 @@ def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(
-    sketch: Sketch, settings: dict[str, Any], said: str
+    model: ModelSettings, sketch: Sketch, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        loading.open_slice("flux", pool(**settings), sketch, jax.devices())
+        loading.open_slice("flux", pool(**settings), model, sketch, jax.devices())
 
 
-def test_a_deployment_may_change_rows_of_the_table(sketch: Sketch) -> None:
+def test_a_deployment_may_change_rows_of_the_table(model: ModelSettings, sketch: Sketch) -> None:
     changed = pool(mesh={"context": 8}, table={"embed": ["context"], "rows": []})
-    layout = loading.open_slice("flux", changed, sketch, jax.devices()).layout
+    layout = loading.open_slice("flux", changed, model, sketch, jax.devices()).layout
     assert layout.table["embed"] == ("ring", "ulysses")
     assert layout.size("embed") == 8 and layout.size("rows") == 1
 
 
-def test_a_quarter_of_a_request_on_each_device(sketch: Sketch) -> None:
+def test_a_quarter_of_a_request_on_each_device(model: ModelSettings, sketch: Sketch) -> None:
     quarter = pool(mesh={"context": 4}, per_device_batch_size=0.25)
-    assert loading.open_slice("flux", quarter, sketch, jax.devices()[:4]).slots == 1
+    assert loading.open_slice("flux", quarter, model, sketch, jax.devices()[:4]).slots == 1
+
+
+def test_left_alone_it_chooses_and_says_why(
+    model: ModelSettings, sketch: Sketch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    opened = loading.open_slice("flux", pool(), model, sketch, jax.devices())
+    assert opened.layout.mesh.size == 8
+    assert str(opened.chosen.shape) in caplog.text and opened.chosen.why in caplog.text
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(
+    model: ModelSettings, sketch: Sketch
+) -> None:
+    huge = pool(mesh={"context": 8}, slots=2**40)
+    with pytest.raises(ConfigError, match=r"slots: .* needs about [\d.]+ GiB .* take fewer slots"):
+        loading.open_slice("flux", huge, model, sketch, jax.devices())

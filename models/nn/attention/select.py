@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -18,6 +18,7 @@ MOST_LOGITS = 256 << 20
 """Bytes that XLA's own kernel may take for its logits."""
 
 
+@runtime_checkable
 class Chip(Protocol):
     """What is asked of a `jax.Device`, which may be one of a topology that is not there."""
 
