@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -122,8 +122,29 @@ class ModelSettings(Section):
     """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
 
 
+class HostsSettings(Section):
+    """The processes of a slice that lies on several hosts, one a host; each has these settings."""
+
+    count: int = Field(1, gt=0)
+    coordinator: str | None = None
+    """HOST:PORT where the first process is met; None: on a TPU pod they know each other."""
+    index: int | None = Field(None, ge=0)
+    """Of this process, from 0: that one claims the jobs; None: as for the coordinator."""
+    port: int = Field(0, ge=0, le=65535)
+    """Where the first process tells the others what to run; 0: any free one."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> HostsSettings:
+        if (self.coordinator is None) != (self.index is None):
+            raise ValueError("coordinator and index belong together")
+        if self.index is not None and self.index >= self.count:
+            raise ValueError(f"index {self.index} is none of {self.count} processes")
+        return self
+
+
 class PoolSettings(Section):
     model: str
+    hosts: HostsSettings = HostsSettings()
     count: int = Field(1, gt=0)
     slots: int = Field(4, gt=0)
     """Pictures denoised together."""

@@ -110,3 +110,10 @@ def make_mesh(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
 def one_device(device: jax.Device) -> Layout:
     """Nothing is split."""
     return Layout(make_mesh(Shape({}, {}).over(1), [device]), xla_kernel)
+
+
+def over_hosts() -> Layout:
+    """Every device of every process; the context is split over all of them."""
+    shape = Shape({"context": -1}, {"context": -1})
+    whole = shape.over(jax.local_device_count(), jax.process_count())
+    return Layout(make_mesh(whole, jax.devices()), xla_kernel)

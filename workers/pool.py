@@ -11,6 +11,7 @@ import logging
 import secrets
 import signal
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from prometheus_client import start_http_server
 
 from models import catalog
 from models.pipeline import Fields, Pipeline
+from models.sharding import Layout
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.jobs.tasks import cancel
@@ -25,8 +27,15 @@ from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 from workers import metrics, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
-from workers.engine import Engine
-from workers.mesh import one_device
+from workers.engine import Engine, powers_of_two
+from workers.hosts.follower import Follower
+from workers.hosts.followers import Followers
+from workers.hosts.leader import Leader
+from workers.hosts.link import Link
+from workers.hosts.terms import Terms
+from workers.hosts.together import together
+from workers.launch import OneHost
+from workers.mesh import one_device, over_hosts
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
 
@@ -67,6 +76,10 @@ class Pool:
     def stop(self) -> None:
         """The first call drains, the second leaves at once."""
         (self._leave if self._drain.is_set() else self._drain).set()
+
+    def drain(self) -> None:
+        """As the first call of `stop`, however often."""
+        self._drain.set()
 
     def stop_now(self) -> None:
         self._drain.set()
@@ -153,30 +166,49 @@ def run_pool(settings: Settings, pool_name: str, slice_index: int = 0) -> int:
     pool, model = configured(settings, pool_name)
     jax.config.update("jax_cuda_visible_devices", str(slice_index))
     keep_compiled(settings.state_dir / "compile-cache")
-    pipeline = catalog.load(
-        pool.model,
-        model.source,
-        model.dtype,
-        model.defaults,
-        base=model.base,
-        swap_experts=model.swap_experts,
-    )
-    if pool.metrics_port is not None:
-        start_http_server(pool.metrics_port)
-    return asyncio.run(serve(settings, pool_name, pipeline))
+    with together(pool.hosts, settings.queue.lease_s) as company:
+        layout = over_hosts() if company else one_device(jax.local_devices()[0])
+        pipeline = catalog.load(
+            pool.model,
+            model.source,
+            model.dtype,
+            model.defaults,
+            base=model.base,
+            swap_experts=model.swap_experts,
+            sharding=layout.of_parameter if company else None,
+        )
+        if pool.metrics_port is not None:
+            start_http_server(pool.metrics_port)
+        sizes = pool.batch_sizes or powers_of_two(pool.slots)
+        if isinstance(company, Link):
+            company.follow(Follower(pipeline, layout, sizes))
+            return 0
+        return asyncio.run(serve(settings, pool_name, pipeline, layout, company))
 
 
-async def serve(settings: Settings, pool_name: str, pipeline: Pipeline) -> int:
+async def serve(
+    settings: Settings,
+    pool_name: str,
+    pipeline: Pipeline,
+    layout: Layout,
+    followers: Followers | None = None,
+) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = configured(settings, pool_name)
     queue = await Queue.connect(str(settings.redis.url), settings.queue)
-    layout = one_device(jax.local_devices()[0])
-    engine = Engine(pipeline, layout, pool_settings.slots, pool_settings.batch_sizes)
+    sizes = pool_settings.batch_sizes or powers_of_two(pool_settings.slots)
+    launcher = Leader(followers, Terms.of(pipeline, layout, sizes)) if followers else OneHost()
+    engine = Engine(pipeline, layout, pool_settings.slots, sizes, launcher)
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, pool.stop)
     loop.add_signal_handler(signal.SIGINT, pool.stop_now)
+    if followers:
+        followers.on_stop(
+            drain=partial(loop.call_soon_threadsafe, pool.drain),
+            stop_now=partial(loop.call_soon_threadsafe, pool.stop_now),
+        )
     try:
         return await pool.run(warmup.requests(pipeline.spec, model.warmup))
     finally:
