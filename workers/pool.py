@@ -67,6 +67,7 @@ class Pool:
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
+        self._was_asked = False
 
     @property
     def jobs(self) -> int:
@@ -75,10 +76,11 @@ class Pool:
 
     def stop(self) -> None:
         """The first call drains, the second leaves at once."""
-        (self._leave if self._drain.is_set() else self._drain).set()
+        (self._leave if self._was_asked else self._drain).set()
+        self._was_asked = True
 
     def drain(self) -> None:
-        """As the first call of `stop`, however often."""
+        """However often it is called, and before or after `stop`."""
         self._drain.set()
 
     def stop_now(self) -> None:
