@@ -16,6 +16,7 @@ from models.hub import CONFIGS, resolve
 
 if TYPE_CHECKING:
     from models.pipeline import Pipeline
+    from models.reading import Reader
     from models.weights import Sharding
 
 FAMILIES: Mapping[str, str] = {
@@ -41,12 +42,25 @@ DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
 
 def loader(class_name: str) -> Callable[..., Pipeline]:
     """The `load` of the family of a model_index.json. Raises: UnsupportedCheckpoint."""
+    return import_module(_module(class_name)).load  # type: ignore[no-any-return]
+
+
+def _module(class_name: str) -> str:
     if class_name not in FAMILIES:
         raise UnsupportedCheckpoint(
             f"{class_name} is not served; a folder whose model_index.json says "
             f"{' or '.join(sorted(FAMILIES))} is"
         )
-    return import_module(FAMILIES[class_name]).load  # type: ignore[no-any-return]
+    return FAMILIES[class_name]
+
+
+def family(source: str, base: str | None = None) -> str:
+    """`flux`, `sdxl` or `wan`, from a checkpoint's index alone. Raises: as `load` does."""
+    file = Path(source).expanduser()
+    is_file = bool(source) and file.is_file()
+    folder = resolve(base or base_of(file), patterns=CONFIGS) if is_file else resolve(source)
+    class_name = read_model_index(folder)["_class_name"]
+    return _module(class_name).split(".")[1]
 
 
 def load(
@@ -57,6 +71,7 @@ def load(
     swap_experts: bool | None = None,
     base: str | None = None,
     sharding: Sharding | None = None,
+    reader: Reader | None = None,
 ) -> Pipeline:
     """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
     a single safetensors file in the original key style.
@@ -68,14 +83,17 @@ def load(
         swap_experts: whether a model with two experts has them on the device by turns; None: only
             where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
+        reader: of everything but the configs; None: `models.reading.FILES`. With `SHAPES` no
+            weights are needed.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
         models.checkpoint.CheckpointError: its files or configs cannot be used; says which and why.
     """
+    options = {"sharding": sharding} | ({} if reader is None else {"reader": reader})
     file = Path(source).expanduser()
     if source and file.is_file():
-        return _load_file(name, file, dtype, defaults, base, sharding)
+        return _load_file(name, file, dtype, defaults, base, options)
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
     folder = resolve(source)
@@ -86,7 +104,7 @@ def load(
     elif swap_experts:
         raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
     try:
-        return load_family(name, folder, dtype, defaults, sharding=sharding)
+        return load_family(name, folder, dtype, defaults, **options)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 
@@ -97,7 +115,7 @@ def _load_file(
     dtype: str,
     defaults: Mapping[str, Any],
     base: str | None,
-    sharding: Sharding | None,
+    options: Mapping[str, Any],
 ) -> Pipeline:
     """The model of one file. Raises: as `load` does."""
     if file.suffix != ".safetensors":
@@ -110,7 +128,7 @@ def _load_file(
     if FAMILIES.get(class_name) not in SINGLE_FILES:
         raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
     try:
-        return loader(class_name)(name, folder, dtype, defaults, file=file, sharding=sharding)
+        return loader(class_name)(name, folder, dtype, defaults, file=file, **options)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
 

@@ -8,6 +8,7 @@ below) and know nothing of a mesh. A `Layout` is a mesh and a table; what is tra
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 MeshAxes = tuple[str, ...]
 Axes = tuple[str | None, ...]
@@ -59,7 +60,8 @@ UNEVEN = ("rows",)
 class Layout:
     """How one mesh slice splits its work: a value, chosen for each compiled program."""
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
+    """Abstract where only shapes are asked for: there is no device then."""
     kernel: Any
     """The attention of one device: a `models.nn.attention.kernel.Kernel`."""
     table: Table = field(default_factory=lambda: TABLE)
@@ -98,10 +100,6 @@ class Layout:
     def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
         """Fulfils `models.weights.Sharding`."""
         return self.sharding(leaf.axes, leaf.shape)
-
-    def _divides(self, axis: str | None, size: int, names: MeshAxes) -> bool:
-        count = self.devices(names)
-        return size % count == 0 or (axis in UNEVEN and size > count)
 
     def in_use(self) -> Layout:
         """As it is while a layer runs: its parameters are split over nothing but tensor."""
@@ -154,4 +152,39 @@ def split(x: jax.Array, *axes: str | None) -> jax.Array:
     layout = _active.get()
     if layout is None:
         return x
+    note(sys._getframe(1).f_code.co_qualname, axes, x, layout.split(axes, x.shape))
     return jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))
+
+
+@dataclass(frozen=True)
+class Split:
+    """One activation of a traced program."""
+
+    where: str
+    """The function that lays it out."""
+    axes: Axes
+    shape: tuple[int, ...]
+    dtype: str
+    over: tuple[MeshAxes, ...]
+    """Mesh axes that each of its axes is split over."""
+
+
+_notes: ContextVar[list[Split] | None] = ContextVar("notes", default=None)
+
+
+@contextmanager
+def noted() -> Iterator[list[Split]]:
+    """Every activation that is laid out by what is traced in here; of equal layers, once."""
+    notes: list[Split] = []
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
+
+
+def note(where: str, axes: Axes, x: jax.Array, over: tuple[MeshAxes, ...]) -> None:
+    """Remember an activation, where somebody asked for it."""
+    notes = _notes.get()
+    if notes is not None:
+        notes.append(Split(where, axes, x.shape, str(x.dtype), over))

@@ -48,6 +48,7 @@ class Engine:
         layout: how the slice splits its work.
         slots: pictures that are denoised together at the most.
         batch_sizes: compiled ones; empty: 1, 2, 4, … up to `slots`.
+        elastic: whether pictures are also worked on side by side, each by a part of the slice.
         launcher: where a launch goes besides this process.
     """
 
@@ -57,6 +58,7 @@ class Engine:
         layout: Layout,
         slots: int,
         batch_sizes: tuple[int, ...] = (),
+        elastic: bool = True,
         launcher: Launcher | None = None,
     ) -> None:
         self.pipeline = pipeline
@@ -67,7 +69,9 @@ class Engine:
         self._launcher = launcher or OneHost()
         compiler = Compiler(pipeline, layout)
         self._weights = compiler.weights.common
-        self.programs = Programs(compiler, self._launcher, batch_sizes or powers_of_two(slots))
+        self.programs = Programs(
+            compiler, self._launcher, compiler.ways(batch_sizes or powers_of_two(slots), elastic)
+        )
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from models.pipeline import Prepared, PyTree
 from workers.shape import Program, Shape
+from workers.step_times import Way
 
 
 class Launcher(Protocol):
@@ -22,13 +23,17 @@ class Launcher(Protocol):
         """Tell this, from any thread, when nothing can be launched any more."""
         ...
 
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        """Call these, from any thread, when another process of the slice is asked to end."""
+        ...
+
     def growing(self, shape: Shape, prepared: Prepared) -> None:
         """The programs of this picture that the shape does not have are about to be compiled."""
         ...
 
     def encode(self, shape: Shape, program: Program) -> Program: ...
 
-    def step(self, shape: Shape, phase: str, size: int, program: Program) -> Program: ...
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program: ...
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:
         """`what`: decode or preview."""
@@ -49,13 +54,16 @@ class OneHost:
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
         pass
 
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        pass
+
     def growing(self, shape: Shape, prepared: Prepared) -> None:
         pass
 
     def encode(self, shape: Shape, program: Program) -> Program:
         return program
 
-    def step(self, shape: Shape, phase: str, size: int, program: Program) -> Program:
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
         return program
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:

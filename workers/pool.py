@@ -14,30 +14,27 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-import jax
 from prometheus_client import start_http_server
 
-from models import catalog
 from models.pipeline import Fields, Pipeline
-from models.sharding import Layout
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.jobs.tasks import cancel
-from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
-from workers import metrics, warmup
+from service.settings import ConfigError, PoolSettings, Settings
+from workers import loading, metrics, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
-from workers.engine import Engine, powers_of_two
+from workers.engine import Engine
 from workers.hosts.follower import Follower
-from workers.hosts.followers import Followers
 from workers.hosts.leader import Leader
 from workers.hosts.link import Link
 from workers.hosts.terms import Terms
 from workers.hosts.together import together
-from workers.launch import OneHost
-from workers.mesh import one_device, over_hosts
+from workers.launch import Launcher, OneHost
+from workers.loading import MeshSlice
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
+from workers.slice import own
 
 CLAIM_WAIT_S = 5.0
 """How long one claim waits for a job to come."""
@@ -62,7 +59,7 @@ class Pool:
         self._drain_s = settings.drain_s
         self._heartbeat_s = lease_s / HEARTBEATS
         self._spec = engine.pipeline.spec
-        self._room = Room(settings.slots)
+        self._room = Room(engine.slots)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings.preview_every_s)
         self._is_ready = False
         self._drain = asyncio.Event()
@@ -156,78 +153,67 @@ class Pool:
             self._desk.drop_job(job_id)
 
 
-def run_pool(settings: Settings, pool_name: str, slice_index: int = 0) -> int:
+def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -> int:
     """Load the pool's model onto its mesh slice and serve until a signal; the exit code.
 
     Sets JAX up, so nothing may have used it before.
 
+    Args:
+        devices: of this machine; None: all of them.
+
     Raises:
-        ConfigError: the settings do not name what is needed.
+        ConfigError: the settings do not name what is needed, or do not fit the devices.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    pool, model = configured(settings, pool_name)
-    jax.config.update("jax_cuda_visible_devices", str(slice_index))
+    pool, model = loading.configured(settings, pool_name)
+    if settings.redis.url is None:
+        raise ConfigError("redis.url: a pool needs the address of the queue")
+    loading.set_up(pool, model, devices)
     keep_compiled(settings.state_dir / "compile-cache")
     with together(pool.hosts, settings.queue.lease_s) as company:
-        layout = over_hosts() if company else one_device(jax.local_devices()[0])
-        pipeline = catalog.load(
-            pool.model,
-            model.source,
-            model.dtype,
-            model.defaults,
-            base=model.base,
-            swap_experts=model.swap_experts,
-            sharding=layout.of_parameter if company else None,
-        )
+        pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
         if pool.metrics_port is not None:
             start_http_server(pool.metrics_port)
-        sizes = pool.batch_sizes or powers_of_two(pool.slots)
+        terms = Terms.of(pipeline, mesh_slice, pool)
         if isinstance(company, Link):
-            company.follow(Follower(pipeline, layout, sizes))
+            company.follow(Follower(pipeline, mesh_slice.layout, terms))
             return 0
-        return asyncio.run(serve(settings, pool_name, pipeline, layout, company))
+        launcher = Leader(company, terms) if company else OneHost()
+        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher))
 
 
 async def serve(
     settings: Settings,
     pool_name: str,
     pipeline: Pipeline,
-    layout: Layout,
-    followers: Followers | None = None,
+    mesh_slice: MeshSlice,
+    launcher: Launcher,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
-    pool_settings, model = configured(settings, pool_name)
+    pool_settings, model = loading.configured(settings, pool_name)
     queue = await Queue.connect(str(settings.redis.url), settings.queue)
-    sizes = pool_settings.batch_sizes or powers_of_two(pool_settings.slots)
-    launcher = Leader(followers, Terms.of(pipeline, layout, sizes)) if followers else OneHost()
-    engine = Engine(pipeline, layout, pool_settings.slots, sizes, launcher)
+    engine = Engine(
+        pipeline,
+        mesh_slice.layout,
+        mesh_slice.slots,
+        pool_settings.batch_sizes,
+        pool_settings.elastic,
+        launcher,
+    )
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, pool.stop)
     loop.add_signal_handler(signal.SIGINT, pool.stop_now)
-    if followers:
-        followers.on_stop(
-            drain=partial(loop.call_soon_threadsafe, pool.drain),
-            stop_now=partial(loop.call_soon_threadsafe, pool.stop_now),
-        )
+    launcher.on_stop(
+        drain=partial(loop.call_soon_threadsafe, pool.drain),
+        stop_now=partial(loop.call_soon_threadsafe, pool.stop_now),
+    )
     try:
         return await pool.run(warmup.requests(pipeline.spec, model.warmup))
     finally:
         engine.close()
         await queue.close()
-
-
-def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
-    """Raises: ConfigError: what a pool needs is not there."""
-    if pool_name not in settings.pools:
-        raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
-    pool = settings.pools[pool_name]
-    if pool.model not in settings.models:
-        raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
-    if settings.redis.url is None:
-        raise ConfigError("redis.url: a pool needs the address of the queue")
-    return pool, settings.models[pool.model]
 
 
 def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:

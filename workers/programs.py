@@ -13,6 +13,7 @@ from models.pipeline import Prepared, PyTree
 from workers.compiler import Compiler, signature
 from workers.launch import Launcher
 from workers.shape import Compiling, Phase, Program, Shape, Values
+from workers.step_times import Way
 
 COMPILERS = 2
 """Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
@@ -24,13 +25,13 @@ class Programs:
     """The table of shapes, by bucket. To be used from one thread.
 
     Args:
-        sizes: batch sizes to compile of each step; 1 is always among them.
+        ways: of doing each step, those that come first first; the first is necessary.
     """
 
-    def __init__(self, compiler: Compiler, launcher: Launcher, sizes: Sequence[int]) -> None:
+    def __init__(self, compiler: Compiler, launcher: Launcher, ways: Sequence[Way]) -> None:
         self._compiler = compiler
         self._launcher = launcher
-        self._sizes = sorted({1, *sizes})
+        self._ways = ways
         self._shapes: dict[str, Shape] = {}
         """The one used last is the last."""
         self._threads = ThreadPoolExecutor(COMPILERS, "compile")
@@ -56,12 +57,12 @@ class Programs:
             self._add_encoder(shape, prepared)
         for phase in added:
             shape.phases[phase.name] = phase
-            self._add_sizes(shape, phase, values[phase.name], self._sizes[:1])
+            self._add_ways(shape, phase, values[phase.name], self._ways[:1])
         if is_new:
             shape.decode = self._show(shape, "decode", self._compiler.decode)
             shape.preview = self._show(shape, "preview", self._compiler.preview)
         for phase in added:
-            self._add_sizes(shape, phase, values[phase.name], self._sizes[1:])
+            self._add_ways(shape, phase, values[phase.name], self._ways[1:])
 
     def close(self) -> None:
         """What is being compiled is compiled to its end; the rest is dropped."""
@@ -90,13 +91,13 @@ class Programs:
         expert = self._compiler.pipeline.expert(name)
         return Phase(name, expert if self._compiler.weights.is_swapped(expert) else None)
 
-    def _add_sizes(self, shape: Shape, phase: Phase, values: Values, sizes: Sequence[int]) -> None:
-        def compile_for(size: int, row: PyTree) -> Program:
-            program = self._compiler.step(phase.name, values, size, row)
-            return self._launcher.step(shape, phase.name, size, program)
+    def _add_ways(self, shape: Shape, phase: Phase, values: Values, ways: Sequence[Way]) -> None:
+        def compile_for(way: Way, row: PyTree) -> Program:
+            program = self._compiler.step(phase.name, values, way, row)
+            return self._launcher.step(shape, phase.name, way, program)
 
-        for size in sizes:
-            phase.programs[size] = self._of_row(shape, partial(compile_for, size))
+        for way in ways:
+            phase.programs[way] = self._of_row(shape, partial(compile_for, way))
 
     def _show(self, shape: Shape, what: str, compile_for: Callable[[PyTree], Program]) -> Compiling:
         return self._of_row(shape, lambda row: self._launcher.show(shape, what, compile_for(row)))

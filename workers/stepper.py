@@ -205,9 +205,9 @@ class Stepper:
         """A whole batch failed: its rows go back one step and try it alone, or end if they did."""
         rows = [row for row, epoch in zip(batch.rows, epochs, strict=True) if row.epoch == epoch]
         if is_out_of_memory(error) and len(rows) == len(batch.rows):
-            batch.phase.shrink(batch.size)
+            batch.phase.shrink(batch.way)
         if rows:
-            log.warning("a step of %d rows failed: %s", batch.size, error)
+            log.warning("a step of %d rows failed: %s", batch.way.size, error)
         for row in rows:
             if row.alone:
                 self._end(row, picture_failed(error, f"in step {row.done + 1}"))
@@ -223,8 +223,8 @@ class Stepper:
         now = time.perf_counter()
         seconds = now - max(sent.sent_at, self._free_since)
         self._free_since = now
-        sent.batch.phase.times.observe(sent.batch.size, seconds)
-        metrics.step(self._model, len(sent.batch.rows), sent.batch.size, seconds)
+        sent.batch.phase.times.observe(sent.batch.way, seconds)
+        metrics.step(self._model, len(sent.batch.rows), sent.batch.way, seconds)
         return seconds
 
     def _count_wait(self) -> None:

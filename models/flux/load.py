@@ -16,11 +16,11 @@ from models.flux.pipeline import FluxPipeline, Networks
 from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.flux.transformer import FluxTransformer
 from models.flux.weights import RENAMES
-from models.preview import abstract_preview, fit_preview, picture_encoder
+from models.preview import abstract_preview, picture_encoder
+from models.reading import FILES, Reader
 from models.sampling.schedules import FlowMatchSchedule
 from models.spec import Limits, ModelSpec
 from models.text import clip, t5
-from models.text.tokenizer import ClipTokenizer, T5Tokenizer
 from models.vae import weights as vae_weights
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
@@ -49,12 +49,14 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     sharding: weights.Sharding | None = None,
+    reader: Reader = FILES,
 ) -> FluxPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         sharding: where each array goes; None: to JAX's default device.
+        reader: of everything but the configs.
 
     Raises:
         ValueError: a config that these networks cannot have; names the file and the key.
@@ -69,18 +71,18 @@ def load(
     schedule = FlowMatchSchedule.from_dict(read_config(folder, "scheduler"))
     abstract = abstract_modules(config, vae_config, clip_config, t5_config, dtype)
     loaded = {
-        name: weights.load(
+        name: reader.network(
             getattr(abstract, name), folder / component, renames, dtype=dtype, sharding=sharding
         )
         for name, (component, renames) in COMPONENTS.items()
     }
-    networks = Networks(**loaded, preview=fit_preview(*picture_encoder(loaded["vae"])))
+    networks = Networks(**loaded, preview=reader.preview(*picture_encoder(loaded["vae"])))
     return FluxPipeline(
         make_spec(name, folder, config, vae_config, schedule, defaults or {}),
         networks,
         schedule,
-        ClipTokenizer(folder / "tokenizer"),
-        T5Tokenizer(folder / "tokenizer_2"),
+        reader.clip_tokenizer(folder / "tokenizer"),
+        reader.t5_tokenizer(folder / "tokenizer_2"),
     )
 
 

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_defaults, read_model_index
-from models.preview import MeanLatents, abstract_preview, fit_preview
+from models.preview import MeanLatents, abstract_preview
+from models.reading import FILES, Reader
 from models.sampling import schedulers
 from models.sdxl.config import UNetConfig
 from models.sdxl.fit import Parts, check_fit, check_index
@@ -27,7 +28,6 @@ from models.sdxl.spec import make_spec
 from models.sdxl.unet import UNet
 from models.spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
-from models.text.tokenizer import ClipTokenizer
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 
@@ -39,6 +39,7 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     file: Path | None = None,
     sharding: weights.Sharding | None = None,
+    reader: Reader = FILES,
 ) -> SdxlPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
@@ -46,6 +47,7 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         file: holds all weights, under their original names; the folder's are not read then.
         sharding: where each array goes; None: to JAX's default device.
+        reader: of everything but the configs.
 
     Raises:
         ValueError: a config that these networks cannot have; names the file and the key.
@@ -59,13 +61,15 @@ def load(
     for config in (source.config("scheduler"), scheduler):
         schedulers.from_config(config)  # refused now, by either name, not at the first request
     spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
-    preparation = read_preparation(source, parts, spec, dtype)
+    preparation = read_preparation(source, parts, spec, dtype, reader)
     abstract = abstract_modules(parts, dtype)
     loaded = {
-        name: weights.load(getattr(abstract, name), place, renames, dtype=dtype, sharding=sharding)
+        name: reader.network(
+            getattr(abstract, name), place, renames, dtype=dtype, sharding=sharding
+        )
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }
-    preview = fit_preview(*colour_encoder(loaded["vae"], preparation.latent_space))
+    preview = reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
     return SdxlPipeline(preparation, Networks(**loaded, preview=preview))
 
 
@@ -83,7 +87,7 @@ def read_parts(source: Source) -> Parts:
 
 
 def read_preparation(
-    source: Source, parts: Parts, spec: ModelSpec, dtype: DTypeLike
+    source: Source, parts: Parts, spec: ModelSpec, dtype: DTypeLike, reader: Reader = FILES
 ) -> Preparation:
     """What the host needs of the checkpoint. Raises: as `load` does."""
     folder = source.folder
@@ -93,7 +97,10 @@ def read_preparation(
         unet=parts.unet,
         latent_space=LatentSpace(parts.vae, jnp.dtype(dtype)),
         towers=(parts.clip, parts.clip_2),
-        tokenizers=(ClipTokenizer(folder / "tokenizer"), ClipTokenizer(folder / "tokenizer_2")),
+        tokenizers=(
+            reader.clip_tokenizer(folder / "tokenizer"),
+            reader.clip_tokenizer(folder / "tokenizer_2"),
+        ),
         scheduler=source.scheduler(),
         force_zeros_for_empty_prompt=forced,
     )

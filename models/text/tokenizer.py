@@ -17,6 +17,9 @@ from transformers import (  # type: ignore[attr-defined]
 
 from models.checkpoint import CheckpointError
 
+VERY_LARGE_INTEGER = 10**30
+"""What transformers calls the length of a tokenizer that names none."""
+
 
 class Tokens(NamedTuple):
     """Prompts of one length."""
@@ -89,3 +92,18 @@ class T5Tokenizer(Tokenizer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(T5TokenizerFast, folder, ("tokenizer.json",), ("spiece.model",))
+
+
+class BlankTokenizer(Tokenizer):
+    """Padding alone, whatever the prompt: the shape of tokens where no vocabulary is at hand."""
+
+    def __init__(self) -> None:
+        """Reads nothing."""
+
+    @property
+    def max_length(self) -> int:
+        return VERY_LARGE_INTEGER
+
+    def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        shape = (len(texts), max_length or self.max_length)
+        return Tokens(np.zeros(shape, np.int32), np.ones(shape, bool))

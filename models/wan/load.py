@@ -18,10 +18,10 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_config, read_scheduler
-from models.preview import MeanLatents, abstract_preview, fit_preview
+from models.preview import MeanLatents, abstract_preview
+from models.reading import FILES, Reader
 from models.sampling import schedulers
 from models.text import umt5
-from models.text.tokenizer import T5Tokenizer
 from models.vae import video_weights
 from models.vae.video import VideoAutoencoder
 from models.vision import clip
@@ -53,6 +53,7 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     swap_experts: bool | None = None,
     sharding: weights.Sharding | None = None,
+    reader: Reader = FILES,
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
 
@@ -64,6 +65,7 @@ def load(
         swap_experts: whether two experts stay on the host, for the engine to bring them to the
             device by turns; None: only where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
+        reader: of everything but the configs.
 
     Raises:
         ValueError: a config that these networks cannot have; names the file and the key.
@@ -80,18 +82,18 @@ def load(
     swaps = _swaps(abstract) if swap_experts is None else swap_experts
     on_host = EXPERTS if swaps else ()
     loaded = {
-        part: _load_part(abstract, part, folder, _on_host if part in on_host else sharding)
+        part: _load_part(reader, abstract, part, folder, _on_host if part in on_host else sharding)
         for part in COMPONENTS
     }
     pictured = checkpoint.image_encoder is not None
-    preview = fit_preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
+    preview = reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
     return WanPipeline(
         make_spec(name, folder, checkpoint, defaults or {}),
         checkpoint,
         Networks(**loaded, preview=preview),
         Tools(
             scheduler,
-            T5Tokenizer(folder / "tokenizer"),
+            reader.t5_tokenizer(folder / "tokenizer"),
             ClipPreprocessor.read(folder / "image_processor") if pictured else None,
         ),
     )
@@ -146,13 +148,17 @@ def _swaps(networks: Networks) -> bool:
 
 
 def _load_part(
-    abstract: Networks, part: str, folder: Path, sharding: weights.Sharding | None
+    reader: Reader,
+    abstract: Networks,
+    part: str,
+    folder: Path,
+    sharding: weights.Sharding | None,
 ) -> Any:
     module = getattr(abstract, part)
     if module is None:
         return None
     component, renames = COMPONENTS[part]
-    loaded = weights.load(module, folder / component, renames, sharding=sharding)
+    loaded = reader.network(module, folder / component, renames, sharding=sharding)
     if sharding is not _on_host:
         return loaded
     graph, state = nnx.split(loaded)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from queue import SimpleQueue
 
 import jax
@@ -16,20 +15,21 @@ from workers.hosts.wire import Message
 from workers.launch import OneHost
 from workers.programs import Programs
 from workers.shape import Shape
+from workers.step_times import Way
 
 
 class Follower:
     """The same pipeline, programs and rows as in the first process.
 
     Args:
-        sizes: batch sizes that are compiled, as there.
+        terms: this process's.
     """
 
-    def __init__(self, pipeline: Pipeline, layout: Layout, sizes: Sequence[int]) -> None:
+    def __init__(self, pipeline: Pipeline, layout: Layout, terms: Terms) -> None:
         compiler = Compiler(pipeline, layout)
-        self._terms = Terms.of(pipeline, layout, sizes)
+        self._terms = terms
         self._weights = compiler.weights
-        self._programs = Programs(compiler, OneHost(), sizes)
+        self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
         self._shapes: dict[int, Shape] = {}
         self._rows: dict[int, PyTree] = {}
         self._last: PyTree = None
@@ -76,7 +76,7 @@ class Follower:
     def _step(self, message: Message) -> None:
         fields = message.fields
         phase = self._shapes[fields["shape"]].phases[fields["phase"]]
-        program = phase.programs[fields["size"]].result()
+        program = phase.programs[Way(*fields["way"])].result()
         if phase.expert not in (None, self._weights.resident):
             jax.block_until_ready(self._last)  # it still uses the weights that leave
         weights = self._weights.bring(phase.expert)

@@ -19,6 +19,7 @@ from models.pipeline import Prepared, PyTree
 from workers.hosts.followers import Followers
 from workers.hosts.terms import Terms, outline
 from workers.shape import Program, Shape
+from workers.step_times import Way
 
 T = TypeVar("T")
 
@@ -57,6 +58,9 @@ class Leader:
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
         self._followers.on_loss(tell)
 
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        self._followers.on_stop(drain=drain, stop_now=stop_now)
+
     def growing(self, shape: Shape, prepared: Prepared) -> None:
         if shape not in self._shapes:
             self._shapes[shape] = self._handle()
@@ -74,8 +78,8 @@ class Leader:
 
         return encode
 
-    def step(self, shape: Shape, phase: str, size: int, program: Program) -> Program:
-        place = {"shape": self._shapes[shape].number, "phase": phase, "size": size}
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "phase": phase, "way": way}
 
         def step(
             weights: list[Any], rows: Sequence[Held], values: Mapping[str, np.ndarray]

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 
 from models.pipeline import Pipeline, Prepared, Step
-from models.sharding import Layout
+from service.settings import PoolSettings
+from workers.engine import powers_of_two
 from workers.hosts.wire import element_type
+from workers.loading import MeshSlice
 from workers.shape import Values
 
 
@@ -29,9 +31,11 @@ class Terms:
     devices: list[int]
     sizes: list[int]
     """Of compiled batches."""
+    elastic: bool
 
     @classmethod
-    def of(cls, pipeline: Pipeline, layout: Layout, sizes: Sequence[int]) -> Terms:
+    def of(cls, pipeline: Pipeline, mesh_slice: MeshSlice, pool: PoolSettings) -> Terms:
+        layout = mesh_slice.layout
         return cls(
             jax.__version__,
             pipeline.spec.fingerprint,
@@ -39,7 +43,8 @@ class Terms:
             {axis: list(names) for axis, names in layout.table.items()},
             str(getattr(layout.kernel, "__name__", layout.kernel)),
             [device.id for device in layout.mesh.devices.flat],
-            list(sizes),
+            list(pool.batch_sizes or powers_of_two(mesh_slice.slots)),
+            pool.elastic,
         )
 
     def as_json(self) -> dict[str, Any]:

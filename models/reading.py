@@ -1,0 +1,96 @@
+"""What a family's `load` reads of a checkpoint beside its configs: from its files, or not at all.
+
+`FILES` makes a pipeline that can draw. `SHAPES` makes the same pipeline from configs alone: its
+weights are shapes, its prompts have no words in them; it can be compiled and its memory counted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import jax
+from flax import nnx
+from jax.typing import DTypeLike
+
+from models import weights
+from models.preview import MeanLatents, abstract_preview, fit_preview
+from models.renames import Renames
+from models.tensors import Part
+from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
+from models.weights import Module, Sharding
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Fills an abstract pipeline. Raises: CheckpointError: what it reads is not there."""
+
+    def network(
+        self,
+        module: Module,
+        place: Path | Part,
+        renames: Renames,
+        *,
+        dtype: DTypeLike | None = None,
+        sharding: Sharding | None = None,
+    ) -> Module:
+        """As `models.weights.load`."""
+        ...
+
+    def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        """As `models.preview.fit_preview`."""
+        ...
+
+    def clip_tokenizer(self, folder: Path) -> Tokenizer: ...
+
+    def t5_tokenizer(self, folder: Path) -> Tokenizer: ...
+
+
+class Files:
+    """Everything from the checkpoint's files."""
+
+    network = staticmethod(weights.load)
+    preview = staticmethod(fit_preview)
+    clip_tokenizer = staticmethod(ClipTokenizer)
+    t5_tokenizer = staticmethod(T5Tokenizer)
+
+
+class Shapes:
+    """Nothing is read: for checkpoints that are configs alone, and for planning before loading."""
+
+    def network(
+        self,
+        module: Module,
+        place: Path | Part,
+        renames: Renames,
+        *,
+        dtype: DTypeLike | None = None,
+        sharding: Sharding | None = None,
+    ) -> Module:
+        """The module with a shape, a dtype and a place for each array."""
+        graph, state = nnx.split(module)
+        flat = [
+            (path, leaf.replace(_shape(".".join(map(str, path)), leaf, dtype, sharding)))
+            for path, leaf in nnx.to_flat_state(state)
+        ]
+        return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
+
+    def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        return abstract_preview(latent_channels)
+
+    def clip_tokenizer(self, folder: Path) -> Tokenizer:
+        return BlankTokenizer()
+
+    def t5_tokenizer(self, folder: Path) -> Tokenizer:
+        return BlankTokenizer()
+
+
+def _shape(
+    path: str, leaf: nnx.Variable, dtype: DTypeLike | None, sharding: Sharding | None
+) -> jax.ShapeDtypeStruct:
+    place = sharding(path, leaf) if sharding else None
+    return jax.ShapeDtypeStruct(leaf.shape, dtype or leaf.dtype, sharding=place)
+
+
+FILES: Reader = Files()
+SHAPES: Reader = Shapes()

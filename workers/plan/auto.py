@@ -1,0 +1,92 @@
+"""The layout of a pool whose settings say `mesh = "auto"`, and the check before it loads."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import jax
+
+from models.sharding import TABLE, Table
+from workers.plan.chips import BROAD_TPU, CHIPS, GIB, Chip
+from workers.plan.reckon import Reckoning
+from workers.plan.search import search
+from workers.plan.sketch import Sketch
+from workers.plan.topology import PlanError
+
+KINDS: Mapping[str, str] = {
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5p": "v5p",
+    "TPU v5": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
+    "TPU v7x": "tpu7x",
+    "A100": "a100-80",
+    "H100": "h100",
+    "H200": "h200",
+    "L40S": "l40s",
+    "L4": "l4",
+}
+"""What a device's kind begins with, or has in it → the chip. The first that matches counts."""
+CPU = Chip("cpu", "gpu", 1e11, 4 * GIB, 2e10, 5e9, 1e9, BROAD_TPU)
+"""Of any machine: ranks layouts, and claims nothing about seconds."""
+
+
+class NothingFits(PlanError):
+    """No layout of these devices holds the model; says what the smallest one lacks."""
+
+
+def chip_of(devices: Sequence[jax.Device]) -> Chip:
+    """The chip of devices that are there, with the memory that they say they have.
+
+    A kind that is not in the table gets the rates of an H100: good enough to rank layouts.
+    """
+    device = devices[0]
+    chip = _by_kind(device)
+    limit = (device.memory_stats() or {}).get("bytes_limit") or _share_of_host(device)
+    return chip if limit is None else replace(chip, memory_bytes=int(limit))
+
+
+def _by_kind(device: jax.Device) -> Chip:
+    if device.platform == "cpu":
+        return CPU
+    found = (name for kind, name in KINDS.items() if kind in device.device_kind)
+    return CHIPS[next(found, "h100")]
+
+
+def _share_of_host(device: jax.Device) -> int | None:
+    """Virtual devices share the machine's memory."""
+    if device.platform != "cpu":
+        return None
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(host // jax.local_device_count("cpu"))
+
+
+def choose(
+    sketch: Sketch,
+    chip: Chip,
+    devices: int,
+    *,
+    dcn: Mapping[str, int] | None = None,
+    table: Table = TABLE,
+    by_turns: frozenset[str] = frozenset(),
+) -> Reckoning:
+    """The layout that answers one request soonest, with its reason (`why`).
+
+    Args:
+        devices: of one host or slice; with `dcn`, of each of them.
+
+    Raises: NothingFits: with the numbers of the layout that needs least.
+    """
+    found = search(sketch, chip, devices, dcn=dcn, table=table, by_turns=by_turns)
+    if found.latency:
+        return found.latency[0]
+    count = devices * math.prod((dcn or {}).values())
+    raise NothingFits(
+        f"{sketch.model} does not fit {count} x {chip.name}: {found.refused[0].refusal()}"
+    )

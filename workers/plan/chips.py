@@ -1,0 +1,105 @@
+"""Chips as data: what their makers rate them at, and how much of it these programs get.
+
+Source, of TPUs: docs.cloud.google.com/tpu/docs/{v4,v5e,v5p,v6e,tpu7x}; ICI is given there for all
+ports of a chip and both directions, and stands here for one port and one direction. Memory is what
+libtpu 0.0.51 lets a program have. Of GPUs: NVIDIA's data sheets of the A100, H100, H200, L40S and
+L4, dense bfloat16, NVLink or PCIe in one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Shares of the rated peak that programs reach. Assumptions, not measurements."""
+
+    matmul: float
+    attention: float
+    conv: float
+
+
+BROAD_TPU = Efficiency(matmul=0.45, attention=0.39, conv=0.35)
+"""Matrix units of 256 x 256, which a head of 128 fills by half: at most 0.5 of the peak; 0.39 is
+splash's static schedule at its best blocks. Linears: between what the compiler's own schedule
+gives (0.3) and what tuned layouts do (0.45)."""
+NARROW_TPU = Efficiency(matmul=0.55, attention=0.5, conv=0.4)
+"""Matrix units of 128 x 128: a head of 128 fills them."""
+HOPPER = Efficiency(matmul=0.65, attention=0.6, conv=0.4)
+AMPERE = Efficiency(matmul=0.65, attention=0.55, conv=0.4)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One device as JAX counts them. Bytes and seconds; one direction of every wire."""
+
+    name: str
+    kind: Literal["tpu", "gpu"]
+    peak_flops: float
+    """A second, bfloat16, dense."""
+    memory_bytes: int
+    """That programs may have."""
+    memory_bytes_s: float
+    ici_bytes_s: float
+    """To its neighbours in the slice, or through the host's switch, for one collective."""
+    dcn_bytes_s: float
+    """Between slices or hosts, a device."""
+    efficiency: Efficiency
+    chips: float = 1
+    """Chips that one device is; 0.5 where JAX sees two devices a chip."""
+
+
+TPU_V4 = Chip(
+    "v4", "tpu", 275e12 / 2, 16 * GIB, 1.2e12 / 2, 50e9 / 2, 6.25e9 / 2, NARROW_TPU, chips=0.5
+)
+TPU_V5E = Chip("v5e", "tpu", 197e12, int(15.75 * GIB), 819e9, 50e9, 3.125e9, NARROW_TPU)
+TPU_V5P = Chip("v5p", "tpu", 459e12, int(95.73 * GIB), 2765e9, 100e9, 6.25e9, NARROW_TPU)
+TPU_V6E = Chip("v6e", "tpu", 918e12, int(31.24 * GIB), 1638e9, 100e9, 12.5e9, BROAD_TPU)
+TPU_7X = Chip(
+    "tpu7x",
+    "tpu",
+    2307e12 / 2,
+    int(94.74 * GIB),
+    7380e9 / 2,
+    100e9,
+    12.5e9 / 2,
+    BROAD_TPU,
+    chips=0.5,
+)
+
+GPU_SHARE = 0.92
+"""Of a GPU's memory: the rest is the driver's, CUDA's and the libraries'."""
+
+
+def _gpu(
+    name: str, tflops: float, gb: float, gb_s: float, link_gb_s: float, by: Efficiency
+) -> Chip:
+    memory = int(gb * 1e9 * GPU_SHARE)
+    return Chip(name, "gpu", tflops * 1e12, memory, gb_s * 1e9, link_gb_s * 1e9, 50e9, by)
+
+
+CHIPS: Mapping[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        TPU_V4,
+        TPU_V5E,
+        TPU_V5P,
+        TPU_V6E,
+        TPU_7X,
+        _gpu("a100-40", 312, 40, 1555, 300, AMPERE),
+        _gpu("a100-80", 312, 80, 2039, 300, AMPERE),
+        _gpu("h100", 989, 80, 3350, 450, HOPPER),
+        _gpu("h200", 989, 141, 4800, 450, HOPPER),
+        _gpu("l40s", 362, 48, 864, 32, AMPERE),
+        _gpu("l4", 121, 24, 300, 32, AMPERE),
+    )
+}
+"""By name, as topologies begin with it."""
+
+COLLECTIVE_S = 5e-6
+"""What a collective takes before its first byte. An assumption."""

@@ -1,0 +1,77 @@
+"""A model without its weights: from a checkpoint's configs, or by a published checkpoint's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from models import catalog, known
+from models.hub import CONFIGS, resolve
+from models.pipeline import Pipeline
+from models.reading import SHAPES
+from models.weights import Sharding
+from workers import warmup
+from workers.plan.logical import logical_layout
+from workers.plan.sketch import Sketch, sketch
+
+NO_DEFAULTS: Mapping[str, Any] = {}
+
+
+def abstract(
+    source: str,
+    dtype: str,
+    sharding: Sharding,
+    *,
+    defaults: Mapping[str, Any] = NO_DEFAULTS,
+    base: str | None = None,
+) -> Pipeline:
+    """The pipeline with shapes for weights, each where it is said to lie; nothing big is read.
+
+    Args:
+        source: as in the settings (of a hub id the configs alone are fetched), or a name of
+            `models.known.CHECKPOINTS`.
+        base: of a single file, as `models.catalog.load` has it.
+
+    Raises: models.checkpoint.CheckpointError: no such model, or one that is not served.
+    """
+    with _folder(source) as place:
+        return catalog.load(
+            source, place, dtype, defaults, base=base, sharding=sharding, reader=SHAPES
+        )
+
+
+def sketch_of(
+    source: str,
+    dtype: str,
+    request: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] = NO_DEFAULTS,
+    base: str | None = None,
+) -> Sketch:
+    """What a request of that model asks of devices, whatever they are: for `reckon` and `search`.
+
+    Args:
+        request: fields that differ from the model's defaults, such as height and width.
+
+    Raises: CheckpointError; models.pipeline.RequestError: the model cannot make this.
+    """
+    logical = logical_layout()
+    pipeline = abstract(source, dtype, logical.of_parameter, defaults=defaults, base=base)
+    (fields,) = warmup.requests(pipeline.spec, [request])
+    return sketch(pipeline, fields, logical)
+
+
+@contextmanager
+def _folder(source: str) -> Iterator[str]:
+    """Where the configs are; a file, with its own place for them, is left as it is."""
+    if source in known.CHECKPOINTS:
+        with TemporaryDirectory() as folder:
+            known.write(source, Path(folder))
+            yield folder
+    elif source and Path(source).expanduser().is_file():
+        yield source
+    else:
+        yield str(resolve(source, patterns=CONFIGS))

@@ -1,0 +1,204 @@
+"""Memory and time of one layout, without a compiler: the sketch's work over the chip's rates.
+
+An estimate, and quick: a whole search takes less than a second. It ranks layouts; `compiled` tells
+what one of them really needs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jax.sharding import AbstractMesh
+
+from models.nn.attention.xla import xla_kernel
+from models.sharding import MESH_AXES, TABLE, Layout, Table
+from workers.axes import Shape
+from workers.mesh import mesh_sizes
+from workers.plan.chips import GIB, Chip
+from workers.plan.shares import scaled, share
+from workers.plan.sketch import Program, Sketch, Weight
+from workers.plan.traffic import Traffic, Wires, traffic
+
+RESERVE = 0.03
+"""Of a device's memory: compiled programs, and gaps between buffers."""
+ROW_COPIES = 3
+"""Of each request's state: what a step reads, what it writes, and one that waits for a slot."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of one program on one device."""
+
+    flops: float
+    compute_s: float
+    """Of matrix units or memory, whichever takes longer, operation by operation."""
+    traffic: Mapping[str, Traffic]
+
+    @property
+    def traffic_s(self) -> float:
+        return sum(one.seconds for one in self.traffic.values())
+
+    @property
+    def seconds(self) -> float:
+        """As if nothing was sent while something is computed."""
+        return self.compute_s + self.traffic_s
+
+
+@dataclass(frozen=True)
+class Reckoning:
+    """An estimate of one layout of one slice, for one model and one size of request."""
+
+    shape: Shape
+    chip: Chip
+    slots: int
+    """Requests side by side."""
+    memory: Mapping[str, int]
+    """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
+    step: Pass
+    """Of the phase that has most steps."""
+    step_s: float
+    encode_s: float
+    decode_s: float
+    request_s: float
+    """Of `slots` requests side by side: all steps, and one encoding and decoding each."""
+    why: str = field(default="", compare=False)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.memory.values())
+
+    @property
+    def spare_bytes(self) -> int:
+        """Negative: what is missing."""
+        return self.chip.memory_bytes - self.total_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.spare_bytes >= 0
+
+    @property
+    def requests_s(self) -> float:
+        """Requests a second."""
+        return self.slots / self.request_s
+
+    def refusal(self) -> str:
+        """Why it does not fit, with the numbers."""
+        kinds = ", ".join(f"{kind} {size / GIB:.2f}" for kind, size in self.memory.items())
+        return (
+            f"{self.shape} needs about {self.total_bytes / GIB:.2f} GiB a device, but "
+            f"a {self.chip.name} has {self.chip.memory_bytes / GIB:.2f} ({kinds}); split the "
+            "weights (fsdp, tensor), take fewer slots or a smaller size"
+        )
+
+
+def abstract_layout(shape: Shape, table: Table = TABLE) -> Layout:
+    """A layout of devices that are nowhere; for shapes alone."""
+    return Layout(AbstractMesh(mesh_sizes(shape), MESH_AXES), xla_kernel, table)
+
+
+def reckon(
+    sketch: Sketch,
+    shape: Shape,
+    chip: Chip,
+    slots: int = 1,
+    *,
+    table: Table = TABLE,
+    by_turns: frozenset[str] = frozenset(),
+) -> Reckoning:
+    """What a layout takes, and how long a step and a request.
+
+    Args:
+        shape: with every size known (`Shape.over`).
+        slots: requests side by side on the slice.
+        table: the layout's, where a deployment overrides rows of it.
+        by_turns: networks that are on the device one at a time, the others on the host.
+    """
+    layout, wires = abstract_layout(shape, table), Wires.of(chip, shape)
+    steps = {
+        phase: (_pass(program, layout, wires, slots), count)
+        for phase, (program, count) in sketch.steps.items()
+    }
+    encode = _pass(sketch.encode, layout, wires, 1).seconds
+    decode = _pass(sketch.decode, layout, wires, 1).seconds
+    step, _ = max(steps.values(), key=lambda step: step[1])
+    denoise_s = sum(one.seconds * count for one, count in steps.values())
+    return Reckoning(
+        shape,
+        chip,
+        slots,
+        _memory(sketch, layout, chip, slots, by_turns),
+        step,
+        step.seconds,
+        encode,
+        decode,
+        denoise_s + slots * (encode + decode),
+    )
+
+
+def _pass(program: Program, layout: Layout, wires: Wires, rows: int) -> Pass:
+    flops = seconds = 0.0
+    used = layout.in_use()
+    for op, count in program.work.ops.items():
+        times = rows if any(axis == "batch" for axis, _ in op.axes) else 1
+        part = share(used, scaled(op.axes, times))
+        rate = wires.chip.peak_flops * getattr(wires.chip.efficiency, op.kind)
+        mine = count * op.flops * times * part
+        weights = tuple((axis, size) for axis, size in op.axes if axis in ("heads", "mlp"))
+        moved = op.moved_bytes * times * part + op.weight_bytes * share(used, weights)
+        flops += mine
+        seconds += max(mine / rate, count * moved / wires.chip.memory_bytes_s)
+    return Pass(flops, seconds, traffic(program, layout, wires, rows))
+
+
+def _memory(
+    sketch: Sketch, layout: Layout, chip: Chip, slots: int, by_turns: frozenset[str]
+) -> dict[str, int]:
+    weights = weight_bytes(sketch.weights, layout)
+    turns = {name: weights.pop(name) for name in by_turns if name in weights}
+    if turns:
+        weights[" or ".join(sorted(turns))] = max(turns.values())
+    programs = [sketch.encode, sketch.decode, *(program for program, _ in sketch.steps.values())]
+    return {
+        **{f"weights of {name}": size for name, size in weights.items()},
+        "rows": ROW_COPIES * slots * sketch.row_bytes,
+        "temporaries": max(_temporaries(program, layout, slots) for program in programs),
+        "reserve": int(RESERVE * chip.memory_bytes),
+    }
+
+
+def weight_bytes(weights: tuple[Weight, ...], layout: Layout) -> dict[str, int]:
+    """On one device, by network; exact."""
+    sizes: Counter[str] = Counter()
+    for weight in weights:
+        split = layout.split(weight.axes, weight.shape)
+        count = layout.devices(tuple(name for names in split for name in names))
+        sizes[weight.network] += weight.nbytes // count
+    return dict(sizes)
+
+
+def _temporaries(program: Program, layout: Layout, rows: int) -> int:
+    """At the fullest moment, with a gathered layer's weights."""
+    total = 0.0
+    for axes, size in program.peak.items():
+        times = rows if any(axis == "batch" for axis, _ in axes) else 1
+        total += size * times * share(layout, scaled(axes, times))
+    return int(total) + _gathered(program, layout)
+
+
+def _gathered(program: Program, layout: Layout) -> int:
+    """The weights of the widest layer, twice: one is used while the next is brought."""
+    used = layout.in_use()
+    layers: Counter[tuple[str, int]] = Counter()
+    for weight in program.weights:
+        stored = layout.split(weight.axes, weight.shape)
+        needed = used.split(weight.axes, weight.shape)
+        if stored == needed:
+            continue
+        count = weight.shape[0] if weight.axes[:1] == ("layers",) else 1
+        whole = weight.nbytes // used.devices(tuple(n for names in needed for n in names))
+        layers[weight.network, count] += whole // count
+    stacked = [size for (_, count), size in layers.items() if count > 1]
+    alone = [size for (_, count), size in layers.items() if count == 1]
+    return 2 * max(stacked, default=0) + max(alone, default=0)

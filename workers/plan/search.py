@@ -1,0 +1,116 @@
+"""Every layout of a slice, reckoned and put in order; and why the best one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from models.sharding import TABLE, Table
+from workers.axes import AXES, Shape
+from workers.plan.chips import Chip
+from workers.plan.reckon import Reckoning, reckon
+from workers.plan.sketch import Sketch
+from workers.plan.why import why
+
+TIE = 0.02
+"""Estimates that differ by less say nothing about which is faster."""
+LAST = ("fsdp", "tensor", "ring", "data")
+"""Axes that a layout should have least of, where two tie: the first one first."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """All layouts of a slice, the best first."""
+
+    latency: tuple[Reckoning, ...]
+    """That fit with one request at a time, by the time of that request."""
+    throughput: tuple[Reckoning, ...]
+    """That fit with a request in each part of `data`, by requests a second."""
+    refused: tuple[Reckoning, ...]
+    """That do not fit with one request, the smallest first."""
+
+
+def search(
+    sketch: Sketch,
+    chip: Chip,
+    devices: int,
+    *,
+    dcn: Mapping[str, int] | None = None,
+    table: Table = TABLE,
+    by_turns: frozenset[str] = frozenset(),
+) -> Found:
+    """Reckon each layout of so many devices.
+
+    Args:
+        devices: of one slice or host; with `dcn`, of each of them.
+        dcn: sizes of axes between slices or hosts.
+    """
+
+    every = list(shapes(sketch, devices, dcn or {}))
+
+    def reckoned(shapes: Iterable[Shape], slots: Callable[[Shape], int]) -> list[Reckoning]:
+        return [
+            reckon(sketch, shape, chip, slots(shape), table=table, by_turns=by_turns)
+            for shape in shapes
+        ]
+
+    # One request alone has nothing for `data` to share out.
+    alone = reckoned((one for one in every if one.size("data") == 1), lambda shape: 1)
+    filled = reckoned(every, lambda shape: rows(sketch, shape))
+    refused = sorted((one for one in alone if not one.fits), key=lambda one: one.total_bytes)
+    return Found(
+        _explained(ordered(alone, lambda one: one.request_s), sketch, refused),
+        _explained(ordered(filled, lambda one: 1 / one.requests_s), sketch, refused),
+        tuple(refused),
+    )
+
+
+def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[Shape]:
+    """Those that leave no device idle: cfg where there is guidance, tensor where heads divide."""
+    between = {axis: dcn.get(axis, 1) for axis in AXES}
+    for sizes in factors(devices, len(AXES)):
+        ici = dict(zip(AXES, sizes, strict=True))
+        plain = Shape(ici, between)
+        tensor, context = plain.size("tensor"), plain.size("context")
+        if plain.size("cfg") > sketch.prompts or any(n % tensor for n in sketch.heads):
+            continue
+        for ring in factors(context, 2):
+            yield replace(plain, ring=ring[0])
+
+
+def rows(sketch: Sketch, shape: Shape) -> int:
+    """Requests that fill a layout: one on each part of `data`, and of `cfg` where it idles."""
+    return shape.size("data") * (shape.size("cfg") if sketch.prompts == 1 else 1)
+
+
+def factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write a number as so many factors, in order."""
+    if parts == 1:
+        yield (number,)
+        return
+    for first in range(1, number + 1):
+        if number % first == 0:
+            yield from ((first, *rest) for rest in factors(number // first, parts - 1))
+
+
+def ordered(reckoned: Iterable[Reckoning], cost: Callable[[Reckoning], float]) -> list[Reckoning]:
+    """Those that fit, by cost; of those that tie, the simpler one first."""
+    left = sorted((one for one in reckoned if one.fits), key=cost)
+    result: list[Reckoning] = []
+    while left:
+        limit = cost(left[0]) * (1 + TIE)
+        tied = [one for one in left if cost(one) <= limit]
+        result += sorted(tied, key=_plainness)
+        left = left[len(tied) :]
+    return result
+
+
+def _plainness(one: Reckoning) -> tuple[int, ...]:
+    shape = one.shape
+    return tuple((shape.ring or 1) if axis == "ring" else shape.size(axis) for axis in LAST)
+
+
+def _explained(
+    found: list[Reckoning], sketch: Sketch, refused: list[Reckoning]
+) -> tuple[Reckoning, ...]:
+    return tuple(replace(one, why=why(one, sketch, refused)) for one in found)

@@ -1,0 +1,168 @@
+"""A sketch: one request of one model as its programs' work, traced once and good for any layout."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.stages import Traced
+
+from models.pipeline import Fields, Pipeline, Prepared
+from models.sharding import Axes, Layout
+from workers import warmup
+from workers.compiler import Compiler
+from workers.plan.liveness import Live, peak
+from workers.plan.logical import axes_of
+from workers.plan.tags import Tag
+from workers.plan.work import Work, work_of
+from workers.step_times import Way
+from workers.weights import network_name
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One parameter."""
+
+    network: str
+    shape: tuple[int, ...]
+    itemsize: int
+    axes: Axes
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of the engine's programs, for one row."""
+
+    work: Work
+    peak: Live
+    """Temporaries at the fullest moment."""
+    weights: tuple[Weight, ...]
+    """That it reads."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What one request of one size asks of a device."""
+
+    model: str
+    weights: tuple[Weight, ...]
+    row_bytes: int
+    encode: Program
+    steps: Mapping[str, tuple[Program, int]]
+    """By phase: its step, and how many of them."""
+    decode: Program
+    prompts: int
+    """Passes of a step: 2 where guidance is used."""
+
+    @property
+    def heads(self) -> frozenset[int]:
+        """Of every attention among tokens."""
+        return frozenset(
+            dict(op.axes)["heads"]
+            for program, _ in self.steps.values()
+            for op in program.work.ops
+            if op.kind == "attention" and {"heads", "tokens"} <= dict(op.axes).keys()
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Of the longest sequence that a step attends over; 0 where there is none."""
+        axes = (dict(op.axes) for program, _ in self.steps.values() for op in program.work.ops)
+        return max((sizes.get("tokens", 0) for sizes in axes), default=0)
+
+    @property
+    def networks(self) -> dict[str, int]:
+        """Bytes of the weights by network, all devices together."""
+        sizes: Counter[str] = Counter()
+        for weight in self.weights:
+            sizes[weight.network] += weight.nbytes
+        return dict(sizes)
+
+
+def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
+    """Of a request, traced and not compiled: seconds, whatever the size.
+
+    Args:
+        pipeline: as `models.reading.SHAPES` makes it, its parameters placed by `logical`.
+        logical: `workers.plan.logical.logical_layout()`.
+
+    Raises: models.pipeline.RequestError: the model cannot make this; names the field.
+    """
+    prepared = warmup.prepare(pipeline, fields)
+    compiler = Compiler(pipeline, logical)
+    weights = _weights(pipeline)
+    encode = compiler.trace_encode(prepared.inputs)
+    row = encode.out_info
+    return Sketch(
+        pipeline.spec.name,
+        weights,
+        sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(row)),
+        _program(encode, weights),
+        _steps(compiler, prepared, row, weights),
+        _program(compiler.trace_decode(row), weights),
+        prompts=row["prompt_embeds"].shape[0] if "prompt_embeds" in row else 1,
+    )
+
+
+def _weights(pipeline: Pipeline) -> tuple[Weight, ...]:
+    leaves, _ = jax.tree.flatten_with_path(pipeline.weights)
+    return tuple(
+        Weight(network_name(path[0]), leaf.shape, np.dtype(leaf.dtype).itemsize, _axes(leaf))
+        for path, leaf in leaves
+    )
+
+
+def _axes(leaf: Any) -> Axes:
+    if leaf.sharding is None:  # the preview's few numbers, which nothing splits
+        return (None,) * len(leaf.shape)
+    return axes_of(leaf.sharding.spec, len(leaf.shape))
+
+
+def _steps(
+    compiler: Compiler, prepared: Prepared, row: Any, weights: tuple[Weight, ...]
+) -> dict[str, tuple[Program, int]]:
+    counts = Counter(step.phase for step in prepared.steps)
+    values = {step.phase: step.values for step in prepared.steps}
+    return {
+        phase: (_program(compiler.trace_step(phase, values[phase], Way(1), row), weights), count)
+        for phase, count in counts.items()
+    }
+
+
+def _program(traced: Traced, weights: tuple[Weight, ...]) -> Program:
+    """A program's first arguments are the weights."""
+    variables = traced.jaxpr.jaxpr.invars
+    others = len(variables) - len(weights)
+    tags = [Tag(dims=weight.axes) for weight in weights] + [Tag()] * others
+    work, found = work_of(traced.jaxpr, tags)
+    used = _used(traced.jaxpr.jaxpr)
+    read = [w for var, w in zip(variables, weights, strict=False) if var in used]
+    return Program(work, peak(traced.jaxpr.jaxpr, found), tuple(read))
+
+
+def _used(jaxpr: Any) -> set[Any]:
+    """Variables that some equation reads, however deep inside it."""
+    used: set[Any] = {var for var in jaxpr.outvars if not isinstance(var, core.Literal)}
+    for equation in jaxpr.eqns:
+        inner = equation.params.get("jaxpr")
+        body = getattr(inner, "jaxpr", inner)
+        if equation.primitive.name in ("jit", "pjit") and body is not None:
+            inside = _used(body)
+            used |= {
+                atom
+                for atom, var in zip(equation.invars, body.invars, strict=True)
+                if var in inside and not isinstance(atom, core.Literal)
+            }
+        else:
+            used |= {atom for atom in equation.invars if not isinstance(atom, core.Literal)}
+    return used

@@ -1,0 +1,74 @@
+"""What is known of a value in a traced program: which logical axes it is split over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from models.sharding import STORED, Axes
+
+Sizes = Mapping[str, int]
+"""Logical axis → its length."""
+NO_SIZES: Sizes = {}
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Of one value. A value that depends on weights alone is one, too."""
+
+    sizes: Sizes = field(default_factory=dict)
+    """Of an activation: the axes that it may be split over."""
+    dims: Axes | None = None
+    """Of a weight: the logical axis of each dimension."""
+    logits: bool = False
+    """Of attention: never written to memory by the kernels that serve."""
+
+    @property
+    def is_weight(self) -> bool:
+        return self.dims is not None
+
+
+def activation(tags: Iterable[Tag]) -> Tag:
+    """Of what is made of these: split wherever one of them is."""
+    found = [tag for tag in tags if not tag.is_weight]
+    sizes = union(*(tag.sizes for tag in found))
+    return Tag(sizes, logits=any(tag.logits for tag in found))
+
+
+def union(*sizes: Sizes) -> Sizes:
+    joined: dict[str, int] = {}
+    for each in sizes:
+        for axis, size in each.items():
+            joined[axis] = max(size, joined.get(axis, 0))
+    return joined
+
+
+def constrained(axes: Axes, shape: tuple[int, ...], tag: Tag) -> Tag:
+    """As a constraint in the program says; a value that is not batched may have lost its rows."""
+    if tag.is_weight:
+        return Tag(dims=axes)
+    sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis is not None}
+    return Tag(sizes, logits=tag.logits)
+
+
+def reshaped(dims: Axes, before: tuple[int, ...], after: tuple[int, ...]) -> Axes:
+    """The axes of a weight's dimensions after a reshape: a split one's go to the first part."""
+    result: list[str | None] = []
+    left = [(size, axis) for size, axis in zip(before, dims, strict=True) if size != 1]
+    place, covered = 0, 1
+    for size in after:
+        if size == 1 or place == len(left):
+            result.append(None)
+            continue
+        result.append(left[place][1] if covered == 1 else None)
+        covered *= size
+        while place < len(left) and covered >= left[place][0]:
+            covered //= left[place][0]
+            place += 1
+    return tuple(result)
+
+
+def in_use(dims: Axes, shape: tuple[int, ...]) -> Sizes:
+    """Of a weight while its layer runs: what splits its storage alone has been gathered."""
+    pairs = zip(dims, shape, strict=True)
+    return {axis: size for axis, size in pairs if axis is not None and axis not in STORED}
