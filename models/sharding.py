@@ -35,6 +35,9 @@ TABLE: Table = MappingProxyType(
         "batch": ("data", "cfg"),
         "tokens": ("fsdp", "ring", "ulysses"),
         "rows": ("fsdp", "ring", "ulysses"),
+        "picture_rows": MESH_AXES,
+        "picture_columns": MESH_AXES,
+        "positions": MESH_AXES,
         # Activations and parameters.
         "heads": ("tensor",),
         "mlp": ("tensor",),
@@ -48,12 +51,13 @@ TABLE: Table = MappingProxyType(
     }
 )
 """`rows` are a picture's, where it is not a sequence of tokens. An fsdp axis splits the weights
-and the tokens: its chips would all do the same otherwise."""
+and the tokens: its chips would all do the same otherwise. An autoencoder's pictures and their
+positions are split over everything, as it has nothing else to split (models/vae/spread.py)."""
 
 STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
 """Axes of parameters alone: what splits them spares memory, not work."""
 
-UNEVEN = ("rows",)
+UNEVEN = ("rows", "picture_rows", "picture_columns", "positions")
 
 
 @dataclass(frozen=True)
