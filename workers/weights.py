@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from models.pipeline import PyTree
+from models.weights import put
 from workers import metrics
 
 
@@ -71,7 +72,7 @@ class Weights:
 
     def _with(self, network: str) -> list[Any]:
         places = self._places[network]
-        brought = jax.device_put([self.common[place] for place in places], self._sharding)
+        brought = [put(self.common[place], self._sharding) for place in places]
         jax.block_until_ready(brought)
         present = list(self.common)
         for place, leaf in zip(places, brought, strict=True):
