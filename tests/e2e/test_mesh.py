@@ -28,10 +28,10 @@ def test_slices_of_one_machine_draw_the_picture_of_one_device(start: Start) -> N
     one = start()
     expected = picture(one)
     one.close()
-    several = start("--host-devices", "8", "--mesh", "context=2,tensor=-1", "--pools", "2")
+    several = start("--host-devices", "8", "--mesh", "fsdp=2,context=-1", "--pools", "2")
     assert np.abs(picture(several) - expected).max() <= PIXEL_TOLERANCE
     said = "\n".join(several.lines)
-    assert said.count("on 4 x cpu: context 2 · tensor 2") == 2, said
+    assert said.count("on 4 x cpu: fsdp 2 · context 2") == 2, said
     commands = [line for line in said.splitlines() if "tiny.0" in line or "tiny.1" in line]
     assert {line.split()[0] for line in commands} == {"tiny.0", "tiny.1"}
 
