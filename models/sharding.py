@@ -41,9 +41,10 @@ TABLE: Table = MappingProxyType(
         # Activations and parameters.
         "heads": ("tensor",),
         "mlp": ("tensor",),
+        "channels": ("tensor",),
         # Parameters.
         "embed": ("fsdp",),
-        "conv_in": (),
+        "conv_in": ("fsdp",),
         "conv_out": ("fsdp",),
         "modulation": ("fsdp",),
         "vocab": (),
