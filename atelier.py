@@ -89,6 +89,12 @@ def _add_up(commands: Any) -> None:
         metavar="NAME=SOURCE",
         help="a folder in diffusers' layout or a hub id; may be repeated; default: the demo models",
     )
+    up.add_argument(
+        "--mesh",
+        type=_mesh,
+        metavar="AXIS=N,…",
+        help="how each pool's slice splits its work, such as cfg=2,context=-1 (auto)",
+    )
     up.add_argument("--pools", type=_count, metavar="N", help="pools of each model (1)")
     up.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights")
     up.add_argument(
@@ -110,7 +116,10 @@ def _add_worker(commands: Any) -> None:
     _add_settings(worker)
     worker.add_argument("--pool", required=True, metavar="NAME", help="a pool of the settings")
     worker.add_argument(
-        "--slice", type=int, default=0, metavar="I", help="which accelerator of this machine (0)"
+        "--devices", type=_devices, metavar="FIRST-LAST", help="of this machine (all of them)"
+    )
+    worker.add_argument(
+        "--explain", action="store_true", help="print where everything lies, and serve nothing"
     )
     worker.set_defaults(run=_worker)
 
@@ -170,6 +179,26 @@ def _scheduler(text: str) -> dict[str, Any]:
     return chosen
 
 
+def _mesh(text: str) -> str | dict[str, int]:
+    """`auto`, or `axis=size,…`."""
+    if text == "auto":
+        return text
+    sizes = {}
+    for part in text.split(","):
+        axis, equals, size = part.partition("=")
+        if not (axis and equals and size.lstrip("-").isdigit()):
+            raise argparse.ArgumentTypeError(f"wants AXIS=N,… or auto, not {part!r}")
+        sizes[axis.strip()] = int(size)
+    return sizes
+
+
+def _devices(text: str) -> range:
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+        raise argparse.ArgumentTypeError(f"wants FIRST-LAST, not {text!r}")
+    return range(int(first), int(last or first) + 1)
+
+
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -218,7 +247,8 @@ def _up(args: argparse.Namespace) -> int:
     from deploy.local import plan, up
 
     settings = _settings(args, models=_models(args))
-    return up(plan(settings, pools=args.pools, dtype=args.dtype), host_devices=args.host_devices)
+    planned = plan(settings, pools=args.pools, dtype=args.dtype, mesh=args.mesh)
+    return up(planned, host_devices=args.host_devices)
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -236,7 +266,12 @@ def _worker(args: argparse.Namespace) -> int:
 
     settings = _settings(args)
     log_to_stderr(settings.log_level)
-    return run_pool(settings, args.pool, args.slice)
+    if args.explain:
+        from workers.explain import explain
+
+        print(explain(settings, args.pool, args.devices))
+        return 0
+    return run_pool(settings, args.pool, args.devices)
 
 
 def _generate(args: argparse.Namespace) -> int:

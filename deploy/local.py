@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from deploy.children import Child, ending
 from deploy.environment import settings_environment, with_host_devices
 from deploy.ready import becoming_ready
 from deploy.redis import embedded
+from deploy.slices import deal, visible_devices
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo"
@@ -50,8 +51,17 @@ KILL_MARGIN_S = 5.0
 """How much longer than its own grace a child may take to end."""
 
 
-def plan(settings: Settings, *, pools: int | None = None, dtype: str | None = None) -> Settings:
+def plan(
+    settings: Settings,
+    *,
+    pools: int | None = None,
+    dtype: str | None = None,
+    mesh: str | Mapping[str, int] | None = None,
+) -> Settings:
     """What `up` serves: the settings' models, or the demo; a pool for each that has none.
+
+    Args:
+        mesh: of every pool, as `PoolSettings.mesh` has it.
 
     Raises: ConfigError: there is nothing to serve.
     """
@@ -62,8 +72,9 @@ def plan(settings: Settings, *, pools: int | None = None, dtype: str | None = No
     served = {pool.model for pool in settings.pools.values()}
     fresh = {name: PoolSettings(model=name, **slots) for name in models if name not in served}
     planned = {**settings.pools, **fresh}
-    if pools:
-        planned = {name: pool.model_copy(update={"count": pools}) for name, pool in planned.items()}
+    changes = {"count": pools, "mesh": mesh and PoolSettings(model="", mesh=mesh).mesh}
+    given = {name: value for name, value in changes.items() if value is not None}
+    planned = {name: pool.model_copy(update=given) for name, pool in planned.items()}
     state = settings.state_dir.resolve()
     return settings.model_copy(update={"models": models, "pools": planned, "state_dir": state})
 
@@ -137,24 +148,22 @@ class System:
         self._front = Child(
             "front", _command("serve", "--fd", str(fd)), common, self._relay, pass_fds=[fd]
         )
+        dealt = deal(
+            settings.pools, host_devices or visible_devices(os.environ), bool(host_devices)
+        )
         names = [
-            (name, f"{name}.{index}" if pool.count > 1 else name)
+            (name, f"{name}.{index}" if pool.count > 1 else name, devices)
             for name, pool in settings.pools.items()
-            for index in range(pool.count)
+            for index, devices in enumerate(dealt[name])
         ]
         self._pools = [
-            Child(
-                shown,
-                _command("worker", "--pool", name, "--slice", str(place)),
-                computing,
-                self._relay,
-            )
-            for place, (name, shown) in enumerate(names)
+            Child(shown, _command(*_worker(name, devices)), computing, self._relay)
+            for name, shown, devices in names
         ]
         self._width = max(len(child.name) for child in self._children)
         self._models = {
             child: settings.pools[name].model
-            for (name, _), child in zip(names, self._pools, strict=True)
+            for (name, *_), child in zip(names, self._pools, strict=True)
         }
 
     async def run(self, server_pid: int | None) -> None:
@@ -264,6 +273,10 @@ class System:
 def say(text: str) -> None:
     """A line of the supervisor's own."""
     print(text, flush=True)
+
+
+def _worker(pool: str, devices: range) -> Sequence[str]:
+    return ("worker", "--pool", pool, "--devices", f"{devices.start}-{devices.stop - 1}")
 
 
 def _command(*arguments: str) -> list[str]:

@@ -42,12 +42,25 @@ DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
 
 def loader(class_name: str) -> Callable[..., Pipeline]:
     """The `load` of the family of a model_index.json. Raises: UnsupportedCheckpoint."""
+    return import_module(_module(class_name)).load  # type: ignore[no-any-return]
+
+
+def _module(class_name: str) -> str:
     if class_name not in FAMILIES:
         raise UnsupportedCheckpoint(
             f"{class_name} is not served; a folder whose model_index.json says "
             f"{' or '.join(sorted(FAMILIES))} is"
         )
-    return import_module(FAMILIES[class_name]).load  # type: ignore[no-any-return]
+    return FAMILIES[class_name]
+
+
+def family(source: str, base: str | None = None) -> str:
+    """`flux`, `sdxl` or `wan`, from a checkpoint's index alone. Raises: as `load` does."""
+    file = Path(source).expanduser()
+    is_file = bool(source) and file.is_file()
+    folder = resolve(base or base_of(file), patterns=CONFIGS) if is_file else resolve(source)
+    class_name = read_model_index(folder)["_class_name"]
+    return _module(class_name).split(".")[1]
 
 
 def load(

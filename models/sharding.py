@@ -8,6 +8,7 @@ below) and know nothing of a mesh. A `Layout` is a mesh and a table; what is tra
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,6 +35,9 @@ TABLE: Table = MappingProxyType(
         "batch": ("data", "cfg"),
         "tokens": ("fsdp", "ring", "ulysses"),
         "rows": ("fsdp", "ring", "ulysses"),
+        "picture_rows": MESH_AXES,
+        "picture_columns": MESH_AXES,
+        "positions": MESH_AXES,
         # Activations and parameters.
         "heads": ("tensor",),
         "mlp": ("tensor",),
@@ -47,12 +51,13 @@ TABLE: Table = MappingProxyType(
     }
 )
 """`rows` are a picture's, where it is not a sequence of tokens. An fsdp axis splits the weights
-and the tokens: its chips would all do the same otherwise."""
+and the tokens: its chips would all do the same otherwise. An autoencoder's pictures and their
+positions are split over everything, as it has nothing else to split (models/vae/spread.py)."""
 
 STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
 """Axes of parameters alone: what splits them spares memory, not work."""
 
-UNEVEN = ("rows",)
+UNEVEN = ("rows", "picture_rows", "picture_columns", "positions")
 
 
 @dataclass(frozen=True)
@@ -99,10 +104,6 @@ class Layout:
     def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
         """Fulfils `models.weights.Sharding`."""
         return self.sharding(leaf.axes, leaf.shape)
-
-    def _divides(self, axis: str | None, size: int, names: MeshAxes) -> bool:
-        count = self.devices(names)
-        return size % count == 0 or (axis in UNEVEN and size > count)
 
     def in_use(self) -> Layout:
         """As it is while a layer runs: its parameters are split over nothing but tensor."""
@@ -155,4 +156,39 @@ def split(x: jax.Array, *axes: str | None) -> jax.Array:
     layout = _active.get()
     if layout is None:
         return x
+    note(sys._getframe(1).f_code.co_qualname, axes, x, layout.split(axes, x.shape))
     return jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))
+
+
+@dataclass(frozen=True)
+class Split:
+    """One activation of a traced program."""
+
+    where: str
+    """The function that lays it out."""
+    axes: Axes
+    shape: tuple[int, ...]
+    dtype: str
+    over: tuple[MeshAxes, ...]
+    """Mesh axes that each of its axes is split over."""
+
+
+_notes: ContextVar[list[Split] | None] = ContextVar("notes", default=None)
+
+
+@contextmanager
+def noted() -> Iterator[list[Split]]:
+    """Every activation that is laid out by what is traced in here; of equal layers, once."""
+    notes: list[Split] = []
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
+
+
+def note(where: str, axes: Axes, x: jax.Array, over: tuple[MeshAxes, ...]) -> None:
+    """Remember an activation, where somebody asked for it."""
+    notes = _notes.get()
+    if notes is not None:
+        notes.append(Split(where, axes, x.shape, str(x.dtype), over))

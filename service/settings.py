@@ -12,7 +12,7 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -122,11 +122,46 @@ class ModelSettings(Section):
     """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
 
 
+class MeshSettings(Section):
+    """Sizes of a mesh slice's axes (data, fsdp, cfg, context, tensor) inside a host or TPU slice
+    and between them; one of each may be -1 and takes what is left. `{cfg = 2}` is short for
+    `{ici = {cfg = 2}}`."""
+
+    ici: dict[str, int] = Field(default_factory=dict)
+    dcn: dict[str, int] = Field(default_factory=dict)
+    ring: int | None = Field(None, gt=0)
+    """Parts of the context that pass keys and values round; the rest of it swaps tokens for heads
+    (Ulysses). Left out: as many as hosts and heads demand."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.keys() & {"ici", "dcn"}:
+            return value
+        sizes = {axis: size for axis, size in value.items() if axis != "ring"}
+        return {"ici": sizes, "ring": value.get("ring")}
+
+
 class PoolSettings(Section):
     model: str
     count: int = Field(1, gt=0)
-    slots: int = Field(4, gt=0)
-    """Pictures denoised together."""
+    """Mesh slices, each with a pool of its own; requests are scheduled across them."""
+    devices: int | None = Field(None, gt=0)
+    """Of one slice, on each of its hosts; left out: what `mesh` says, or its share of the host."""
+    mesh: Literal["auto"] | MeshSettings = "auto"
+    """How a slice splits its work; "auto" chooses for the model, the chips and their memory."""
+    table: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Rows of the sharding table that differ: logical axis to mesh axes."""
+    slots: int | None = Field(None, gt=0)
+    """Pictures denoised together; left out: of `per_device_batch_size`, or 4."""
+    per_device_batch_size: float | None = Field(None, gt=0)
+    """Slots a device; may be a fraction: 0.25 on 4 devices is one picture over four."""
+    elastic: bool = True
+    """Whether a slice also works on several pictures side by side, where no weight has to move."""
+    precision: Literal["default", "high", "highest"] = "default"
+    """Of matrix products of float32 on accelerators that have faster, coarser ones."""
+    flags: Literal["auto"] | tuple[str, ...] = "auto"
+    """For XLA and libtpu; "auto": those that are known to help this model on these chips."""
     batch_sizes: tuple[int, ...] = ()
     """Compiled batch sizes; empty: 1, 2, 4, … up to slots."""
     metrics_port: int | None = Field(None, ge=0, le=65535)

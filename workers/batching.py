@@ -1,4 +1,4 @@
-"""Which rows share the next step, and in a batch of which compiled size."""
+"""Which rows share the next step, and in which of the compiled ways."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import numpy as np
 from models.pipeline import PyTree
 from workers.row import Row
 from workers.shape import Phase
+from workers.step_times import Way
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one phase, for its program of `size` rows; what is missing is padding."""
+    """Rows of one phase, for one of its programs; what is missing is padding."""
 
     phase: Phase
     rows: tuple[Row, ...]
-    size: int
+    way: Way
 
     def run(self, weights: list[Any]) -> tuple[tuple[PyTree, ...], jax.Array]:
-        """Send the rows' next step: their states after it, padding last, and finite [size]."""
-        padded = self.rows + self.rows[-1:] * (self.size - len(self.rows))
+        """Send the rows' next step: their states after it, padding last, and finite [batch]."""
+        padded = self.rows + self.rows[-1:] * (self.way.size - len(self.rows))
         steps = [row.next_step.values for row in padded]
         values = {
             name: np.stack([step[name] for step in steps], dtype=np.float32) for name in steps[0]
         }
-        program = self.phase.programs[self.size].result()
+        program = self.phase.programs[self.way].result()
         return program(weights, tuple(row.state for row in padded), values)
 
 
@@ -49,8 +50,8 @@ def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None
     if first.alone:
         return Batch(phase, (first,), phase.smallest)
     company = [row for row in waiting if row.phase is phase and not row.alone]
-    size = phase.times.best(len(company), phase.sizes)
-    return Batch(phase, tuple(company[:size]), size)
+    way = phase.times.best(len(company), phase.ways)
+    return Batch(phase, tuple(company[: way.size]), way)
 
 
 def served_now(rows: Sequence[Row], resident: str | None) -> list[Row]:

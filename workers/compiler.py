@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,9 @@ from jaxtyping import Array, Bool, Shaped
 from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
 from workers import metrics
+from workers.elastic import layouts_by_way
 from workers.shape import Program, Values
+from workers.step_times import Way
 from workers.weights import Weights
 
 
@@ -32,6 +34,7 @@ class Compiler:
         self.pipeline = pipeline
         self.layout = layout
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
+        self._layouts: Mapping[Way, Layout] = {}
         self.weights = Weights(pipeline.spec.name, pipeline.weights, self.sharding)
         self._abstract_weights = self._abstract(self.weights.common)
 
@@ -48,26 +51,40 @@ class Compiler:
         with metrics.compiling("encode"):
             return traced.lower().compile()
 
-    def step(self, phase: str, values: Values, size: int, row: PyTree) -> Program:
-        """(weights, `size` rows, values [size, …]) → (`size` rows, finite [size]).
+    def ways(self, sizes: Sequence[int], elastic: bool) -> list[Way]:
+        """How so many rows, and a single one, can be stepped: ascending.
+
+        Args:
+            elastic: by layouts too that have several rows side by side.
+        """
+        sizes = sorted({1, *sizes})
+        if elastic:
+            self._layouts = layouts_by_way(self.layout, self.weights.common, sizes)
+        else:
+            self._layouts = {Way(size): self.layout for size in sizes}
+        return sorted(self._layouts)
+
+    def step(self, phase: str, values: Values, way: Way, row: PyTree) -> Program:
+        """(weights, rows, values [rows, …]) → (rows, finite [rows]), by one of the `ways`.
 
         Args:
             values: one step's, for their names and shapes.
         """
         with metrics.compiling("step"):
-            return self.trace_step(phase, values, size, row).lower().compile()
+            return self.trace_step(phase, values, way, row).lower().compile()
 
-    def trace_step(self, phase: str, values: Values, size: int, row: PyTree) -> Traced:
+    def trace_step(self, phase: str, values: Values, way: Way, row: PyTree) -> Traced:
         def step(
             weights: list[jax.Array], rows: tuple[PyTree, ...], values: Mapping[str, jax.Array]
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
             batch = stack_rows(list(rows))
             batch = self.pipeline.step(phase, self.weights.unflatten(weights), batch, values)
-            return unstack_rows(batch, size), finite_rows(batch["latents"])
+            return unstack_rows(batch, way.size), finite_rows(batch["latents"])
 
         row = self._abstract(row)
-        columns = {name: self._column(value, size) for name, value in values.items()}
-        traced = self._jit(step).trace(self._abstract_weights, (row,) * size, columns)
+        columns = {name: self._column(value, way.size) for name, value in values.items()}
+        jitted = self._jit(step, self._layouts.get(way, self.layout))
+        traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns)
         check_row(f"step {phase!r}", traced.out_info[0][0], row)
         return traced
 
@@ -88,10 +105,10 @@ class Compiler:
 
         return self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
 
-    def _jit(self, function: Callable[..., Any]) -> Any:
+    def _jit(self, function: Callable[..., Any], layout: Layout | None = None) -> Any:
         @functools.wraps(function)
         def split(*args: Any) -> Any:
-            with self.layout.active():
+            with (layout or self.layout).active():
                 return function(*args)
 
         return jax.jit(split, out_shardings=self.sharding)

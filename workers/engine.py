@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 
 from models.pipeline import Fields, Pipeline, Prepared, PyTree
@@ -21,6 +20,7 @@ from models.sharding import Layout
 from workers import warmup
 from workers.compiler import Compiler, signature
 from workers.errors import EngineDied, PictureFailed, picture_failed
+from workers.launch import Launcher, OneHost
 from workers.programs import Programs
 from workers.row import Row
 from workers.shape import Compiling, Shape
@@ -48,26 +48,39 @@ class Engine:
         layout: how the slice splits its work.
         slots: pictures that are denoised together at the most.
         batch_sizes: compiled ones; empty: 1, 2, 4, … up to `slots`.
+        elastic: whether pictures are also worked on side by side, each by a part of the slice.
+        launcher: where a launch goes besides this process.
     """
 
     def __init__(
-        self, pipeline: Pipeline, layout: Layout, slots: int, batch_sizes: tuple[int, ...] = ()
+        self,
+        pipeline: Pipeline,
+        layout: Layout,
+        slots: int,
+        batch_sizes: tuple[int, ...] = (),
+        elastic: bool = True,
+        launcher: Launcher | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.slots = slots
         self._loop = asyncio.get_running_loop()
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
-        """Has a result only if the step loop ended by an error of its own."""
+        """Has a result only if nothing can be launched any more."""
         self._unended: set[asyncio.Future[Row]] = set()
+        self._launcher = launcher or OneHost()
         compiler = Compiler(pipeline, layout)
-        self._sharding = compiler.sharding
         self._weights = compiler.weights.common
-        self.programs = Programs(compiler, batch_sizes or powers_of_two(slots))
+        self.programs = Programs(
+            compiler, self._launcher, compiler.ways(batch_sizes or powers_of_two(slots), elastic)
+        )
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
-        self.stepper = Stepper(pipeline.spec.name, compiler.weights, slots, self._on_death)
+        self.stepper = Stepper(
+            pipeline.spec.name, compiler.weights, slots, self._launcher.fetch, self.die
+        )
         self.stepper.start()
+        self._launcher.on_loss(self.die)
 
     async def warm_up(self, requests: Sequence[Fields]) -> None:
         """Compile all that these requests run. Raises: the error of a program they need."""
@@ -119,7 +132,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop after the step in flight. Pictures that are not done never will be."""
-        self.stepper.close()
+        self.stepper.close(wait=not self.died.done())
         self.programs.close()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
@@ -133,15 +146,16 @@ class Engine:
 
     def _encode(self, shape: Shape, prepared: Prepared) -> PyTree:
         program = shape.encoders[signature(prepared.inputs)].result()
-        inputs = jax.device_put(dict(prepared.inputs), self._sharding)
-        return jax.block_until_ready(program(self._weights, inputs))
+        return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
     async def _show(self, stage: str, program: Compiling, row: Row) -> np.ndarray:
         """Pixels of a row as it is now, on the host."""
         await ready(program)
-        return await self._run(
-            stage, lambda state: np.asarray(program.result()(self._weights, state)), row.known
-        )
+
+        def pixels(state: PyTree) -> np.ndarray:
+            return self._launcher.fetch(program.result()(self._weights, state))
+
+        return await self._run(stage, pixels, row.known)
 
     async def _denoise(
         self, shape: Shape, prepared: Prepared, state: PyTree, on_step: Callable[[Row], None]
@@ -166,19 +180,34 @@ class Engine:
             row.canceled = True
             self._unended.discard(ended)
 
-    def _on_death(self, error: Exception) -> None:
-        """In the loop's thread, as its last act."""
-        died = EngineDied(f"the step loop ended by {type(error).__name__}: {error}")
+    def die(self, error: Exception) -> None:
+        """Nothing can be launched any more, for this reason. From any thread."""
+        died = (
+            error
+            if isinstance(error, EngineDied)
+            else EngineDied(f"the step loop ended by {type(error).__name__}: {error}")
+        )
         self._loop.call_soon_threadsafe(self._bury, died)
 
     def _bury(self, died: EngineDied) -> None:
+        if self.died.done():
+            return
         self.died.set_result(died)
         for ended in self._unended:
             if not ended.done():
                 ended.set_exception(died)
 
-    def _run(self, stage: str, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        return self._loop.run_in_executor(self._threads[stage], function, *args)
+    async def _run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
+        """In the stage's thread, for as long as the engine lives."""
+        work = self._loop.run_in_executor(self._threads[stage], function, *args)
+        either: list[asyncio.Future[Any]] = [work, self.died]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise self.died.result()
+            return work.result()
+        finally:
+            work.cancel()
 
 
 def resolve(ended: asyncio.Future[Row], row: Row, failure: PictureFailed | None) -> None:

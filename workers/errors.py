@@ -18,7 +18,7 @@ class PictureFailed(Exception):
 
 
 class EngineDied(RuntimeError):
-    """The step loop ended by an error of its own: the process should be replaced."""
+    """Nothing can be launched any more: the process should be replaced."""
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from workers.step_times import Way
+
 STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 
 steps = Counter("atelier_steps_total", "Denoising steps of pictures.", ["model"])
 step_seconds = Histogram(
-    "atelier_step_seconds", "One batch's step on the device.", ["model", "batch"],
-    buckets=STEP_BUCKETS_S,
+    "atelier_step_seconds",
+    "One batch's step; parts: of the slice, side by side (1: all of it on each picture).",
+    ["model", "batch", "parts"], buckets=STEP_BUCKETS_S,
 )  # fmt: skip
 padding = Counter("atelier_padding_rows_total", "Rows computed to fill up a batch.", ["model"])
 device_busy = Counter(
@@ -47,11 +50,11 @@ def compiling(program: str) -> Iterator[None]:
     compile_seconds.labels(program).observe(time.perf_counter() - started)
 
 
-def step(model: str, rows: int, size: int, seconds: float) -> None:
-    """One batch of `rows` pictures, padded to `size`, took the device this long."""
+def step(model: str, rows: int, way: Way, seconds: float) -> None:
+    """One batch of `rows` pictures, padded to the way's size, took the slice this long."""
     steps.labels(model).inc(rows)
-    step_seconds.labels(model, str(size)).observe(seconds)
-    padding.labels(model).inc(size - rows)
+    step_seconds.labels(model, str(way.size), str(way.parts)).observe(seconds)
+    padding.labels(model).inc(way.size - rows)
     device_busy.labels(model).inc(seconds)
 
 

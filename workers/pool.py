@@ -13,22 +13,21 @@ import signal
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-import jax
 from prometheus_client import start_http_server
 
-from models import catalog
 from models.pipeline import Fields, Pipeline
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.jobs.tasks import cancel
-from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
-from workers import metrics, warmup
+from service.settings import ConfigError, PoolSettings, Settings
+from workers import loading, metrics, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
 from workers.engine import Engine
-from workers.mesh import one_device
+from workers.loading import MeshSlice
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
+from workers.slice import own
 
 CLAIM_WAIT_S = 5.0
 """How long one claim waits for a job to come."""
@@ -53,7 +52,7 @@ class Pool:
         self._drain_s = settings.drain_s
         self._heartbeat_s = lease_s / HEARTBEATS
         self._spec = engine.pipeline.spec
-        self._room = Room(settings.slots)
+        self._room = Room(engine.slots)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings.preview_every_s)
         self._is_ready = False
         self._drain = asyncio.Event()
@@ -141,37 +140,42 @@ class Pool:
             self._desk.drop_job(job_id)
 
 
-def run_pool(settings: Settings, pool_name: str, slice_index: int = 0) -> int:
+def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -> int:
     """Load the pool's model onto its mesh slice and serve until a signal; the exit code.
 
     Sets JAX up, so nothing may have used it before.
 
+    Args:
+        devices: of this machine; None: all of them.
+
     Raises:
-        ConfigError: the settings do not name what is needed.
+        ConfigError: the settings do not name what is needed, or do not fit the devices.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    pool, model = configured(settings, pool_name)
-    jax.config.update("jax_cuda_visible_devices", str(slice_index))
+    pool, model = loading.configured(settings, pool_name)
+    if settings.redis.url is None:
+        raise ConfigError("redis.url: a pool needs the address of the queue")
+    loading.set_up(pool, model, devices)
     keep_compiled(settings.state_dir / "compile-cache")
-    pipeline = catalog.load(
-        pool.model,
-        model.source,
-        model.dtype,
-        model.defaults,
-        base=model.base,
-        swap_experts=model.swap_experts,
-    )
+    pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
     if pool.metrics_port is not None:
         start_http_server(pool.metrics_port)
-    return asyncio.run(serve(settings, pool_name, pipeline))
+    return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice))
 
 
-async def serve(settings: Settings, pool_name: str, pipeline: Pipeline) -> int:
+async def serve(
+    settings: Settings, pool_name: str, pipeline: Pipeline, mesh_slice: MeshSlice
+) -> int:
     """Serve one loaded model until a signal; the exit code."""
-    pool_settings, model = configured(settings, pool_name)
+    pool_settings, model = loading.configured(settings, pool_name)
     queue = await Queue.connect(str(settings.redis.url), settings.queue)
-    layout = one_device(jax.local_devices()[0])
-    engine = Engine(pipeline, layout, pool_settings.slots, pool_settings.batch_sizes)
+    engine = Engine(
+        pipeline,
+        mesh_slice.layout,
+        mesh_slice.slots,
+        pool_settings.batch_sizes,
+        pool_settings.elastic,
+    )
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
     loop = asyncio.get_running_loop()
@@ -182,18 +186,6 @@ async def serve(settings: Settings, pool_name: str, pipeline: Pipeline) -> int:
     finally:
         engine.close()
         await queue.close()
-
-
-def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
-    """Raises: ConfigError: what a pool needs is not there."""
-    if pool_name not in settings.pools:
-        raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
-    pool = settings.pools[pool_name]
-    if pool.model not in settings.models:
-        raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
-    if settings.redis.url is None:
-        raise ConfigError("redis.url: a pool needs the address of the queue")
-    return pool, settings.models[pool.model]
 
 
 def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:

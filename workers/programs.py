@@ -11,7 +11,9 @@ from functools import partial
 
 from models.pipeline import Prepared, PyTree
 from workers.compiler import Compiler, signature
+from workers.launch import Launcher
 from workers.shape import Compiling, Phase, Program, Shape, Values
+from workers.step_times import Way
 
 COMPILERS = 2
 """Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
@@ -23,35 +25,44 @@ class Programs:
     """The table of shapes, by bucket. To be used from one thread.
 
     Args:
-        sizes: batch sizes to compile of each step; 1 is always among them.
+        ways: of doing each step, those that come first first; the first is necessary.
     """
 
-    def __init__(self, compiler: Compiler, sizes: Sequence[int]) -> None:
+    def __init__(self, compiler: Compiler, launcher: Launcher, ways: Sequence[Way]) -> None:
         self._compiler = compiler
-        self._sizes = sorted({1, *sizes})
+        self._launcher = launcher
+        self._ways = ways
         self._shapes: dict[str, Shape] = {}
         """The one used last is the last."""
         self._threads = ThreadPoolExecutor(COMPILERS, "compile")
 
     def shape(self, prepared: Prepared) -> Shape:
-        """This picture's programs; missing ones begin to compile, those it begins with first.
-
-        The threads take them in order: a program may wait for one that was asked for before it.
-        """
+        """This picture's programs; missing ones begin to compile, those it begins with first."""
         shape = self._find(prepared.bucket)
-        is_new = not shape.encoders
-        self._add_encoder(shape, prepared)
+        self.grow(shape, prepared)
+        return shape
+
+    def grow(self, shape: Shape, prepared: Prepared) -> None:
+        """Begin to compile what the shape lacks for this picture.
+
+        The threads take programs in order: one may wait for another that was asked for before it.
+        """
         values = {step.phase: step.values for step in prepared.steps}
         added = [self._phase(name) for name in values if name not in shape.phases]
+        is_new, key = not shape.encoders, signature(prepared.inputs)
+        if key in shape.encoders and not added:
+            return
+        self._launcher.growing(shape, prepared)
+        if key not in shape.encoders:
+            self._add_encoder(shape, prepared)
         for phase in added:
             shape.phases[phase.name] = phase
-            self._add_sizes(shape, phase, values[phase.name], self._sizes[:1])
+            self._add_ways(shape, phase, values[phase.name], self._ways[:1])
         if is_new:
-            shape.decode = self._of_row(shape, self._compiler.decode)
-            shape.preview = self._of_row(shape, self._compiler.preview)
+            shape.decode = self._show(shape, "decode", self._compiler.decode)
+            shape.preview = self._show(shape, "preview", self._compiler.preview)
         for phase in added:
-            self._add_sizes(shape, phase, values[phase.name], self._sizes[1:])
-        return shape
+            self._add_ways(shape, phase, values[phase.name], self._ways[1:])
 
     def close(self) -> None:
         """What is being compiled is compiled to its end; the rest is dropped."""
@@ -67,24 +78,29 @@ class Programs:
         return shape
 
     def _add_encoder(self, shape: Shape, prepared: Prepared) -> None:
-        key = signature(prepared.inputs)
-        if key in shape.encoders:
-            return
         traced = self._threads.submit(self._compiler.trace_encode, prepared.inputs)
         if not shape.encoders:
             shape.row = self._threads.submit(lambda: traced.result().out_info)
-        shape.encoders[key] = self._of_row(
-            shape, lambda row: self._compiler.encode(traced.result(), row)
-        )
+
+        def compile_for(row: PyTree) -> Program:
+            return self._launcher.encode(shape, self._compiler.encode(traced.result(), row))
+
+        shape.encoders[signature(prepared.inputs)] = self._of_row(shape, compile_for)
 
     def _phase(self, name: str) -> Phase:
         expert = self._compiler.pipeline.expert(name)
         return Phase(name, expert if self._compiler.weights.is_swapped(expert) else None)
 
-    def _add_sizes(self, shape: Shape, phase: Phase, values: Values, sizes: Sequence[int]) -> None:
-        for size in sizes:
-            compile_step = partial(self._compiler.step, phase.name, values, size)
-            phase.programs[size] = self._of_row(shape, compile_step)
+    def _add_ways(self, shape: Shape, phase: Phase, values: Values, ways: Sequence[Way]) -> None:
+        def compile_for(way: Way, row: PyTree) -> Program:
+            program = self._compiler.step(phase.name, values, way, row)
+            return self._launcher.step(shape, phase.name, way, program)
+
+        for way in ways:
+            phase.programs[way] = self._of_row(shape, partial(compile_for, way))
+
+    def _show(self, shape: Shape, what: str, compile_for: Callable[[PyTree], Program]) -> Compiling:
+        return self._of_row(shape, lambda row: self._launcher.show(shape, what, compile_for(row)))
 
     def _of_row(self, shape: Shape, compile_for: Callable[[PyTree], Program]) -> Compiling:
         return self._threads.submit(lambda: compile_for(shape.row.result()))

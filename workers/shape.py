@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.step_times import StepTimes
+from workers.step_times import StepTimes, Way
 
 Program = Callable[..., Any]
 Compiling = Future[Program]
@@ -24,29 +24,31 @@ class Phase:
     name: str
     expert: str | None = None
     """The swapped network that has to be on the device; None: all that it needs always is."""
-    programs: dict[int, Compiling] = field(default_factory=dict)
-    """By batch size: (weights, rows, values [batch, …]) → (rows, finite [batch])."""
+    programs: dict[Way, Compiling] = field(default_factory=dict)
+    """By the way it is done: (weights, rows, values [batch, …]) → (rows, finite [batch])."""
     times: StepTimes = field(default_factory=StepTimes)
-    limit: int | None = None
-    """Larger batches ran out of memory and are not tried again."""
+    limits: dict[int, int] = field(default_factory=dict)
+    """By parts: larger batches ran out of memory and are not tried again."""
 
     @property
-    def sizes(self) -> list[int]:
-        """Batch sizes that can run now, ascending."""
+    def ways(self) -> list[Way]:
+        """What can run now, ascending."""
         return [
-            size
-            for size, program in sorted(self.programs.items())
-            if is_ready(program) and (self.limit is None or size <= self.limit)
+            way
+            for way, program in sorted(self.programs.items())
+            if is_ready(program) and way.size <= self.limits.get(way.parts, way.size)
         ]
 
     @property
-    def smallest(self) -> int:
+    def smallest(self) -> Way:
         return min(self.programs)
 
-    def shrink(self, size: int) -> None:
-        """A batch of this size does not fit: use smaller ones from now on."""
-        smaller = max((other for other in self.programs if other < size), default=self.smallest)
-        self.limit = smaller if self.limit is None else min(smaller, self.limit)
+    def shrink(self, way: Way) -> None:
+        """A batch does not fit in this way: with its layout, use smaller ones from now on."""
+        sizes = [other.size for other in self.programs if other.parts == way.parts]
+        least = self.smallest.size if way.parts == self.smallest.parts else 0
+        smaller = max((size for size in sizes if size < way.size), default=least)
+        self.limits[way.parts] = min(smaller, self.limits.get(way.parts, smaller))
 
 
 @dataclass(eq=False)
@@ -80,12 +82,12 @@ class Shape:
         return [*self.encoders.values(), *smallest, self.decode, self.preview]
 
     def optional(self) -> list[Compiling]:
-        """Batches of more than the smallest size: without them it only takes longer."""
+        """Larger batches and other layouts: without them it only takes longer."""
         return [
             program
             for phase in self.phases.values()
-            for size, program in phase.programs.items()
-            if size > phase.smallest
+            for way, program in phase.programs.items()
+            if way != phase.smallest
         ]
 
 

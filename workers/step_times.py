@@ -1,50 +1,69 @@
-"""How long a step takes by batch size: measured, so that no constant decides how rows are batched.
+"""How long a step takes by batch size and layout: measured, so that no constant decides how rows
+are batched, nor over how many devices each of them is split.
 
 Batching gains little where one row fills the device (a large transformer at 1024²) and a lot where
-it does not (the same at 512²), so the same three rows may be best served as 4, as 2 or one by one.
+it does not (the same at 512²), so the same three rows may be best served as 4, as 2 or one by one;
+and of a slice of several devices, each row by all of them or several rows side by side.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 TRIALS = 3
-"""A batch size is judged only after that many steps: a first one may have been unlucky."""
+"""A way is judged only after that many steps: a first one may have been unlucky."""
 MEMORY = 15
-"""Latest steps of one size that count, so that the table follows a changing machine."""
+"""Latest steps of one way that count, so that the table follows a changing machine."""
 REFRESH = 500
-"""Steps after which sizes that were judged too slow get another trial."""
+"""Steps after which ways that were judged too slow get another trial."""
+HOPE = 0.9
+"""Of what another layout takes: a layout that was never tried is hoped to be faster."""
+
+
+class Way(NamedTuple):
+    """One compiled step."""
+
+    size: int
+    """Rows."""
+    parts: int = 1
+    """Parts of the slice that work on rows side by side; 1: the slice's own layout, the widest."""
 
 
 class StepTimes:
-    """Seconds of a step of one shape and phase, by batch size."""
+    """Seconds of a step of one shape and phase, by the way it is done."""
 
     def __init__(self) -> None:
-        self._seconds: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
+        self._seconds: dict[Way, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
         self._steps = 0
 
-    def observe(self, size: int, seconds: float) -> None:
+    def observe(self, way: Way, seconds: float) -> None:
         self._steps += 1
         if self._steps % REFRESH == 0:
             self._seconds.clear()
-        self._seconds[size].append(seconds)
+        self._seconds[way].append(seconds)
 
-    def best(self, count: int, sizes: Sequence[int]) -> int:
-        """The one of `sizes` (ascending) that serves `count` rows with the least time a row."""
-        usable = [size for size in sizes if size <= count]
-        if count not in usable:
-            usable += [size for size in sizes if size > count][:1]
-        return min(usable, key=lambda size: (self._estimate(size) / min(size, count), size))
+    def best(self, count: int, ways: Sequence[Way]) -> Way:
+        """The one of `ways` (ascending) that serves `count` rows with the least time a row."""
+        usable = [way for way in ways if way.size <= count]
+        if count not in (way.size for way in usable):
+            larger = [way for way in ways if way.size > count]
+            usable += [way for way in larger if way.size == larger[0].size]
+        return min(usable, key=lambda way: (self._estimate(way) / min(way.size, count), way))
 
-    def _estimate(self, size: int) -> float:
-        """Seconds of a step. Unmeasured sizes are hoped to be fast, so that each gets its trial."""
-        trusted = {n: typical(t) for n, t in self._seconds.items() if len(t) >= TRIALS}
-        smaller = max((n for n in trusted if n <= size), default=None)
+    def _estimate(self, way: Way) -> float:
+        """Seconds of a step. Unmeasured ways are hoped to be fast, so that each gets its trial."""
+        trusted = {one: typical(t) for one, t in self._seconds.items() if len(t) >= TRIALS}
+        alike = {one.size: seconds for one, seconds in trusted.items() if one.parts == way.parts}
+        if not alike and trusted:
+            others = {one.parts for one in trusted}
+            return HOPE * min(self._estimate(Way(way.size, parts)) for parts in others)
+        smaller = max((size for size in alike if size <= way.size), default=None)
         if smaller is not None:
-            return trusted[smaller]  # itself, or: the additional rows might come for free
-        larger = min(trusted, default=None)
-        return 1.0 if larger is None else trusted[larger] * size / larger
+            return alike[smaller]  # itself, or: the additional rows might come for free
+        larger = min(alike, default=None)
+        return 1.0 if larger is None else alike[larger] * way.size / larger
 
 
 def typical(seconds: Iterable[float]) -> float:

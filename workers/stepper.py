@@ -21,7 +21,13 @@ import numpy as np
 from models.pipeline import PyTree
 from workers import metrics
 from workers.batching import Batch, next_batch
-from workers.errors import PictureFailed, is_out_of_memory, non_finite, picture_failed
+from workers.errors import (
+    EngineDied,
+    PictureFailed,
+    is_out_of_memory,
+    non_finite,
+    picture_failed,
+)
 from workers.row import Row
 from workers.weights import Weights
 
@@ -49,6 +55,7 @@ class Stepper:
 
     Args:
         slots: rows that are stepped together at the most; others wait in order.
+        fetch: brings an array to the host, when it has been computed.
         on_death: told, in the loop's thread, of an error of the loop's own. It has ended then.
     """
 
@@ -57,11 +64,13 @@ class Stepper:
         model: str,
         weights: Weights,
         slots: int,
+        fetch: Callable[[jax.Array], np.ndarray],
         on_death: Callable[[Exception], None],
     ) -> None:
         self._model = model
         self._weights = weights
         self._slots = slots
+        self._fetch = fetch
         self._on_death = on_death
         self._waiting: deque[Row] = deque()
         self._seated: list[Row] = []
@@ -88,11 +97,16 @@ class Stepper:
         self._waiting.append(row)
         self._wake.set()
 
-    def close(self) -> None:
-        """End after the step in flight; rows that are not done are left where they are."""
+    def close(self, *, wait: bool) -> None:
+        """End after the step in flight; rows that are not done are left where they are.
+
+        Args:
+            wait: for that end. A step that waits for a device that is gone may never end.
+        """
         self._closing = True
         self._wake.set()
-        self._thread.join()
+        if wait:
+            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -136,6 +150,8 @@ class Stepper:
             weights = self._bring_weights(batch)
             sent_at = time.perf_counter()
             states, finite = batch.run(weights)
+        except EngineDied:
+            raise
         except Exception as error:
             self._settle_all()  # in order: this error may only repeat an earlier step's
             self._fail(batch, epochs, error)
@@ -164,7 +180,9 @@ class Stepper:
     def _settle(self, sent: Sent) -> None:
         """Wait for a step to end, and see how it went."""
         try:
-            finite = np.asarray(sent.finite)
+            finite = self._fetch(sent.finite)
+        except EngineDied:
+            raise
         except Exception as error:
             self._fail(sent.batch, sent.epochs, error)
             return
@@ -187,9 +205,9 @@ class Stepper:
         """A whole batch failed: its rows go back one step and try it alone, or end if they did."""
         rows = [row for row, epoch in zip(batch.rows, epochs, strict=True) if row.epoch == epoch]
         if is_out_of_memory(error) and len(rows) == len(batch.rows):
-            batch.phase.shrink(batch.size)
+            batch.phase.shrink(batch.way)
         if rows:
-            log.warning("a step of %d rows failed: %s", batch.size, error)
+            log.warning("a step of %d rows failed: %s", batch.way.size, error)
         for row in rows:
             if row.alone:
                 self._end(row, picture_failed(error, f"in step {row.done + 1}"))
@@ -205,8 +223,8 @@ class Stepper:
         now = time.perf_counter()
         seconds = now - max(sent.sent_at, self._free_since)
         self._free_since = now
-        sent.batch.phase.times.observe(sent.batch.size, seconds)
-        metrics.step(self._model, len(sent.batch.rows), sent.batch.size, seconds)
+        sent.batch.phase.times.observe(sent.batch.way, seconds)
+        metrics.step(self._model, len(sent.batch.rows), sent.batch.way, seconds)
         return seconds
 
     def _count_wait(self) -> None:

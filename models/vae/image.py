@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from models.nn.attention import Attention, default_attention
 from models.nn.layers import conv, linear
 from models.vae.config import VaeConfig
+from models.vae.spread import cut_picture, cut_positions, spread, whole
 
 EPSILON = 1e-6
 _SAME = ((1, 1), (1, 1))
@@ -52,7 +53,9 @@ class AutoencoderKL(nnx.Module):
         self, pixels: Float[Array, "batch height width colours"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
         """Mean and log-variance, the latter clipped to [-30, 20], of the latents of `pixels`."""
-        moments = self.encoder(pixels)
+        factor = self.config.downsampling
+        with spread(pixels.shape[1] // factor, pixels.shape[2] // factor):
+            moments = self.encoder(pixels)
         if self.config.use_quant_conv:
             moments = self.quant_conv(moments)
         mean, log_variance = jnp.split(moments, 2, axis=-1)
@@ -64,7 +67,8 @@ class AutoencoderKL(nnx.Module):
         """Pixels, about in [-1, 1] and not clipped."""
         if self.config.use_post_quant_conv:
             latents = self.post_quant_conv(latents)
-        return self.decoder(latents)
+        with spread(*latents.shape[1:3]):
+            return self.decoder(latents)
 
 
 class Encoder(nnx.Module):
@@ -90,7 +94,7 @@ class Encoder(nnx.Module):
         self.conv_out = conv(widths[-1], 2 * config.latent_channels, (3, 3), padding=_SAME, **make)
 
     def __call__(self, pixels: Features) -> Features:
-        x = self.conv_in(pixels)
+        x = self.conv_in(cut_picture(pixels))
         for block in self.down_blocks:
             x = block(x)
         return self.conv_out(nnx.silu(self.conv_norm_out(self.mid_block(x))))
@@ -119,7 +123,7 @@ class Decoder(nnx.Module):
         self.conv_out = conv(widths[-1], config.out_channels, (3, 3), padding=_SAME, **make)
 
     def __call__(self, latents: Features) -> Features:
-        x = self.mid_block(self.conv_in(latents))
+        x = self.mid_block(self.conv_in(cut_picture(latents)))
         for block in self.up_blocks:
             x = block(x)
         return self.conv_out(nnx.silu(self.conv_norm_out(x)))
@@ -139,7 +143,7 @@ class DownBlock(nnx.Module):
     def __call__(self, x: Features) -> Features:
         for resnet in self.resnets:
             x = resnet(x)
-        return x if self.downsample is None else self.downsample(x)
+        return x if self.downsample is None else cut_picture(self.downsample(x))
 
 
 class UpBlock(nnx.Module):
@@ -154,7 +158,7 @@ class UpBlock(nnx.Module):
     def __call__(self, x: Features) -> Features:
         for resnet in self.resnets:
             x = resnet(x)
-        return x if self.upsample is None else self.upsample(_nearest_twice(x))
+        return x if self.upsample is None else cut_picture(self.upsample(_nearest_twice(x)))
 
 
 class MidBlock(nnx.Module):
@@ -189,7 +193,7 @@ class ResnetBlock(nnx.Module):
     def __call__(self, x: Features) -> Features:
         hidden = self.conv1(nnx.silu(self.norm1(x)))
         hidden = self.conv2(nnx.silu(self.norm2(hidden)))
-        return hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+        return cut_picture(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
 
 
 class SpatialAttention(nnx.Module):
@@ -206,9 +210,11 @@ class SpatialAttention(nnx.Module):
 
     def __call__(self, x: Features) -> Features:
         batch, height, width, channels = x.shape
-        tokens = self.group_norm(x).reshape(batch, height * width, 1, channels)
-        out = self.attend(self.to_q(tokens), self.to_k(tokens), self.to_v(tokens))
-        return x + self.to_out(out).reshape(x.shape)
+        picture = whole(self.group_norm(x))
+        tokens = cut_positions(picture.reshape(batch, height * width, 1, channels))
+        keys, values = whole(self.to_k(tokens)), whole(self.to_v(tokens))
+        out = cut_positions(self.attend(self.to_q(tokens), keys, values))
+        return cut_picture(x + whole(self.to_out(out)).reshape(x.shape))
 
 
 def _resnets(in_width: int, width: int, depth: int, groups: int, **make) -> nnx.List:

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Shaped
 
 from models.nn.attention import Attention, default_attention
 from models.nn.layers import linear
+from models.vae.spread import cut_picture, spread
 from models.vae.video_blocks import (
     FeatureCache,
     FrameAttention,
@@ -88,7 +89,8 @@ class VideoAutoencoder(nnx.Module):
             )
         whole = 1 + (pixels.shape[1] - 1) // CHUNK * CHUNK
         length = CHUNK // 2 ** sum(self.config.downsamples)
-        return _split(in_chunks(self._moments, pixels[:, :whole], CHUNK, length))
+        with spread(*self._latent_sides(pixels)):
+            return _split(in_chunks(self._moments, pixels[:, :whole], CHUNK, length))
 
     def encode_whole(
         self, pixels: Float[Array, "batch frames height width colours"]
@@ -105,13 +107,14 @@ class VideoAutoencoder(nnx.Module):
 
         Args:
             finish: what becomes of each chunk's pixels before they are put together: bytes, say,
-                which take a quarter of the memory.
+                which take a quarter of the memory. Each pixel stays where it is.
         """
 
         def finished(latents: Frames, cache: FeatureCache) -> Array:
             return finish(jnp.clip(self._pixels(latents, cache), -1.0, 1.0))
 
-        return in_chunks(finished, latents, 1, 2 ** sum(self.config.upsamples))
+        with spread(*latents.shape[2:4]):
+            return in_chunks(finished, latents, 1, 2 ** sum(self.config.upsamples))
 
     def decode_whole(
         self, latents: Float[Array, "batch f h w latent"]
@@ -119,13 +122,17 @@ class VideoAutoencoder(nnx.Module):
         """The same at once and not clipped, as a training step wants it."""
         return self._pixels(latents, FeatureCache())
 
+    def _latent_sides(self, pixels: Frames) -> tuple[int, int]:
+        factor = self.config.patch * 2**self.config.halvings
+        return pixels.shape[2] // factor, pixels.shape[3] // factor
+
     def _moments(self, pixels: Frames, cache: FeatureCache) -> Frames:
-        patches = to_patches(pixels, self.config.patch)
+        patches = cut_picture(to_patches(cut_picture(pixels), self.config.patch))
         return self.quant_conv(self.encoder(patches, cache))
 
     def _pixels(self, latents: Frames, cache: FeatureCache) -> Frames:
-        patches = self.decoder(self.post_quant_conv(latents), cache)
-        return from_patches(patches, self.config.patch)
+        patches = self.decoder(self.post_quant_conv(cut_picture(latents)), cache)
+        return cut_picture(from_patches(patches, self.config.patch))
 
 
 def _split(moments: Frames) -> tuple[Frames, Frames]:
@@ -154,10 +161,11 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
         chunk = jax.lax.dynamic_slice_in_dim(x, 1 + number * size, size, axis=1)
         result = apply(chunk, cache)
         place = 1 + number * length
-        return (cache.kept, jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)), None
+        out = jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)
+        return (cache.kept, cut_picture(out)), None
 
     room = jnp.zeros_like(first, shape=(len(x), chunks * length, *first.shape[2:]))
-    start = (cache.kept, jnp.concatenate([first, room], axis=1))
+    start = (cache.kept, cut_picture(jnp.concatenate([first, room], axis=1)))
     (_, out), _ = jax.lax.scan(put, start, jnp.arange(chunks))
     return out
 
@@ -257,7 +265,7 @@ class ShortcutDownBlock(nnx.Module):
         hidden = run(self.resnets, x, cache)
         if self.resample is not None:
             hidden = self.resample(hidden, cache)
-        return hidden + average_down(x, hidden.shape[-1], self.factors)
+        return cut_picture(hidden + average_down(x, hidden.shape[-1], self.factors))
 
 
 class UpBlock(nnx.Module):
@@ -301,7 +309,7 @@ class ShortcutUpBlock(nnx.Module):
         hidden = self.resample(hidden, cache)
         # The clip's first frame stays one: the last of those that it is repeated to.
         past = repeat_up(x, hidden.shape[-1], self.factors)
-        return hidden + past[:, past.shape[1] - hidden.shape[1] :]
+        return cut_picture(hidden + past[:, past.shape[1] - hidden.shape[1] :])
 
 
 def _factors(in_time: bool | None) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from models.nn.attention import Attention
 from models.nn.layers import conv, linear
+from models.vae.spread import cut_picture, cut_positions, whole
 
 Frames = Float[Array, "batch _frames _height _width _channels"]
 """Most layers change some of these sizes: only the batch is held together."""
@@ -50,8 +51,8 @@ class FeatureCache:
             before = jnp.zeros_like(x, shape=(x.shape[0], count, *x.shape[2:]))
         else:
             before = next(self._earlier)
-        x = jnp.concatenate([before, x], axis=1)
-        self._kept.append(x[:, x.shape[1] - count :])
+        x = cut_picture(jnp.concatenate([before, x], axis=1))
+        self._kept.append(cut_picture(x[:, x.shape[1] - count :]))
         return x
 
 
@@ -170,7 +171,7 @@ class ResidualBlock(nnx.Module):
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
         hidden = self.conv1(cache.prepend(nnx.silu(self.norm1(x)), 2))
         hidden = self.conv2(cache.prepend(nnx.silu(self.norm2(hidden)), 2))
-        return hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x))
+        return cut_picture(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
 
 
 class FrameAttention(nnx.Module):
@@ -185,10 +186,10 @@ class FrameAttention(nnx.Module):
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
         batch, frames, height, width, channels = x.shape
-        tokens = self.norm(x).reshape(batch * frames, height * width, 1, channels)
-        q, k, v = jnp.split(self.to_qkv(tokens), 3, axis=-1)
-        out = self.attend(q, k, v)
-        return x + self.proj(out).reshape(x.shape)
+        tokens = whole(self.norm(x)).reshape(batch * frames, height * width, 1, channels)
+        q, k, v = jnp.split(self.to_qkv(cut_positions(tokens)), 3, axis=-1)
+        out = cut_positions(self.attend(q, whole(k), whole(v)))
+        return cut_picture(x + whole(self.proj(out)).reshape(x.shape))
 
 
 class MidBlock(nnx.Module):

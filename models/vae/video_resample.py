@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.nn.layers import conv
+from models.vae.spread import cut_picture
 from models.vae.video_blocks import FeatureCache, Frames, TimeConv
 
 _SAME = ((1, 1), (1, 1))
@@ -28,7 +29,7 @@ class Downsample(nnx.Module):
         self.time_conv = TimeConv(width, width, _FRAMES_ONLY, stride=2, **make) if in_time else None
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        x = self.resample(x)
+        x = cut_picture(self.resample(x))
         if self.time_conv is None:
             return x
         whole = cache.prepend(x, 1)
@@ -54,7 +55,7 @@ class Upsample(nnx.Module):
             alone = 1 if cache.starts else 0
             pairs = self.time_conv(cache.prepend(x[:, alone:], 2))
             x = jnp.concatenate([x[:, :alone], _in_turn(pairs)], axis=1)
-        return self.resample(_nearest_twice(x))
+        return cut_picture(self.resample(_nearest_twice(x)))
 
 
 def _in_turn(x: Frames) -> Frames:

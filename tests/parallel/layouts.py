@@ -12,8 +12,9 @@ from models.nn.attention.xla import xla_kernel
 from models.pipeline import Pipeline, Prepared, PyTree
 from models.sharding import Layout
 from tests.parallel.place import placed
+from workers.axes import Shape
 from workers.compiler import Compiler
-from workers.mesh import Shape, make_mesh
+from workers.mesh import make_mesh
 
 
 def layout(ring: int | None = None, **sizes: int) -> Layout:
@@ -32,11 +33,12 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
     row = encode.lower().compile()(weights, inputs)
     yield row
     programs: dict[str, Any] = {}
+    (way,) = compiler.ways([1], elastic=False)
     for step in prepared.steps:
         values = {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
         values = jax.device_put(values, compiler.sharding)
         if step.phase not in programs:
-            programs[step.phase] = compiler.step(step.phase, step.values, 1, row)
+            programs[step.phase] = compiler.step(step.phase, step.values, way, row)
         (row,), finite = programs[step.phase](weights, (row,), values)
         assert finite.all()
         yield row

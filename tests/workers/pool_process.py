@@ -27,7 +27,7 @@ class PoolProcess:
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", MAIN],
-                env={**os.environ, "ATELIER_CONFIG": str(config)},
+                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "ATELIER_CONFIG": str(config)},
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )

@@ -13,6 +13,7 @@ from models.pipeline import Step
 from workers.batching import next_batch
 from workers.row import Row
 from workers.shape import Phase, Shape
+from workers.step_times import Way
 
 
 def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> Shape:
@@ -25,8 +26,8 @@ def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> Sha
     for name in ("first", "second"):
         made.phases[name] = Phase(name, experts.get(name))
         for size in sizes:
-            made.phases[name].programs[size] = Future()
-            made.phases[name].programs[size].set_result(program)
+            made.phases[name].programs[Way(size)] = Future()
+            made.phases[name].programs[Way(size)].set_result(program)
     return made
 
 
@@ -175,8 +176,18 @@ def test_a_row_in_doubt_holds_its_network() -> None:
 
 def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
     phase = shape(1, 2, 4).phases["first"]
-    phase.shrink(4)
-    assert phase.sizes == [1, 2]
-    phase.shrink(2)
-    phase.shrink(4)  # told late: a batch that was on its way
-    assert phase.sizes == [1]
+    phase.shrink(Way(4))
+    assert phase.ways == [Way(1), Way(2)]
+    phase.shrink(Way(2))
+    phase.shrink(Way(4))  # told late: a batch that was on its way
+    assert phase.ways == [Way(1)]
+
+
+def test_a_layout_that_ran_out_of_memory_leaves_the_others_alone() -> None:
+    phase = shape(1, 2, 4).phases["first"]
+    for way in (Way(2, 2), Way(4, 4)):
+        phase.programs[way] = phase.programs[Way(1)]
+    phase.shrink(Way(4, 4))
+    assert phase.ways == [Way(1), Way(2), Way(2, 2), Way(4)]
+    phase.shrink(Way(1))
+    assert Way(1) in phase.ways, "the last way out stays open"

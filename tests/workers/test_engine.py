@@ -41,7 +41,7 @@ async def at_gate(pipeline: ToyPipeline) -> None:
 def sizes(engine: Engine, phase: str, **fields: Any) -> list[int]:
     """Batch sizes that the engine would use now."""
     prepared = engine.pipeline.prepare({"phase": phase, **fields}, {})
-    return engine.programs.shape(prepared).phases[phase].sizes
+    return [way.size for way in engine.programs.shape(prepared).phases[phase].ways]
 
 
 def assert_is_reference(picture: Picture, pipeline: ToyPipeline, **fields: Any) -> None:

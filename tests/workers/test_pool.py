@@ -28,7 +28,7 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.engine import Engine
 from workers.files import DEFAULT_FPS
-from workers.pool import Pool, configured
+from workers.pool import Pool, run_pool
 
 LEASE_S = 3.0
 
@@ -386,9 +386,9 @@ async def test_redis_may_go_and_come_back(
 
 def test_settings_that_lack_something_are_told() -> None:
     with pytest.raises(ConfigError, match=r"pools\.x"):
-        configured(Settings(), "x")
+        run_pool(Settings(), "x")
     with pytest.raises(ConfigError, match=r"models\.y"):
-        configured(Settings(pools={"x": {"model": "y"}}), "x")
+        run_pool(Settings(pools={"x": {"model": "y"}}), "x")
     settings = Settings(pools={"x": {"model": "y"}}, models={"y": {"source": "z"}})
     with pytest.raises(ConfigError, match=r"redis\.url"):
-        configured(settings, "x")
+        run_pool(settings, "x")

@@ -14,7 +14,8 @@ from jax.sharding import AbstractMesh
 
 from models.nn.attention.xla import xla_kernel
 from models.sharding import MESH_AXES, TABLE, Layout, Table
-from workers.mesh import Shape, mesh_sizes, said
+from workers.axes import Shape
+from workers.mesh import mesh_sizes
 from workers.plan.chips import GIB, Chip
 from workers.plan.shares import scaled, share
 from workers.plan.sketch import Program, Sketch, Weight
@@ -86,17 +87,10 @@ class Reckoning:
         """Why it does not fit, with the numbers."""
         kinds = ", ".join(f"{kind} {size / GIB:.2f}" for kind, size in self.memory.items())
         return (
-            f"{layout_name(self.shape)} needs about {self.total_bytes / GIB:.2f} GiB a device, but "
+            f"{self.shape} needs about {self.total_bytes / GIB:.2f} GiB a device, but "
             f"a {self.chip.name} has {self.chip.memory_bytes / GIB:.2f} ({kinds}); split the "
             "weights (fsdp, tensor), take fewer slots or a smaller size"
         )
-
-
-def layout_name(shape: Shape) -> str:
-    """`cfg 2 · context 4 (ring 2)`; sizes of 1 are left out."""
-    sizes = {axis: shape.size(axis) for axis in shape.ici if shape.size(axis) > 1}
-    ring = f" (ring {shape.ring})" if (shape.ring or 1) > 1 else ""
-    return said(sizes) + ring if sizes else "one device"
 
 
 def abstract_layout(shape: Shape, table: Table = TABLE) -> Layout:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from models.sharding import TABLE, Table
-from workers.mesh import AXES, Shape
+from workers.axes import AXES, Shape
 from workers.plan.chips import Chip
 from workers.plan.reckon import Reckoning, reckon
 from workers.plan.sketch import Sketch

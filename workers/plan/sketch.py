@@ -21,6 +21,7 @@ from workers.plan.liveness import Live, peak
 from workers.plan.logical import axes_of
 from workers.plan.tags import Tag
 from workers.plan.work import Work, work_of
+from workers.step_times import Way
 from workers.weights import network_name
 
 
@@ -133,7 +134,7 @@ def _steps(
     counts = Counter(step.phase for step in prepared.steps)
     values = {step.phase: step.values for step in prepared.steps}
     return {
-        phase: (_program(compiler.trace_step(phase, values[phase], 1, row), weights), count)
+        phase: (_program(compiler.trace_step(phase, values[phase], Way(1), row), weights), count)
         for phase, count in counts.items()
     }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from models.nn.attention.split import exchange
 from models.sharding import Layout, MeshAxes
-from workers.mesh import Shape
+from workers.axes import Shape
 from workers.plan.chips import COLLECTIVE_S, Chip
 from workers.plan.shares import places, scaled, share
 from workers.plan.sketch import Program, Weight

@@ -90,10 +90,10 @@ def token_attention(
     v: Float[Array, "batch tokens heads dim"],
     keys: Bool[np.ndarray, " tokens"] | None = None,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """By the layout that is traced for. A sequence that does not come padded to equal shares is
-    padded here."""
+    """By the layout that is traced for, and its kernel. A sequence that does not come padded to
+    equal shares is padded here."""
     layout = sharding.active()
-    if layout is None or layout.size("tokens") == 1:
+    if layout is None:
         return attention(q, k, v, keys=keys)
     tokens = q.shape[1]
     if padding(tokens):
@@ -107,11 +107,13 @@ def cross_attention(
     k: Float[Array, "batch kv_tokens heads dim"],
     v: Float[Array, "batch kv_tokens heads dim"],
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """By the layout that is traced for, which has the keys whole on each device."""
+    """By the layout that is traced for, which has the keys whole on each device, and its kernel.
+    Queries that do not come padded to equal shares are padded here."""
     layout = sharding.active()
-    if layout is None or padding(q.shape[1]):
+    if layout is None:
         return attention(q, k, v)
-    return split_cross_attention(layout, q, k, v, q.shape[-1] ** -0.5)
+    found = split_cross_attention(layout, pad(q), k, v, q.shape[-1] ** -0.5)
+    return found[:, : q.shape[1]]
 
 
 default_attention: Attention = attention

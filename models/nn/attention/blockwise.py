@@ -1,17 +1,22 @@
-"""Attention by blocks of keys: memory that does not grow with the square of the sequence."""
+"""Attention in blocks: memory that does not grow with the square of the sequence."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from models.nn.attention.blocks import Choose, even
 from models.nn.attention.kernel import NOTHING, Attended, Kernel
 from models.nn.attention.xla import xla_kernel
 
+Keys = Bool[Array, " kv_tokens"] | None
 
-def blockwise_kernel(block: int) -> Kernel:
-    """Fulfils `models.nn.attention.kernel.Kernel`, so many keys at a time.
+
+def blockwise_kernel(choose: Choose) -> Kernel:
+    """Fulfils `models.nn.attention.kernel.Kernel`, so many queries and keys at a time as chosen.
 
     Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory", section 2.
     """
@@ -24,20 +29,57 @@ def blockwise_kernel(block: int) -> Kernel:
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
     ) -> Attended:
-        tokens = k.shape[1]
-        whole = tokens // block * block
-        found = Attended(
-            jnp.zeros((*q.shape[:3], v.shape[-1])), jnp.full(q.shape[:3], NOTHING, jnp.float32)
+        blocks = choose(q.dtype, q.shape[-1], k.shape[1])
+        over = partial(_over_blocks_of_keys, k=k, v=v, scale=scale, keys=keys, block=blocks.kv)
+        tokens = q.shape[1]
+        size, padded = even(tokens, blocks.q, 1)
+        if size == tokens:
+            return over(q)
+        filled = jnp.pad(q, ((0, 0), (0, padded - tokens), (0, 0), (0, 0)))
+        cut = filled.reshape(q.shape[0], -1, size, *q.shape[2:]).swapaxes(0, 1)
+        return jax.tree.map(
+            lambda x: x.swapaxes(0, 1).reshape(q.shape[0], padded, *x.shape[3:])[:, :tokens],
+            jax.lax.map(over, cut),
         )
 
-        def of(start: Array | int, size: int, found: Attended) -> Attended:
-            cut = lambda x, axis: jax.lax.dynamic_slice_in_dim(x, start, size, axis)  # noqa: E731
-            some = None if keys is None else cut(keys, 0)
-            return found.merge(xla_kernel(q, cut(k, 1), cut(v, 1), scale=scale, keys=some))
+    return attend
 
-        if whole:
-            starts = jnp.arange(0, whole, block)
-            found, _ = jax.lax.scan(lambda found, at: (of(at, block, found), None), found, starts)
-        return of(whole, tokens - whole, found) if whole < tokens else found
+
+def _over_blocks_of_keys(
+    q: Array, k: Array, v: Array, scale: float, keys: Keys, block: int
+) -> Attended:
+    tokens = k.shape[1]
+    whole = tokens // block * block
+
+    def of(start: Array | int, size: int, found: Attended) -> Attended:
+        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size)
+        some = None if keys is None else cut(keys)
+        return found.merge(xla_kernel(q, cut(k, axis=1), cut(v, axis=1), scale=scale, keys=some))
+
+    def step(found: Attended, start: Array) -> tuple[Attended, None]:
+        return of(start, block, found), None
+
+    found = Attended(
+        jnp.zeros((*q.shape[:3], v.shape[-1])), jnp.full(q.shape[:3], NOTHING, jnp.float32)
+    )
+    if whole:
+        found, _ = jax.lax.scan(step, found, jnp.arange(0, whole, block))
+    return of(whole, tokens - whole, found) if whole < tokens else found
+
+
+def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
+    """The first one where its logits, in float32, take no more than so many bytes."""
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        batch, tokens, heads, _ = q.shape
+        logits = 4 * batch * heads * tokens * k.shape[1]
+        return (small if logits <= most_bytes else large)(q, k, v, scale=scale, keys=keys)
 
     return attend

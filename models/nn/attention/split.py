@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
-from models.nn.attention.exchange import ring, ulysses
+from models.nn.attention.exchange import ring, ulysses, whole
 from models.nn.attention.kernel import Kernel
 from models.sharding import Layout, MeshAxes
 
@@ -27,14 +27,19 @@ def split_self_attention(
     scale: float,
 ) -> Float[Array, "batch tokens heads dim"]:
     """Among tokens that lie on several devices, each with its share. They divide evenly."""
-    _, tokens, over_heads, _ = layout.split(AXES, q.shape)
-    turns, swaps = exchange(layout, tokens, q.shape[2] // layout.devices(over_heads))
-    attend = ulysses(swaps, ring(turns, layout.devices(turns), layout.kernel, scale))
+    over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
+    heads = q.shape[0] * q.shape[2] // layout.devices(over_rows + over_heads)
+    turns, swaps = exchange(layout, tokens, heads)
     spec = layout.spec(AXES, q.shape)
-    specs = (spec, spec, spec, None if keys is None else PartitionSpec(tokens))
-    return jax.shard_map(attend, mesh=layout.mesh, in_specs=specs, out_specs=spec, check_vma=False)(
-        q, k, v, None if keys is None else jnp.asarray(keys)
-    )
+    if turns:
+        inner = ring(turns, layout.devices(turns), layout.kernel, scale)
+        shares = None if keys is None else jnp.asarray(keys)
+    else:
+        inner, shares = whole(keys, layout.kernel, scale), None
+    specs = (spec, spec, spec, None if shares is None else PartitionSpec(tokens))
+    return jax.shard_map(
+        ulysses(swaps, inner), mesh=layout.mesh, in_specs=specs, out_specs=spec, check_vma=False
+    )(q, k, v, shares)
 
 
 def split_cross_attention(
@@ -58,7 +63,12 @@ def split_cross_attention(
 def exchange(layout: Layout, tokens: MeshAxes, heads: int) -> tuple[MeshAxes, MeshAxes]:
     """Which mesh axes of the tokens are rings, and which swap tokens for heads.
 
-    Ulysses where it was asked for, and over fsdp where the heads still divide: it moves less.
+    Ulysses where it was asked for, and over fsdp where the heads still divide: it moves less. An
+    axis that does not divide the heads is a ring, whatever it was meant to be: the result is the
+    same, more is moved.
+
+    Args:
+        heads: on one device, of all its rows.
     """
     chosen: MeshAxes = ()
     for name in ("ulysses", "fsdp"):

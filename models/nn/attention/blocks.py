@@ -1,0 +1,112 @@
+"""Block sizes of the flash kernels: a table by chip and shape, and what fits a sequence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+LANES, SUBLANES = 128, 16
+"""Of a TPU's registers: keys come in whole lanes, queries in whole sublanes (of bfloat16)."""
+
+TABLE = Path(__file__).with_name("blocks.json")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Queries and keys that are in a core's memory at a time, and keys of one product.
+
+    Raises: ValueError: keys that are not whole lanes, queries that are not whole sublanes, or
+        products that do not divide the keys.
+    """
+
+    q: int
+    kv: int
+    kv_compute: int
+
+    def __post_init__(self) -> None:
+        if self.q % SUBLANES or self.kv_compute % LANES or self.kv % self.kv_compute:
+            raise ValueError(
+                f"blocks of {self.q} queries and {self.kv} keys, {self.kv_compute} a product: "
+                f"queries must be multiples of {SUBLANES}, keys of their product, "
+                f"which must be a multiple of {LANES}"
+            )
+
+
+Choose = Callable[[jnp.dtype, int, int], Blocks]
+"""Dtype of the queries, size of a head, number of keys → blocks."""
+
+OTHERWISE = Blocks(512, 512, 512)
+"""Fit every chip. Source: the default of the published Wan and Flux configurations."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Blocks for sequences of so many keys and more, on one kind of chip."""
+
+    chip: str
+    """As `jax.Device.device_kind` has it."""
+    dtype: str
+    dim: int
+    """Of a head, in whole lanes."""
+    from_keys: int
+    q: int
+    kv: int
+    kv_compute: int
+    source: str
+    """Where the numbers are from: published, compiled (not timed) or timed, with versions."""
+
+    @property
+    def blocks(self) -> Blocks:
+        return Blocks(self.q, self.kv, self.kv_compute)
+
+
+def read(path: Path = TABLE) -> list[Row]:
+    return [Row(**row) for row in json.loads(path.read_text())]
+
+
+def write(rows: Iterable[Row], path: Path = TABLE) -> None:
+    """One row a line, in order."""
+    ordered = sorted(map(asdict, rows), key=_place)
+    path.write_text("[\n" + ",\n".join(f"  {json.dumps(row)}" for row in ordered) + "\n]\n")
+
+
+def of_chip(chip: str, rows: Iterable[Row] | None = None) -> Choose:
+    """Blocks as the table has them for a chip; small ones where it has none.
+
+    Args:
+        rows: None: the table's.
+    """
+    known = [row for row in (read() if rows is None else rows) if row.chip == chip]
+
+    def choose(dtype: jnp.dtype, dim: int, keys: int) -> Blocks:
+        fits = [
+            row
+            for row in known
+            if row.dtype == jnp.dtype(dtype).name
+            and row.dim == rounded(dim, LANES)
+            and row.from_keys <= keys
+        ]
+        return max(fits, key=lambda row: row.from_keys).blocks if fits else OTHERWISE
+
+    return choose
+
+
+def even(tokens: int, block: int, multiple: int) -> tuple[int, int]:
+    """The fewest equal blocks no larger than `block`: their size, and of all together."""
+    count = -(-tokens // block)
+    size = rounded(-(-tokens // count), multiple)
+    return size, count * size
+
+
+def rounded(size: int, multiple: int) -> int:
+    """Up to a multiple."""
+    return -(-size // multiple) * multiple
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["chip"], row["dtype"], row["dim"], row["from_keys"]

@@ -1,0 +1,41 @@
+"""Which kernel a chip has."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from models.nn.attention import cudnn
+from models.nn.attention.blocks import of_chip
+from models.nn.attention.blockwise import blockwise_kernel, sized_kernel
+from models.nn.attention.kernel import Kernel
+from models.nn.attention.splash import splash_kernel
+from models.nn.attention.xla import xla_kernel
+
+MOST_LOGITS = 256 << 20
+"""Bytes that XLA's own kernel may take for its logits."""
+
+
+class Chip(Protocol):
+    """What is asked of a `jax.Device`, which may be one of a topology that is not there."""
+
+    @property
+    def platform(self) -> str: ...
+    @property
+    def device_kind(self) -> str: ...
+
+
+def kernel_for(chip: Chip, dtype: DTypeLike) -> Kernel:
+    """Flash attention where the chip has it for this dtype of queries.
+
+    TPU: splash, in the table's block sizes. GPU: cuDNN's in bfloat16 and float16. All else: XLA's
+    own, by blocks where the logits would be large.
+    """
+    choose = of_chip(chip.device_kind)
+    if chip.platform == "tpu":
+        return splash_kernel(choose)
+    if chip.platform == "gpu" and jnp.dtype(dtype) in map(jnp.dtype, cudnn.DTYPES):
+        return cudnn.cudnn_kernel
+    return sized_kernel(xla_kernel, blockwise_kernel(choose), MOST_LOGITS)

@@ -1,0 +1,71 @@
+"""Flags by chip and model: the compilers know each of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from workers import flags
+from workers.accelerators import TPUS
+
+ASK_LIBTPU = """
+from jax.experimental import topologies
+topologies.get_topology_desc(platform="tpu", topology_name="v6e:2x4")
+"""
+ASK_XLA = "import jax; jax.devices()"
+ENTRIES = tomllib.loads(flags.TABLE.read_text())["set"]
+
+
+def asked(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v6e-8",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        **variables,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+
+
+def every(kind: str) -> str:
+    return " ".join(sorted({flag for entry in ENTRIES for flag in entry.get(kind, [])}))
+
+
+def test_the_compilers_know_every_flag() -> None:
+    assert asked(ASK_LIBTPU, LIBTPU_INIT_ARGS=every("libtpu")).returncode == 0
+    assert asked(ASK_XLA, XLA_FLAGS=every("xla")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "variable"), [(ASK_LIBTPU, "LIBTPU_INIT_ARGS"), (ASK_XLA, "XLA_FLAGS")]
+)
+def test_and_would_say_so_if_they_did_not(program: str, variable: str) -> None:
+    assert asked(program, **{variable: "--xla_tpu_make_it_fast=true"}).returncode != 0
+
+
+def test_a_set_is_for_its_chips_and_families() -> None:
+    assert not flags.chosen(None, "flux")
+    assert flags.chosen("nvidia", "flux").keys() == {"xla"}
+    wan, sdxl = (" ".join(flags.chosen("v6e", name)["libtpu"]) for name in ("wan", "sdxl"))
+    assert "vmem_limit_kib=98304" in wan and "vmem_limit_kib=65536" in sdxl
+    assert "vmem_limit" not in " ".join(flags.chosen("v5e", "wan")["libtpu"])
+
+
+def test_every_chip_of_the_table_is_one_that_is_told_apart() -> None:
+    assert {chip for entry in ENTRIES for chip in entry["chips"]} <= {*TPUS.values(), "nvidia"}
+
+
+def test_what_the_operator_sets_by_hand_comes_last() -> None:
+    wanted = flags.of_settings(["--a=1"], "v6e", "flux")
+    assert flags.environment(wanted, {"LIBTPU_INIT_ARGS": "--a=2"}) == {
+        "LIBTPU_INIT_ARGS": "--a=1 --a=2"
+    }
+    assert flags.environment(flags.of_settings([], "v6e", "flux"), {}) == {}

@@ -1,0 +1,62 @@
+"""What accelerators this machine has, and which of them a process sees: settled before JAX starts.
+
+No JAX in here: it would take hold of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+GOOGLE = "0x1ae0"
+NVIDIA = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+TPUS: Mapping[str, str] = {
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "v7x",
+}
+"""PCI device → chip. Source: jax/_src/hardware_utils.py."""
+
+BOUNDS: Mapping[int, str] = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
+"""How so many chips of one host lie beside each other, as libtpu counts them."""
+
+
+def chip(pci: Path = Path("/sys/bus/pci/devices")) -> str | None:
+    """`v6e`, `nvidia` and so on; None: this machine has no accelerator that is known here."""
+    for device in sorted(pci.glob("*")):
+        vendor = _read(device / "vendor")
+        if vendor == GOOGLE and (found := TPUS.get(_read(device / "device"))):
+            return found
+        if vendor == NVIDIA and _read(device / "class")[:6] in DISPLAY_CLASSES:
+            return "nvidia"
+    return None
+
+
+def visible(devices: Sequence[int]) -> dict[str, str]:
+    """Environment of a process that sees these accelerators of its machine alone.
+
+    Raises: ValueError: a TPU host is not cut into such parts.
+    """
+    if len(devices) not in BOUNDS and chip() in TPUS.values():
+        parts = ", ".join(map(str, BOUNDS))
+        raise ValueError(f"a TPU host has slices of {parts} chips, not of {len(devices)}")
+    named = ",".join(map(str, devices))
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    cuda = named if shown is None else ",".join(shown.split(",")[i] for i in devices if shown)
+    return {
+        "CUDA_VISIBLE_DEVICES": cuda,
+        "TPU_VISIBLE_CHIPS": named,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": BOUNDS.get(len(devices), ""),
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+    }
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""

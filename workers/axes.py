@@ -1,0 +1,153 @@
+"""A mesh slice's axes and their sizes, before any device is asked. No JAX in here.
+
+Each axis has a size inside a host or TPU slice (ICI) and one between them (DCN): `data` (rows),
+`fsdp` (weights, and the tokens that go with them), `cfg` (guidance passes), `context` (tokens) and
+`tensor` (heads and feed-forward).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+AXES = ("data", "fsdp", "cfg", "context", "tensor")
+REST = -1
+"""Size of the one axis that takes what is left."""
+SLOTS = 4
+"""Requests denoised together where nobody says."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a slice's axes; axes that are not named have size 1.
+
+    Args:
+        ring: parts of the context that pass their keys and values round; inside each part tokens
+            are swapped for heads (Ulysses). None: one for each host, and as many more as leave
+            parts that divide the heads.
+
+    Raises: ValueError: an axis that does not exist, or a size that is none.
+    """
+
+    ici: Mapping[str, int] = field(default_factory=dict)
+    dcn: Mapping[str, int] = field(default_factory=dict)
+    ring: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind, sizes in (("ici", self.ici), ("dcn", self.dcn)):
+            for name, size in sizes.items():
+                if name not in AXES:
+                    raise ValueError(f"{kind} axis {name!r} does not exist: {', '.join(AXES)}")
+                if size < 1 and size != REST:
+                    raise ValueError(f"{kind} axis {name} must be 1 or more, or -1, not {size}")
+            if sum(size == REST for size in sizes.values()) > 1:
+                raise ValueError(f"only one {kind} axis may be -1: {said(sizes)}")
+
+    def over(self, devices: int, hosts: int = 1, heads: Collection[int] = ()) -> Shape:
+        """With every size known, over so many devices on each of so many hosts (or TPU slices).
+
+        Args:
+            heads: head counts of the attentions that it has to divide.
+
+        Raises: ValueError: the sizes do not make that many, or do not divide; says the numbers.
+        """
+        ici, dcn = filled("ici", self.ici, devices), filled("dcn", self.dcn, hosts)
+        tensor = ici["tensor"] * dcn["tensor"]
+        for count in sorted(heads):
+            if count % tensor:
+                raise ValueError(f"tensor {tensor} does not divide {count} attention heads")
+        context = ici["context"] * dcn["context"]
+        together = math.gcd(*heads) // tensor
+        ring = self._ring(context, dcn["context"], together)
+        if context % ring:
+            raise ValueError(f"a ring of {ring} does not divide a context of {context}")
+        if heads and together % (context // ring):
+            raise ValueError(
+                f"a context of {context} with a ring of {ring} swaps tokens for heads over "
+                f"{context // ring} devices, which does not divide {said_heads(heads, tensor)}"
+            )
+        return Shape(ici, dcn, ring)
+
+    def size(self, axis: str) -> int:
+        return self.ici.get(axis, 1) * self.dcn.get(axis, 1)
+
+    @property
+    def devices(self) -> int:
+        return math.prod(map(self.size, AXES))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no size is left to whoever counts the devices."""
+        return REST not in (*self.ici.values(), *self.dcn.values())
+
+    def __str__(self) -> str:
+        """`cfg 2 · context 4 (ring 2)`: what is split."""
+        sizes = {axis: self.size(axis) for axis in AXES if self.size(axis) != 1}
+        if not sizes:
+            return "one device"
+        return said(sizes) + (f" (ring {self.ring})" if (self.ring or 1) > 1 else "")
+
+    def _ring(self, context: int, hosts: int, heads: int) -> int:
+        """Args: heads: the largest number of parts that they can be dealt to; 0: any."""
+        if self.ring is not None:
+            return self.ring
+        rings = (ring for ring in range(hosts, context + 1, hosts) if context % ring == 0)
+        return next(ring for ring in rings if heads % (context // ring) == 0)
+
+
+def filled(kind: str, sizes: Mapping[str, int], devices: int) -> dict[str, int]:
+    """Every axis's size, the one of -1 having what the others leave.
+
+    Raises: ValueError: the product is not the number of devices.
+    """
+    named = {axis: sizes.get(axis, 1) for axis in AXES}
+    known = math.prod(size for size in named.values() if size != REST)
+    things = "devices" if kind == "ici" else "hosts"
+    if REST in named.values():
+        if devices % known:
+            raise ValueError(f"{kind} {said(sizes)}: {known} does not divide {devices} {things}")
+        return {axis: devices // known if size == REST else size for axis, size in named.items()}
+    if known != devices:
+        raise ValueError(f"{kind} {said(sizes)} makes {known} {things}, but there are {devices}")
+    return named
+
+
+def slots_of(slots: int | None, per_device_batch_size: float | None, shape: Shape) -> int:
+    """Requests denoised together.
+
+    Args:
+        per_device_batch_size: may be a fraction: 0.25 on 4 devices is one request over four.
+
+    Raises: ValueError: the batch is not whole, or is not dealt out evenly; says the numbers.
+    """
+    count = shape.devices
+    if per_device_batch_size is not None:
+        product = Fraction(str(per_device_batch_size)) * count
+        if product.denominator != 1 or product < 1:
+            raise ValueError(
+                f"per_device_batch_size {per_device_batch_size:g} on {count} devices is a batch of "
+                f"{float(product):g}, which is not whole"
+            )
+        if slots not in (None, int(product)):
+            raise ValueError(
+                f"per_device_batch_size {per_device_batch_size:g} on {count} devices is a batch of "
+                f"{product}, but slots is {slots}: leave one of them out"
+            )
+        slots = int(product)
+    data = shape.size("data")
+    slots = slots or max(SLOTS, data)
+    if slots % data:
+        raise ValueError(f"{slots} slots are not dealt out evenly over data {data}")
+    return slots
+
+
+def said(sizes: Mapping[str, int]) -> str:
+    """`cfg 2 · context 4`, as messages have it."""
+    return " · ".join(f"{axis} {size}" for axis, size in sizes.items()) or "(no axes)"
+
+
+def said_heads(heads: Collection[int], tensor: int) -> str:
+    counts = " or ".join(map(str, sorted(heads)))
+    return f"{counts} attention heads" + (f" / tensor {tensor}" if tensor > 1 else "")

@@ -1,0 +1,111 @@
+"""Where each array of a model lies on its slice, and how each activation is split: as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from flax import nnx
+
+from models.pipeline import Fields, Pipeline
+from models.sharding import Axes, Layout, MeshAxes, Split, noted
+from service.settings import PoolSettings, Settings
+from workers import loading, warmup
+from workers.compiler import Compiler
+from workers.loading import MeshSlice
+from workers.slice import own
+from workers.step_times import Way
+
+WHOLE = "whole on every device"
+
+
+def explain(settings: Settings, pool_name: str, devices: range | None = None) -> str:
+    """For one pool of the settings, on this machine's devices; no weights are read.
+
+    Raises: as `workers.pool.run_pool`.
+    """
+    pool, model = loading.configured(settings, pool_name)
+    loading.set_up(pool, model, devices)
+    opened = loading.open_slice(pool_name, pool, loading.sketch_of(pool, model), own(devices))
+    placed = loading.read(pool, model, reader=loading.SHAPES, sharding=opened.layout.of_parameter)
+    requests = warmup.requests(placed.spec, model.warmup)
+    lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]
+    for fields in requests:
+        lines += ["", *of_activations(placed, opened, fields)]
+    return "\n".join(lines)
+
+
+def _head(name: str, pool: PoolSettings, opened: MeshSlice) -> str:
+    devices = opened.layout.mesh.devices.size
+    kind = opened.layout.mesh.devices.flat[0].device_kind
+    return (
+        f"pool {name}: {pool.model} on {devices} x {kind}: {opened.chosen.shape}, "
+        f"{opened.slots} slots ({opened.chosen.why})"
+    )
+
+
+def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
+    """Each parameter of each network: its shape, and what its axes are split over."""
+    for network, state in pipeline.weights._asdict().items():
+        if state is None:
+            continue
+        leaves = nnx.to_flat_state(state)
+        total = sum(_bytes(leaf) for _, leaf in leaves)
+        share = sum(_bytes(leaf) // _parts(leaf, layout) for _, leaf in leaves)
+        yield f"{network}: {_mib(total)}, {_mib(share)} on each device"
+        for path, leaf in leaves:
+            axes = leaf.axes[-len(leaf.shape) :] if leaf.shape else ()
+            name = ".".join(map(str, path))
+            over = layout.split(axes, leaf.shape)
+            yield f"  {name}  {leaf.dtype}{_shape(leaf.shape)}  {_said(axes, over, layout)}"
+
+
+def of_activations(pipeline: Pipeline, opened: MeshSlice, fields: Fields) -> Iterator[str]:
+    """Of one denoising step, at full slots, in the order in which they are made."""
+    compiler = Compiler(pipeline, opened.layout)
+    prepared = warmup.prepare(pipeline, fields)
+    row = compiler.trace_encode(prepared.inputs).out_info
+    size = f"{prepared.width} x {prepared.height}"
+    for phase, step in {step.phase: step for step in prepared.steps}.items():
+        with noted() as notes:
+            compiler.trace_step(phase, step.values, Way(opened.slots), row)
+        yield f"activations of a step ({phase}, {size} px, {opened.slots} rows)"
+        yield from (f"  {line}" for line in _once(notes, opened.layout))
+
+
+def _once(notes: Sequence[Split], layout: Layout) -> Iterator[str]:
+    """Equal ones in a row are said once."""
+    before = None
+    for one in notes:
+        if one != before:
+            kind = f"{one.dtype}{_shape(one.shape)}"
+            yield f"{one.where}  {kind}  {_said(one.axes, one.over, layout)}"
+        before = one
+
+
+def _said(axes: Axes, over: Sequence[MeshAxes], layout: Layout) -> str:
+    """`embed over fsdp 4, heads over tensor 2`."""
+    parts = [
+        f"{axis} over " + " · ".join(f"{name} {layout.mesh.shape[name]}" for name in names)
+        for axis, names in zip(axes, over, strict=True)
+        if names
+    ]
+    return ", ".join(parts) or WHOLE
+
+
+def _parts(leaf: nnx.Variable, layout: Layout) -> int:
+    axes = leaf.axes[-len(leaf.shape) :] if leaf.shape else ()
+    return math.prod(map(layout.devices, layout.split(axes, leaf.shape)))
+
+
+def _bytes(leaf: nnx.Variable) -> int:
+    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

@@ -1,0 +1,69 @@
+"""The seam between the engine and its programs: where a launch goes besides this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import jax
+import numpy as np
+
+from models.pipeline import Prepared, PyTree
+from workers.shape import Program, Shape
+from workers.step_times import Way
+
+
+class Launcher(Protocol):
+    """Makes of each compiled program the one that the engine calls.
+
+    What such a program returns as a row is for other programs to take: nobody else looks inside.
+    """
+
+    def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        """Tell this, from any thread, when nothing can be launched any more."""
+        ...
+
+    def growing(self, shape: Shape, prepared: Prepared) -> None:
+        """The programs of this picture that the shape does not have are about to be compiled."""
+        ...
+
+    def encode(self, shape: Shape, program: Program) -> Program: ...
+
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program: ...
+
+    def show(self, shape: Shape, what: str, program: Program) -> Program:
+        """`what`: decode or preview."""
+        ...
+
+    def wait(self, results: PyTree) -> PyTree:
+        """A program's results when it has ended. Raises: its error; EngineDied: so has all else."""
+        ...
+
+    def fetch(self, array: jax.Array) -> np.ndarray:
+        """As `wait`, of one array, which comes to the host."""
+        ...
+
+
+class OneHost:
+    """All devices of the slice are this process's: programs are called as they are."""
+
+    def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        pass
+
+    def growing(self, shape: Shape, prepared: Prepared) -> None:
+        pass
+
+    def encode(self, shape: Shape, program: Program) -> Program:
+        return program
+
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
+        return program
+
+    def show(self, shape: Shape, what: str, program: Program) -> Program:
+        return program
+
+    def wait(self, results: PyTree) -> PyTree:
+        return jax.block_until_ready(results)
+
+    def fetch(self, array: jax.Array) -> np.ndarray:
+        return np.asarray(array)

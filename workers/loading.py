@@ -1,0 +1,125 @@
+"""A pool's model onto its mesh slice: the layout is chosen first, from shapes alone, and each
+array goes straight to where it lies."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from models import catalog
+from models.nn.attention.xla import xla_kernel
+from models.pipeline import Pipeline
+from models.reading import SHAPES
+from models.sharding import Layout
+from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
+from workers import accelerators, flags, slice, warmup
+from workers.axes import slots_of
+from workers.mesh import make_mesh
+from workers.plan import auto
+from workers.plan.logical import logical_layout
+from workers.plan.reckon import reckon
+from workers.plan.sketch import Sketch, sketch
+from workers.slice import Chosen
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MeshSlice:
+    """The devices of one pool, and how they share its work."""
+
+    layout: Layout
+    chosen: Chosen
+    slots: int
+
+
+def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
+    """Raises: ConfigError: the pool or its model is not there."""
+    if pool_name not in settings.pools:
+        raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
+    pool = settings.pools[pool_name]
+    if pool.model not in settings.models:
+        raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
+    return pool, settings.models[pool.model]
+
+
+def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> None:
+    """What JAX reads when it starts: visible devices, flags, precision. Says what it set.
+
+    Raises: ConfigError: the devices cannot be had so.
+    """
+    slice.see_only(devices)
+    family = catalog.family(model.source, model.base)
+    wanted = flags.of_settings(pool.flags, accelerators.chip(), family)
+    for variable, value in flags.environment(wanted, os.environ).items():
+        log.info("%s=%s", variable, value)
+        os.environ[variable] = value
+    if pool.precision != "default":
+        log.info("matrix products in %s precision", pool.precision)
+        jax.config.update("jax_default_matmul_precision", pool.precision)
+
+
+def open_slice(
+    name: str, pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]
+) -> MeshSlice:
+    """The layout of these devices, from the settings and what the model asks of them.
+
+    Args:
+        name: the pool's, for messages.
+
+    Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
+    """
+    try:
+        chosen = slice.choose(pool, sketch, devices)
+        table = slice.table_of(pool.table)
+        slots = slots_of(pool.slots, pool.per_device_batch_size, chosen.shape)
+        need = reckon(sketch, chosen.shape, auto.chip_of(devices), slots, table=table)
+    except ValueError as error:
+        raise ConfigError(f"pools.{name}: {error}") from None
+    if not need.fits:
+        raise ConfigError(f"pools.{name}: {pool.model} with {slots} slots: {need.refusal()}")
+    layout = Layout(make_mesh(chosen.shape, devices), xla_kernel, table)
+    log.info(
+        "%s on %d x %s: %s, %d slots (%s)",
+        *(pool.model, len(devices), devices[0].device_kind, chosen.shape, slots, chosen.why),
+    )
+    return MeshSlice(layout, chosen, slots)
+
+
+def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
+    """The pool's model. Raises: as `models.catalog.load`."""
+    return catalog.load(
+        pool.model,
+        model.source,
+        model.dtype,
+        model.defaults,
+        base=model.base,
+        swap_experts=model.swap_experts,
+        **how,
+    )
+
+
+def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
+    """The pool's first warm-up request, traced and not compiled. Raises: as `read` does."""
+    logical = logical_layout()
+    pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter)
+    first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
+    return sketch(pipeline, first, logical)
+
+
+def load(
+    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
+) -> tuple[Pipeline, MeshSlice]:
+    """The model as its slice has it.
+
+    Raises:
+        ConfigError: the settings do not fit the devices or the model.
+        models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
+    """
+    opened = open_slice(name, pool, sketch_of(pool, model), devices)
+    return read(pool, model, sharding=opened.layout.of_parameter), opened

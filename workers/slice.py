@@ -1,0 +1,97 @@
+"""Settings → one mesh slice: its devices, how it splits the work, and how many slots it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import jax
+
+from models.sharding import MESH_AXES, TABLE, Table
+from service.settings import ConfigError, PoolSettings
+from workers import accelerators
+from workers.axes import Shape
+from workers.plan import auto
+from workers.plan.sketch import Sketch
+
+CONTEXT: Mapping[str, tuple[str, ...]] = {"context": ("ring", "ulysses")}
+"""An axis of the settings → the mesh axes that it is made of."""
+
+BETWEEN = ("cfg", "context", "data", "fsdp")
+"""Axes that "auto" lays between hosts: one of them has all."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Sizes of a slice's axes, and why they are these."""
+
+    shape: Shape
+    why: str
+
+
+def see_only(devices: range | None) -> None:
+    """Settle which accelerators of this machine this process sees, before JAX starts.
+
+    Raises: ConfigError: the machine is not cut into such parts.
+    """
+    if devices is None:
+        return
+    try:
+        os.environ.update(accelerators.visible(devices))
+    except ValueError as error:
+        raise ConfigError(f"--devices: {error}") from None
+
+
+def own(devices: range | None) -> Sequence[jax.Device]:
+    """The devices of the slice; of virtual ones, which all processes see, its own.
+
+    Raises: ConfigError: there are not so many; says the numbers.
+    """
+    seen = jax.devices()
+    if devices is None or seen[0].platform != "cpu" or jax.process_count() > 1:
+        return seen
+    if devices.stop > len(seen):
+        raise ConfigError(
+            f"--devices {devices.start}-{devices.stop - 1}: this machine has {len(seen)} devices; "
+            "JAX_NUM_CPU_DEVICES gives it more virtual ones"
+        )
+    return [seen[i] for i in devices]
+
+
+def choose(pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]) -> Chosen:
+    """As the settings have it, or by the planner's reckoning.
+
+    Raises: ValueError: it does not fit the devices, the model or the memory; says the numbers.
+    """
+    hosts = len({device.process_index for device in devices})
+    each = len(devices) // hosts
+    if pool.mesh == "auto":
+        found = [
+            auto.choose(sketch, auto.chip_of(devices), each, dcn=dcn, table=table_of(pool.table))
+            for dcn in ([{axis: hosts} for axis in BETWEEN] if hosts > 1 else [None])
+        ]
+        best = min(found, key=lambda one: one.request_s)
+        return Chosen(best.shape, best.why)
+    shape = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
+    return Chosen(shape.over(each, hosts, sketch.heads), "as the settings have it")
+
+
+def table_of(rows: Mapping[str, Sequence[str]]) -> Table:
+    """The sharding table with a deployment's rows.
+
+    `context` stands for both of its mesh axes.
+
+    Raises: ValueError: a logical or mesh axis that does not exist.
+    """
+    table = dict(TABLE)
+    for axis, names in rows.items():
+        if axis not in TABLE:
+            raise ValueError(f"logical axis {axis!r} does not exist: {', '.join(sorted(TABLE))}")
+        wide = [part for name in names for part in CONTEXT.get(name, (name,))]
+        for name in wide:
+            if name not in MESH_AXES:
+                raise ValueError(f"mesh axis {name!r} does not exist: {', '.join(MESH_AXES)}")
+        table[axis] = tuple(wide)
+    return MappingProxyType(table)
