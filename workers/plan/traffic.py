@@ -83,7 +83,9 @@ def _exchange(
     split = places(layout, axes)
     if entry.kind == "attention":
         tokens = split["tokens"]
-        heads = entry.heads // layout.devices(split.get("heads", ()))
+        rows_here = dict(axes).get("batch", 1)
+        together = split.get("batch", ()) + split.get("heads", ())
+        heads = rows_here * entry.heads // layout.devices(together)
         turns, swaps = exchange(layout, tokens, heads)
         here = entry.kv_bytes * rows * share(layout, axes)
         yield wires.send("all-to-all (Ulysses)", local * _lost(layout, swaps) / 4, swaps, 4 * count)
@@ -94,7 +96,7 @@ def _exchange(
         over = tuple(name for name in over if not any(name in names for names in split.values()))
         yield wires.send("all-reduce", 2 * local * _lost(layout, over), over, count if over else 0)
     elif entry.kind == "halo":
-        over = split["rows"]
+        over = split[entry.on]
         parts = layout.devices(over)
         yield wires.send("permute (halo)", local * parts if parts > 1 else 0, over, 2 * count)
     else:
