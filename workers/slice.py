@@ -14,13 +14,15 @@ from service.settings import ConfigError, PoolSettings
 from workers import accelerators
 from workers.axes import Shape
 from workers.plan import auto
+from workers.plan.chips import Chip
+from workers.plan.reckon import Reckoning
 from workers.plan.sketch import Sketch
 
 CONTEXT: Mapping[str, tuple[str, ...]] = {"context": ("ring", "ulysses")}
 """An axis of the settings → the mesh axes that it is made of."""
 
-BETWEEN = ("cfg", "context", "data", "fsdp")
-"""Axes that "auto" lays between hosts: one of them has all."""
+BETWEEN = ("cfg", "context", "fsdp")
+"""Axes that "auto" lays between hosts: one of them has all. (`data` serves no single request.)"""
 
 
 @dataclass(frozen=True)
@@ -68,14 +70,24 @@ def choose(pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]) ->
     hosts = len({device.process_index for device in devices})
     each = len(devices) // hosts
     if pool.mesh == "auto":
-        found = [
-            auto.choose(sketch, auto.chip_of(devices), each, dcn=dcn, table=table_of(pool.table))
-            for dcn in ([{axis: hosts} for axis in BETWEEN] if hosts > 1 else [None])
-        ]
-        best = min(found, key=lambda one: one.request_s)
+        best = _soonest(sketch, auto.chip_of(devices), each, hosts, table_of(pool.table))
         return Chosen(best.shape, best.why)
     shape = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
     return Chosen(shape.over(each, hosts, sketch.heads), "as the settings have it")
+
+
+def _soonest(sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table) -> Reckoning:
+    """Of the layouts with each axis that may lie between hosts. Raises: NothingFits: none does."""
+    between = [{axis: hosts} for axis in BETWEEN] if hosts > 1 else [None]
+    found, refused = [], []
+    for dcn in between:
+        try:
+            found.append(auto.choose(sketch, chip, each, dcn=dcn, table=table))
+        except auto.NothingFits as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return min(found, key=lambda one: one.request_s)
 
 
 def table_of(rows: Mapping[str, Sequence[str]]) -> Table:

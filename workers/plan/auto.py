@@ -42,11 +42,11 @@ class NothingFits(PlanError):
 
 
 def chip_of(devices: Sequence[jax.Device]) -> Chip:
-    """The chip of devices that are there, with the memory that they say they have.
+    """The chip of devices that are there, with the memory that this process's say they have.
 
     A kind that is not in the table gets the rates of an H100: good enough to rank layouts.
     """
-    device = devices[0]
+    device = next(one for one in devices if one.process_index == jax.process_index())
     chip = _by_kind(device)
     limit = (device.memory_stats() or {}).get("bytes_limit") or _share_of_host(device)
     return chip if limit is None else replace(chip, memory_bytes=int(limit))
@@ -87,6 +87,8 @@ def choose(
     if found.latency:
         return found.latency[0]
     count = devices * math.prod((dcn or {}).values())
+    if not found.refused:
+        raise NothingFits(f"{sketch.model} cannot be split over hosts by {dcn}")
     raise NothingFits(
         f"{sketch.model} does not fit {count} x {chip.name}: {found.refused[0].refusal()}"
     )
