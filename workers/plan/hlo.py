@@ -19,9 +19,7 @@ KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce
 
 _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _ARRAY = re.compile(r"\b(?P<type>[a-z]+\d*)\[(?P<shape>[\d,]*)\]")
-_COLLECTIVE = re.compile(
-    rf" = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\("
-)
+_COLLECTIVE = re.compile(rf" = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\(")
 _WHILE = re.compile(r" while\(.*condition=%?(?P<condition>[\w.\-]+), body=%?(?P<body>[\w.\-]+)")
 _CALLED = re.compile(r"(?:calls|to_apply|called_computations)=\{?%?(?P<name>[\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{(?P<names>[^}]*)\}")
