@@ -19,9 +19,7 @@ KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce
 
 _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _ARRAY = re.compile(r"\b(?P<type>[a-z]+\d*)\[(?P<shape>[\d,]*)\]")
-_COLLECTIVE = re.compile(
-    rf" = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\("
-)
+_COLLECTIVE = re.compile(rf" = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\(")
 _WHILE = re.compile(r" while\(.*condition=%?(?P<condition>[\w.\-]+), body=%?(?P<body>[\w.\-]+)")
 _CALLED = re.compile(r"(?:calls|to_apply|called_computations)=\{?%?(?P<name>[\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{(?P<names>[^}]*)\}")
@@ -82,7 +80,8 @@ ENTRY = "ENTRY"
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
-    name, lines = "", []
+    name = ""
+    lines: list[str] = []
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head:
@@ -197,7 +196,7 @@ def _of_mesh(mesh: re.Match[str]) -> tuple[int, ...]:
     """
     sizes = {axis["name"]: int(axis["size"]) for axis in _AXIS.finditer(mesh["axes"])}
     names = list(sizes)
-    found = (0,)
+    found: tuple[int, ...] = (0,)
     for axis in _OVER.finditer(mesh["over"]):
         inner = math.prod(sizes[name] for name in names[names.index(axis["name"]) + 1 :])
         size = int(axis["size"] or sizes[axis["name"]])
