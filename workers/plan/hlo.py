@@ -80,7 +80,8 @@ ENTRY = "ENTRY"
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
-    name, lines = "", []
+    name = ""
+    lines: list[str] = []
     for line in text.splitlines():
         head = _HEAD.match(line)
         if head:
@@ -195,7 +196,7 @@ def _of_mesh(mesh: re.Match[str]) -> tuple[int, ...]:
     """
     sizes = {axis["name"]: int(axis["size"]) for axis in _AXIS.finditer(mesh["axes"])}
     names = list(sizes)
-    found = (0,)
+    found: tuple[int, ...] = (0,)
     for axis in _OVER.finditer(mesh["over"]):
         inner = math.prod(sizes[name] for name in names[names.index(axis["name"]) + 1 :])
         size = int(axis["size"] or sizes[axis["name"]])

@@ -56,14 +56,21 @@ class Reckoning:
     """Requests side by side."""
     memory: Mapping[str, int]
     """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
-    step: Pass
-    """Of the phase that has most steps."""
-    step_s: float
-    encode_s: float
-    decode_s: float
+    passes: Mapping[str, Pass]
+    """By program: `encode`, `decode`, and the step of each phase."""
+    phase: str
+    """That has most steps."""
     request_s: float
     """Of `slots` requests side by side: all steps, and one encoding and decoding each."""
     why: str = field(default="", compare=False)
+
+    @property
+    def step(self) -> Pass:
+        return self.passes[self.phase]
+
+    @property
+    def step_s(self) -> float:
+        return self.step.seconds
 
     @property
     def total_bytes(self) -> int:
@@ -117,23 +124,18 @@ def reckon(
     """
     layout, wires = abstract_layout(shape, table), Wires.of(chip, shape)
     steps = {
-        phase: (_pass(program, layout, wires, slots), count)
-        for phase, (program, count) in sketch.steps.items()
+        phase: _pass(program, layout, wires, slots) for phase, (program, _) in sketch.steps.items()
     }
-    encode = _pass(sketch.encode, layout, wires, 1).seconds
-    decode = _pass(sketch.decode, layout, wires, 1).seconds
-    step, _ = max(steps.values(), key=lambda step: step[1])
-    denoise_s = sum(one.seconds * count for one, count in steps.values())
+    encode, decode = (_pass(one, layout, wires, 1) for one in (sketch.encode, sketch.decode))
+    denoise_s = sum(steps[phase].seconds * count for phase, (_, count) in sketch.steps.items())
     return Reckoning(
         shape,
         chip,
         slots,
         _memory(sketch, layout, chip, slots, by_turns),
-        step,
-        step.seconds,
-        encode,
-        decode,
-        denoise_s + slots * (encode + decode),
+        {**steps, "encode": encode, "decode": decode},
+        sketch.phase,
+        denoise_s + slots * (encode.seconds + decode.seconds),
     )
 
 
