@@ -195,7 +195,7 @@ async def serve(
     engine = Engine(
         pipeline,
         mesh_slice.layout,
-        mesh_slice.slots,
+        mesh_slice.chosen.slots,
         pool_settings.batch_sizes,
         pool_settings.elastic,
         launcher,

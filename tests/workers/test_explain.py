@@ -31,7 +31,7 @@ def text(settings: Settings) -> str:
 def test_it_says_the_slice_and_why(text: str) -> None:
     head = text.splitlines()[0]
     assert head.startswith("pool p: flux on 8 x cpu: fsdp 2 · cfg 2 · context 2")
-    assert "2 slots (as the settings have it)" in head
+    assert "2 slots, everything on the device (as the settings have it)" in head
 
 
 def test_each_parameter_is_where_it_is_said_to_be(settings: Settings, text: str) -> None:

@@ -43,7 +43,7 @@ class Terms:
             {axis: list(names) for axis, names in layout.table.items()},
             str(getattr(layout.kernel, "__name__", layout.kernel)),
             [device.id for device in layout.mesh.devices.flat],
-            list(pool.batch_sizes or powers_of_two(mesh_slice.slots)),
+            list(pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots)),
             pool.elastic,
         )
 
