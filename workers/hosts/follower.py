@@ -31,7 +31,8 @@ class Follower:
         self._weights = compiler.weights
         self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
         self._shapes: dict[int, Shape] = {}
-        self._rows: dict[int, PyTree] = {}
+        self.rows: dict[int, PyTree] = {}
+        """By the numbers that the first process knows them by."""
         self._last: PyTree = None
         """What the last launch gives."""
         self.launched: SimpleQueue[PyTree] = SimpleQueue()
@@ -49,7 +50,7 @@ class Follower:
         """Raises: ConfigError: the first process has other settings or weights. Or whatever else
         went wrong: the slice is of no use any more."""
         for number in message.fields["drop"]:
-            self._rows.pop(number, None)
+            self.rows.pop(number, None)
             self._shapes.pop(number, None)
         self._commands[message.kind](message)
 
@@ -70,7 +71,7 @@ class Follower:
         shape = self._shapes[message.fields["shape"]]
         program = shape.encoders[signature(message.arrays)].result()
         row = program(self._weights.common, dict(message.arrays))
-        self._rows[message.fields["row"]] = row
+        self.rows[message.fields["row"]] = row
         self._sent(row)
 
     def _step(self, message: Message) -> None:
@@ -80,15 +81,15 @@ class Follower:
         if phase.expert not in (None, self._weights.resident):
             jax.block_until_ready(self._last)  # it still uses the weights that leave
         weights = self._weights.bring(phase.expert)
-        rows = tuple(self._rows[number] for number in fields["rows"])
+        rows = tuple(self.rows[number] for number in fields["rows"])
         states, finite = program(weights, rows, dict(message.arrays))
-        self._rows.update(zip(fields["after"], states, strict=True))
+        self.rows.update(zip(fields["after"], states, strict=True))
         self._sent(finite)
 
     def _show(self, message: Message) -> None:
         shape = self._shapes[message.fields["shape"]]
         program = {"decode": shape.decode, "preview": shape.preview}[message.fields["what"]]
-        row = self._rows[message.fields["row"]]
+        row = self.rows[message.fields["row"]]
         self._sent(program.result()(self._weights.common, row))
 
     def _sent(self, results: PyTree) -> None:
