@@ -89,7 +89,9 @@ def test_groups_are_read_in_every_spelling(groups: str, sent: float, crosses: bo
 
 
 def test_an_asynchronous_one_counts_what_comes_out() -> None:
-    line = f"  %g = ({ARRAY}, bf16[16,256]{{1,0}}) all-gather-start(%x), replica_groups=[1,4]<=[4]\n"
+    line = (
+        f"  %g = ({ARRAY}, bf16[16,256]{{1,0}}) all-gather-start(%x), replica_groups=[1,4]<=[4]\n"
+    )
     found = read(f"{HEAD}{line}}}\n", 4).collectives
     assert found == Counter({Collective("all-gather", 16 * 256 * 2 * 3 / 4, False): 1})
 

@@ -142,7 +142,9 @@ def test_slices_between_which_data_goes_by_dcn(flux: Sketch) -> None:
     shape = Shape({"cfg": 2, "context": 4}, {"context": 2}, 2).over(8, 2)
     traffic = reckon(flux, shape, V6E).step.traffic
     assert traffic["permute (ring)"].dcn_bytes > 0 == traffic["permute (ring)"].ici_bytes
-    assert traffic["all-to-all (Ulysses)"].ici_bytes > 0 == traffic["all-to-all (Ulysses)"].dcn_bytes
+    assert (
+        traffic["all-to-all (Ulysses)"].ici_bytes > 0 == traffic["all-to-all (Ulysses)"].dcn_bytes
+    )
 
 
 def test_factors() -> None:
