@@ -123,6 +123,11 @@ def _add_worker(commands: Any) -> None:
     worker.add_argument(
         "--explain", action="store_true", help="print where everything lies, and serve nothing"
     )
+    worker.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="of a slice of several hosts: its first process"
+    )
+    worker.add_argument("--num-processes", type=_count, metavar="N", help="of that slice (1)")
+    worker.add_argument("--process-id", type=int, metavar="I", help="of this process, from 0")
     worker.set_defaults(run=_worker)
 
 
@@ -301,7 +306,8 @@ def _worker(args: argparse.Namespace) -> int:
     from deploy.logs import log_to_stderr
     from workers.pool import run_pool
 
-    settings = _settings(args)
+    hosts = _given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
+    settings = _settings(args, pools=hosts and {args.pool: {"hosts": hosts}})
     log_to_stderr(settings.log_level)
     if args.explain:
         from workers.explain import explain

@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, Float
 
 from models.nn.layers import linear
 from models.vae.image import AutoencoderKL
+from models.weights import put
 
 MeanLatents = Callable[[Float[Array, " 3"]], Float[Array, " c"]]
 """A flat picture's colour in [-1, 1] → its mean latents, as the denoising network has them."""
@@ -28,14 +30,21 @@ def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
     """The map that fits best: from latents as the network has them to colours in [-1, 1]."""
     levels = np.linspace(-1, 1, 3, dtype=np.float32)
     colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
-    latents = np.stack([np.asarray(mean_latents(colour)) for colour in colours])
+    encoded = [mean_latents(colour) for colour in colours]
+    place = everywhere(encoded[0].sharding)
+    latents = np.stack([np.asarray(jax.device_put(one, place)) for one in encoded])
     design = np.concatenate([latents, np.ones((len(latents), 1), np.float32)], axis=1)
     solution = np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32)
     preview = abstract_preview(latent_channels)
-    preview.kernel.set_value(jnp.asarray(solution[:-1]))
+    preview.kernel.set_value(put(solution[:-1], place))
     assert preview.bias is not None
-    preview.bias.set_value(jnp.asarray(solution[-1]))
+    preview.bias.set_value(put(solution[-1], place))
     return preview
+
+
+def everywhere(place: Sharding) -> Sharding:
+    """Whole on each of the devices of a mesh; on one device, as it is there."""
+    return NamedSharding(place.mesh, PartitionSpec()) if isinstance(place, NamedSharding) else place
 
 
 def picture_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:

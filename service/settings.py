@@ -118,8 +118,31 @@ class ModelSettings(Section):
     swap_experts: bool | None = None
     """Whether experts take turns on the device instead of lying there together (Wan 2.2); left
     out: where the device's memory demands it."""
+    encoders_on_host: bool | None = None
+    """Whether text and image encoders lie in host memory and come to the device a layer at a time
+    when they are used; left out: where the device's memory demands it."""
     warmup: list[dict[str, Any]] = [{}]
     """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
+
+
+class HostsSettings(Section):
+    """The processes of a slice that lies on several hosts, one a host; each has these settings."""
+
+    count: int = Field(1, gt=0)
+    coordinator: str | None = None
+    """HOST:PORT where the first process is met; None: on a TPU pod they know each other."""
+    index: int | None = Field(None, ge=0)
+    """Of this process, from 0: that one claims the jobs; None: as for the coordinator."""
+    port: int = Field(0, ge=0, le=65535)
+    """Where the first process tells the others what to run; 0: any free one."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> HostsSettings:
+        if (self.coordinator is None) != (self.index is None):
+            raise ValueError("coordinator and index belong together")
+        if self.index is not None and self.index >= self.count:
+            raise ValueError(f"index {self.index} is none of {self.count} processes")
+        return self
 
 
 class MeshSettings(Section):
@@ -144,6 +167,7 @@ class MeshSettings(Section):
 
 class PoolSettings(Section):
     model: str
+    hosts: HostsSettings = HostsSettings()
     count: int = Field(1, gt=0)
     """Mesh slices, each with a pool of its own; requests are scheduled across them."""
     devices: int | None = Field(None, gt=0)

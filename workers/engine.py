@@ -66,7 +66,6 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
         """Has a result only if nothing can be launched any more."""
-        self._unended: set[asyncio.Future[Row]] = set()
         self._launcher = launcher or OneHost()
         compiler = Compiler(pipeline, layout)
         self._weights = compiler.weights.common
@@ -170,36 +169,29 @@ class Engine:
             self._loop.call_soon_threadsafe(on_step, row)
 
         row = Row(shape, prepared.steps, state, on_step=report, on_end=hand_over)
-        self._unended.add(ended)
         try:
-            if self.died.done():
-                raise self.died.result()
             self.stepper.submit(row)
-            return await ended
+            return await self._unless_dead(ended)
         finally:
             row.canceled = True
-            self._unended.discard(ended)
 
     def die(self, error: Exception) -> None:
         """Nothing can be launched any more, for this reason. From any thread."""
-        died = (
-            error
-            if isinstance(error, EngineDied)
-            else EngineDied(f"the step loop ended by {type(error).__name__}: {error}")
-        )
-        self._loop.call_soon_threadsafe(self._bury, died)
+        if not isinstance(error, EngineDied):
+            error = EngineDied(f"the step loop ended by {type(error).__name__}: {error}")
+        self._loop.call_soon_threadsafe(self._bury, error)
 
     def _bury(self, died: EngineDied) -> None:
-        if self.died.done():
-            return
-        self.died.set_result(died)
-        for ended in self._unended:
-            if not ended.done():
-                ended.set_exception(died)
+        if not self.died.done():
+            self.died.set_result(died)
 
     async def _run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
-        """In the stage's thread, for as long as the engine lives."""
+        """In the stage's thread."""
         work = self._loop.run_in_executor(self._threads[stage], function, *args)
+        return await self._unless_dead(work)
+
+    async def _unless_dead(self, work: asyncio.Future[T]) -> T:
+        """What work gives that a dead engine may never end. Raises: EngineDied."""
         either: list[asyncio.Future[Any]] = [work, self.died]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -21,6 +21,10 @@ class Launcher(Protocol):
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
         """Tell this, from any thread, when nothing can be launched any more."""
+        ...
+
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        """Call these, from any thread, when another process of the slice is asked to end."""
         ...
 
     def growing(self, shape: Shape, prepared: Prepared) -> None:
@@ -48,6 +52,9 @@ class OneHost:
     """All devices of the slice are this process's: programs are called as they are."""
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        pass
+
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
         pass
 
     def growing(self, shape: Shape, prepared: Prepared) -> None:

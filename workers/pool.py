@@ -11,6 +11,7 @@ import logging
 import secrets
 import signal
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from prometheus_client import start_http_server
@@ -24,6 +25,12 @@ from workers import loading, metrics, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
 from workers.engine import Engine
+from workers.hosts.follower import Follower
+from workers.hosts.leader import Leader
+from workers.hosts.link import Link
+from workers.hosts.terms import Terms
+from workers.hosts.together import together
+from workers.launch import Launcher, OneHost
 from workers.loading import MeshSlice
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
@@ -57,6 +64,7 @@ class Pool:
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
+        self._was_asked = False
 
     @property
     def jobs(self) -> int:
@@ -65,7 +73,12 @@ class Pool:
 
     def stop(self) -> None:
         """The first call drains, the second leaves at once."""
-        (self._leave if self._drain.is_set() else self._drain).set()
+        (self._leave if self._was_asked else self._drain).set()
+        self._was_asked = True
+
+    def drain(self) -> None:
+        """However often it is called, and before or after `stop`."""
+        self._drain.set()
 
     def stop_now(self) -> None:
         self._drain.set()
@@ -157,14 +170,24 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         raise ConfigError("redis.url: a pool needs the address of the queue")
     loading.set_up(pool, model, devices)
     keep_compiled(settings.state_dir / "compile-cache")
-    pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
-    if pool.metrics_port is not None:
-        start_http_server(pool.metrics_port)
-    return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice))
+    with together(pool.hosts, settings.queue.lease_s) as company:
+        pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
+        if pool.metrics_port is not None:
+            start_http_server(pool.metrics_port)
+        terms = Terms.of(pipeline, mesh_slice, pool)
+        if isinstance(company, Link):
+            company.follow(Follower(pipeline, mesh_slice.layout, terms))
+            return 0
+        launcher = Leader(company, terms) if company else OneHost()
+        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher))
 
 
 async def serve(
-    settings: Settings, pool_name: str, pipeline: Pipeline, mesh_slice: MeshSlice
+    settings: Settings,
+    pool_name: str,
+    pipeline: Pipeline,
+    mesh_slice: MeshSlice,
+    launcher: Launcher,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
@@ -172,15 +195,20 @@ async def serve(
     engine = Engine(
         pipeline,
         mesh_slice.layout,
-        mesh_slice.slots,
+        mesh_slice.chosen.slots,
         pool_settings.batch_sizes,
         pool_settings.elastic,
+        launcher,
     )
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, pool.stop)
     loop.add_signal_handler(signal.SIGINT, pool.stop_now)
+    launcher.on_stop(
+        drain=partial(loop.call_soon_threadsafe, pool.drain),
+        stop_now=partial(loop.call_soon_threadsafe, pool.stop_now),
+    )
     try:
         return await pool.run(warmup.requests(pipeline.spec, model.warmup))
     finally:

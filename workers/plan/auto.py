@@ -12,6 +12,7 @@ import jax
 from models.sharding import TABLE, Table
 from workers.plan.chips import BROAD_TPU, CHIPS, GIB, Chip
 from workers.plan.reckon import Reckoning
+from workers.plan.residency import ALL_ON_DEVICE, Residency
 from workers.plan.search import search
 from workers.plan.sketch import Sketch
 from workers.plan.topology import PlanError
@@ -42,11 +43,11 @@ class NothingFits(PlanError):
 
 
 def chip_of(devices: Sequence[jax.Device]) -> Chip:
-    """The chip of devices that are there, with the memory that they say they have.
+    """The chip of devices that are there, with the memory that this process's say they have.
 
     A kind that is not in the table gets the rates of an H100: good enough to rank layouts.
     """
-    device = devices[0]
+    device = next(one for one in devices if one.process_index == jax.process_index())
     chip = _by_kind(device)
     limit = (device.memory_stats() or {}).get("bytes_limit") or _share_of_host(device)
     return chip if limit is None else replace(chip, memory_bytes=int(limit))
@@ -74,7 +75,7 @@ def choose(
     *,
     dcn: Mapping[str, int] | None = None,
     table: Table = TABLE,
-    by_turns: frozenset[str] = frozenset(),
+    residency: Residency = ALL_ON_DEVICE,
 ) -> Reckoning:
     """The layout that answers one request soonest, with its reason (`why`).
 
@@ -83,10 +84,12 @@ def choose(
 
     Raises: NothingFits: with the numbers of the layout that needs least.
     """
-    found = search(sketch, chip, devices, dcn=dcn, table=table, by_turns=by_turns)
+    found = search(sketch, chip, devices, dcn=dcn, table=table, residency=residency)
     if found.latency:
         return found.latency[0]
     count = devices * math.prod((dcn or {}).values())
+    if not found.refused:
+        raise NothingFits(f"{sketch.model} cannot be split over hosts by {dcn}")
     raise NothingFits(
         f"{sketch.model} does not fit {count} x {chip.name}: {found.refused[0].refusal()}"
     )

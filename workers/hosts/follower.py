@@ -1,0 +1,96 @@
+"""Every process of a slice but the first: it does as it is told, in the order that it is told."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+import jax
+
+from models.pipeline import Pipeline, PyTree
+from models.sharding import Layout
+from service.settings import ConfigError
+from workers.compiler import Compiler, signature
+from workers.hosts.terms import Terms, outlined
+from workers.hosts.wire import Message
+from workers.launch import OneHost
+from workers.programs import Programs
+from workers.shape import Shape
+from workers.step_times import Way
+
+
+class Follower:
+    """The same pipeline, programs and rows as in the first process.
+
+    Args:
+        terms: this process's.
+    """
+
+    def __init__(self, pipeline: Pipeline, layout: Layout, terms: Terms) -> None:
+        compiler = Compiler(pipeline, layout)
+        self._terms = terms
+        self._weights = compiler.weights
+        self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
+        self._shapes: dict[int, Shape] = {}
+        self._rows: dict[int, PyTree] = {}
+        self._last: PyTree = None
+        """What the last launch gives."""
+        self.launched: SimpleQueue[PyTree] = SimpleQueue()
+        """What each launch gives, to be waited for by someone else."""
+        self._commands = {
+            "terms": self._agree,
+            "beat": lambda message: None,
+            "grow": self._grow,
+            "encode": self._encode,
+            "step": self._step,
+            "show": self._show,
+        }
+
+    def obey(self, message: Message) -> None:
+        """Raises: ConfigError: the first process has other settings or weights. Or whatever else
+        went wrong: the slice is of no use any more."""
+        for number in message.fields["drop"]:
+            self._rows.pop(number, None)
+            self._shapes.pop(number, None)
+        self._commands[message.kind](message)
+
+    def close(self) -> None:
+        self._programs.close()
+
+    def _agree(self, message: Message) -> None:
+        difference = self._terms.difference(message.fields)
+        if difference:
+            raise ConfigError(difference)
+
+    def _grow(self, message: Message) -> None:
+        fields = message.fields
+        shape = self._shapes.setdefault(fields["shape"], Shape(fields["bucket"]))
+        self._programs.grow(shape, outlined(fields))
+
+    def _encode(self, message: Message) -> None:
+        shape = self._shapes[message.fields["shape"]]
+        program = shape.encoders[signature(message.arrays)].result()
+        row = program(self._weights.common, dict(message.arrays))
+        self._rows[message.fields["row"]] = row
+        self._sent(row)
+
+    def _step(self, message: Message) -> None:
+        fields = message.fields
+        phase = self._shapes[fields["shape"]].phases[fields["phase"]]
+        program = phase.programs[Way(*fields["way"])].result()
+        if phase.expert not in (None, self._weights.resident):
+            jax.block_until_ready(self._last)  # it still uses the weights that leave
+        weights = self._weights.bring(phase.expert)
+        rows = tuple(self._rows[number] for number in fields["rows"])
+        states, finite = program(weights, rows, dict(message.arrays))
+        self._rows.update(zip(fields["after"], states, strict=True))
+        self._sent(finite)
+
+    def _show(self, message: Message) -> None:
+        shape = self._shapes[message.fields["shape"]]
+        program = {"decode": shape.decode, "preview": shape.preview}[message.fields["what"]]
+        row = self._rows[message.fields["row"]]
+        self._sent(program.result()(self._weights.common, row))
+
+    def _sent(self, results: PyTree) -> None:
+        self._last = results
+        self.launched.put(results)

@@ -1,0 +1,138 @@
+"""The first process of a slice: what it launches, all others launch too, in the same order.
+
+Its rows are kept by number in every process, for as long as the engine here refers to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+
+from models.pipeline import Prepared, PyTree
+from workers.hosts.followers import Followers
+from workers.hosts.terms import Terms, outline
+from workers.shape import Program, Shape
+from workers.step_times import Way
+
+T = TypeVar("T")
+
+
+class Handle:
+    """A number that all processes know; they forget it when the last reference here has gone."""
+
+    def __init__(self, number: int, dropped: deque[int]) -> None:
+        self.number = number
+        self._dropped = dropped
+
+    def __del__(self) -> None:
+        self._dropped.append(self.number)
+
+
+class Held:
+    """A row, and its number."""
+
+    def __init__(self, row: PyTree, handle: Handle) -> None:
+        self.row = row
+        self.handle = handle
+
+
+class Leader:
+    """Fulfils `workers.launch.Launcher`. Any error of a program ends the slice: how far the other
+    processes came, nobody can say."""
+
+    def __init__(self, followers: Followers, terms: Terms) -> None:
+        self._followers = followers
+        self._order = threading.Lock()
+        """Held while all are told of a launch, and it is launched here."""
+        self._numbers = itertools.count()
+        self._shapes: WeakKeyDictionary[Shape, Handle] = WeakKeyDictionary()
+        followers.tell("terms", terms.as_json())
+
+    def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        self._followers.on_loss(tell)
+
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        self._followers.on_stop(drain=drain, stop_now=stop_now)
+
+    def growing(self, shape: Shape, prepared: Prepared) -> None:
+        if shape not in self._shapes:
+            self._shapes[shape] = self._handle()
+        fields = {"shape": self._shapes[shape].number, **outline(prepared)}
+        self._followers.tell("grow", fields)
+
+    def encode(self, shape: Shape, program: Program) -> Program:
+        number = self._shapes[shape].number
+
+        def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> Held:
+            row = self._handle()
+            fields = {"shape": number, "row": row.number}
+            first = self._launch("encode", fields, inputs, lambda: program(weights, inputs))
+            return Held(first, row)
+
+        return encode
+
+    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "phase": phase, "way": way}
+
+        def step(
+            weights: list[Any], rows: Sequence[Held], values: Mapping[str, np.ndarray]
+        ) -> tuple[tuple[Held, ...], jax.Array]:
+            states = tuple(held.row for held in rows)
+            after = [self._handle() for _ in rows]
+            fields = {
+                **place,
+                "rows": [held.handle.number for held in rows],
+                "after": [handle.number for handle in after],
+            }
+            states, finite = self._launch(
+                "step", fields, values, lambda: program(weights, states, values)
+            )
+            return tuple(map(Held, states, after)), finite
+
+        return step
+
+    def show(self, shape: Shape, what: str, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "what": what}
+
+        def show(weights: list[Any], held: Held) -> jax.Array:
+            fields = {**place, "row": held.handle.number}
+            return self._launch("show", fields, {}, lambda: program(weights, held.row))
+
+        return show
+
+    def wait(self, results: PyTree) -> PyTree:
+        self._computed(results.row if isinstance(results, Held) else results)
+        return results
+
+    def fetch(self, array: jax.Array) -> np.ndarray:
+        return np.asarray(self._computed(array))
+
+    def _launch(
+        self,
+        kind: str,
+        fields: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        call: Callable[[], T],
+    ) -> T:
+        with self._order:
+            self._followers.tell(kind, fields, arrays)
+            try:
+                return call()
+            except Exception as error:
+                raise self._followers.lose(error) from error
+
+    def _computed(self, results: PyTree) -> PyTree:
+        try:
+            return jax.block_until_ready(results)
+        except Exception as error:
+            raise self._followers.lose(error) from error
+
+    def _handle(self) -> Handle:
+        return Handle(next(self._numbers), self._followers.dropped)

@@ -1,0 +1,128 @@
+"""How the processes of one slice find each other: through JAX first, then by lines of our own.
+
+Only those that JAX has joined learn where the leader listens, and the secret that opens a line.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import secrets
+import socket
+import time
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from service.settings import ConfigError, HostsSettings
+from workers.hosts.line import Line, LineLost
+from workers.hosts.wire import Message
+
+INVITATION_BYTES = 1024
+MEET_S = 120.0
+"""From JAX's joining to the last line: all processes are there, and nothing is loaded yet."""
+SHUTDOWN_S = 30
+"""How long a process that leaves waits for the others to leave too."""
+
+log = logging.getLogger(__name__)
+
+
+def join(hosts: HostsSettings) -> None:
+    """Make the processes' devices one set. Before anything uses JAX.
+
+    Raises:
+        ConfigError: they are not as many as the settings say.
+        RuntimeError: the others did not come.
+    """
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
+    if hosts.coordinator is None:  # on a TPU pod they know each other
+        jax.distributed.initialize(shutdown_timeout_seconds=SHUTDOWN_S)
+    else:
+        jax.distributed.initialize(
+            hosts.coordinator, hosts.count, hosts.index, shutdown_timeout_seconds=SHUTDOWN_S
+        )
+    if jax.process_count() != hosts.count:
+        found = jax.process_count()
+        raise ConfigError(f"hosts.count: {hosts.count} processes were to come, not {found}")
+
+
+def meet(hosts: HostsSettings, silence_s: float) -> list[Line]:
+    """The first process's lines to all others; any other's line to the first.
+
+    Raises: LineLost: somebody did not come.
+    """
+    if jax.process_index() == 0:
+        return _invite(hosts, silence_s)
+    return [_accept_invitation(silence_s)]
+
+
+def _invite(hosts: HostsSettings, silence_s: float) -> list[Line]:
+    token = secrets.token_hex(16)
+    with socket.create_server(("", hosts.port), backlog=hosts.count) as server:
+        port = server.getsockname()[1]
+        _broadcast({"address": own_address(hosts), "port": port, "token": token})
+        return _lines(server, hosts.count - 1, token, silence_s)
+
+
+def _lines(server: socket.socket, count: int, token: str, silence_s: float) -> list[Line]:
+    """Of the first `count` callers that know the token, each with an index of its own."""
+    until = time.monotonic() + MEET_S
+    lines: dict[int, Line] = {}
+    while len(lines) < count:
+        server.settimeout(max(until - time.monotonic(), 0.001))
+        try:
+            connection, address = server.accept()
+        except TimeoutError:
+            raise LineLost(f"{len(lines)} of {count} other processes came") from None
+        line = Line(connection, f"the process at {address[0]}:{address[1]}", silence_s)
+        index = _index(line, token)
+        if index is None:
+            line.close()
+        else:
+            line.peer = f"process {index}"
+            lines[index] = line
+    return [lines[index] for index in sorted(lines)]
+
+
+def _index(line: Line, token: str) -> int | None:
+    """Of the process that calls; None: it is none of ours."""
+    try:
+        hello = line.receive()
+    except LineLost as error:
+        log.warning("a call that was none: %s", error)
+        return None
+    if not hmac.compare_digest(str(hello.fields.get("token")), token):
+        log.warning("%s does not know this slice's secret", line.peer)
+        return None
+    return int(hello.fields["index"])
+
+
+def _accept_invitation(silence_s: float) -> Line:
+    invitation = _broadcast({})
+    address = (invitation["address"], invitation["port"])
+    try:
+        connection = socket.create_connection(address, MEET_S)
+    except OSError as error:
+        raise LineLost(f"the first process does not answer at {address}: {error}") from error
+    line = Line(connection, "the first process", silence_s)
+    fields = {"token": invitation["token"], "index": jax.process_index()}
+    line.send(Message("hello", fields))
+    return line
+
+
+def own_address(hosts: HostsSettings) -> str:
+    """Where the other hosts reach this one: where they have found JAX's coordinator."""
+    if hosts.coordinator is not None:
+        return hosts.coordinator.rpartition(":")[0].strip("[]")
+    return socket.gethostbyname(socket.gethostname())
+
+
+def _broadcast(invitation: dict[str, object]) -> dict[str, str]:
+    """The first process's, in all of them."""
+    data = json.dumps(invitation).encode()
+    padded = np.frombuffer(data.ljust(INVITATION_BYTES), np.uint8)
+    everywhere = multihost_utils.broadcast_one_to_all(padded)
+    return dict(json.loads(np.asarray(everywhere, np.uint8).tobytes()))

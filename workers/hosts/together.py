@@ -1,0 +1,49 @@
+"""One process among those of its slice, from JAX's joining to the common end."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+
+from models.checkpoint import CheckpointError
+from service.settings import ConfigError, HostsSettings
+from workers.hosts.followers import Followers
+from workers.hosts.leaving import leave
+from workers.hosts.link import Link
+from workers.hosts.meeting import join, meet
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | Link | None]:
+    """What this process is in its slice: the first, with followers; or a follower, with its link
+    to the first; None: alone. Enter it before anything uses JAX, in the main thread.
+
+    An error inside ends this process, and so all of them: JAX would wait for those that have not
+    failed.
+
+    Args:
+        silence_s: after which a process that says nothing counts as gone.
+    """
+    if hosts.count == 1:
+        yield None
+        return
+    try:
+        join(hosts)
+        lines = meet(hosts, silence_s)
+        is_first = jax.process_index() == 0
+        log.info("process %d of %d", jax.process_index(), hosts.count)
+        company = Followers(lines, silence_s) if is_first else Link(lines[0], silence_s)
+        yield company
+        company.close()
+        jax.distributed.shutdown()
+    except (CheckpointError, ConfigError) as error:
+        leave(os.EX_CONFIG, error)
+    except Exception as error:
+        log.exception("this process of the slice failed")
+        leave(1, error)

@@ -1,0 +1,77 @@
+"""Messages between the processes of one slice: a JSON head, then arrays as they lie in memory.
+
+Nothing that is read can run code: no pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+HEAD = struct.Struct("!I")
+MAX_HEAD_BYTES = 1 << 20
+KINDS = "biufV"
+"""Of array elements: no objects, no texts. (V: NumPy's letter for bfloat16.)"""
+
+Read = Callable[[int], bytearray]
+"""Exactly so many bytes."""
+
+
+@dataclass(frozen=True)
+class Message:
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values."""
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class BadMessage(ValueError):
+    """Not a message of ours."""
+
+
+def packed(message: Message) -> bytes:
+    """The message as it is sent; see `received`."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
+    kinds = {name: [array.dtype.name, message.arrays[name].shape] for name, array in arrays.items()}
+    head = json.dumps({"kind": message.kind, "fields": message.fields, "arrays": kinds}).encode()
+    if len(head) > MAX_HEAD_BYTES:
+        raise BadMessage(f"a head of {len(head)} bytes is too long: {message.kind}")
+    return b"".join([HEAD.pack(len(head)), head, *(array.tobytes() for array in arrays.values())])
+
+
+def received(read: Read) -> Message:
+    """The next message. Raises: BadMessage; and whatever `read` does."""
+    (size,) = HEAD.unpack(read(HEAD.size))
+    if size > MAX_HEAD_BYTES:
+        raise BadMessage(f"a head of {size} bytes")
+    try:
+        head = json.loads(bytes(read(size)))
+        kinds = {
+            name: (element_type(dtype), tuple(map(int, shape)))
+            for name, (dtype, shape) in head["arrays"].items()
+        }
+        kind, fields = str(head["kind"]), dict(head["fields"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadMessage(f"a head that cannot be read: {error}") from error
+    arrays = {
+        name: np.frombuffer(read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+        for name, (dtype, shape) in kinds.items()
+    }
+    return Message(kind, fields, arrays)
+
+
+def element_type(name: str) -> np.dtype:
+    """Raises: BadMessage: no plain number."""
+    try:
+        dtype = np.dtype(name)
+    except TypeError as error:
+        raise BadMessage(f"elements of type {name!r}") from error
+    if dtype.kind not in KINDS or not dtype.itemsize or dtype.hasobject:
+        raise BadMessage(f"elements of type {name!r}")
+    return dtype
