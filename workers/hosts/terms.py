@@ -40,13 +40,8 @@ class Terms:
             {axis: list(names) for axis, names in layout.table.items()},
             str(getattr(layout.kernel, "__name__", layout.kernel)),
             [device.id for device in layout.mesh.devices.flat],
-<<<<<<< HEAD
-            list(pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots)),
-            pool.elastic,
-=======
             list(sizes),
             elastic,
->>>>>>> meshes-hosts
         )
 
     def as_json(self) -> dict[str, Any]:
