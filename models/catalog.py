@@ -72,6 +72,7 @@ def load(
     base: str | None = None,
     sharding: Sharding | None = None,
     on_host: Collection[str] = (),
+    activation_dtype: str | None = None,
     reader: Reader | None = None,
 ) -> Pipeline:
     """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
@@ -85,6 +86,7 @@ def load(
             where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
         on_host: networks that go to host memory instead; `sharding` has to be given then.
+        activation_dtype: what the networks compute in; None: in `dtype`, that of the weights.
         reader: of everything but the configs; None: `models.reading.FILES`. With `SHAPES` no
             weights are needed.
 
@@ -93,6 +95,7 @@ def load(
         models.checkpoint.CheckpointError: its files or configs cannot be used; says which and why.
     """
     options: dict[str, Any] = {"sharding": sharding, "on_host": on_host}
+    options["activation_dtype"] = activation_dtype
     options |= {} if reader is None else {"reader": reader}
     file = Path(source).expanduser()
     if source and file.is_file():

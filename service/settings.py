@@ -110,6 +110,9 @@ class ModelSettings(Section):
     source: str
     """A folder in diffusers' layout, a hub id with an optional @revision, or a single file."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Of the weights."""
+    activation_dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """What the networks compute in; left out: as the weights."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Of request fields."""
     base: str | None = None

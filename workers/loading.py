@@ -76,7 +76,11 @@ def open_slice(
         table = slice.table_of(pool.table)
     except ValueError as error:
         raise ConfigError(f"pools.{name}: {error}") from None
-    layout = Layout(make_mesh(chosen.shape, devices), kernel_for(devices[0], model.dtype), table)
+    layout = Layout(
+        make_mesh(chosen.shape, devices),
+        kernel_for(devices[0], model.activation_dtype or model.dtype),
+        table,
+    )
     log.info(
         "%s on %d x %s: %s, %d slots, %s (%s)",
         *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),
@@ -93,6 +97,7 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         model.dtype,
         model.defaults,
         base=model.base,
+        activation_dtype=model.activation_dtype,
         **how,
     )
 

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from models import weights
 from models.checkpoint import fingerprint, read_config, read_defaults
+from models.dtypes import used_as
 from models.flux.config import FluxConfig
 from models.flux.pipeline import FluxPipeline, Networks
 from models.flux.request import MAX_SEQUENCE_LENGTH
@@ -50,6 +51,7 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     sharding: weights.Sharding | None = None,
     on_host: Collection[str] = (),
+    activation_dtype: DTypeLike | None = None,
     reader: Reader = FILES,
 ) -> FluxPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
@@ -58,6 +60,7 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         sharding: where each array goes; None: to JAX's default device.
         on_host: networks that go to host memory instead; `sharding` has to be given then.
+        activation_dtype: what the networks compute in; None: in `dtype`.
         reader: of everything but the configs.
 
     Raises:
@@ -71,14 +74,19 @@ def load(
     t5_config = t5.T5Config.from_dict(read_config(folder, "text_encoder_2"))
     _check_fit(config, vae_config, clip_config, t5_config)
     schedule = FlowMatchSchedule.from_dict(read_config(folder, "scheduler"))
-    abstract = abstract_modules(config, vae_config, clip_config, t5_config, dtype)
+    configs = (config, vae_config, clip_config, t5_config)
+    abstract = abstract_modules(*configs, dtype)
+    used = abstract_modules(*configs, activation_dtype or dtype)
     loaded = {
-        name: reader.network(
-            getattr(abstract, name),
-            folder / component,
-            renames,
-            dtype=dtype,
-            sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
+        name: used_as(
+            reader.network(
+                getattr(abstract, name),
+                folder / component,
+                renames,
+                dtype=dtype,
+                sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
+            ),
+            getattr(used, name),
         )
         for name, (component, renames) in COMPONENTS.items()
     }

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.dtypes import used_dtype
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import CLASSIFIER_FREE, FluxRequest, noise_inputs, steps_of
@@ -61,7 +62,7 @@ class FluxPipeline:
         self.schedule = schedule
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
-        self.dtype = np.dtype(modules.transformer.latents_in.kernel.dtype)
+        self.dtype = used_dtype(modules.transformer.latents_in.kernel)
 
     def expert(self, phase: str) -> None:
         """Every phase runs the one transformer."""

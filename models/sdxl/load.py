@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_defaults, read_model_index
+from models.dtypes import used_as
 from models.preview import MeanLatents, abstract_preview
 from models.reading import FILES, Reader
 from models.sampling import schedulers
@@ -40,6 +41,7 @@ def load(
     file: Path | None = None,
     sharding: weights.Sharding | None = None,
     on_host: Collection[str] = (),
+    activation_dtype: DTypeLike | None = None,
     reader: Reader = FILES,
 ) -> SdxlPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
@@ -49,6 +51,7 @@ def load(
         file: holds all weights, under their original names; the folder's are not read then.
         sharding: where each array goes; None: to JAX's default device.
         on_host: networks that go to host memory instead; `sharding` has to be given then.
+        activation_dtype: what the networks compute in; None: in `dtype`.
         reader: of everything but the configs.
 
     Raises:
@@ -63,15 +66,19 @@ def load(
     for config in (source.config("scheduler"), scheduler):
         schedulers.from_config(config)  # refused now, by either name, not at the first request
     spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
-    preparation = read_preparation(source, parts, spec, dtype, reader)
+    preparation = read_preparation(source, parts, spec, activation_dtype or dtype, reader)
     abstract = abstract_modules(parts, dtype)
+    used = abstract_modules(parts, activation_dtype or dtype)
     loaded = {
-        name: reader.network(
-            getattr(abstract, name),
-            place,
-            renames,
-            dtype=dtype,
-            sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
+        name: used_as(
+            reader.network(
+                getattr(abstract, name),
+                place,
+                renames,
+                dtype=dtype,
+                sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
+            ),
+            getattr(used, name),
         )
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_config, read_scheduler
+from models.dtypes import used_as
 from models.preview import MeanLatents, abstract_preview
 from models.reading import FILES, Reader
 from models.sampling import schedulers
@@ -54,6 +55,7 @@ def load(
     swap_experts: bool | None = None,
     sharding: weights.Sharding | None = None,
     on_host: Collection[str] = (),
+    activation_dtype: DTypeLike | None = None,
     reader: Reader = FILES,
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
@@ -67,6 +69,7 @@ def load(
             device by turns; None: only where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
         on_host: networks that go to host memory instead; `sharding` has to be given then.
+        activation_dtype: what the networks compute in; None: in `dtype`.
         reader: of everything but the configs.
 
     Raises:
@@ -79,21 +82,26 @@ def load(
     for config in (read_config(folder, "scheduler"), scheduler):
         schedulers.from_config(config)  # refused by either name
     abstract = abstract_modules(checkpoint, dtype)
+    used = abstract_modules(checkpoint, activation_dtype or dtype)
     if swap_experts and len(checkpoint.transformers) < 2:
         raise ValueError("swap_experts is set, but there is only one transformer")
     swaps = _swaps(abstract) if swap_experts is None else swap_experts
     places = {part: weights.beside(sharding) for part in on_host if sharding}
     places |= {part: _as_numpy for part in EXPERTS if swaps}
     loaded = {
-        part: _load_part(reader, abstract, part, folder, places.get(part, sharding))
+        part: used_as(
+            _load_part(reader, module, part, folder, places.get(part, sharding)),
+            getattr(used, part),
+        )
         for part in COMPONENTS
+        if (module := getattr(abstract, part)) is not None
     }
     pictured = checkpoint.image_encoder is not None
     preview = reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
     return WanPipeline(
         make_spec(name, folder, checkpoint, defaults or {}),
         checkpoint,
-        Networks(**loaded, preview=preview),
+        Networks(**{part: loaded.get(part) for part in COMPONENTS}, preview=preview),
         Tools(
             scheduler,
             reader.t5_tokenizer(folder / "tokenizer"),
@@ -152,14 +160,11 @@ def _swaps(networks: Networks) -> bool:
 
 def _load_part(
     reader: Reader,
-    abstract: Networks,
+    module: nnx.Module,
     part: str,
     folder: Path,
     sharding: weights.Sharding | None,
 ) -> Any:
-    module = getattr(abstract, part)
-    if module is None:
-        return None
     component, renames = COMPONENTS[part]
     loaded = reader.network(module, folder / component, renames, sharding=sharding)
     if sharding is not _as_numpy:

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.dtypes import used_dtype
 from models.pipeline import Fields, Prepared, PyTree
 from models.sampling.guidance import classifier_free
 from models.sampling.named import first_history, history, solver_values
@@ -83,7 +84,7 @@ class WanPipeline:
         self.grid = Grid.of(checkpoint.transformer, checkpoint.vae)
         self.normalisation = Normalisation.of(checkpoint.vae)
         expert = modules.transformer or modules.transformer_2
-        self.dtype = np.dtype(expert.patches_in.kernel.dtype)
+        self.dtype = used_dtype(expert.patches_in.kernel)
         self._schedulers: dict[str, Scheduler] = {}
         """By program: of those that compile to the same `step`, any one serves."""
 
