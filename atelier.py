@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from service.client import Client, Event
     from service.settings import Settings
+    from workers.plan.make import Ask
 
 EXIT_FAILED = 1
 """The request was refused, or its job did not succeed."""
@@ -24,6 +25,7 @@ EXIT_CONFIG = 78
 EXIT_INTERRUPTED = 130
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+DTYPES = ("float32", "bfloat16", "float16")
 FORMATS = {
     ".png": "png",
     ".jpg": "jpeg",
@@ -73,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="atelier", description="Pictures and clips from SDXL, Flux and Wan"
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    for add in (_add_up, _add_serve, _add_worker, _add_generate):
+    for add in (_add_up, _add_serve, _add_worker, _add_generate, _add_plan):
         add(commands)
     return parser
 
@@ -96,7 +98,7 @@ def _add_up(commands: Any) -> None:
         help="how each pool's slice splits its work, such as cfg=2,context=-1 (auto)",
     )
     up.add_argument("--pools", type=_count, metavar="N", help="pools of each model (1)")
-    up.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of the weights")
+    up.add_argument("--dtype", choices=DTYPES, help="of the weights")
     up.add_argument(
         "--host-devices", type=_count, metavar="N", help="virtual CPU devices that each pool sees"
     )
@@ -155,6 +157,41 @@ def _add_generate(commands: Any) -> None:
         help="such as unipc,flow_shift=3",
     )
     generate.set_defaults(run=_generate)
+
+
+def _add_plan(commands: Any) -> None:
+    plan = commands.add_parser(
+        "plan", help="what fits and how fast, for chips that are not there (an estimate)"
+    )
+    plan.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME-or-SOURCE",
+        help="flux-dev, sdxl, wan2.1-14b …, a folder of configs, or a hub id",
+    )
+    plan.add_argument("--topology", required=True, help="such as v6e:2x4, v5p:2x2x2, h100:8")
+    plan.add_argument(
+        "--mesh",
+        type=_mesh,
+        default="auto",
+        metavar="AXIS=N,…",
+        help="data, fsdp, cfg, context, tensor (one may be -1), ring; auto: the best by reckoning",
+    )
+    plan.add_argument(
+        "--dcn", type=_mesh, metavar="AXIS=N,…", help="the same between several such slices"
+    )
+    for name in ("width", "height", "num-frames", "steps", "batch"):
+        plan.add_argument(f"--{name}", type=_count, metavar="N")
+    plan.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
+    plan.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
+    plan.add_argument(
+        "--search", action="store_true", help="every layout in order, for latency and throughput"
+    )
+    plan.add_argument(
+        "--reckon", action="store_true", help="without a compiler: rougher, and takes seconds"
+    )
+    plan.add_argument("--json", action="store_true", help="on standard output, for programs")
+    plan.set_defaults(run=_plan)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -278,6 +315,54 @@ def _worker(args: argparse.Namespace) -> int:
         print(explain(settings, args.pool, args.devices))
         return 0
     return run_pool(settings, args.pool, args.devices)
+
+
+def _plan(args: argparse.Namespace) -> int:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
+    from models.pipeline import RequestError
+    from workers.plan import make, report
+    from workers.plan.topology import PlanError
+
+    try:
+        ask = _ask(args)
+        sketch = make.sketched(ask)
+        found = make.searched(ask, sketch) if args.search else None
+        # A search alone compiles nothing: of so many layouts that would take hours.
+        only_search = args.search and args.mesh == "auto"
+        compiles = not args.reckon
+        plan = None if only_search else make.planned(ask, sketch, compiles=compiles, tell=_say)
+    except (PlanError, RequestError) as error:
+        raise UsageError(str(error)) from None
+    if args.json:
+        print(json.dumps(report.both_json(plan, found), indent=2))
+    else:
+        texts = [report.found_text(found)] if found else []
+        print("\n".join(texts + ([report.as_text(plan)] if plan else [])))
+    return 0 if plan is None or plan.fits else EXIT_FAILED
+
+
+def _ask(args: argparse.Namespace) -> Ask:
+    """Raises: PlanError: a topology or a mesh that there is none of."""
+    from workers.axes import Shape
+    from workers.plan.make import Ask
+    from workers.plan.topology import PlanError, Topology
+
+    request = _given(
+        width=args.width,
+        height=args.height,
+        num_frames=args.num_frames,
+        num_inference_steps=args.steps,
+        guidance_scale=args.guidance,
+    )
+    mesh = args.mesh
+    if mesh != "auto":
+        sizes = {axis: size for axis, size in mesh.items() if axis != "ring"}
+        try:
+            mesh = Shape(sizes, args.dcn or {}, mesh.get("ring"))
+        except ValueError as error:
+            raise PlanError(f"--mesh: {error}") from None
+    topology = Topology.parse(args.topology)
+    return Ask(args.model, topology, request, mesh, args.dcn, args.dtype, args.batch)
 
 
 def _generate(args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ No JAX in here: a family's code is imported when a checkpoint of it is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -71,6 +71,7 @@ def load(
     swap_experts: bool | None = None,
     base: str | None = None,
     sharding: Sharding | None = None,
+    on_host: Collection[str] = (),
     reader: Reader | None = None,
 ) -> Pipeline:
     """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
@@ -83,6 +84,7 @@ def load(
         swap_experts: whether a model with two experts has them on the device by turns; None: only
             where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
+        on_host: networks that go to host memory instead; `sharding` has to be given then.
         reader: of everything but the configs; None: `models.reading.FILES`. With `SHAPES` no
             weights are needed.
 
@@ -90,7 +92,8 @@ def load(
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
         models.checkpoint.CheckpointError: its files or configs cannot be used; says which and why.
     """
-    options = {"sharding": sharding} | ({} if reader is None else {"reader": reader})
+    options: dict[str, Any] = {"sharding": sharding, "on_host": on_host}
+    options |= {} if reader is None else {"reader": reader}
     file = Path(source).expanduser()
     if source and file.is_file():
         return _load_file(name, file, dtype, defaults, base, options)

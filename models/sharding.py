@@ -41,9 +41,10 @@ TABLE: Table = MappingProxyType(
         # Activations and parameters.
         "heads": ("tensor",),
         "mlp": ("tensor",),
+        "channels": ("tensor",),
         # Parameters.
         "embed": ("fsdp",),
-        "conv_in": (),
+        "conv_in": ("fsdp",),
         "conv_out": ("fsdp",),
         "modulation": ("fsdp",),
         "vocab": (),
@@ -131,7 +132,8 @@ def active() -> Layout | None:
 
 
 def gathered(parameters: State) -> State:
-    """Parameters as they are used: what only their storage is split over is brought together.
+    """Parameters as they are used: what only their storage is split over is brought together, and
+    what lies in host memory comes to the device.
 
     Equal layers on a leading axis stay apart: they are gathered when their turn comes.
     """
@@ -144,9 +146,10 @@ def gathered(parameters: State) -> State:
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
         if "layers" in axes:
             return leaf
-        return leaf.replace(
-            jax.lax.with_sharding_constraint(leaf[...], used.sharding(axes, leaf.shape))
-        )
+        value, place = leaf[...], used.sharding(axes, leaf.shape)
+        if jax.typeof(value).memory_space == jax.memory.Space.Host:
+            return leaf.replace(jax.device_put(value, place))
+        return leaf.replace(jax.lax.with_sharding_constraint(value, place))
 
     return jax.tree.map(whole, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 

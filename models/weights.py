@@ -25,6 +25,8 @@ Module = TypeVar("Module", bound=nnx.Module)
 Sharding = Callable[[str, nnx.Variable], jax.sharding.Sharding]
 """Where a parameter goes, by its path and its abstract value (shape, axes)."""
 
+HOST_MEMORY = "pinned_host"
+"""Kind of memory beside the device's that its programs can read from."""
 STORED = ("F32", "F16", "BF16")
 ALIGNMENT = 64
 """Bytes; host memory aligned so becomes a CPU array as it is, without a copy."""
@@ -73,6 +75,11 @@ def load(
             place = sharding(path, leaf) if sharding else None
             arrays[path] = jax.block_until_ready(put(host, place))
     return _filled(module, arrays)
+
+
+def beside(sharding: Sharding) -> Sharding:
+    """The same places, in host memory: programs bring what they use, a layer at a time."""
+    return lambda path, leaf: sharding(path, leaf).with_memory_kind(HOST_MEMORY)
 
 
 def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:

@@ -118,6 +118,9 @@ class ModelSettings(Section):
     swap_experts: bool | None = None
     """Whether experts take turns on the device instead of lying there together (Wan 2.2); left
     out: where the device's memory demands it."""
+    encoders_on_host: bool | None = None
+    """Whether text and image encoders lie in host memory and come to the device a layer at a time
+    when they are used; left out: where the device's memory demands it."""
     warmup: list[dict[str, Any]] = [{}]
     """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
 

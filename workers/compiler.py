@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jax.stages import Traced
 from jaxtyping import Array, Bool, Shaped
 
@@ -26,8 +27,9 @@ class Compiler:
     """Ahead-of-time compilation; its methods may run in any thread.
 
     Args:
-        layout: how the slice splits its work. Rows, inputs and swapped networks lie whole on each
-            of its devices; other weights stay where they were loaded.
+        layout: how the slice splits its work. Rows and inputs lie whole on each of its devices;
+            weights stay where they were loaded, and swapped networks come to where the layout has
+            them.
     """
 
     def __init__(self, pipeline: Pipeline, layout: Layout) -> None:
@@ -35,8 +37,12 @@ class Compiler:
         self.layout = layout
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
         self._layouts: Mapping[Way, Layout] = {}
-        self.weights = Weights(pipeline.spec.name, pipeline.weights, self.sharding)
-        self._abstract_weights = self._abstract(self.weights.common)
+        places = self._places(pipeline.weights)
+        self.weights = Weights(pipeline.spec.name, pipeline.weights, places)
+        self._abstract_weights = [
+            self._abstract_leaf(leaf, place)
+            for leaf, place in zip(self.weights.common, places, strict=True)
+        ]
 
     def trace_encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
         """Its `out_info` is what a row looks like, long before the program is compiled."""
@@ -121,8 +127,19 @@ class Compiler:
     def _abstract(self, tree: PyTree) -> PyTree:
         return jax.tree.map(self._abstract_leaf, tree)
 
-    def _abstract_leaf(self, leaf: Any) -> jax.ShapeDtypeStruct:
-        sharding = getattr(leaf, "sharding", None) or self.sharding
+    def _places(self, weights: PyTree) -> list[Sharding]:
+        """Where the layout has each array; what names no axes lies whole on each device."""
+
+        def place(leaf: Any) -> Any:
+            if isinstance(leaf, nnx.Variable):
+                return leaf.replace(self.layout.of_parameter("", leaf))
+            return self.sharding
+
+        tree = jax.tree.map(place, weights, is_leaf=lambda x: isinstance(x, nnx.Variable))
+        return jax.tree.leaves(tree)
+
+    def _abstract_leaf(self, leaf: Any, place: Sharding | None = None) -> jax.ShapeDtypeStruct:
+        sharding = getattr(leaf, "sharding", None) or place or self.sharding
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
 

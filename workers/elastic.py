@@ -64,4 +64,4 @@ def _moved(
     sharding: jax.sharding.NamedSharding, layout: Layout, other: Layout
 ) -> jax.sharding.NamedSharding:
     """The same axes of the other mesh."""
-    return jax.sharding.NamedSharding(other.mesh, sharding.spec)
+    return jax.sharding.NamedSharding(other.mesh, sharding.spec, memory_kind=sharding.memory_kind)

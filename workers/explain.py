@@ -27,8 +27,10 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
     """
     pool, model = loading.configured(settings, pool_name)
     loading.set_up(pool, model, devices)
-    opened = loading.open_slice(pool_name, pool, loading.sketch_of(pool, model), own(devices))
-    placed = loading.read(pool, model, reader=loading.SHAPES, sharding=opened.layout.of_parameter)
+    opened = loading.open_slice(
+        pool_name, pool, model, loading.sketch_of(pool, model), own(devices)
+    )
+    placed = loading.placed(pool, model, opened, loading.SHAPES)
     requests = warmup.requests(placed.spec, model.warmup)
     lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]
     for fields in requests:
@@ -41,7 +43,7 @@ def _head(name: str, pool: PoolSettings, opened: MeshSlice) -> str:
     kind = opened.layout.mesh.devices.flat[0].device_kind
     return (
         f"pool {name}: {pool.model} on {devices} x {kind}: {opened.chosen.shape}, "
-        f"{opened.slots} slots ({opened.chosen.why})"
+        f"{opened.chosen.slots} slots, {opened.chosen.residency} ({opened.chosen.why})"
     )
 
 
@@ -69,8 +71,8 @@ def of_activations(pipeline: Pipeline, opened: MeshSlice, fields: Fields) -> Ite
     size = f"{prepared.width} x {prepared.height}"
     for phase, step in {step.phase: step for step in prepared.steps}.items():
         with noted() as notes:
-            compiler.trace_step(phase, step.values, Way(opened.slots), row)
-        yield f"activations of a step ({phase}, {size} px, {opened.slots} rows)"
+            compiler.trace_step(phase, step.values, Way(opened.chosen.slots), row)
+        yield f"activations of a step ({phase}, {size} px, {opened.chosen.slots} rows)"
         yield from (f"  {line}" for line in _once(notes, opened.layout))
 
 

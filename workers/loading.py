@@ -12,17 +12,14 @@ from typing import Any
 import jax
 
 from models import catalog
-from models.nn.attention.xla import xla_kernel
+from models.nn.attention.select import kernel_for
 from models.pipeline import Pipeline
-from models.reading import SHAPES
+from models.reading import FILES, SHAPES, Reader
 from models.sharding import Layout
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 from workers import accelerators, flags, slice, warmup
-from workers.axes import slots_of
 from workers.mesh import make_mesh
-from workers.plan import auto
 from workers.plan.logical import logical_layout
-from workers.plan.reckon import reckon
 from workers.plan.sketch import Sketch, sketch
 from workers.slice import Chosen
 
@@ -35,7 +32,6 @@ class MeshSlice:
 
     layout: Layout
     chosen: Chosen
-    slots: int
 
 
 def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
@@ -65,8 +61,9 @@ def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> N
 
 
 def open_slice(
-    name: str, pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]
-) -> MeshSlice:
+    name: str, pool: PoolSettings, model: ModelSettings, sketch: Sketch,
+    devices: Sequence[jax.Device],
+) -> MeshSlice:  # fmt: skip
     """The layout of these devices, from the settings and what the model asks of them.
 
     Args:
@@ -75,20 +72,17 @@ def open_slice(
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
     try:
-        chosen = slice.choose(pool, sketch, devices)
+        chosen = slice.choose(pool, model, sketch, devices)
         table = slice.table_of(pool.table)
-        slots = slots_of(pool.slots, pool.per_device_batch_size, chosen.shape)
-        need = reckon(sketch, chosen.shape, auto.chip_of(devices), slots, table=table)
     except ValueError as error:
         raise ConfigError(f"pools.{name}: {error}") from None
-    if not need.fits:
-        raise ConfigError(f"pools.{name}: {pool.model} with {slots} slots: {need.refusal()}")
-    layout = Layout(make_mesh(chosen.shape, devices), xla_kernel, table)
+    layout = Layout(make_mesh(chosen.shape, devices), kernel_for(devices[0], model.dtype), table)
     log.info(
-        "%s on %d x %s: %s, %d slots (%s)",
-        *(pool.model, len(devices), devices[0].device_kind, chosen.shape, slots, chosen.why),
+        "%s on %d x %s: %s, %d slots, %s (%s)",
+        *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),
+        *(chosen.residency, chosen.why),
     )
-    return MeshSlice(layout, chosen, slots)
+    return MeshSlice(layout, chosen)
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
@@ -99,7 +93,6 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         model.dtype,
         model.defaults,
         base=model.base,
-        swap_experts=model.swap_experts,
         **how,
     )
 
@@ -107,7 +100,7 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
 def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
     """The pool's first warm-up request, traced and not compiled. Raises: as `read` does."""
     logical = logical_layout()
-    pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter)
+    pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter, swap_experts=False)
     first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
     return sketch(pipeline, first, logical)
 
@@ -121,5 +114,20 @@ def load(
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    opened = open_slice(name, pool, sketch_of(pool, model), devices)
-    return read(pool, model, sharding=opened.layout.of_parameter), opened
+    opened = open_slice(name, pool, model, sketch_of(pool, model), devices)
+    return placed(pool, model, opened), opened
+
+
+def placed(
+    pool: PoolSettings, model: ModelSettings, opened: MeshSlice, reader: Reader = FILES
+) -> Pipeline:
+    """The model, each array where the slice has it. Raises: as `models.catalog.load`."""
+    residency = opened.chosen.residency
+    return read(
+        pool,
+        model,
+        sharding=opened.layout.of_parameter,
+        on_host=residency.on_host,
+        swap_experts=bool(model.swap_experts or residency.by_turns),
+        reader=reader,
+    )

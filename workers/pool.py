@@ -174,7 +174,10 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
         if pool.metrics_port is not None:
             start_http_server(pool.metrics_port)
-        layout, sizes = mesh_slice.layout, pool.batch_sizes or powers_of_two(mesh_slice.slots)
+        layout, sizes = (
+            mesh_slice.layout,
+            pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots),
+        )
         terms = Terms.of(pipeline, layout, sizes, pool.elastic)
         if isinstance(company, Link):
             company.follow(Follower(pipeline, layout, terms))
@@ -196,7 +199,7 @@ async def serve(
     engine = Engine(
         pipeline,
         mesh_slice.layout,
-        mesh_slice.slots,
+        mesh_slice.chosen.slots,
         pool_settings.batch_sizes,
         pool_settings.elastic,
         launcher,

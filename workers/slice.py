@@ -10,12 +10,14 @@ from types import MappingProxyType
 import jax
 
 from models.sharding import MESH_AXES, TABLE, Table
-from service.settings import ConfigError, PoolSettings
+from service.settings import ConfigError, ModelSettings, PoolSettings
 from workers import accelerators
-from workers.axes import Shape
+from workers.axes import Shape, slots_of
 from workers.plan import auto
+from workers.plan.auto import NothingFits
 from workers.plan.chips import Chip
-from workers.plan.reckon import Reckoning
+from workers.plan.reckon import Reckoning, reckon
+from workers.plan.residency import Residency, residencies
 from workers.plan.sketch import Sketch
 
 CONTEXT: Mapping[str, tuple[str, ...]] = {"context": ("ring", "ulysses")}
@@ -27,10 +29,13 @@ BETWEEN = ("cfg", "context", "fsdp")
 
 @dataclass(frozen=True)
 class Chosen:
-    """Sizes of a slice's axes, and why they are these."""
+    """What a slice is to do."""
 
     shape: Shape
+    slots: int
+    residency: Residency
     why: str
+    """Of the shape."""
 
 
 def see_only(devices: range | None) -> None:
@@ -62,28 +67,53 @@ def own(devices: range | None) -> Sequence[jax.Device]:
     return [seen[i] for i in devices]
 
 
-def choose(pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]) -> Chosen:
-    """As the settings have it, or by the planner's reckoning.
+def choose(
+    pool: PoolSettings, model: ModelSettings, sketch: Sketch, devices: Sequence[jax.Device]
+) -> Chosen:
+    """As the settings have it, or by the planner's reckoning; with what does not fit on the host.
 
-    Raises: ValueError: it does not fit the devices, the model or the memory; says the numbers.
+    Raises:
+        NothingFits: the devices' memory has no room for it.
+        ValueError: it does not fit the devices or the model; says the numbers.
     """
+    refused: list[NothingFits] = []
+    for residency in residencies(sketch, model.swap_experts, model.encoders_on_host):
+        try:
+            return _with(residency, pool, sketch, devices)
+        except NothingFits as error:
+            refused.append(error)
+    raise refused[-1]
+
+
+def _with(
+    residency: Residency, pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]
+) -> Chosen:
+    """Raises: NothingFits, ValueError: as `choose`."""
     hosts = len({device.process_index for device in devices})
-    each = len(devices) // hosts
+    each, chip, table = len(devices) // hosts, auto.chip_of(devices), table_of(pool.table)
     if pool.mesh == "auto":
-        best = _soonest(sketch, auto.chip_of(devices), each, hosts, table_of(pool.table))
-        return Chosen(best.shape, best.why)
-    shape = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
-    return Chosen(shape.over(each, hosts, sketch.heads), "as the settings have it")
+        soonest = _soonest(sketch, chip, each, hosts, table, residency)
+        shape, why = soonest.shape, soonest.why
+    else:
+        given = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
+        shape, why = given.over(each, hosts, sketch.heads), "as the settings have it"
+    slots = slots_of(pool.slots, pool.per_device_batch_size, shape)
+    need = reckon(sketch, shape, chip, slots, table=table, residency=residency)
+    if not need.fits:
+        raise NothingFits(f"{sketch.model} with {slots} slots: {need.refusal()}")
+    return Chosen(shape, slots, residency, why)
 
 
-def _soonest(sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table) -> Reckoning:
+def _soonest(
+    sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table, residency: Residency
+) -> Reckoning:
     """Of the layouts with each axis that may lie between hosts. Raises: NothingFits: none does."""
     between = [{axis: hosts} for axis in BETWEEN] if hosts > 1 else [None]
     found, refused = [], []
     for dcn in between:
         try:
-            found.append(auto.choose(sketch, chip, each, dcn=dcn, table=table))
-        except auto.NothingFits as error:
+            found.append(auto.choose(sketch, chip, each, dcn=dcn, table=table, residency=residency))
+        except NothingFits as error:
             refused.append(error)
     if not found:
         raise refused[0]

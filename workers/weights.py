@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,17 +26,17 @@ class Weights:
 
     Args:
         tree: networks by name, as a NamedTuple or a mapping.
-        sharding: of a network that is brought to the device.
+        places: of all leaves in their order: where those of a network that is brought go.
     """
 
-    def __init__(self, model: str, tree: PyTree, sharding: Sharding) -> None:
+    def __init__(self, model: str, tree: PyTree, places: Sequence[Sharding]) -> None:
         leaves, self._tree = jax.tree.flatten_with_path(tree)
         self.common: list[Any] = [leaf for _, leaf in leaves]
         """For programs that need no swapped network: those lie on the host in here."""
         self.resident: str | None = None
         """The swapped network that is on the device."""
         self._model = model
-        self._sharding = sharding
+        self._shardings = places
         self._present = self.common
         self._places: dict[str, list[int]] = defaultdict(list)
         for place, (path, leaf) in enumerate(leaves):
@@ -72,7 +73,7 @@ class Weights:
 
     def _with(self, network: str) -> list[Any]:
         places = self._places[network]
-        brought = [put(self.common[place], self._sharding) for place in places]
+        brought = [put(self.common[place], self._shardings[place]) for place in places]
         jax.block_until_ready(brought)
         present = list(self.common)
         for place, leaf in zip(places, brought, strict=True):

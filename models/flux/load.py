@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     sharding: weights.Sharding | None = None,
+    on_host: Collection[str] = (),
     reader: Reader = FILES,
 ) -> FluxPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
@@ -56,6 +57,7 @@ def load(
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         sharding: where each array goes; None: to JAX's default device.
+        on_host: networks that go to host memory instead; `sharding` has to be given then.
         reader: of everything but the configs.
 
     Raises:
@@ -72,7 +74,11 @@ def load(
     abstract = abstract_modules(config, vae_config, clip_config, t5_config, dtype)
     loaded = {
         name: reader.network(
-            getattr(abstract, name), folder / component, renames, dtype=dtype, sharding=sharding
+            getattr(abstract, name),
+            folder / component,
+            renames,
+            dtype=dtype,
+            sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
         )
         for name, (component, renames) in COMPONENTS.items()
     }

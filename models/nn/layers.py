@@ -48,10 +48,11 @@ def conv(
     rngs: nnx.Rngs,
     strides: int | Sequence[int] = 1,
     padding: int | Sequence[tuple[int, int]] = 0,
+    axes: Axes = ("conv_in", "conv_out"),
     use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
 ) -> nnx.Conv:
-    """Channels-last convolution, kernel [*window, in, out]."""
+    """Channels-last convolution, kernel [*window, in, out]; `axes` are the last two's names."""
     window = (None,) * len(kernel_size)
     return nnx.Conv(
         in_features,
@@ -61,8 +62,8 @@ def conv(
         padding=padding,
         use_bias=use_bias,
         kernel_init=_kernel,
-        kernel_metadata={"axes": (*window, "conv_in", "conv_out")},
-        bias_metadata={"axes": ("conv_out",)},
+        kernel_metadata={"axes": (*window, *axes)},
+        bias_metadata={"axes": axes[1:]},
         param_dtype=param_dtype,
         rngs=rngs,
     )

@@ -35,6 +35,8 @@ Vector = Float[Array, "batch time_features"]
 TRANSFORMER_NORM_EPSILON = 1e-6
 LAYER_NORM_EPSILON = 1e-5
 _SAME = ((1, 1), (1, 1))
+_APART, _TOGETHER = ("conv_in", "channels"), ("channels", "conv_out")
+"""Axes of convolutions whose outputs, or inputs, are split by channels over `tensor`."""
 _HALVE = {0: ((0, 1), (0, 1)), 1: _SAME}
 """Padding before a stride of two, by `downsample_padding`."""
 
@@ -54,10 +56,17 @@ def split_rows(x: Features) -> Features:
     return split(x, "batch", "rows", None, None)
 
 
+def split_channels(x: Features) -> Features:
+    """The same picture, its channels shared out too. Where groups of them lie on one device each,
+    a norm needs nothing of the others; where not, XLA adds their sums up."""
+    return split(x, "batch", "rows", None, "channels")
+
+
 class ResnetBlock(nnx.Module):
     """Two convolutions, told the time between them, beside a shortcut.
 
-    The time is added, or with `scale_shift` scales and shifts behind the second norm.
+    The time is added, or with `scale_shift` scales and shifts behind the second norm. The first
+    one's outputs may be split by channels: so are the second one's inputs then.
     """
 
     def __init__(
@@ -73,24 +82,26 @@ class ResnetBlock(nnx.Module):
         self.scale_shift = config.resnet_time_scale_shift == "scale_shift"
         told = 2 * width if self.scale_shift else width
         self.norm1 = group_norm(in_width, groups, epsilon, **make)
-        self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, **make)
-        self.time_emb_proj = linear(config.time_features, told, ("embed", "conv_out"), **make)
-        self.norm2 = group_norm(width, groups, epsilon, **make)
-        self.conv2 = conv(width, width, (3, 3), padding=_SAME, **make)
-        self.conv_shortcut = conv(in_width, width, (1, 1), **make) if in_width != width else None
+        self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, axes=_APART, **make)
+        self.time_emb_proj = linear(config.time_features, told, ("embed", "channels"), **make)
+        self.norm2 = group_norm(width, groups, epsilon, axis="channels", **make)
+        self.conv2 = conv(width, width, (3, 3), padding=_SAME, axes=_TOGETHER, **make)
+        self.conv_shortcut = (
+            conv(in_width, width, (1, 1), axes=_TOGETHER, **make) if in_width != width else None
+        )
         self.activation = ACTIVATIONS[config.act_fn]
         self.output_scale = output_scale
 
     def __call__(self, x: Features, time: Vector) -> Features:
         told = self.time_emb_proj(self.activation(time))[:, None, None, :]
-        hidden = self.conv1(self.activation(self.norm1(x)))
+        hidden = split_channels(self.conv1(self.activation(self.norm1(x))))
         if self.scale_shift:
             scale, shift = jnp.split(told, 2, axis=-1)
             hidden = self.norm2(hidden) * (1 + scale) + shift
         else:
             hidden = self.norm2(hidden + told)
-        hidden = self.conv2(self.activation(hidden))
-        shortcut = x if self.conv_shortcut is None else self.conv_shortcut(x)
+        hidden = self.conv2(split_channels(self.activation(hidden)))
+        shortcut = x if self.conv_shortcut is None else self.conv_shortcut(split_channels(x))
         return split_rows((shortcut + hidden) / self.output_scale)
 
 
@@ -154,13 +165,14 @@ class Transformer(nnx.Module):
     ) -> None:
         inner = level.heads * (level.channels // level.heads)
         self.norm = group_norm(level.channels, groups, TRANSFORMER_NORM_EPSILON, **make)
-        self.proj_in = linear(level.channels, inner, (None, "embed"), **make)
+        self.proj_in = linear(level.channels, inner, ("embed", "channels"), **make)
         self.layers = _layers(inner, level, depth, attention, **make)
-        self.proj_out = linear(inner, level.channels, ("embed", None), **make)
+        self.proj_out = linear(inner, level.channels, ("embed", "channels"), **make)
 
     def __call__(self, x: Features, text: Text) -> Features:
-        batch, height, width, channels = x.shape
-        tokens = self.proj_in(self.norm(x).reshape(batch, height * width, channels))
+        batch, height, width, _ = x.shape
+        picture = split_rows(self.proj_in(self.norm(x)))
+        tokens = picture.reshape(batch, height * width, picture.shape[-1])
         if self.layers is not None:
             tokens, _ = scan(self.layers, tokens, lambda layer, tokens: layer(tokens, text))
         return split_rows(x + self.proj_out(tokens).reshape(x.shape))
@@ -187,7 +199,9 @@ class DownBlock(nnx.Module):
         self.attentions = _transformers(level, config, attention, **make)
         padding = _HALVE[config.downsample_padding]
         self.downsample = (
-            conv(width, width, (3, 3), strides=2, padding=padding, **make) if downsample else None
+            conv(width, width, (3, 3), strides=2, padding=padding, axes=_APART, **make)
+            if downsample
+            else None
         )
 
     def __call__(self, x: Features, time: Vector, text: Text) -> list[Features]:
@@ -246,7 +260,9 @@ class UpBlock(nnx.Module):
             for index, skip in enumerate(skip_widths)
         )
         self.attentions = _transformers(level, config, attention, **make)
-        self.upsample = conv(width, width, (3, 3), padding=_SAME, **make) if upsample else None
+        self.upsample = (
+            conv(width, width, (3, 3), padding=_SAME, axes=_APART, **make) if upsample else None
+        )
 
     def __call__(
         self, x: Features, skips: list[Features], time: Vector, text: Text, size: tuple[int, int]
@@ -275,7 +291,13 @@ def _sources(found: int, wanted: int) -> np.ndarray:
 
 
 def group_norm(
-    width: int, groups: int, epsilon: float, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+    width: int,
+    groups: int,
+    epsilon: float,
+    *,
+    axis: str = "conv_out",
+    rngs: nnx.Rngs,
+    param_dtype: DTypeLike,
 ) -> nnx.GroupNorm:
     """Statistics in float32 whatever the dtype."""
     return nnx.GroupNorm(
@@ -283,8 +305,8 @@ def group_norm(
         num_groups=groups,
         epsilon=epsilon,
         use_fast_variance=False,
-        scale_metadata={"axes": ("conv_out",)},
-        bias_metadata={"axes": ("conv_out",)},
+        scale_metadata={"axes": (axis,)},
+        bias_metadata={"axes": (axis,)},
         param_dtype=param_dtype,
         rngs=rngs,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     file: Path | None = None,
     sharding: weights.Sharding | None = None,
+    on_host: Collection[str] = (),
     reader: Reader = FILES,
 ) -> SdxlPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
@@ -47,6 +48,7 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         file: holds all weights, under their original names; the folder's are not read then.
         sharding: where each array goes; None: to JAX's default device.
+        on_host: networks that go to host memory instead; `sharding` has to be given then.
         reader: of everything but the configs.
 
     Raises:
@@ -65,7 +67,11 @@ def load(
     abstract = abstract_modules(parts, dtype)
     loaded = {
         name: reader.network(
-            getattr(abstract, name), place, renames, dtype=dtype, sharding=sharding
+            getattr(abstract, name),
+            place,
+            renames,
+            dtype=dtype,
+            sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
         )
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }

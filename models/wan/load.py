@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     swap_experts: bool | None = None,
     sharding: weights.Sharding | None = None,
+    on_host: Collection[str] = (),
     reader: Reader = FILES,
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
@@ -65,6 +66,7 @@ def load(
         swap_experts: whether two experts stay on the host, for the engine to bring them to the
             device by turns; None: only where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
+        on_host: networks that go to host memory instead; `sharding` has to be given then.
         reader: of everything but the configs.
 
     Raises:
@@ -80,9 +82,10 @@ def load(
     if swap_experts and len(checkpoint.transformers) < 2:
         raise ValueError("swap_experts is set, but there is only one transformer")
     swaps = _swaps(abstract) if swap_experts is None else swap_experts
-    on_host = EXPERTS if swaps else ()
+    places = {part: weights.beside(sharding) for part in on_host if sharding}
+    places |= {part: _as_numpy for part in EXPERTS if swaps}
     loaded = {
-        part: _load_part(reader, abstract, part, folder, _on_host if part in on_host else sharding)
+        part: _load_part(reader, abstract, part, folder, places.get(part, sharding))
         for part in COMPONENTS
     }
     pictured = checkpoint.image_encoder is not None
@@ -159,11 +162,11 @@ def _load_part(
         return None
     component, renames = COMPONENTS[part]
     loaded = reader.network(module, folder / component, renames, sharding=sharding)
-    if sharding is not _on_host:
+    if sharding is not _as_numpy:
         return loaded
     graph, state = nnx.split(loaded)
     return nnx.merge(graph, jax.tree.map(np.asarray, state))
 
 
-def _on_host(path: str, leaf: nnx.Variable) -> SingleDeviceSharding:
+def _as_numpy(path: str, leaf: nnx.Variable) -> SingleDeviceSharding:
     return SingleDeviceSharding(jax.local_devices(backend="cpu")[0])

@@ -25,21 +25,28 @@ def layout(ring: int | None = None, **sizes: int) -> Layout:
 
 
 def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[PyTree]:
-    """The row after encoding, after each step, and the pixels, by the engine's own programs."""
+    """The row after encoding, after each step, and the pixels, by the engine's own programs.
+
+    Where the layout splits rows, the row has as many neighbours that are like it.
+    """
     compiler = Compiler(placed(pipeline, layout), layout)
     weights = compiler.weights.common
     encode = compiler.trace_encode(prepared.inputs)
     inputs = jax.device_put(dict(prepared.inputs), compiler.sharding)
     row = encode.lower().compile()(weights, inputs)
     yield row
+    rows = layout.mesh.shape["data"]
     programs: dict[str, Any] = {}
-    (way,) = compiler.ways([1], elastic=False)
+    way = compiler.ways([rows], elastic=False)[-1]
     for step in prepared.steps:
-        values = {name: np.asarray(value, np.float32)[None] for name, value in step.values.items()}
+        values = {
+            name: np.stack([np.asarray(value, np.float32)] * rows)
+            for name, value in step.values.items()
+        }
         values = jax.device_put(values, compiler.sharding)
         if step.phase not in programs:
             programs[step.phase] = compiler.step(step.phase, step.values, way, row)
-        (row,), finite = programs[step.phase](weights, (row,), values)
+        (row, *_), finite = programs[step.phase](weights, (row,) * rows, values)
         assert finite.all()
         yield row
     yield compiler.decode(row)(weights, row)

@@ -20,6 +20,7 @@ LATENTS = 1e-4
 MOST_LEVELS, LEAST_DB = 2, 60.0
 
 LAYOUTS: dict[str, dict[str, Any]] = {
+    "data 2": {"data": 2},
     "cfg 2": {"cfg": 2},
     "ulysses 4": {"context": 4},
     "ring 4": {"context": 4, "ring": 4},
@@ -29,6 +30,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "cfg 2, context 4": {"cfg": 2, "context": 4},
     "fsdp 2, cfg 2, tensor 2": {"fsdp": 2, "cfg": 2, "tensor": 2},
     "cfg 2, ring 2, tensor 2": {"cfg": 2, "context": 2, "ring": 2, "tensor": 2},
+    "data 2, fsdp 2, ulysses 2": {"data": 2, "fsdp": 2, "context": 2},
 }
 FIELDS = {
     "flux": {"width": 48, "height": 80, "true_cfg_scale": 2.0, "negative_prompt": "a blue square"},

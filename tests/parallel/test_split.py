@@ -132,6 +132,7 @@ def whole(family: str) -> Compiled:
         ({"context": 4}, 1 / 4),
         ({"context": 4, "ring": 4}, 1 / 4),
         ({"fsdp": 8}, 1 / 8),
+        ({"tensor": 8}, 1 / 8),
         ({"cfg": 2, "context": 4, "ring": 2}, 1 / 8),
     ],
     ids=str,

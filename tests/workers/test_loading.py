@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from service.settings import ConfigError, ModelSettings, PoolSettings
+from tests.workers.flux import REQUEST
 from workers import loading
+from workers.axes import Shape
+from workers.compiler import Compiler
+from workers.plan import auto
+from workers.plan.reckon import RESERVE, reckon
+from workers.plan.residency import ALL_ON_DEVICE, Residency, residencies
 from workers.plan.sketch import Sketch
 
 
@@ -53,19 +62,72 @@ def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(
-    sketch: Sketch, settings: dict[str, Any], said: str
+    model: ModelSettings, sketch: Sketch, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        loading.open_slice("flux", pool(**settings), sketch, jax.devices())
+        loading.open_slice("flux", pool(**settings), model, sketch, jax.devices())
 
 
-def test_a_deployment_may_change_rows_of_the_table(sketch: Sketch) -> None:
+def test_a_deployment_may_change_rows_of_the_table(model: ModelSettings, sketch: Sketch) -> None:
     changed = pool(mesh={"context": 8}, table={"embed": ["context"], "rows": []})
-    layout = loading.open_slice("flux", changed, sketch, jax.devices()).layout
+    layout = loading.open_slice("flux", changed, model, sketch, jax.devices()).layout
     assert layout.table["embed"] == ("ring", "ulysses")
     assert layout.size("embed") == 8 and layout.size("rows") == 1
 
 
-def test_a_quarter_of_a_request_on_each_device(sketch: Sketch) -> None:
+def test_a_quarter_of_a_request_on_each_device(model: ModelSettings, sketch: Sketch) -> None:
     quarter = pool(mesh={"context": 4}, per_device_batch_size=0.25)
-    assert loading.open_slice("flux", quarter, sketch, jax.devices()[:4]).slots == 1
+    assert loading.open_slice("flux", quarter, model, sketch, jax.devices()[:4]).chosen.slots == 1
+
+
+def test_left_alone_it_chooses_and_says_why(
+    model: ModelSettings, sketch: Sketch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    opened = loading.open_slice("flux", pool(), model, sketch, jax.devices())
+    assert opened.layout.mesh.size == 8
+    assert str(opened.chosen.shape) in caplog.text and opened.chosen.why in caplog.text
+
+
+def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(
+    model: ModelSettings, sketch: Sketch
+) -> None:
+    huge = pool(mesh={"context": 8}, slots=2**40)
+    with pytest.raises(ConfigError, match=r"slots: .* needs about [\d.]+ GiB .* take fewer slots"):
+        loading.open_slice("flux", huge, model, sketch, jax.devices())
+
+
+def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Sketch) -> None:
+    """A layer at a time; on the device they take next to nothing then."""
+    several = pool(mesh={"fsdp": 2, "context": 2})
+    beside = model.model_copy(update={"encoders_on_host": True})
+    rows = []
+    for one in (model, beside):
+        pipeline, opened = loading.load("flux", several, one, jax.devices()[:4])
+        kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(pipeline.weights.t5)}
+        assert kinds == {"pinned_host" if one is beside else "device"}
+        assert jax.tree.leaves(pipeline.weights.transformer)[0].sharding.memory_kind == "device"
+        compiler = Compiler(pipeline, opened.layout)
+        inputs = pipeline.prepare({**pipeline.spec.defaults, **REQUEST}, {}).inputs
+        program = compiler.trace_encode(inputs).lower().compile()
+        rows.append(program(compiler.weights.common, dict(inputs)))
+    for leaf, other in zip(*map(jax.tree.leaves, rows), strict=True):
+        # another program: what is fused differs, and so how sums are rounded
+        np.testing.assert_allclose(leaf, other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
+    model: ModelSettings, sketch: Sketch
+) -> None:
+    chip, one = auto.chip_of(jax.devices()), Shape().over(1)
+    beside, *_ = (way for way in residencies(sketch, None, None) if way.on_host)
+    assert beside.on_host == {"clip", "t5"} and not beside.by_turns
+
+    def needs(residency: Residency) -> int:
+        found = reckon(sketch, one, chip, 1, residency=residency)
+        return found.total_bytes - found.memory["reserve"]
+
+    between = (needs(ALL_ON_DEVICE) + needs(beside)) / 2
+    tight = replace(chip, memory_bytes=int(between / (1 - RESERVE)))
+    assert not reckon(sketch, one, tight, 1).fits
+    assert reckon(sketch, one, tight, 1, residency=beside).fits

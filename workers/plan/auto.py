@@ -12,6 +12,7 @@ import jax
 from models.sharding import TABLE, Table
 from workers.plan.chips import BROAD_TPU, CHIPS, GIB, Chip
 from workers.plan.reckon import Reckoning
+from workers.plan.residency import ALL_ON_DEVICE, Residency
 from workers.plan.search import search
 from workers.plan.sketch import Sketch
 from workers.plan.topology import PlanError
@@ -74,7 +75,7 @@ def choose(
     *,
     dcn: Mapping[str, int] | None = None,
     table: Table = TABLE,
-    by_turns: frozenset[str] = frozenset(),
+    residency: Residency = ALL_ON_DEVICE,
 ) -> Reckoning:
     """The layout that answers one request soonest, with its reason (`why`).
 
@@ -83,7 +84,7 @@ def choose(
 
     Raises: NothingFits: with the numbers of the layout that needs least.
     """
-    found = search(sketch, chip, devices, dcn=dcn, table=table, by_turns=by_turns)
+    found = search(sketch, chip, devices, dcn=dcn, table=table, residency=residency)
     if found.latency:
         return found.latency[0]
     count = devices * math.prod((dcn or {}).values())

@@ -103,3 +103,12 @@ CHIPS: Mapping[str, Chip] = {
 
 COLLECTIVE_S = 5e-6
 """What a collective takes before its first byte. An assumption."""
+
+CLOCK_HZ: Mapping[str, float] = {
+    "v4": 1.05e9,
+    "v5e": 1.5e9,
+    "v5p": 1.75e9,
+    "v6e": 1.75e9,
+    "tpu7x": 2.2e9,
+}
+"""Of a TPU's cores: the rated peak over what its matrix units do in a cycle."""

@@ -6,20 +6,19 @@ logical axes it stands on, and from those and a layout's table follows each devi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from models.nn.attention.xla import xla_kernel
 from models.sharding import TABLE, Axes, Layout, MeshAxes
 
 
-@dataclass(frozen=True)
 class Logical(Layout):
-    """A layout that names what others split."""
+    """A layout that names what others split, whatever its table says."""
 
-    def _is_free(self, name: str, taken: list[MeshAxes]) -> bool:
-        return not any(name in names for names in taken)
+    def split(self, axes: Axes, shape: tuple[int, ...]) -> tuple[MeshAxes, ...]:
+        return tuple(
+            (axis,) if axis and axis not in axes[:place] else () for place, axis in enumerate(axes)
+        )
 
 
 def logical_layout() -> Layout:

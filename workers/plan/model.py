@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +12,7 @@ from models import catalog, known
 from models.hub import CONFIGS, resolve
 from models.pipeline import Pipeline
 from models.reading import SHAPES
+from models.spec import ModelSpec
 from models.weights import Sharding
 from workers import warmup
 from workers.plan.logical import logical_layout
@@ -50,16 +51,19 @@ def sketch_of(
     *,
     defaults: Mapping[str, Any] = NO_DEFAULTS,
     base: str | None = None,
+    check: Callable[[ModelSpec], None] = lambda spec: None,
 ) -> Sketch:
     """What a request of that model asks of devices, whatever they are: for `reckon` and `search`.
 
     Args:
         request: fields that differ from the model's defaults, such as height and width.
+        check: of the request, by what the model is; may raise.
 
     Raises: CheckpointError; models.pipeline.RequestError: the model cannot make this.
     """
     logical = logical_layout()
     pipeline = abstract(source, dtype, logical.of_parameter, defaults=defaults, base=base)
+    check(pipeline.spec)
     (fields,) = warmup.requests(pipeline.spec, [request])
     return sketch(pipeline, fields, logical)
 

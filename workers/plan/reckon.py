@@ -17,6 +17,7 @@ from models.sharding import MESH_AXES, TABLE, Layout, Table
 from workers.axes import Shape
 from workers.mesh import mesh_sizes
 from workers.plan.chips import GIB, Chip
+from workers.plan.residency import ALL_ON_DEVICE, Residency
 from workers.plan.shares import scaled, share
 from workers.plan.sketch import Program, Sketch, Weight
 from workers.plan.traffic import Traffic, Wires, traffic
@@ -56,14 +57,21 @@ class Reckoning:
     """Requests side by side."""
     memory: Mapping[str, int]
     """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
-    step: Pass
-    """Of the phase that has most steps."""
-    step_s: float
-    encode_s: float
-    decode_s: float
+    passes: Mapping[str, Pass]
+    """By program: `encode`, `decode`, and the step of each phase."""
+    phase: str
+    """That has most steps."""
     request_s: float
     """Of `slots` requests side by side: all steps, and one encoding and decoding each."""
     why: str = field(default="", compare=False)
+
+    @property
+    def step(self) -> Pass:
+        return self.passes[self.phase]
+
+    @property
+    def step_s(self) -> float:
+        return self.step.seconds
 
     @property
     def total_bytes(self) -> int:
@@ -105,7 +113,7 @@ def reckon(
     slots: int = 1,
     *,
     table: Table = TABLE,
-    by_turns: frozenset[str] = frozenset(),
+    residency: Residency = ALL_ON_DEVICE,
 ) -> Reckoning:
     """What a layout takes, and how long a step and a request.
 
@@ -113,27 +121,21 @@ def reckon(
         shape: with every size known (`Shape.over`).
         slots: requests side by side on the slice.
         table: the layout's, where a deployment overrides rows of it.
-        by_turns: networks that are on the device one at a time, the others on the host.
     """
     layout, wires = abstract_layout(shape, table), Wires.of(chip, shape)
     steps = {
-        phase: (_pass(program, layout, wires, slots), count)
-        for phase, (program, count) in sketch.steps.items()
+        phase: _pass(program, layout, wires, slots) for phase, (program, _) in sketch.steps.items()
     }
-    encode = _pass(sketch.encode, layout, wires, 1).seconds
-    decode = _pass(sketch.decode, layout, wires, 1).seconds
-    step, _ = max(steps.values(), key=lambda step: step[1])
-    denoise_s = sum(one.seconds * count for one, count in steps.values())
+    encode, decode = (_pass(one, layout, wires, 1) for one in (sketch.encode, sketch.decode))
+    denoise_s = sum(steps[phase].seconds * count for phase, (_, count) in sketch.steps.items())
     return Reckoning(
         shape,
         chip,
         slots,
-        _memory(sketch, layout, chip, slots, by_turns),
-        step,
-        step.seconds,
-        encode,
-        decode,
-        denoise_s + slots * (encode + decode),
+        _memory(sketch, layout, chip, slots, residency),
+        {**steps, "encode": encode, "decode": decode},
+        sketch.phase,
+        denoise_s + slots * (encode.seconds + decode.seconds),
     )
 
 
@@ -153,17 +155,21 @@ def _pass(program: Program, layout: Layout, wires: Wires, rows: int) -> Pass:
 
 
 def _memory(
-    sketch: Sketch, layout: Layout, chip: Chip, slots: int, by_turns: frozenset[str]
+    sketch: Sketch, layout: Layout, chip: Chip, slots: int, residency: Residency
 ) -> dict[str, int]:
     weights = weight_bytes(sketch.weights, layout)
-    turns = {name: weights.pop(name) for name in by_turns if name in weights}
+    for name in residency.on_host:
+        weights.pop(name)
+    turns = {name: weights.pop(name) for name in residency.by_turns}
     if turns:
         weights[" or ".join(sorted(turns))] = max(turns.values())
     programs = [sketch.encode, sketch.decode, *(program for program, _ in sketch.steps.values())]
     return {
         **{f"weights of {name}": size for name, size in weights.items()},
         "rows": ROW_COPIES * slots * sketch.row_bytes,
-        "temporaries": max(_temporaries(program, layout, slots) for program in programs),
+        "temporaries": max(
+            _temporaries(program, layout, slots, residency.on_host) for program in programs
+        ),
         "reserve": int(RESERVE * chip.memory_bytes),
     }
 
@@ -178,23 +184,25 @@ def weight_bytes(weights: tuple[Weight, ...], layout: Layout) -> dict[str, int]:
     return dict(sizes)
 
 
-def _temporaries(program: Program, layout: Layout, rows: int) -> int:
-    """At the fullest moment, with a gathered layer's weights."""
+def _temporaries(
+    program: Program, layout: Layout, rows: int, on_host: frozenset[str] = frozenset()
+) -> int:
+    """At the fullest moment, with the weights of a layer that is gathered or brought."""
     total = 0.0
     for axes, size in program.peak.items():
         times = rows if any(axis == "batch" for axis, _ in axes) else 1
         total += size * times * share(layout, scaled(axes, times))
-    return int(total) + _gathered(program, layout)
+    return int(total) + _gathered(program, layout, on_host)
 
 
-def _gathered(program: Program, layout: Layout) -> int:
+def _gathered(program: Program, layout: Layout, on_host: frozenset[str]) -> int:
     """The weights of the widest layer, twice: one is used while the next is brought."""
     used = layout.in_use()
     layers: Counter[tuple[str, int]] = Counter()
     for weight in program.weights:
         stored = layout.split(weight.axes, weight.shape)
         needed = used.split(weight.axes, weight.shape)
-        if stored == needed:
+        if stored == needed and weight.network not in on_host:
             continue
         count = weight.shape[0] if weight.axes[:1] == ("layers",) else 1
         whole = weight.nbytes // used.devices(tuple(n for names in needed for n in names))

@@ -9,6 +9,7 @@ from models.sharding import TABLE, Table
 from workers.axes import AXES, Shape
 from workers.plan.chips import Chip
 from workers.plan.reckon import Reckoning, reckon
+from workers.plan.residency import ALL_ON_DEVICE, Residency
 from workers.plan.sketch import Sketch
 from workers.plan.why import why
 
@@ -37,7 +38,7 @@ def search(
     *,
     dcn: Mapping[str, int] | None = None,
     table: Table = TABLE,
-    by_turns: frozenset[str] = frozenset(),
+    residency: Residency = ALL_ON_DEVICE,
 ) -> Found:
     """Reckon each layout of so many devices.
 
@@ -50,7 +51,7 @@ def search(
 
     def reckoned(shapes: Iterable[Shape], slots: Callable[[Shape], int]) -> list[Reckoning]:
         return [
-            reckon(sketch, shape, chip, slots(shape), table=table, by_turns=by_turns)
+            reckon(sketch, shape, chip, slots(shape), table=table, residency=residency)
             for shape in shapes
         ]
 

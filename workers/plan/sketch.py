@@ -55,6 +55,7 @@ class Sketch:
     """What one request of one size asks of a device."""
 
     model: str
+    family: str
     weights: tuple[Weight, ...]
     row_bytes: int
     encode: Program
@@ -63,6 +64,11 @@ class Sketch:
     decode: Program
     prompts: int
     """Passes of a step: 2 where guidance is used."""
+
+    @property
+    def phase(self) -> str:
+        """That has most steps."""
+        return max(self.steps, key=lambda name: self.steps[name][1])
 
     @property
     def heads(self) -> frozenset[int]:
@@ -105,6 +111,7 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
     row = encode.out_info
     return Sketch(
         pipeline.spec.name,
+        pipeline.spec.family,
         weights,
         sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(row)),
         _program(encode, weights),

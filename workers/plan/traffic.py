@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ class Wires:
 
     chip: Chip
     between: frozenset[str]
+    devices_inside: int
+    """Of a slice or host: they are numbered one after the other."""
 
     @classmethod
     def of(cls, chip: Chip, shape: Shape) -> Wires:
@@ -48,11 +51,14 @@ class Wires:
         if "context" in crossing:
             inside = shape.ring == shape.dcn["context"]
             crossing |= {"ring"} if inside else {"ring", "ulysses"}
-        return cls(chip, frozenset(crossing))
+        return cls(chip, frozenset(crossing), math.prod(shape.ici.values()))
 
     def send(self, name: str, sent: float, over: MeshAxes, count: float) -> Traffic:
-        """`sent` bytes a device in each of `count` collectives; the slowest wire decides."""
-        crosses = any(axis in self.between for axis in over)
+        """`sent` bytes a device in each of `count` collectives over these mesh axes."""
+        return self.sent(name, sent, count, crosses=any(axis in self.between for axis in over))
+
+    def sent(self, name: str, sent: float, count: float, *, crosses: bool) -> Traffic:
+        """The slowest wire decides how long it takes."""
         speed = self.chip.dcn_bytes_s if crosses else self.chip.ici_bytes_s
         seconds = count * (sent / speed + COLLECTIVE_S)
         total = count * sent
@@ -83,7 +89,9 @@ def _exchange(
     split = places(layout, axes)
     if entry.kind == "attention":
         tokens = split["tokens"]
-        heads = entry.heads // layout.devices(split.get("heads", ()))
+        rows_here = dict(axes).get("batch", 1)
+        together = split.get("batch", ()) + split.get("heads", ())
+        heads = rows_here * entry.heads // layout.devices(together)
         turns, swaps = exchange(layout, tokens, heads)
         here = entry.kv_bytes * rows * share(layout, axes)
         yield wires.send("all-to-all (Ulysses)", local * _lost(layout, swaps) / 4, swaps, 4 * count)
@@ -94,7 +102,7 @@ def _exchange(
         over = tuple(name for name in over if not any(name in names for names in split.values()))
         yield wires.send("all-reduce", 2 * local * _lost(layout, over), over, count if over else 0)
     elif entry.kind == "halo":
-        over = split["rows"]
+        over = split[entry.on]
         parts = layout.devices(over)
         yield wires.send("permute (halo)", local * parts if parts > 1 else 0, over, 2 * count)
     else:

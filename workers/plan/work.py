@@ -81,10 +81,18 @@ def nbytes(aval: Any) -> float:
     return float(math.prod(aval.shape)) * np.dtype(aval.dtype).itemsize
 
 
+ROWS = ("picture_rows", "rows")
+"""Of pictures: an autoencoder's, a network's."""
+
+
 def pairs(sizes: Sizes, picture: bool = False) -> Pairs:
-    """Rows and tokens are the same mesh axes: of a value that has been both, one counts."""
-    other = "tokens" if picture and "rows" in sizes else "rows" if "tokens" in sizes else None
-    return tuple(sorted((axis, size) for axis, size in sizes.items() if axis != other))
+    """Of axes that stand on the same devices, one counts: rows or tokens, rows or columns."""
+    others = {"picture_columns"} if "picture_rows" in sizes else set()
+    if picture and "rows" in sizes:
+        others.add("tokens")
+    elif "tokens" in sizes:
+        others.add("rows")
+    return tuple(sorted((axis, size) for axis, size in sizes.items() if axis not in others))
 
 
 class _Walk:
@@ -231,21 +239,20 @@ class _Walk:
         moved = nbytes(picture) + nbytes(out)
         self.work.ops[Op("conv", flops, moved, nbytes(kernel), axes)] += times
         place = numbers.lhs_spec[-2]
-        if "rows" in seen.sizes and window[-2] > 1:
-            border = nbytes(picture) / picture.shape[place] * (window[-2] - 1)
-            self.work.exchanges[
-                Exchange("halo", "rows", border, pairs(seen.sizes, picture=True))
-            ] += times
+        border = nbytes(picture) / picture.shape[place] * (window[-2] - 1)
+        for axis in seen.sizes.keys() & set(ROWS) if border else ():
+            entry = Exchange("halo", axis, border, pairs(seen.sizes, picture=True))
+            self.work.exchanges[entry] += times
         yield Tag(seen.sizes)
 
     def _reduce_sum(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
         """Over a picture's rows: a norm by groups."""
         value, out = equation.invars[0].aval, equation.outvars[0].aval
         sizes = tags[0].sizes
-        whole = "rows" in sizes and len(equation.params["axes"]) > 1 and value.ndim > 3
-        if whole:
-            rest = {axis: size for axis, size in sizes.items() if axis == "batch"}
-            self.work.exchanges[Exchange("reduce", "rows", nbytes(out), pairs(rest))] += times
+        whole = len(equation.params["axes"]) > 1 and value.ndim > 3
+        for axis in sizes.keys() & set(ROWS) if whole else ():
+            rest = {name: size for name, size in sizes.items() if name == "batch"}
+            self.work.exchanges[Exchange("reduce", axis, nbytes(out), pairs(rest))] += times
         yield _elementwise(equation, tags, equation.outvars[0])
 
 

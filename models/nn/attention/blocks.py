@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -64,6 +63,11 @@ class Row:
     def blocks(self) -> Blocks:
         return Blocks(self.q, self.kv, self.kv_compute)
 
+    @property
+    def place(self) -> tuple[str, str, int, int]:
+        """In the table, which has one row for each."""
+        return self.chip, self.dtype, self.dim, self.from_keys
+
 
 def read(path: Path = TABLE) -> list[Row]:
     return [Row(**row) for row in json.loads(path.read_text())]
@@ -71,8 +75,9 @@ def read(path: Path = TABLE) -> list[Row]:
 
 def write(rows: Iterable[Row], path: Path = TABLE) -> None:
     """One row a line, in order."""
-    ordered = sorted(map(asdict, rows), key=_place)
-    path.write_text("[\n" + ",\n".join(f"  {json.dumps(row)}" for row in ordered) + "\n]\n")
+    ordered = sorted(rows, key=lambda row: row.place)
+    lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in ordered)
+    path.write_text(f"[\n{lines}\n]\n")
 
 
 def of_chip(chip: str, rows: Iterable[Row] | None = None) -> Choose:
@@ -106,7 +111,3 @@ def even(tokens: int, block: int, multiple: int) -> tuple[int, int]:
 def rounded(size: int, multiple: int) -> int:
     """Up to a multiple."""
     return -(-size // multiple) * multiple
-
-
-def _place(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["chip"], row["dtype"], row["dim"], row["from_keys"]

@@ -1,0 +1,203 @@
+"""Search for block sizes, and refresh their table: `python -m models.nn.attention.search --help`.
+
+Where a device of the chip is there, candidates are timed. Where it is not, they are compiled for it
+and ranked by the compiler's own schedule: the instruction bundles of one block times the blocks of
+the sequence. That knows nothing of memory traffic and ranks chips of one kind only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from models.nn.attention.blocks import (
+    LANES,
+    SUBLANES,
+    TABLE,
+    Blocks,
+    Row,
+    even,
+    read,
+    rounded,
+    write,
+)
+from models.nn.attention.select import flash_kernel
+from models.nn.attention.splash import cuts
+
+TOPOLOGIES = {
+    "TPU v5 lite": "v5e:1x1",
+    "TPU v5": "v5p:2x2x1",
+    "TPU v6 lite": "v6e:1x1",
+    "TPU7x": "tpu7x:2x2x1",
+}
+"""Chips that libtpu compiles for without one."""
+
+SIZES = (512, 1024, 2048, 3072)
+PRODUCTS = (512, 1024)
+RUNS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """What blocks are searched for."""
+
+    dtype: str
+    dim: int
+    queries: int
+    keys: int
+
+
+Cost = Callable[[Case, Blocks], float | None]
+"""None: blocks that do not fit the chip's memory."""
+
+
+def candidates(case: Case) -> Iterator[Blocks]:
+    """Blocks no larger than the padded sequences, equal ones, each once."""
+    queries = {even(case.queries, size, SUBLANES)[0] for size in SIZES}
+    longest = rounded(case.keys, LANES)
+    keys = {
+        (kv, product)
+        for kv, product in itertools.product((*SIZES, longest), (*PRODUCTS, longest))
+        if product <= kv <= min(longest, max(SIZES)) and kv % product == 0
+    }
+    for q, (kv, product) in itertools.product(sorted(queries), sorted(keys)):
+        yield Blocks(q, kv, product)
+
+
+def timed(case: Case, blocks: Blocks, device: jax.Device, heads: int) -> float | None:
+    """Seconds, the median of a few runs after one that warms up."""
+    kernel = flash_kernel(device, lambda *_: blocks)
+    run = jax.jit(partial(kernel, scale=case.dim**-0.5))
+    q, k = (
+        jax.device_put(jnp.ones((1, tokens, heads, case.dim), case.dtype), device)
+        for tokens in (case.queries, case.keys)
+    )
+    if not _fits(lambda: jax.block_until_ready(run(q, k, k))):
+        return None
+    seconds = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        jax.block_until_ready(run(q, k, k))
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def scheduled(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> float | None:
+    """Instruction bundles of one head, as the compiler has laid them out for a chip.
+
+    Args:
+        dumps: where this process's libtpu writes its schedules.
+    """
+    for old in dumps.iterdir():
+        old.unlink()
+    if not _fits(lambda: compile_for(device, case, blocks)):
+        return None
+    bundles = {"_segmented" in path.name: _bundles(path) for path in dumps.glob("*splash*bundle*")}
+    rows = even(case.queries, blocks.q, SUBLANES)[1] // blocks.q
+    return sum(
+        rows * -(-(end - start) // part.kv) * bundles[(end - start) % part.kv != 0]
+        for start, end, part in cuts(case.keys, blocks)
+    )
+
+
+def compile_for(device: jax.Device, case: Case, blocks: Blocks) -> jax.stages.Compiled:
+    """One block of queries; one block of keys without a mask, and one with it."""
+    mesh = Mesh([device], "one")
+    place = NamedSharding(mesh, PartitionSpec())
+    kernel = flash_kernel(device, lambda *_: blocks)
+    q, k = (
+        jax.ShapeDtypeStruct((1, tokens, 1, case.dim), case.dtype, sharding=place)
+        for tokens in (blocks.q, 2 * blocks.kv - 1)
+    )
+    with jax.set_mesh(mesh):
+        return jax.jit(partial(kernel, scale=1.0)).lower(q, k, k).compile()
+
+
+def search(case: Case, cost: Cost) -> list[tuple[float, Blocks]]:
+    """Candidates that fit, the best one first; each is said as it comes, for it takes minutes."""
+    found = []
+    for blocks in candidates(case):
+        price = cost(case, blocks)
+        said = "does not fit" if price is None else f"{price:.6g}"
+        print(f"{blocks.q:5} {blocks.kv:5} {blocks.kv_compute:5}  {said}", flush=True)
+        if price is not None:
+            found.append((price, blocks))
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    asked = _parser().parse_args(arguments)
+    case = Case(asked.dtype, asked.dim, asked.queries, asked.keys)
+    here = [device for device in jax.devices() if device.device_kind == asked.chip]
+    source = f"timed: jax {jax.__version__}"
+    if here:
+        found = search(case, partial(timed, device=here[0], heads=asked.heads))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["LIBTPU_INIT_ARGS"] = _dump_to(folder)
+            device = topologies.get_topology_desc(TOPOLOGIES[asked.chip], "tpu").devices[0]
+            found = search(case, partial(scheduled, device=device, dumps=Path(folder)))
+        source = f"compiled: jax {jax.__version__}, libtpu {version('libtpu')}"
+    if not found:
+        raise SystemExit(f"no blocks fit {asked.chip}")
+    best = found[0][1]
+    dim = rounded(case.dim, LANES)
+    row = Row(asked.chip, case.dtype, dim, case.keys, best.q, best.kv, best.kv_compute, source)
+    print(row)
+    if asked.write:
+        others = [old for old in read(asked.table) if old.place != row.place]
+        write([row, *others], asked.table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[2])
+    parser.add_argument("chip", help="as jax.Device.device_kind has it, such as 'TPU v6 lite'")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dim", type=int, default=128, help="of a head")
+    parser.add_argument("--queries", type=int, required=True)
+    parser.add_argument("--keys", type=int, required=True, help="the row is for these and more")
+    parser.add_argument("--heads", type=int, default=8, help="when timed")
+    parser.add_argument("--write", action="store_true", help="put the best into the table")
+    parser.add_argument("--table", type=Path, default=TABLE)
+    return parser
+
+
+def _fits(run: Callable[[], object]) -> bool:
+    try:
+        run()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _dump_to(folder: str) -> str:
+    return (
+        f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
+        "--xla_jf_dump_llo_pass_label_regex=final_hlo.*"
+    )
+
+
+def _bundles(path: Path) -> int:
+    """Lines of the utilization table: one a bundle, its numbers the slots in use."""
+    lines = path.read_text().partition("UTILIZATION:\n")[2].splitlines()
+    return len(lines)
+
+
+if __name__ == "__main__":
+    main()

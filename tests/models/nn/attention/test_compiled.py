@@ -1,0 +1,97 @@
+"""Each kernel compiles, or lowers, for the chips that it claims, with no such chip here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo
+
+from models.nn.attention.cudnn import cudnn_kernel
+from models.nn.attention.search import TOPOLOGIES
+from models.nn.attention.select import kernel_for
+
+LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v6e-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "JAX_PLATFORMS": "cpu",
+}
+"""No questions about the machine, which is no TPU."""
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, dict[str, str]]:
+    module = "tests.models.nn.attention.compile_for_tpus"
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        env={**os.environ, **LIBTPU},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("chip", TOPOLOGIES)
+def test_splash_compiles(chip: str, outcomes: dict[str, dict[str, str]]) -> None:
+    for case in ("largest blocks", "text", "float32"):
+        assert outcomes[chip][case] == "compiled", case
+
+
+def test_the_compiler_knows_a_chips_memory(outcomes: dict[str, dict[str, str]]) -> None:
+    """Or the other tests would say nothing."""
+    assert outcomes["TPU v5 lite"]["too large"] == "RESOURCE_EXHAUSTED"
+
+
+@pytest.fixture
+def some_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that JAX asks a machine for before it lowers for cuDNN: its version."""
+    versions = SimpleNamespace(cudnn_get_version=lambda: 92000)
+    monkeypatch.setattr(fused_attention_stablehlo, "cuda_versions", versions)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gpus_call_cudnn(dtype: str, some_cudnn: None) -> None:
+    """Lowered, not run: there is no GPU here."""
+    kernel = kernel_for(SimpleNamespace(platform="gpu", device_kind="NVIDIA H200"), dtype)
+    assert kernel is cudnn_kernel
+    q, k = (jax.ShapeDtypeStruct((2, tokens, 3, 64), dtype) for tokens in (100, 77))
+    keys = jax.ShapeDtypeStruct((77,), bool)
+    every = lowered_for_cuda(partial(kernel, scale=0.1), q, k, k)
+    some = lowered_for_cuda(
+        lambda q, k, v, keys: kernel(q, k, v, scale=0.1, keys=keys), q, k, k, keys
+    )
+    for text in (every, some):
+        assert "__cudnn$fmhaSoftmax" in text
+        assert "tensor<2x3x100xf32>" in text and "2x100x3xbf16" not in text
+        assert "2x100x3xf16" not in text  # the log-sums, which are never rounded
+        assert "77x100" not in text and "100x77" not in text  # neither logits nor a mask of theirs
+    assert "PADDING" in some and "PADDING" not in every
+
+
+def lowered_for_cuda(function, *arguments) -> str:  # type: ignore[no-untyped-def]
+    text = jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    assert isinstance(text, str)
+    return text
+
+
+def test_cudnn_refuses_float32_by_name() -> None:
+    q = jnp.zeros((1, 8, 1, 64))
+    with pytest.raises(ValueError, match="bfloat16 or float16, not float32"):
+        cudnn_kernel(q, q, q, scale=1.0)
+
+
+def test_gpus_take_float32_by_xla() -> None:
+    kernel = kernel_for(SimpleNamespace(platform="gpu", device_kind="NVIDIA H200"), "float32")
+    q = jax.ShapeDtypeStruct((1, 64, 1, 8), "float32")
+    text = lowered_for_cuda(partial(kernel, scale=0.1), q, q, q)
+    assert "custom_call" not in text and "dot_general" in text

@@ -1,0 +1,61 @@
+"""One slice, many requests or few: the engine chooses the layout anew at each step, and the
+pictures are those of one device."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from models import catalog
+from models.pipeline import Pipeline, generate
+from tests.parallel.layouts import layout
+from tests.parity.tiny import make_flux
+from tests.workers.flux import REQUEST
+from workers.engine import Engine
+
+PIXEL_TOLERANCE = 2
+"""Of 255: layouts differ by the order of their sums, and so by rounding."""
+SLOTS = 4
+STEPS = 24
+"""Enough that each way gets its trials before the last picture is done."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_flux(tmp_path_factory.mktemp("checkpoint") / "flux")
+
+
+def steps_by_parts() -> Counter[str]:
+    """Steps so far, by how many parts of the slice worked side by side."""
+    found: Counter[str] = Counter()
+    for metric in REGISTRY.collect():
+        for sample in metric.samples:
+            if sample.name == "atelier_step_seconds_count" and sample.labels["model"] == "elastic":
+                found[sample.labels["parts"]] += int(sample.value)
+    return found
+
+
+async def test_few_have_the_whole_slice_and_many_a_part_of_it_each(folder: Path) -> None:
+    whole = layout(context=4)
+    pipeline: Pipeline = catalog.load(
+        "elastic", str(folder), "float32", {}, sharding=whole.of_parameter
+    )
+    plain = catalog.load("plain", str(folder), "float32", {})
+    requests = [{**REQUEST, "seed": seed, "num_inference_steps": STEPS} for seed in range(SLOTS)]
+    engine = Engine(pipeline, whole, SLOTS, batch_sizes=(1, SLOTS))
+    try:
+        await engine.warm_up([REQUEST])
+        alone = await engine.generate(requests[0], {})
+        assert steps_by_parts().keys() == {"1"}, "one request is split over all devices"
+        together = await asyncio.gather(*(engine.generate(request, {}) for request in requests))
+    finally:
+        engine.close()
+    assert steps_by_parts()["4"] > 0, "many were never side by side"
+    for picture, request in zip((alone, *together), (requests[0], *requests), strict=True):
+        difference = np.abs(picture.pixels.astype(int) - generate(plain, request, {}))
+        assert difference.max() <= PIXEL_TOLERANCE

@@ -1,0 +1,95 @@
+"""Convolutions shared out by channels: the numbers of one device, and a share of its work."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.stages import Compiled
+
+from models.sdxl.blocks import ResnetBlock
+from models.sdxl.config import UNetConfig
+from models.sharding import Layout, gathered
+from tests.parallel.layouts import layout
+
+ROUNDING = 1e-5
+"""Relative to the largest value: sums in another order."""
+FIRST = 24
+
+
+@cache
+def block(width: int, groups: int, kind: str) -> tuple[nnx.GraphDef, nnx.State]:
+    """Half as many channels become `width`; no parameter is trivial."""
+    config = UNetConfig(
+        down_block_types=("DownBlock2D",) * 2,
+        up_block_types=("UpBlock2D",) * 2,
+        block_out_channels=(FIRST,) * 2,
+        norm_num_groups=groups,
+        resnet_time_scale_shift=kind,
+    )
+    module = nnx.eval_shape(
+        lambda: ResnetBlock(width // 2, width, config, rngs=nnx.Rngs(0), param_dtype=jnp.float32)
+    )
+    graph, state = nnx.split(module)
+    rng = np.random.default_rng(0)
+    drawn = lambda leaf: leaf.replace(  # noqa: E731
+        jnp.asarray(rng.normal(0, 0.3, leaf.shape), jnp.float32)
+    )
+    return graph, jax.tree.map(drawn, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def ran(by: Layout, width: int, *kind: Any) -> tuple[Compiled, np.ndarray]:
+    """The block's program for a layout, and its output."""
+    graph, state = block(width, *kind)
+    place = lambda leaf: leaf.replace(  # noqa: E731
+        jax.device_put(leaf[...], by.of_parameter("", leaf))
+    )
+    weights = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    rng = np.random.default_rng(1)
+    everywhere = by.sharding((), ())
+    inputs = [
+        jax.device_put(rng.normal(size=shape).astype(np.float32), everywhere)
+        for shape in ((2, 12, 12, width // 2), (2, 4 * FIRST))
+    ]
+
+    def run(weights: nnx.State, *inputs: jax.Array) -> jax.Array:
+        with by.active():
+            return nnx.merge(graph, gathered(weights))(*inputs)
+
+    program = jax.jit(run, out_shardings=everywhere).lower(weights, *inputs).compile()
+    return program, np.asarray(program(weights, *inputs))
+
+
+@pytest.mark.parametrize(
+    ("width", "groups", "kind", "share"),
+    [
+        (64, 8, "default", 1 / 8),
+        (64, 8, "scale_shift", 1 / 8),
+        (64, 4, "default", 1 / 8),
+        (48, 6, "default", 1 / 8),
+        (36, 6, "default", 1),
+    ],
+    ids=["groups apart", "scale and shift", "shared groups", "groups across", "do not divide"],
+)
+def test_a_block_over_eight_devices_is_the_block_of_one(
+    width: int, groups: int, kind: str, share: float
+) -> None:
+    """Whether or not norm groups lie on one device each; channels that do not divide stay whole."""
+    whole, expected = ran(layout(), width, groups, kind)
+    parts, found = ran(layout(tensor=8), width, groups, kind)
+    assert np.abs(found - expected).max() < ROUNDING * np.abs(expected).max()
+    work = parts.cost_analysis()["flops"] / whole.cost_analysis()["flops"]
+    assert share * 0.95 < work < share * 1.2
+
+
+def test_a_norm_of_groups_that_lie_apart_asks_nobody() -> None:
+    """Two sums of outputs, the second convolution's and its shortcut's, are all that is moved."""
+    parts, _ = ran(layout(tensor=8), 64, 8, "default")
+    text = parts.as_text()
+    assert text.count(" all-reduce(") <= 2
+    assert " all-gather(" not in text

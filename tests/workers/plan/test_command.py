@@ -1,0 +1,135 @@
+"""`atelier plan`, from its arguments to what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atelier
+
+ROOT = Path(atelier.__file__).parent
+PROGRAM = {"name", "runs", "seconds", "compute_s", "exchange_s", "flops", "collectives"}
+COLLECTIVE = {"kind", "count", "ici_bytes", "dcn_bytes", "seconds"}
+COMPILER = {"compile_s", "argument_bytes", "output_bytes", "temporary_bytes", "code_bytes"}
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error."""
+    try:
+        code = atelier.main(["plan", *map(str, arguments)])
+    except SystemExit as ended:  # argparse
+        code = int(ended.code or 0)
+    return code, *capsys.readouterr()
+
+
+def check_plan(plan: dict[str, Any]) -> None:
+    """What programs may rely on."""
+    assert plan["estimate"] is True and "not measurements" in plan["how"]
+    assert plan["fits"] == (plan["spare_bytes"] >= 0)
+    assert plan["spare_bytes"] == plan["limit_bytes"] - sum(plan["memory_bytes"].values())
+    assert plan["mesh"].keys() == {"ici", "dcn", "ring"} and plan["versions"]["jax"]
+    for program in plan["programs"]:
+        assert program.keys() >= PROGRAM
+        assert program["seconds"] == pytest.approx(program["compute_s"] + program["exchange_s"])
+        assert all(one.keys() == COLLECTIVE for one in program["collectives"])
+    by_name = {program["name"]: program for program in plan["programs"]}
+    assert by_name.keys() > {"encode", "decode"}
+    total = sum(program["runs"] * program["seconds"] for program in plan["programs"])
+    assert plan["request_s"] == pytest.approx(total)  # of one slot
+    assert plan["steps"] == sum(
+        program["runs"] for name, program in by_name.items() if name not in ("encode", "decode")
+    )
+
+
+def test_gpus_are_reckoned(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    code, out, _ = run(capsys, "--model", tiny, "--topology", "h100:4", "--json", "--search")
+    assert code == 0
+    search = json.loads(out)["search"]
+    times = [one["request_s"] for one in search["latency"]]
+    # Estimates within two per cent of each other tie: the simpler layout goes first.
+    assert all(a <= 1.02 * b for a, b in pairwise(times))
+    assert search["throughput"] and search["do_not_fit"] == []
+
+
+def test_a_plan_as_text_and_as_json(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+    arguments = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "context=4,tensor=-1"]
+    arguments += ["--width", 64, "--height", 128, "--reckon"]
+    _, out, _ = run(capsys, *arguments, "--json")
+    plan = json.loads(out)
+    check_plan(plan)
+    assert plan["mesh"]["ici"]["tensor"] == 2 and plan["request"] == {"width": 64, "height": 128}
+    assert plan["compiled"] is False
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    for said in ("estimate", "fits 31.24 GiB", "context 4 · tensor 2", "over ICI", "over DCN"):
+        assert said in out
+
+
+def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
+    """In a process of its own: libtpu reads its flags once."""
+    arguments = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "context=4,data=2"]
+    arguments += ["--width", 64, "--height", 64, "--json", "--batch", 1]
+    done = subprocess.run(
+        [sys.executable, ROOT / "atelier.py", "plan", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if not key.startswith("JAX")},
+    )
+    plan = json.loads(done.stdout)
+    check_plan(plan)
+    assert plan["fits"] and plan["compiled"] and plan["memory_bytes"]["code"] > 0
+    assert all(program["compiler"].keys() >= COMPILER for program in plan["programs"])
+    step = next(one for one in plan["programs"] if one["runs"] == plan["steps"])
+    kinds = {one["kind"] for one in step["collectives"]}
+    assert "all-to-all" in kinds and step["compiler"]["cycles_s"] > 0
+    assert "compiled" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--topology", "v9:2x4"], "topology 'v9:2x4' is not known; there are v4"),
+        (["--mesh", "context=3"], "does not match v6e:2x4: ici context 3 makes 3 devices, but"),
+        (["--mesh", "tensor=8"], "tensor 8 does not divide 4 attention heads"),
+        (["--mesh", "planes=8"], "ici axis 'planes' does not exist: data, fsdp, cfg"),
+        (["--mesh", "eight"], "wants AXIS=N"),
+        (["--width", "100"], "width: must be a positive multiple of"),
+        (["--width", "4096"], "width: must be 4 to"),
+        (["--num-frames", "5"], "num_frames: .* has no such field"),
+        (["--model", "no-such-model"], "no-such-model: no such folder"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_its_reason(
+    capsys: pytest.CaptureFixture[str], tiny: Path, arguments: list[str], said: str
+) -> None:
+    given = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "cfg=1,context=8", "--reckon"]
+    code, _, err = run(capsys, *given, *arguments)
+    assert code in (atelier.EXIT_USAGE, atelier.EXIT_CONFIG)
+    assert re.search(said, err)
+
+
+def test_without_libtpu_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "libtpu", None)
+    code, _, err = run(capsys, "--model", tiny, "--topology", "v6e:2x4")
+    assert code == atelier.EXIT_USAGE
+    assert "pip install 'atelier[plan]'" in err
+
+
+def test_what_does_not_fit_ends_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """All of Wan 2.2's experts, whole on each of eight chips of 16 GB."""
+    arguments = ["--model", "wan2.2-a14b", "--topology", "v5e:2x4", "--mesh", "data=8"]
+    code, out, _ = run(capsys, *arguments, "--reckon", "--num-frames", 81)
+    assert code == atelier.EXIT_FAILED
+    assert "does not fit 15.75 GiB a device:" in out and "too much" in out

@@ -1,0 +1,101 @@
+"""Collectives of real compiled programs, and of lines as the TPU's compiler writes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from workers.plan.hlo import Collective, read
+
+DEVICES, LAYERS = 8, 3
+WIDTH = 128
+SHARE = WIDTH * WIDTH // DEVICES * 4
+"""Bytes of a device's part."""
+
+
+def compiled(step: object) -> str:
+    """A loop of steps on one device's share, as text."""
+    mesh = Mesh(jax.devices()[:DEVICES], ("all",))
+    spec = PartitionSpec("all")
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    def run(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, _: (step(x), None), x, length=LAYERS)[0]  # type: ignore[operator]
+
+    x = jax.ShapeDtypeStruct((WIDTH, WIDTH), jnp.float32, sharding=NamedSharding(mesh, spec))
+    return jax.jit(run).lower(x).compile().as_text()
+
+
+def swap(x: jax.Array) -> jax.Array:
+    return jax.lax.all_to_all(jnp.sin(x), "all", 1, 0, tiled=True).reshape(x.shape)
+
+
+def turn(x: jax.Array) -> jax.Array:
+    return jax.lax.ppermute(jnp.sin(x), "all", [(i, (i + 1) % DEVICES) for i in range(DEVICES)])
+
+
+def gather(x: jax.Array) -> jax.Array:
+    return jnp.sin(jax.lax.all_gather(x, "all", tiled=True)[: len(x)])
+
+
+@pytest.mark.parametrize(
+    ("step", "kind", "sent"),
+    [
+        (swap, "all-to-all", SHARE * 7 / 8),
+        (turn, "collective-permute", SHARE),
+        (lambda x: jax.lax.psum(jnp.sin(x), "all"), "all-reduce", 2 * SHARE * 7 / 8),
+        (gather, "all-gather", 8 * SHARE * 7 / 8),
+    ],
+    ids=["all-to-all", "permute", "all-reduce", "all-gather"],
+)
+def test_a_loops_collectives_count_as_often_as_it_runs(
+    step: object, kind: str, sent: float
+) -> None:
+    found = read(compiled(step), DEVICES).collectives
+    total = sum(one.sent_bytes * count for one, count in found.items() if one.kind == kind)
+    assert total == LAYERS * sent
+    assert not any(one.crosses for one in found)
+
+
+def test_what_leaves_its_slice_is_told() -> None:
+    """The same program on two slices of four devices."""
+    assert all(one.crosses for one in read(compiled(swap), DEVICES // 2).collectives)
+
+
+HEAD = "ENTRY %main (x: f32[8]) -> f32[8] {\n"
+ARRAY = "bf16[4,256]{1,0:T(8,128)(2,1)S(1)}"
+
+
+@pytest.mark.parametrize(
+    ("groups", "sent", "crosses"),
+    [
+        ("replica_groups={{0,2,4,6},{1,3,5,7}}", 2048 * 3 / 4, True),
+        ("replica_groups=[4,2]<=[8]", 2048 / 2, False),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", 2048 * 3 / 4, True),
+        ("replica_groups=mesh['a'=4,'b'=2] {'b'}", 2048 / 2, False),
+        ("replica_groups=mesh['a'=4,'b'=2] {'a'}", 2048 * 3 / 4, True),
+        ("replica_groups=mesh['a'=8] {'a':(2)2}", 2048 / 2, False),
+        ("replica_groups=mesh['a'=8] {'a':(1)2}", 2048 / 2, True),
+    ],
+)
+def test_groups_are_read_in_every_spelling(groups: str, sent: float, crosses: bool) -> None:
+    text = f"{HEAD}  %a = {ARRAY} all-to-all(%x), channel_id=1, {groups}, dimensions={{2}}\n}}\n"
+    assert read(text, 4).collectives == Counter({Collective("all-to-all", sent, crosses): 1})
+
+
+def test_an_asynchronous_one_counts_what_comes_out() -> None:
+    line = (
+        f"  %g = ({ARRAY}, bf16[16,256]{{1,0}}) all-gather-start(%x), replica_groups=[1,4]<=[4]\n"
+    )
+    found = read(f"{HEAD}{line}}}\n", 4).collectives
+    assert found == Counter({Collective("all-gather", 16 * 256 * 2 * 3 / 4, False): 1})
+
+
+def test_cycles_are_added_up() -> None:
+    text = f'{HEAD}  %f = f32[8] fusion(%x), backend_config={{"estimated_cycles":"70"}}\n}}\n'
+    assert read(text, 4).cycles == 70

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from workers.plan.liveness import peak
+from workers.plan.tags import Tag
+from workers.plan.work import work_of
+
+SIDE = 64
+SQUARE = SIDE * SIDE * 4
+"""Bytes of each value below."""
+
+
+def bytes_of(function: object, arguments: int) -> float:
+    shapes = [jax.ShapeDtypeStruct((SIDE, SIDE), jnp.float32)] * arguments
+    jaxpr = jax.make_jaxpr(function)(*shapes)  # type: ignore[arg-type]
+    _, tags = work_of(jaxpr, [Tag()] * arguments)
+    return sum(peak(jaxpr.jaxpr, tags).values())
+
+
+def test_a_chain_holds_what_is_read_and_what_is_written() -> None:
+    assert bytes_of(lambda x, w: x @ w @ w @ w @ w, 2) == 2 * SQUARE
+
+
+def test_what_is_needed_later_stays() -> None:
+    def skip(x: jax.Array, w: jax.Array) -> jax.Array:
+        first = x @ w
+        return (first @ w @ w @ w) @ first
+
+    assert bytes_of(skip, 2) == 3 * SQUARE
+
+
+def test_elementwise_work_is_fused() -> None:
+    assert bytes_of(lambda x, w: jnp.tanh(jnp.exp(x @ w) + 1) * 2, 2) <= 2 * SQUARE

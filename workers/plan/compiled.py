@@ -1,0 +1,137 @@
+"""The engine's own programs, compiled for devices that are not there, and read."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import jax
+from jax.errors import JaxRuntimeError
+from jax.sharding import AbstractMesh, Mesh
+from jax.stages import Compiled, Traced
+
+from models.pipeline import Fields, Pipeline
+from models.sharding import Layout
+from workers import warmup
+from workers.compiler import Compiler
+from workers.plan import hlo
+from workers.plan.chips import CLOCK_HZ
+from workers.plan.traffic import Traffic, Wires
+from workers.step_times import Way
+
+
+@dataclass(frozen=True)
+class Program:
+    """One compiled program, on one device."""
+
+    name: str
+    """`encode`, `decode`, or a phase's step."""
+    compile_s: float
+    argument_bytes: int
+    """Weights that it reads, and its rows or inputs."""
+    output_bytes: int
+    temporary_bytes: int
+    code_bytes: int
+    flops_once: float
+    """As the compiler counts: a loop's body once."""
+    bytes_once: float
+    traffic: tuple[Traffic, ...]
+    """Collectives by kind, loops counted."""
+    cycles_s: float | None
+    """The compiler's own estimate of its operations one after the other, loops counted."""
+    refused: str = ""
+    """Why it did not compile; the numbers are all 0 then."""
+
+    @property
+    def traffic_s(self) -> float:
+        return sum(one.seconds for one in self.traffic)
+
+
+def programs(
+    pipeline: Pipeline, fields: Fields, layout: Layout, wires: Wires, slots: int
+) -> Iterator[Program]:
+    """Each of the engine's programs for this request, the steps first.
+
+    Args:
+        pipeline: abstract, its parameters placed by `layout`.
+        layout: over devices that a compiler is there for.
+    """
+    prepared = warmup.prepare(pipeline, fields)
+    compiler = Compiler(pipeline, layout)
+    encode = compiler.trace_encode(prepared.inputs)
+    row = encode.out_info
+    values = {step.phase: step.values for step in prepared.steps}
+    for phase, some in values.items():
+        trace = lambda p=phase, v=some: compiler.trace_step(p, v, Way(slots), row)  # noqa: E731
+        yield _program(phase, trace, layout, wires)
+    yield _program("encode", lambda: encode, layout, wires)
+    yield _program("decode", lambda: compiler.trace_decode(row), layout, wires)
+
+
+def _program(name: str, trace: Callable[[], Traced], layout: Layout, wires: Wires) -> Program:
+    started = time.perf_counter()
+    try:
+        # Kernels that ask for the chip find it in the mesh.
+        with concrete(layout.mesh):
+            compiled = trace().lower().compile()
+    except JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        seconds = time.perf_counter() - started
+        return Program(name, seconds, 0, 0, 0, 0, 0, 0, (), None, refusal(str(error)))
+    return _read(name, time.perf_counter() - started, compiled, wires)
+
+
+def concrete(mesh: Mesh | AbstractMesh) -> AbstractContextManager[object]:
+    """That mesh as the one that is lowered for."""
+    if isinstance(mesh, AbstractMesh):
+        raise TypeError("nothing can be compiled for devices that are abstract")
+    return jax.set_mesh(mesh)
+
+
+def refusal(error: str) -> str:
+    """The compiler's numbers, out of its many lines."""
+    used = re.search(r"Used (\S+) of (\S+) (\w+)\. Exceeded \w+ capacity by (\S+?)\.?\s", error)
+    if used is None:
+        return error.splitlines()[0]
+    return f"uses {used[1]} of {used[2]} {used[3]}, {used[4]} too much"
+
+
+def _read(name: str, seconds: float, compiled: Compiled, wires: Wires) -> Program:
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    assert memory is not None  # of TPUs it never is
+    reading = _text(compiled, wires)
+    return Program(
+        name,
+        seconds,
+        memory.argument_size_in_bytes,
+        memory.output_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.generated_code_size_in_bytes,
+        cost.get("flops", 0.0),
+        cost.get("bytes accessed", 0.0),
+        tuple(_traffic(reading.collectives, wires)),
+        reading.cycles / CLOCK_HZ[wires.chip.name] if reading.cycles else None,
+    )
+
+
+def _text(compiled: Compiled, wires: Wires) -> hlo.Reading:
+    """Empty where the compiler does not write its program down, as some do for tpu7x."""
+    try:
+        text = compiled.as_text()
+    except (JaxRuntimeError, NotImplementedError):
+        text = None
+    return hlo.read(text, wires.devices_inside) if text else hlo.Reading(Counter(), 0)
+
+
+def _traffic(collectives: Counter[hlo.Collective], wires: Wires) -> Iterator[Traffic]:
+    kinds: dict[str, Traffic] = {}
+    for one, count in collectives.items():
+        if one.sent_bytes:
+            entry = wires.sent(one.kind, one.sent_bytes, count, crosses=one.crosses)
+            kinds[one.kind] = kinds[one.kind] + entry if one.kind in kinds else entry
+    yield from kinds.values()

@@ -1,0 +1,209 @@
+"""What a compiled program's text says: its collectives with their bytes, loops counted.
+
+The compiler's own `cost_analysis` counts a loop's body once and knows nothing of wires.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ITEM_BYTES = {
+    "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2,
+    "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8,
+}  # fmt: skip
+KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+
+_HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
+_ARRAY = re.compile(r"\b(?P<type>[a-z]+\d*)\[(?P<shape>[\d,]*)\]")
+_COLLECTIVE = re.compile(rf" = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\(")
+_WHILE = re.compile(r" while\(.*condition=%?(?P<condition>[\w.\-]+), body=%?(?P<body>[\w.\-]+)")
+_CALLED = re.compile(r"(?:calls|to_apply|called_computations)=\{?%?(?P<name>[\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{(?P<names>[^}]*)\}")
+_TRIPS = re.compile(r'"?known_trip_count"?:\{"n":"(?P<n>\d+)"\}')
+_LIMIT = re.compile(r" = [su]32\[\]\S* constant\((?P<n>\d+)\)")
+_CYCLES = re.compile(r'"estimated_cycles":"(?P<n>\d+)"')
+_GROUPS = re.compile(r"replica_groups=\{\{(?P<first>[\d,]*)\}")
+_GRID = re.compile(
+    r"replica_groups=\[(?P<groups>\d+),(?P<size>\d+)\]<=\[(?P<dims>[\d,]+)\]"
+    r"(?:T\((?P<order>[\d,]+)\))?"
+)
+_MESH = re.compile(r"replica_groups=mesh\[(?P<axes>[^\]]*)\][^{]*\{(?P<over>[^}]*)\}")
+_AXIS = re.compile(r"'(?P<name>[^']+)'=(?P<size>\d+)")
+_OVER = re.compile(r"'(?P<name>[^']+)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
+_PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One of a program's collectives."""
+
+    kind: str
+    sent_bytes: float
+    """By one device, each time."""
+    crosses: bool
+    """Whether it goes between slices."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Of one compiled program, each entry with how often it runs."""
+
+    collectives: Counter[Collective]
+    cycles: int
+    """By the compiler's own estimate, where its text has one: TPUs'."""
+
+
+def read(text: str, devices_per_slice: int) -> Reading:
+    """Walk the computations from the entry, loops as often as they run.
+
+    Args:
+        text: `Compiled.as_text()`.
+    """
+    computations = dict(_computations(text))
+    times = _times(computations)
+    collectives: Counter[Collective] = Counter()
+    cycles = 0
+    for name, count in times.items():
+        for line in computations[name]:
+            found = _collective(line, devices_per_slice)
+            if found is not None:
+                collectives[found] += count
+            cycles += count * sum(int(n) for n in _CYCLES.findall(line))
+    return Reading(collectives, cycles)
+
+
+ENTRY = "ENTRY"
+
+
+def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
+    name = ""
+    lines: list[str] = []
+    for line in text.splitlines():
+        head = _HEAD.match(line)
+        if head:
+            name, lines = ENTRY if head["entry"] else head["name"], []
+        elif line.startswith("}"):
+            yield name, lines
+        else:
+            lines.append(line)
+
+
+def _times(computations: dict[str, list[str]]) -> Counter[str]:
+    """How often each computation runs."""
+    times: Counter[str] = Counter()
+
+    def visit(name: str, count: int) -> None:
+        times[name] += count
+        for line in computations[name]:
+            loop = _WHILE.search(line)
+            if loop:
+                visit(loop["body"], count * _trips(line, computations[loop["condition"]]))
+                continue
+            called = [match["name"] for match in _CALLED.finditer(line)]
+            branches = _BRANCHES.search(line)
+            if branches:
+                called += [part.strip(" %") for part in branches["names"].split(",")]
+            for inner in called:
+                if inner in computations:
+                    visit(inner, count)
+
+    visit(ENTRY, 1)
+    return times
+
+
+def _trips(line: str, condition: list[str]) -> int:
+    """Of a loop over a range; 1 where nobody can say."""
+    known = _TRIPS.search(line)
+    if known:
+        return int(known["n"])
+    limits = [int(n) for text in condition for n in _LIMIT.findall(text)]
+    return max(limits, default=1)
+
+
+def _collective(line: str, devices_per_slice: int) -> Collective | None:
+    match = _COLLECTIVE.search(line)
+    if match is None:
+        return None
+    sizes = [_array_bytes(array) for array in _ARRAY.finditer(match["type"])]
+    if match["start"] and len(sizes) > 1:  # what goes in, what comes out, and flags
+        sizes = [size for size in sizes if size > 4]
+        sizes = sizes[len(sizes) // 2 :]
+    group = _group(line)
+    sent = _sent(match["kind"], sum(sizes), max(len(group), 1))
+    crosses = len({device // devices_per_slice for device in group}) > 1
+    return Collective(match["kind"], sent, crosses)
+
+
+def _array_bytes(array: re.Match[str]) -> int:
+    shape = [int(size) for size in array["shape"].split(",") if size]
+    return math.prod(shape) * ITEM_BYTES.get(array["type"], 0)
+
+
+def _sent(kind: str, result: float, count: int) -> float:
+    """Bytes that one device sends for a result of that many, in a group of that many."""
+    others = (count - 1) / count
+    factors = {
+        "all-gather": others,
+        "all-reduce": 2 * others,
+        "all-to-all": others,
+        "reduce-scatter": count - 1,
+        "collective-permute": 1,
+    }
+    return result * factors[kind]
+
+
+def _group(line: str) -> tuple[int, ...]:
+    """The first group of devices; of a permute, its first pair that goes farthest."""
+    listed = _GROUPS.search(line)
+    if listed:
+        return _numbers(listed["first"])
+    grid = _GRID.search(line)
+    if grid:
+        return _of_grid(grid)
+    mesh = _MESH.search(line)
+    if mesh:
+        return _of_mesh(mesh)
+    pairs = _PAIRS.search(line)
+    if pairs:
+        each = [_numbers(pair) for pair in re.findall(r"\d+,\d+", pairs["pairs"])]
+        return max(each, key=lambda pair: abs(pair[0] - pair[1]), default=())
+    return ()
+
+
+def _of_grid(grid: re.Match[str]) -> tuple[int, ...]:
+    """`[2,4]<=[4,2]T(1,0)`: numbers laid out in a grid, its axes swapped, cut into rows."""
+    dims = _numbers(grid["dims"])
+    order = _numbers(grid["order"]) if grid["order"] else tuple(range(len(dims)))
+    strides = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
+    found = []
+    for place in range(int(grid["size"])):
+        number, rest = 0, place
+        for axis in reversed(order):
+            number += rest % dims[axis] * strides[axis]
+            rest //= dims[axis]
+        found.append(number)
+    return tuple(found)
+
+
+def _of_mesh(mesh: re.Match[str]) -> tuple[int, ...]:
+    """`mesh['a'=4,'b'=2] {'a'}`: devices that differ along these axes, or parts of them, alone.
+
+    A part is `'a':(2)2`: behind the first 2 of it, the next 2.
+    """
+    sizes = {axis["name"]: int(axis["size"]) for axis in _AXIS.finditer(mesh["axes"])}
+    names = list(sizes)
+    found: tuple[int, ...] = (0,)
+    for axis in _OVER.finditer(mesh["over"]):
+        inner = math.prod(sizes[name] for name in names[names.index(axis["name"]) + 1 :])
+        size = int(axis["size"] or sizes[axis["name"]])
+        stride = inner * sizes[axis["name"]] // (int(axis["before"] or 1) * size)
+        found = tuple(number + step * stride for number in found for step in range(size))
+    return found
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)

@@ -1,0 +1,79 @@
+"""A plan: does a model of this size fit these chips, and how fast is it? All of it estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workers.plan.chips import Chip
+from workers.plan.compiled import Program
+from workers.plan.reckon import Reckoning
+from workers.plan.sketch import Sketch
+from workers.plan.topology import Topology
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One layout of one slice."""
+
+    sketch: Sketch
+    topology: Topology
+    request: Mapping[str, Any]
+    dtype: str
+    reckoning: Reckoning
+    programs: tuple[Program, ...] = ()
+    """Compiled ones; none where only the reckoning was asked for, or no compiler is at hand."""
+
+    @property
+    def chip(self) -> Chip:
+        return self.topology.chip
+
+    @property
+    def refused(self) -> tuple[Program, ...]:
+        return tuple(program for program in self.programs if program.refused)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes a device, by kind: what the compiler says takes the place of what was reckoned."""
+        kinds = dict(self.reckoning.memory)
+        if self.programs:
+            del kinds["reserve"]
+            kinds["temporaries"] = max(
+                program.temporary_bytes + program.output_bytes for program in self.programs
+            )
+            kinds["code"] = sum(program.code_bytes for program in self.programs)
+        return kinds
+
+    @property
+    def spare_bytes(self) -> int:
+        return self.chip.memory_bytes - sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool:
+        return not self.refused and self.spare_bytes >= 0
+
+    def seconds(self, name: str) -> float:
+        """Of one run of a program: computing as reckoned, sending as compiled."""
+        return self.compute_s(name) + self.exchange_s(name)
+
+    def compute_s(self, name: str) -> float:
+        return self.reckoning.passes[name].compute_s
+
+    def exchange_s(self, name: str) -> float:
+        compiled = next((program for program in self.programs if program.name == name), None)
+        if compiled is None or not compiled.traffic:
+            return self.reckoning.passes[name].traffic_s
+        return compiled.traffic_s
+
+    @property
+    def step_s(self) -> float:
+        """Of the phase that has most steps."""
+        return self.seconds(self.sketch.phase)
+
+    @property
+    def request_s(self) -> float:
+        """Of all requests side by side: every step, and one encoding and decoding each."""
+        steps = sum(count * self.seconds(name) for name, (_, count) in self.sketch.steps.items())
+        ends = self.seconds("encode") + self.seconds("decode")
+        return steps + self.reckoning.slots * ends

@@ -1,0 +1,235 @@
+"""A plan as text and as JSON. Both say that they are estimates, and what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from workers.axes import AXES, Shape
+from workers.plan.chips import COLLECTIVE_S, GIB
+from workers.plan.compiled import Program
+from workers.plan.plan import Plan
+from workers.plan.reckon import Reckoning
+from workers.plan.search import Found
+from workers.plan.traffic import Traffic
+
+SHOWN = 8
+"""Layouts of a search, as text; JSON has all."""
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Bytes, seconds and FLOPs of one device; a device is half a chip on v4 and tpu7x."""
+    return {
+        "estimate": True,
+        "model": plan.sketch.model,
+        "request": dict(plan.request),
+        "dtype": plan.dtype,
+        "topology": plan.topology.name,
+        "devices": plan.reckoning.shape.devices,
+        "mesh": mesh_json(plan.reckoning.shape),
+        "slots": plan.reckoning.slots,
+        "fits": plan.fits,
+        "memory_bytes": plan.memory,
+        "limit_bytes": plan.chip.memory_bytes,
+        "spare_bytes": plan.spare_bytes,
+        "step_s": plan.step_s,
+        "request_s": plan.request_s,
+        "steps": sum(count for _, count in plan.sketch.steps.values()),
+        "programs": [_program_json(plan, name) for name in plan.reckoning.passes],
+        "compiled": bool(plan.programs),
+        "compile_s": sum(program.compile_s for program in plan.programs),
+        "why": plan.reckoning.why,
+        "how": how(plan),
+        "versions": versions(),
+    }
+
+
+def _program_json(plan: Plan, name: str) -> dict[str, Any]:
+    reckoned = plan.reckoning.passes[name]
+    found = next((program for program in plan.programs if program.name == name), None)
+    traffic = tuple(reckoned.traffic.values()) if found is None else found.traffic
+    entry = {
+        "name": name,
+        "runs": plan.sketch.steps[name][1] if name in plan.sketch.steps else 1,
+        "seconds": plan.seconds(name),
+        "compute_s": plan.compute_s(name),
+        "exchange_s": plan.exchange_s(name),
+        "flops": reckoned.flops,
+        "collectives": [_traffic_json(one) for one in traffic],
+    }
+    return entry | ({} if found is None else {"compiler": _compiler_json(found)})
+
+
+def _compiler_json(program: Program) -> dict[str, Any]:
+    return {
+        "compile_s": program.compile_s,
+        "refused": program.refused or None,
+        "argument_bytes": program.argument_bytes,
+        "output_bytes": program.output_bytes,
+        "temporary_bytes": program.temporary_bytes,
+        "code_bytes": program.code_bytes,
+        "flops_loops_once": program.flops_once,
+        "bytes_loops_once": program.bytes_once,
+        "cycles_s": program.cycles_s,
+    }
+
+
+def _traffic_json(one: Traffic) -> dict[str, Any]:
+    return {
+        "kind": one.name,
+        "count": one.count,
+        "ici_bytes": one.ici_bytes,
+        "dcn_bytes": one.dcn_bytes,
+        "seconds": one.seconds,
+    }
+
+
+def mesh_json(shape: Shape) -> dict[str, Any]:
+    ici = {axis: shape.ici.get(axis, 1) for axis in AXES}
+    dcn = {axis: shape.dcn.get(axis, 1) for axis in AXES}
+    return {"ici": ici, "dcn": dcn, "ring": shape.ring or 1}
+
+
+def found_json(found: Found) -> dict[str, Any]:
+    """A search: layouts in order, for one request at a time and for most requests a second."""
+    return {
+        "estimate": True,
+        "latency": [_reckoning_json(one) for one in found.latency],
+        "throughput": [_reckoning_json(one) for one in found.throughput],
+        "do_not_fit": [_reckoning_json(one) for one in found.refused],
+    }
+
+
+def _reckoning_json(one: Reckoning) -> dict[str, Any]:
+    return {
+        "layout": str(one.shape),
+        "mesh": mesh_json(one.shape),
+        "slots": one.slots,
+        "fits": one.fits,
+        "spare_bytes": one.spare_bytes,
+        "step_s": one.step_s,
+        "request_s": one.request_s,
+        "requests_per_s": one.requests_s,
+        "why": one.why,
+    }
+
+
+def how(plan: Plan) -> str:
+    """What the seconds rest on."""
+    by = plan.chip.efficiency
+    sent = "as compiled" if any(program.traffic for program in plan.programs) else "by formula"
+    return (
+        f"Estimates, not measurements. Computing: FLOPs counted in the traced programs over the "
+        f"rated {plan.chip.peak_flops / 1e12:.0f} TFLOP/s a device, of which linears are taken to "
+        f"reach {by.matmul:.0%}, attention {by.attention:.0%} and convolutions {by.conv:.0%}, or "
+        f"their bytes over {plan.chip.memory_bytes_s / 1e9:.0f} GB/s if that takes longer. "
+        f"Exchange: bytes {sent} over {plan.chip.ici_bytes_s / 1e9:.0f} GB/s (ICI, one link) and "
+        f"{plan.chip.dcn_bytes_s / 1e9:.3g} GB/s (DCN) with {COLLECTIVE_S * 1e6:.0f} µs a "
+        "collective, added as if nothing was computed meanwhile."
+    )
+
+
+def versions() -> dict[str, str | None]:
+    return {name: _version(name) for name in ("jax", "libtpu", "flax")}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def as_text(plan: Plan) -> str:
+    return "\n".join(_lines(plan))
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    shape, size = plan.reckoning.shape, ", ".join(f"{k} {v}" for k, v in plan.request.items())
+    yield f"{plan.sketch.model} ({plan.dtype}; {size}) on {plan.topology.name}, {shape} [estimate]"
+    if plan.reckoning.why:
+        yield f"  {plan.reckoning.why}"
+    yield _fit(plan)
+    for kind, bytes_ in plan.memory.items():
+        yield f"    {bytes_ / GIB:9.3f} GiB  {kind}"
+    yield (
+        f"  a step {_seconds(plan.step_s)}, a request {_seconds(plan.request_s)}"
+        f" ({plan.reckoning.slots} side by side) [estimate]"
+    )
+    for name in plan.reckoning.passes:
+        yield from _program_lines(plan, name)
+    if plan.programs:
+        yield f"  compiled in {sum(program.compile_s for program in plan.programs):.0f} s"
+    yield f"  {how(plan)}"
+    yield "  " + ", ".join(f"{name} {number or 'none'}" for name, number in versions().items())
+
+
+def _fit(plan: Plan) -> str:
+    limit = plan.chip.memory_bytes / GIB
+    if plan.refused:
+        reasons = "; ".join(f"{program.name} {program.refused}" for program in plan.refused)
+        return f"  does not fit {limit:.2f} GiB a device, the compiler says: {reasons}"
+    spare = plan.spare_bytes / GIB
+    if plan.fits:
+        return f"  fits {limit:.2f} GiB a device, {spare:.2f} to spare"
+    return f"  does not fit {limit:.2f} GiB a device: {-spare:.2f} too much"
+
+
+def _program_lines(plan: Plan, name: str) -> Iterator[str]:
+    entry = _program_json(plan, name)
+    compiler = entry.get("compiler")
+    cycles = compiler and compiler["cycles_s"]
+    slowest = f"; the compiler's cycles in a row {_seconds(cycles)}" if cycles else ""
+    yield (
+        f"  {name} x {entry['runs']}: {_seconds(entry['seconds'])}"
+        f" (computing {_seconds(entry['compute_s'])}, exchange {_seconds(entry['exchange_s'])}"
+        f"{slowest}), {entry['flops'] / 1e12:.3g} TFLOP a device"
+    )
+    if compiler:
+        yield f"    compiled in {compiler['compile_s']:.0f} s; " + ", ".join(
+            f"{compiler[f'{kind}_bytes'] / GIB:.3f} GiB {kind}"
+            for kind in ("argument", "output", "temporary", "code")
+        )
+    for one in entry["collectives"]:
+        yield (
+            f"    {one['count']:.0f} x {one['kind']}: {one['ici_bytes'] / 1e6:.4g} MB over ICI, "
+            f"{one['dcn_bytes'] / 1e6:.4g} MB over DCN, {_seconds(one['seconds'])}"
+        )
+
+
+def found_text(found: Found) -> str:
+    return "\n".join(
+        [
+            "Layouts for one request at a time [estimate], the soonest first:",
+            *_ranked(found.latency),
+            "Layouts for most requests a second [estimate]:",
+            *_ranked(found.throughput),
+            f"{len(found.refused)} layouts do not fit" + _smallest(found.refused),
+        ]
+    )
+
+
+def _ranked(found: Sequence[Reckoning]) -> Iterator[str]:
+    for one in found[:SHOWN]:
+        yield (
+            f"  {one.shape!s:40} {_seconds(one.step_s):>9} a step, {_seconds(one.request_s):>9} a "
+            f"request, {one.requests_s:.4g} requests/s with {one.slots}, "
+            f"{one.spare_bytes / GIB:.1f} GiB to spare"
+        )
+    if found:
+        yield f"  {found[0].shape}: {found[0].why}"
+
+
+def _smallest(refused: Sequence[Reckoning]) -> str:
+    return f"; the smallest: {refused[0].refusal()}" if refused else ""
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def both_json(plan: Plan | None, found: Found | None) -> Mapping[str, Any]:
+    """A plan, with the search beside it where there was one."""
+    searched = {} if found is None else {"search": found_json(found)}
+    return (as_json(plan) if plan else {"estimate": True, "versions": versions()}) | searched
