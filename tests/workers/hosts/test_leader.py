@@ -9,16 +9,19 @@ import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from models.pipeline import generate
 from models.sharding import Layout
 from service.settings import ConfigError
+from tests.workers.experts import TwoExperts, fields
 from tests.workers.hosts.ends import SILENCE_S, ends
 from tests.workers.polling import until
-from tests.workers.test_engine import assert_is_reference, at_gate, make
+from tests.workers.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
 from tests.workers.toy import DEADLINE_S, ToyPipeline
 from workers.engine import Engine
 from workers.errors import EngineDied
@@ -28,6 +31,7 @@ from workers.hosts.leader import Leader
 from workers.hosts.line import Line, LineLost, started
 from workers.hosts.terms import Terms
 from workers.hosts.wire import Message
+from workers.mesh import one_device
 
 SLOTS = 2
 SIZES = (1, 2)
@@ -36,11 +40,10 @@ SIZES = (1, 2)
 class Other:
     """The other process: its commands, done in a thread."""
 
-    def __init__(self, line: Line, layout: Layout) -> None:
+    def __init__(self, line: Line, layout: Layout, pipeline: ToyPipeline) -> None:
         self.line = line
-        self.pipeline = ToyPipeline()
-        self.pipeline.gate.open()
-        self.follower = Follower(self.pipeline, layout, terms(self.pipeline, layout))
+        pipeline.gate.open()
+        self.follower = Follower(pipeline, layout, terms(pipeline, layout))
         self.kinds: list[str] = []
         self.failed: SimpleQueue[Exception] = SimpleQueue()
         self._marks: SimpleQueue[int] = SimpleQueue()
@@ -92,8 +95,10 @@ def group(followers: tuple[Followers, Line]) -> Followers:
 
 
 @pytest.fixture
-def other(followers: tuple[Followers, Line], layout: Layout) -> Iterator[Other]:
-    other = Other(followers[1], layout)
+def other(
+    followers: tuple[Followers, Line], layout: Layout, pipeline: ToyPipeline
+) -> Iterator[Other]:
+    other = Other(followers[1], layout, type(pipeline)())
     yield other
     followers[0].on_loss(lambda error: None)
     other.close()
@@ -120,22 +125,22 @@ async def test_what_one_launches_the_other_launches(
         {"seed": 2, "num_inference_steps": 6, "phase": "noisy"},
         {"seed": 3, "width": 64, "second_phase": "double"},
     ]
-    states: list[tuple[int, np.ndarray]] = []
+    states: list[np.ndarray] = []
     previews: list[asyncio.Task[np.ndarray]] = []
 
-    def on_step(row: object) -> None:
-        held = row.known  # type: ignore[attr-defined]
+    def on_step(row: Any) -> None:
+        held = row.known
         other.caught_up(group)
         theirs = other.follower.rows[held.handle.number]
-        states.append((row.done, theirs["latents"] == held.row["latents"]))  # type: ignore[attr-defined]
-        previews.append(asyncio.create_task(engine.preview(row)))  # type: ignore[arg-type]
+        states.append(np.asarray(theirs["latents"] == held.row["latents"]))
+        previews.append(asyncio.create_task(engine.preview(row)))
 
     pictures = await asyncio.gather(*(engine.generate(r, {}, on_step) for r in requests))
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
     await asyncio.gather(*previews)
     assert len(states) == 3 + 6 + 4
-    assert all(np.asarray(same).all() for _, same in states)
+    assert all(same.all() for same in states)
     other.caught_up(group)
     assert other.kinds.count("show") == len(pictures) + len(previews)
     assert other.kinds.count("grow") >= 2
@@ -143,14 +148,14 @@ async def test_what_one_launches_the_other_launches(
 
 
 async def test_the_other_forgets_what_nobody_here_refers_to(
-    engine: Engine, group: Followers, other: Other
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
     task = asyncio.create_task(make(engine, num_inference_steps=50, phase="gated"))
-    await asyncio.to_thread(engine.pipeline.gate.wait)  # type: ignore[attr-defined]
+    await at_gate(pipeline)
     other.caught_up(group)
     assert other.follower.rows, "rows under way are kept"
     task.cancel()
-    engine.pipeline.gate.open()  # type: ignore[attr-defined]
+    pipeline.gate.open()
     await make(engine, seed=2)
     del task
 
@@ -160,6 +165,27 @@ async def test_the_other_forgets_what_nobody_here_refers_to(
         return not other.follower.rows
 
     await until(forgotten)
+
+
+@pytest.mark.parametrize("pipeline", [TwoExperts()], ids=["two experts"])
+async def test_each_process_brings_its_own_experts(
+    engine: Engine, pipeline: TwoExperts, group: Followers, other: Other
+) -> None:
+    """Pictures one after the other, so that the networks change places several times."""
+    for seed in range(2):
+        picture = await engine.generate(fields(4, seed), {}, lambda row: None)
+        expected = generate(pipeline, fields(4, seed), {}).astype(int)
+        assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
+    latents: list[np.ndarray] = []
+
+    def on_step(row: Any) -> None:
+        other.caught_up(group)
+        theirs = other.follower.rows[row.known.handle.number]
+        latents.append(np.asarray(theirs["latents"] == row.known.row["latents"]))
+
+    await engine.generate(fields(4), {}, on_step)
+    assert len(latents) == 4
+    assert all(same.all() for same in latents)
 
 
 async def test_a_lost_process_ends_what_waits_for_it(
@@ -205,8 +231,6 @@ def test_a_process_with_other_settings_refuses(
 
 
 def test_devices_are_terms(pipeline: ToyPipeline, layout: Layout) -> None:
-    from workers.mesh import one_device
-
     second = one_device(jax.devices()[1])
     difference = terms(pipeline, second).difference(terms(pipeline, layout).as_json())
     assert difference == "devices is [1] here and [0] in the first process"
