@@ -52,7 +52,8 @@ def _wan(*experts: wan.Config, vae: wan.Config, sees: bool = False) -> Parts:
     parts["text_encoder"] = parameters(UMT5Config.from_dict(wan.UMT5_XXL))
     parts["vae"] = parameters(VideoVaeConfig.from_dict(vae))
     if sees:
-        parts["image_encoder"] = parameters(ClipVisionConfig.from_dict(wan.CLIP_VIT_H))
+        seen = parameters(ClipVisionConfig.from_dict(wan.CLIP_VIT_H))
+        parts["image_encoder"] = Count(0, seen.total)  # loaded in float32, whatever the rest is
     return parts
 
 
