@@ -16,6 +16,7 @@ from models.hub import CONFIGS, resolve
 
 if TYPE_CHECKING:
     from models.pipeline import Pipeline
+    from models.vae.config import Tiling
     from models.weights import Sharding
 
 FAMILIES: Mapping[str, str] = {
@@ -57,6 +58,7 @@ def load(
     swap_experts: bool | None = None,
     base: str | None = None,
     sharding: Sharding | None = None,
+    vae_tiling: Tiling | None = None,
 ) -> Pipeline:
     """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
     a single safetensors file in the original key style.
@@ -68,14 +70,16 @@ def load(
         swap_experts: whether a model with two experts has them on the device by turns; None: only
             where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
+        vae_tiling: of pictures and clips that do not fit the device as a whole; None: as a whole.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
         models.checkpoint.CheckpointError: its files or configs cannot be used; says which and why.
     """
     file = Path(source).expanduser()
+    options = {"sharding": sharding, "vae_tiling": vae_tiling}
     if source and file.is_file():
-        return _load_file(name, file, dtype, defaults, base, sharding)
+        return _load_file(name, file, dtype, defaults, base, options)
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
     folder = resolve(source)
@@ -86,7 +90,7 @@ def load(
     elif swap_experts:
         raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
     try:
-        return load_family(name, folder, dtype, defaults, sharding=sharding)
+        return load_family(name, folder, dtype, defaults, **options)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 
@@ -97,7 +101,7 @@ def _load_file(
     dtype: str,
     defaults: Mapping[str, Any],
     base: str | None,
-    sharding: Sharding | None,
+    options: Mapping[str, Any],
 ) -> Pipeline:
     """The model of one file. Raises: as `load` does."""
     if file.suffix != ".safetensors":
@@ -110,7 +114,7 @@ def _load_file(
     if FAMILIES.get(class_name) not in SINGLE_FILES:
         raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
     try:
-        return loader(class_name)(name, folder, dtype, defaults, file=file, sharding=sharding)
+        return loader(class_name)(name, folder, dtype, defaults, file=file, **options)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
 

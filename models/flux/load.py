@@ -16,13 +16,14 @@ from models.flux.pipeline import FluxPipeline, Networks
 from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.flux.transformer import FluxTransformer
 from models.flux.weights import RENAMES
+from models.nn.by_size import placed_by_size
 from models.preview import abstract_preview, fit_preview, picture_encoder
 from models.sampling.schedules import FlowMatchSchedule
 from models.spec import Limits, ModelSpec
 from models.text import clip, t5
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer
 from models.vae import weights as vae_weights
-from models.vae.config import VaeConfig
+from models.vae.config import Tiling, VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
 
 DEFAULT_LATENTS_PX = 128
@@ -49,20 +50,24 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     sharding: weights.Sharding | None = None,
+    vae_tiling: Tiling | None = None,
 ) -> FluxPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         sharding: where each array goes; None: to JAX's default device.
+        vae_tiling: of pictures that do not fit the device as a whole; None: as a whole.
 
     Raises:
-        ValueError: a config that these networks cannot have; names the file and the key.
+        ValueError: a config that these networks cannot have, with the file and the key; or tiles
+            that are not whole latents.
         CheckpointError: files that are missing or damaged; arrays that are missing, stray or
             misshapen, all of them at once.
     """
     config = FluxConfig.from_dict(read_config(folder, "transformer"))
     vae_config = VaeConfig.from_dict(read_config(folder, "vae"))
+    check_tiling(vae_tiling, vae_config.downsampling)
     clip_config = clip.ClipConfig.from_dict(read_config(folder, "text_encoder"))
     t5_config = t5.T5Config.from_dict(read_config(folder, "text_encoder_2"))
     _check_fit(config, vae_config, clip_config, t5_config)
@@ -81,6 +86,7 @@ def load(
         schedule,
         ClipTokenizer(folder / "tokenizer"),
         T5Tokenizer(folder / "tokenizer_2"),
+        vae_tiling,
     )
 
 
@@ -99,8 +105,8 @@ def abstract_modules(
 
     return Networks(
         transformer=shapes(FluxTransformer, config),
-        clip=shapes(clip.ClipTextModel, clip_config),
-        t5=shapes(t5.T5Encoder, t5_config),
+        clip=placed_by_size(shapes(clip.ClipTextModel, clip_config)),
+        t5=placed_by_size(shapes(t5.T5Encoder, t5_config)),
         vae=shapes(AutoencoderKL, vae),
         preview=abstract_preview(vae.latent_channels),
     )

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_defaults, read_model_index
+from models.nn.by_size import placed_by_size
 from models.preview import MeanLatents, abstract_preview, fit_preview
 from models.sampling import schedulers
 from models.sdxl.config import UNetConfig
@@ -28,7 +29,7 @@ from models.sdxl.unet import UNet
 from models.spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
 from models.text.tokenizer import ClipTokenizer
-from models.vae.config import VaeConfig
+from models.vae.config import Tiling, VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
 
 
@@ -39,6 +40,7 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     file: Path | None = None,
     sharding: weights.Sharding | None = None,
+    vae_tiling: Tiling | None = None,
 ) -> SdxlPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
@@ -46,9 +48,11 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         file: holds all weights, under their original names; the folder's are not read then.
         sharding: where each array goes; None: to JAX's default device.
+        vae_tiling: of pictures that do not fit the device as a whole; None: as a whole.
 
     Raises:
-        ValueError: a config that these networks cannot have; names the file and the key.
+        ValueError: a config that these networks cannot have, with the file and the key; or tiles
+            that are not whole latents.
         CheckpointError: files that are missing or damaged; arrays that are missing, stray or
             misshapen, all of them at once.
     """
@@ -59,7 +63,9 @@ def load(
     for config in (source.config("scheduler"), scheduler):
         schedulers.from_config(config)  # refused now, by either name, not at the first request
     spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
-    preparation = read_preparation(source, parts, spec, dtype)
+    check_tiling(vae_tiling, parts.vae.downsampling)
+    space = LatentSpace(parts.vae, jnp.dtype(dtype), vae_tiling)
+    preparation = read_preparation(source, parts, spec, space)
     abstract = abstract_modules(parts, dtype)
     loaded = {
         name: weights.load(getattr(abstract, name), place, renames, dtype=dtype, sharding=sharding)
@@ -83,7 +89,7 @@ def read_parts(source: Source) -> Parts:
 
 
 def read_preparation(
-    source: Source, parts: Parts, spec: ModelSpec, dtype: DTypeLike
+    source: Source, parts: Parts, spec: ModelSpec, space: LatentSpace
 ) -> Preparation:
     """What the host needs of the checkpoint. Raises: as `load` does."""
     folder = source.folder
@@ -91,7 +97,7 @@ def read_preparation(
     return Preparation(
         spec=spec,
         unet=parts.unet,
-        latent_space=LatentSpace(parts.vae, jnp.dtype(dtype)),
+        latent_space=space,
         towers=(parts.clip, parts.clip_2),
         tokenizers=(ClipTokenizer(folder / "tokenizer"), ClipTokenizer(folder / "tokenizer_2")),
         scheduler=source.scheduler(),
@@ -108,8 +114,8 @@ def abstract_modules(parts: Parts, dtype: DTypeLike) -> Networks:
 
     return Networks(
         unet=shapes(UNet, parts.unet),
-        clip=shapes(ClipTextModel, parts.clip),
-        clip_2=shapes(ClipTextModelWithProjection, parts.clip_2),
+        clip=placed_by_size(shapes(ClipTextModel, parts.clip)),
+        clip_2=placed_by_size(shapes(ClipTextModelWithProjection, parts.clip_2)),
         vae=shapes(AutoencoderKL, parts.vae),
         preview=abstract_preview(parts.vae.latent_channels),
     )

@@ -18,11 +18,13 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_config, read_scheduler
+from models.nn.by_size import placed_by_size
 from models.preview import MeanLatents, abstract_preview, fit_preview
 from models.sampling import schedulers
 from models.text import umt5
 from models.text.tokenizer import T5Tokenizer
 from models.vae import video_weights
+from models.vae.config import Tiling, check_tiling
 from models.vae.video import VideoAutoencoder
 from models.vision import clip
 from models.vision.preprocess import ClipPreprocessor
@@ -53,6 +55,7 @@ def load(
     defaults: Mapping[str, Any] | None = None,
     swap_experts: bool | None = None,
     sharding: weights.Sharding | None = None,
+    vae_tiling: Tiling | None = None,
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
 
@@ -64,13 +67,16 @@ def load(
         swap_experts: whether two experts stay on the host, for the engine to bring them to the
             device by turns; None: only where the device does not hold both.
         sharding: where each array goes; None: to JAX's default device.
+        vae_tiling: of clips that do not fit the device as a whole; None: as a whole.
 
     Raises:
-        ValueError: a config that these networks cannot have; names the file and the key.
+        ValueError: a config that these networks cannot have, with the file and the key; or tiles
+            that are not whole latents.
         CheckpointError: files that are missing or damaged; arrays that are missing, stray or
             misshapen, all of them at once.
     """
     checkpoint = WanCheckpoint.read(folder)
+    check_tiling(vae_tiling, checkpoint.vae.downsampling)
     scheduler = read_scheduler(folder)
     for config in (read_config(folder, "scheduler"), scheduler):
         schedulers.from_config(config)  # refused by either name
@@ -94,6 +100,7 @@ def load(
             T5Tokenizer(folder / "tokenizer"),
             ClipPreprocessor.read(folder / "image_processor") if pictured else None,
         ),
+        vae_tiling,
     )
 
 
@@ -106,12 +113,13 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> Networks:
         return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype))
 
     transformers = checkpoint.transformers
+    vision = shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32)
     return Networks(
         transformer=shapes(WanTransformer, transformers.get("transformer"), dtype),
         transformer_2=shapes(WanTransformer, transformers.get("transformer_2"), dtype),
-        t5=shapes(umt5.UMT5Encoder, checkpoint.t5, dtype),
+        t5=placed_by_size(shapes(umt5.UMT5Encoder, checkpoint.t5, dtype)),
         vae=shapes(VideoAutoencoder, checkpoint.vae, jnp.float32),
-        image_encoder=shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32),
+        image_encoder=vision and placed_by_size(vision),
         preview=abstract_preview(checkpoint.vae.z_dim),
     )
 
