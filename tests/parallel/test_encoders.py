@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -62,21 +61,31 @@ def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "share"),
-    [("t5", 1 / 8), ("umt5", 1 / 8), ("clip", 1 / 8), (list(ENCODERS)[-1], 1 / 2)],
+    ("name", "most_work", "most_weights"),
+    [
+        ("t5", 0.15, 0.14),
+        ("umt5", 0.15, 0.14),
+        ("clip", 0.18, 0.25),
+        ("heads and feed-forward that do not divide", 0.75, 0.65),
+    ],
 )
-def test_a_large_encoder_is_shared_by_all_devices(name: str, share: float) -> None:
-    """Weights and work: what leaves a layer goes round, weights do not."""
+def test_a_large_encoder_is_shared_by_all_devices(
+    name: str, most_work: float, most_weights: float
+) -> None:
+    """Weights and work, of one device's: norms, positions and what does not divide stay whole.
+
+    What leaves a layer goes round; weights do not.
+    """
     module = placed_by_size(nnx.eval_shape(ENCODERS[name]), whole_below=0)
     whole, expected = ran(module, layout())
     parts, found = ran(module, layout(**LAYOUT))
     for one, other in zip(found, expected, strict=True):
         assert np.abs(one - other).max() < ROUNDING * np.abs(other).max()
     work = [program.cost_analysis()["flops"] for program in (parts, whole)]
-    lie = [program.memory_analysis().argument_size_in_bytes for program in (parts, whole)]
-    print(name, work[0] / work[1], lie[0] / lie[1], parts.as_text().count(" all-gather("))
-    assert work[0] < 1.2 * share * work[1]
-    assert lie[0] < 1.2 * share * lie[1]
+    weights = [program.memory_analysis().argument_size_in_bytes for program in (parts, whole)]
+    assert work[0] < most_work * work[1]
+    assert weights[0] < most_weights * weights[1]
+    assert " all-gather(" not in parts.as_text()
 
 
 def test_a_small_encoder_is_whole_on_every_device() -> None:
@@ -101,7 +110,7 @@ XXL = {"d_model": 4096, "num_layers": 24, "num_heads": 64, "d_ff": 10240}
 )
 def test_the_published_encoders_lie_by_their_size(kind: Any, config: Any, share: float) -> None:
     """In bfloat16, as shapes alone."""
-    make = partial(kind, config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)
+    make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)  # noqa: E731
     module = placed_by_size(nnx.eval_shape(make))
     by = layout(context=8)
     sizes = [
