@@ -44,6 +44,7 @@ TABLE: Table = MappingProxyType(
         "heads": ("tensor",),
         "mlp": ("tensor",),
         "channels": ("tensor",),
+        "encoder": MESH_AXES,
         # Parameters.
         "embed": ("fsdp",),
         "conv_in": ("fsdp",),
@@ -55,7 +56,8 @@ TABLE: Table = MappingProxyType(
 )
 """`rows` are a picture's, where it is not a sequence of tokens. An fsdp axis splits the weights
 and the tokens: its chips would all do the same otherwise. An autoencoder's pictures and their
-positions are split over everything, as it has nothing else to split (models/vae/spread.py)."""
+positions are split over everything, and so are the weights of large encoders: nothing else runs
+while these do (models/vae/spread.py, models/nn/by_size.py)."""
 
 STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
 """Axes of parameters alone: what splits them spares memory, not work."""

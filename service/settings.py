@@ -106,6 +106,15 @@ class StoreSettings(Section):
     """A folder, `s3://…` or `gs://…`; None: `outputs/` under the state folder."""
 
 
+class TilingSettings(Section):
+    """Squares that pictures are encoded and decoded in where memory is short."""
+
+    side: int = Field(512, gt=0)
+    """Pixels."""
+    stride: int = Field(384, gt=0)
+    """Pixels from where one begins to where the next one does; what they share is blended."""
+
+
 class ModelSettings(Section):
     source: str
     """A folder in diffusers' layout, a hub id with an optional @revision, or a single file."""
@@ -121,6 +130,8 @@ class ModelSettings(Section):
     swap_experts: bool | None = None
     """Whether experts take turns on the device instead of lying there together (Wan 2.2); left
     out: where the device's memory demands it."""
+    vae_tiling: bool | TilingSettings | None = None
+    """Left out: where the device's memory demands it, which changes pictures a little."""
     encoders_on_host: bool | None = None
     """Whether text and image encoders lie in host memory and come to the device a layer at a time
     when they are used; left out: where the device's memory demands it."""
