@@ -54,6 +54,11 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("[models.flux]\ndtype = 'float32'", "models.flux.source: "),
         ('[server]\nallow_networks = ["here"]', "server.allow_networks.0"),
         ("[server\n", "atelier.toml: "),
+        ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "belong together"),
+        (
+            "[pools.a]\nmodel = 'm'\nhosts = {count = 2, coordinator = 'h:1', index = 2}",
+            "pools.a.hosts: Value error, index 2 is none of 2",
+        ),
     ],
 )
 def test_a_wrong_file_names_the_key(text: str, key: str) -> None:

@@ -44,7 +44,7 @@ class Other:
         self.line = line
         pipeline.gate.open()
         self.follower = Follower(pipeline, layout, terms(pipeline, layout))
-        self.kinds: list[str] = []
+        self.obeyed: list[Message] = []
         self.failed: SimpleQueue[Exception] = SimpleQueue()
         self._marks: SimpleQueue[int] = SimpleQueue()
         self._numbers = itertools.count()
@@ -67,7 +67,7 @@ class Other:
             while True:
                 message = self.line.receive()
                 self.follower.obey(message)
-                self.kinds.append(message.kind)
+                self.obeyed.append(message)
                 if "mark" in message.fields:
                     self._marks.put(message.fields["mark"])
         except LineLost:
@@ -118,10 +118,12 @@ async def engine(
 async def test_what_one_launches_the_other_launches(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
-    """Pictures of several kinds side by side, with previews: every state of theirs is the same
-    there, to the bit."""
+    """Pictures of several kinds side by side and in one batch, with previews: every state of theirs
+    is the same there, to the bit."""
+    await engine.warm_up([{}])
     requests = [
         {"seed": 1, "num_inference_steps": 3},
+        {"seed": 4, "num_inference_steps": 3},
         {"seed": 2, "num_inference_steps": 6, "phase": "noisy"},
         {"seed": 3, "width": 64, "second_phase": "double"},
     ]
@@ -139,11 +141,13 @@ async def test_what_one_launches_the_other_launches(
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
     await asyncio.gather(*previews)
-    assert len(states) == 3 + 6 + 4
+    assert len(states) == 3 + 3 + 6 + 4
     assert all(same.all() for same in states)
     other.caught_up(group)
-    assert other.kinds.count("show") == len(pictures) + len(previews)
-    assert other.kinds.count("grow") >= 2
+    kinds = [message.kind for message in other.obeyed]
+    assert kinds.count("show") == len(pictures) + len(previews)
+    assert kinds.count("grow") >= 2
+    assert 2 in {len(message.fields.get("rows", ())) for message in other.obeyed}
     assert other.failed.empty()
 
 
