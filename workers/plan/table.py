@@ -30,12 +30,13 @@ TOPOLOGIES = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")
 
 HEAD = """# Plans: which layout for which chips
 
-Made on {date} by `python -m workers.plan.table` with {versions}. **Everything here is an estimate;
-nothing ran on a TPU.** What the seconds rest on is what `atelier plan` prints with every plan: FLOPs
-counted in the traced programs over the rated peak times the share that each kind of work is taken
-to reach (`workers/plan/chips.py`), and exchange by formula over one ICI link, not hidden behind
-computing. All weights in bfloat16, the checkpoint's own number of steps and guidance. "Of the peak"
-is the step's FLOPs over what all devices could do in that time.
+Made on {date} by `python -m workers.plan.table` with {versions}.
+**Everything here is an estimate; nothing ran on a TPU.** What the seconds rest on is what
+`atelier plan` prints with every plan: FLOPs counted in the traced programs over the rated peak
+times the share that each kind of work is taken to reach (`workers/plan/chips.py`), and exchange by
+formula over one ICI link, not hidden behind computing. All weights in bfloat16, the checkpoint's
+own number of steps and guidance. "Of the peak" is the step's FLOPs over what all devices could do
+in that time.
 """
 COLUMNS = (
     "model and size",
@@ -55,10 +56,8 @@ COLUMNS = (
 def rows(model: str, topology: Topology, sketch: Sketch, found: Found) -> Iterator[str]:
     size = "x".join(str(value) for value in MODELS[model].values())
     for purpose, ranked in (("latency", found.latency), ("throughput", found.throughput)):
-        best = (
-            f"{purpose} | {row(sketch, ranked[0])}" if ranked else f"{purpose} | none fits ||||||||"
-        )
-        yield f"| {model} {size} | {topology.name} | {best}"
+        best = row(sketch, ranked[0]) if ranked else f"none fits {'|' * 8}"
+        yield f"| {model} {size} | {topology.name} | {purpose} | {best}"
 
 
 def row(sketch: Sketch, one: Reckoning) -> str:
