@@ -1,4 +1,4 @@
-"""The table of docs/plans.md: `python -m workers.plan.table [PLAN.json …] > docs/plans.md`.
+"""The tables of docs/plans.md: `python -m workers.plan.table [PLAN.json …]`.
 
 Layouts by reckoning, in a few minutes; and from plans that `atelier plan --json` has compiled
 (each takes minutes), how they compare.
@@ -28,16 +28,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
 }
 TOPOLOGIES = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")
 
-HEAD = """# Plans: which layout for which chips
-
-Made on {date} by `python -m workers.plan.table` with {versions}.
-**Everything here is an estimate; nothing ran on a TPU.** What the seconds rest on is what
-`atelier plan` prints with every plan: FLOPs counted in the traced programs over the rated peak
-times the share that each kind of work is taken to reach (`workers/plan/chips.py`), and exchange by
-formula over one ICI link, not hidden behind computing. All weights in bfloat16, the checkpoint's
-own number of steps and guidance. "Of the peak" is the step's FLOPs over what all devices could do
-in that time.
-"""
+HEAD = "Made on {date} by `python -m workers.plan.table` with {versions}.\n"
 COLUMNS = (
     "model and size",
     "chips",
@@ -127,7 +118,7 @@ def lines(plans: list[Mapping[str, Any]]) -> Iterator[str]:
             sketch = sketch or sketched(ask)
             yield from rows(model, ask.topology, sketch, searched(ask, sketch))
     if plans:
-        yield "\n## Compiled by the real compiler\n"
+        yield ""
         yield from _table(COMPILED)
         for plan in plans:
             yield from compiled_rows(plan)
