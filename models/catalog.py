@@ -5,7 +5,7 @@ No JAX in here: a family's code is imported when a checkpoint of it is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +16,7 @@ from models.hub import CONFIGS, resolve
 
 if TYPE_CHECKING:
     from models.pipeline import Pipeline
-    from models.reading import Reader
-    from models.weights import Sharding
+    from models.reading import Reading
 
 FAMILIES: Mapping[str, str] = {
     "FluxPipeline": "models.flux.load",
@@ -70,9 +69,7 @@ def load(
     defaults: Mapping[str, Any],
     swap_experts: bool | None = None,
     base: str | None = None,
-    sharding: Sharding | None = None,
-    on_host: Collection[str] = (),
-    reader: Reader | None = None,
+    **how: Any,
 ) -> Pipeline:
     """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
     a single safetensors file in the original key style.
@@ -83,20 +80,16 @@ def load(
             has a model_index.json, or `DEFAULT_BASE`.
         swap_experts: whether a model with two experts has them on the device by turns; None: only
             where the device does not hold both.
-        sharding: where each array goes; None: to JAX's default device.
-        on_host: networks that go to host memory instead; `sharding` has to be given then.
-        reader: of everything but the configs; None: `models.reading.FILES`. With `SHAPES` no
-            weights are needed.
+        how: where the arrays go and what the networks compute in, as `models.reading.Reading`
+            has it.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
         models.checkpoint.CheckpointError: its files or configs cannot be used; says which and why.
     """
-    options: dict[str, Any] = {"sharding": sharding, "on_host": on_host}
-    options |= {} if reader is None else {"reader": reader}
     file = Path(source).expanduser()
     if source and file.is_file():
-        return _load_file(name, file, dtype, defaults, base, options)
+        return _load_file(name, file, dtype, defaults, base, how)
     if base is not None:
         raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
     folder = resolve(source)
@@ -107,7 +100,7 @@ def load(
     elif swap_experts:
         raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
     try:
-        return load_family(name, folder, dtype, defaults, **options)
+        return load_family(name, folder, dtype, defaults, reading=_reading(how))
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 
@@ -118,7 +111,7 @@ def _load_file(
     dtype: str,
     defaults: Mapping[str, Any],
     base: str | None,
-    options: Mapping[str, Any],
+    how: Mapping[str, Any],
 ) -> Pipeline:
     """The model of one file. Raises: as `load` does."""
     if file.suffix != ".safetensors":
@@ -131,9 +124,15 @@ def _load_file(
     if FAMILIES.get(class_name) not in SINGLE_FILES:
         raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
     try:
-        return loader(class_name)(name, folder, dtype, defaults, file=file, **options)
+        load_family = partial(loader(class_name), file=file, reading=_reading(how))
+        return load_family(name, folder, dtype, defaults)
     except ValueError as error:
         raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
+
+
+def _reading(how: Mapping[str, Any]) -> Reading:
+    reading: Reading = import_module("models.reading").Reading(**how)
+    return reading
 
 
 def base_of(file: Path) -> str:

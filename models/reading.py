@@ -6,6 +6,8 @@ weights are shapes, its prompts have no words in them; it can be compiled and it
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -14,10 +16,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from models import weights
+from models.dtypes import used_as
 from models.preview import MeanLatents, abstract_preview, fit_preview
 from models.renames import Renames
 from models.tensors import Part
 from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
+from models.vae.config import Tiling
 from models.weights import Module, Sharding
 
 
@@ -94,3 +98,47 @@ def _shape(
 
 FILES: Reader = Files()
 SHAPES: Reader = Shapes()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a checkpoint becomes a pipeline, beyond what it says itself.
+
+    Args:
+        sharding: where each array goes; None: to JAX's default device.
+        on_host: networks that go to host memory beside the device's; `sharding` has to be given.
+        activation_dtype: what the networks compute in; None: in the dtype of the weights.
+        vae_tiling: of pictures and clips that do not fit the device as a whole; None: as a whole.
+        reader: of everything but the configs; with `SHAPES` no weights are needed.
+    """
+
+    sharding: Sharding | None = None
+    on_host: Collection[str] = ()
+    activation_dtype: DTypeLike | None = None
+    vae_tiling: Tiling | None = None
+    reader: Reader = FILES
+
+    def network(
+        self,
+        name: str,
+        modules: tuple[Module, nnx.Module],
+        place: Path | Part,
+        renames: Renames,
+        dtype: DTypeLike | None = None,
+    ) -> Module:
+        """One network of a family.
+
+        Args:
+            modules: abstract, with its parameters as they are stored, and as they are used.
+            dtype: as `models.weights.load` has it.
+        """
+        stored, used = modules
+        sharding = self.sharding
+        if sharding is not None and name in self.on_host:
+            sharding = weights.beside(sharding)
+        loaded = self.reader.network(stored, place, renames, dtype=dtype, sharding=sharding)
+        return used_as(loaded, used)
+
+
+AS_IT_IS = Reading()
+"""The whole checkpoint, as it is, onto one device."""

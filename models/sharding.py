@@ -20,6 +20,8 @@ import jax
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from models.dtypes import used_dtype
+
 MeshAxes = tuple[str, ...]
 Axes = tuple[str | None, ...]
 Table = Mapping[str, MeshAxes]
@@ -42,6 +44,7 @@ TABLE: Table = MappingProxyType(
         "heads": ("tensor",),
         "mlp": ("tensor",),
         "channels": ("tensor",),
+        "encoder": MESH_AXES,
         # Parameters.
         "embed": ("fsdp",),
         "conv_in": ("fsdp",),
@@ -53,7 +56,8 @@ TABLE: Table = MappingProxyType(
 )
 """`rows` are a picture's, where it is not a sequence of tokens. An fsdp axis splits the weights
 and the tokens: its chips would all do the same otherwise. An autoencoder's pictures and their
-positions are split over everything, as it has nothing else to split (models/vae/spread.py)."""
+positions are split over everything, and so are the weights of large encoders: nothing else runs
+while these do (models/vae/spread.py, models/nn/by_size.py)."""
 
 STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
 """Axes of parameters alone: what splits them spares memory, not work."""
@@ -132,26 +136,33 @@ def active() -> Layout | None:
 
 
 def gathered(parameters: State) -> State:
-    """Parameters as they are used: what only their storage is split over is brought together, and
-    what lies in host memory comes to the device.
+    """Parameters as they are used: what only their storage is split over is brought together, what
+    lies in host memory comes to the device, and each is in the dtype that it is used in.
 
     Equal layers on a leading axis stay apart: they are gathered when their turn comes.
     """
     layout = _active.get()
-    if layout is None:
-        return parameters
-    used = layout.in_use()
+    used = None if layout is None else layout.in_use()
 
     def whole(leaf: nnx.Variable) -> nnx.Variable:
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
         if "layers" in axes:
             return leaf
-        value, place = leaf[...], used.sharding(axes, leaf.shape)
-        if jax.typeof(value).memory_space == jax.memory.Space.Host:
-            return leaf.replace(jax.device_put(value, place))
-        return leaf.replace(jax.lax.with_sharding_constraint(value, place))
+        value, dtype = leaf[...], used_dtype(leaf)
+        if dtype.itemsize < value.dtype.itemsize:
+            value = value.astype(dtype)  # before it is sent
+        if used is not None:
+            value = _brought(value, used.sharding(axes, leaf.shape))
+        return leaf.replace(value.astype(dtype))
 
     return jax.tree.map(whole, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def _brought(value: jax.Array, place: NamedSharding) -> jax.Array:
+    """There, from wherever it is, host memory too."""
+    if jax.typeof(value).memory_space == jax.memory.Space.Host:
+        return jax.device_put(value, place)
+    return jax.lax.with_sharding_constraint(value, place)
 
 
 def split(x: jax.Array, *axes: str | None) -> jax.Array:

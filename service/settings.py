@@ -106,10 +106,22 @@ class StoreSettings(Section):
     """A folder, `s3://…` or `gs://…`; None: `outputs/` under the state folder."""
 
 
+class TilingSettings(Section):
+    """Squares that pictures are encoded and decoded in where memory is short."""
+
+    side: int = Field(512, gt=0)
+    """Pixels."""
+    stride: int = Field(384, gt=0)
+    """Pixels from where one begins to where the next one does; what they share is blended."""
+
+
 class ModelSettings(Section):
     source: str
     """A folder in diffusers' layout, a hub id with an optional @revision, or a single file."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Of the weights."""
+    activation_dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """What the networks compute in; left out: as the weights."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Of request fields."""
     base: str | None = None
@@ -118,6 +130,8 @@ class ModelSettings(Section):
     swap_experts: bool | None = None
     """Whether experts take turns on the device instead of lying there together (Wan 2.2); left
     out: where the device's memory demands it."""
+    vae_tiling: bool | TilingSettings | None = None
+    """Left out: where the device's memory demands it, which changes pictures a little."""
     encoders_on_host: bool | None = None
     """Whether text and image encoders lie in host memory and come to the device a layer at a time
     when they are used; left out: where the device's memory demands it."""

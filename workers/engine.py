@@ -29,6 +29,9 @@ from workers.stepper import Stepper
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+STUCK_S = 1.0
+"""How long a dead engine waits for its last step, which may wait for a device that is gone."""
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -131,7 +134,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop after the step in flight. Pictures that are not done never will be."""
-        self.stepper.close(wait=not self.died.done())
+        self.stepper.close(STUCK_S if self.died.done() else None)
         self.programs.close()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)

@@ -27,9 +27,7 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
     """
     pool, model = loading.configured(settings, pool_name)
     loading.set_up(pool, model, devices)
-    opened = loading.open_slice(
-        pool_name, pool, model, loading.sketch_of(pool, model), own(devices)
-    )
+    model, opened = loading.planned(pool_name, pool, model, own(devices))
     placed = loading.placed(pool, model, opened, loading.SHAPES)
     requests = warmup.requests(placed.spec, model.warmup)
     lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]

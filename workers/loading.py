@@ -16,14 +16,20 @@ from models.nn.attention.select import kernel_for
 from models.pipeline import Pipeline
 from models.reading import FILES, SHAPES, Reader
 from models.sharding import Layout
-from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
+from models.vae.config import Tiling
+from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
 from workers import accelerators, flags, slice, warmup
 from workers.mesh import make_mesh
+from workers.plan.auto import NothingFits
 from workers.plan.logical import logical_layout
 from workers.plan.sketch import Sketch, sketch
 from workers.slice import Chosen
 
 log = logging.getLogger(__name__)
+
+
+class NoRoom(ConfigError):
+    """The devices' memory does not hold the model; the message has the numbers."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,15 @@ def open_slice(
     try:
         chosen = slice.choose(pool, model, sketch, devices)
         table = slice.table_of(pool.table)
+    except NothingFits as error:
+        raise NoRoom(f"pools.{name}: {error}") from None
     except ValueError as error:
         raise ConfigError(f"pools.{name}: {error}") from None
-    layout = Layout(make_mesh(chosen.shape, devices), kernel_for(devices[0], model.dtype), table)
+    layout = Layout(
+        make_mesh(chosen.shape, devices),
+        kernel_for(devices[0], model.activation_dtype or model.dtype),
+        table,
+    )
     log.info(
         "%s on %d x %s: %s, %d slots, %s (%s)",
         *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),
@@ -93,8 +105,17 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         model.dtype,
         model.defaults,
         base=model.base,
+        activation_dtype=model.activation_dtype,
+        vae_tiling=tiling_of(model),
         **how,
     )
+
+
+def tiling_of(model: ModelSettings) -> Tiling | None:
+    if not model.vae_tiling:
+        return None
+    tiles = TilingSettings() if model.vae_tiling is True else model.vae_tiling
+    return Tiling(tiles.side, tiles.stride)
 
 
 def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
@@ -103,6 +124,28 @@ def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
     pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter, swap_experts=False)
     first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
     return sketch(pipeline, first, logical)
+
+
+def planned(
+    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
+) -> tuple[ModelSettings, MeshSlice]:
+    """The slice, and the model's settings with tiles where the devices have no room for a whole
+    picture.
+
+    Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
+    """
+    try:
+        return model, open_slice(name, pool, model, sketch_of(pool, model), devices)
+    except NoRoom as error:
+        if model.vae_tiling is not None:
+            raise
+        tiled = model.model_copy(update={"vae_tiling": TilingSettings()})
+        try:
+            opened = open_slice(name, pool, tiled, sketch_of(pool, tiled), devices)
+        except NoRoom:
+            raise error from None
+    log.info("pictures are decoded in tiles: there is no room for them as a whole")
+    return tiled, opened
 
 
 def load(
@@ -114,7 +157,7 @@ def load(
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    opened = open_slice(name, pool, model, sketch_of(pool, model), devices)
+    model, opened = planned(name, pool, model, devices)
     return placed(pool, model, opened), opened
 
 

@@ -24,7 +24,7 @@ from service.settings import ConfigError, PoolSettings, Settings
 from workers import loading, metrics, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
-from workers.engine import Engine
+from workers.engine import Engine, powers_of_two
 from workers.hosts.follower import Follower
 from workers.hosts.leader import Leader
 from workers.hosts.link import Link
@@ -174,9 +174,13 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
         if pool.metrics_port is not None:
             start_http_server(pool.metrics_port)
-        terms = Terms.of(pipeline, mesh_slice, pool)
+        layout, sizes = (
+            mesh_slice.layout,
+            pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots),
+        )
+        terms = Terms.of(pipeline, layout, sizes, pool.elastic)
         if isinstance(company, Link):
-            company.follow(Follower(pipeline, mesh_slice.layout, terms))
+            company.follow(Follower(pipeline, layout, terms))
             return 0
         launcher = Leader(company, terms) if company else OneHost()
         return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher))

@@ -97,16 +97,15 @@ class Stepper:
         self._waiting.append(row)
         self._wake.set()
 
-    def close(self, *, wait: bool) -> None:
+    def close(self, wait_s: float | None = None) -> None:
         """End after the step in flight; rows that are not done are left where they are.
 
         Args:
-            wait: for that end. A step that waits for a device that is gone may never end.
+            wait_s: for that end; None: for as long as it takes.
         """
         self._closing = True
         self._wake.set()
-        if wait:
-            self._thread.join()
+        self._thread.join(wait_s)
 
     def _run(self) -> None:
         try:

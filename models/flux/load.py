@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ from models.flux.pipeline import FluxPipeline, Networks
 from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.flux.transformer import FluxTransformer
 from models.flux.weights import RENAMES
+from models.nn.by_size import placed_by_size
 from models.preview import abstract_preview, picture_encoder
-from models.reading import FILES, Reader
+from models.reading import AS_IT_IS, Reading
 from models.sampling.schedules import FlowMatchSchedule
 from models.spec import Limits, ModelSpec
 from models.text import clip, t5
 from models.vae import weights as vae_weights
-from models.vae.config import VaeConfig
+from models.vae.config import VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
 
 DEFAULT_LATENTS_PX = 128
@@ -48,47 +49,44 @@ def load(
     folder: Path,
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
-    sharding: weights.Sharding | None = None,
-    on_host: Collection[str] = (),
-    reader: Reader = FILES,
+    reading: Reading = AS_IT_IS,
 ) -> FluxPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
-        sharding: where each array goes; None: to JAX's default device.
-        on_host: networks that go to host memory instead; `sharding` has to be given then.
-        reader: of everything but the configs.
+        reading: where the arrays go, and what the networks compute in.
 
     Raises:
-        ValueError: a config that these networks cannot have; names the file and the key.
+        ValueError: a config that these networks cannot have, with the file and the key; or tiles
+            that are not whole latents.
         CheckpointError: files that are missing or damaged; arrays that are missing, stray or
             misshapen, all of them at once.
     """
     config = FluxConfig.from_dict(read_config(folder, "transformer"))
     vae_config = VaeConfig.from_dict(read_config(folder, "vae"))
+    check_tiling(reading.vae_tiling, vae_config.downsampling)
     clip_config = clip.ClipConfig.from_dict(read_config(folder, "text_encoder"))
     t5_config = t5.T5Config.from_dict(read_config(folder, "text_encoder_2"))
     _check_fit(config, vae_config, clip_config, t5_config)
     schedule = FlowMatchSchedule.from_dict(read_config(folder, "scheduler"))
-    abstract = abstract_modules(config, vae_config, clip_config, t5_config, dtype)
+    configs = (config, vae_config, clip_config, t5_config)
+    stored = abstract_modules(*configs, dtype)
+    used = abstract_modules(*configs, reading.activation_dtype or dtype)
     loaded = {
-        name: reader.network(
-            getattr(abstract, name),
-            folder / component,
-            renames,
-            dtype=dtype,
-            sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
+        name: reading.network(
+            name, (getattr(stored, name), getattr(used, name)), folder / component, renames, dtype
         )
         for name, (component, renames) in COMPONENTS.items()
     }
-    networks = Networks(**loaded, preview=reader.preview(*picture_encoder(loaded["vae"])))
+    networks = Networks(**loaded, preview=reading.reader.preview(*picture_encoder(loaded["vae"])))
     return FluxPipeline(
         make_spec(name, folder, config, vae_config, schedule, defaults or {}),
         networks,
         schedule,
-        reader.clip_tokenizer(folder / "tokenizer"),
-        reader.t5_tokenizer(folder / "tokenizer_2"),
+        reading.reader.clip_tokenizer(folder / "tokenizer"),
+        reading.reader.t5_tokenizer(folder / "tokenizer_2"),
+        reading.vae_tiling,
     )
 
 
@@ -107,8 +105,8 @@ def abstract_modules(
 
     return Networks(
         transformer=shapes(FluxTransformer, config),
-        clip=shapes(clip.ClipTextModel, clip_config),
-        t5=shapes(t5.T5Encoder, t5_config),
+        clip=placed_by_size(shapes(clip.ClipTextModel, clip_config)),
+        t5=placed_by_size(shapes(t5.T5Encoder, t5_config)),
         vae=shapes(AutoencoderKL, vae),
         preview=abstract_preview(vae.latent_channels),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.dtypes import used_dtype
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import CLASSIFIER_FREE, FluxRequest, noise_inputs, steps_of
@@ -22,7 +23,8 @@ from models.sampling.solvers import denoised, euler
 from models.sharding import gathered
 from models.spec import ModelSpec
 from models.text.tokenizer import Tokenizer
-from models.vae.config import VaeConfig
+from models.vae.config import Tiling, VaeConfig
+from models.vae.tiled import tiled
 
 
 class Networks(NamedTuple):
@@ -51,6 +53,7 @@ class FluxPipeline:
         schedule: FlowMatchSchedule,
         clip_tokenizer: Tokenizer,
         t5_tokenizer: Tokenizer,
+        vae_tiling: Tiling | None = None,
     ) -> None:
         split = [nnx.split(module) for module in modules]
         self.spec = spec
@@ -58,10 +61,11 @@ class FluxPipeline:
         self.weights = Networks(*(weights for _, weights in split))
         self.config: FluxConfig = modules.transformer.config
         self.vae_config: VaeConfig = modules.vae.config
+        self.vae_tiling = vae_tiling
         self.schedule = schedule
         self.tokenizers = (clip_tokenizer, t5_tokenizer)
         self._clip_tokens = modules.clip.config.max_position_embeddings
-        self.dtype = np.dtype(modules.transformer.latents_in.kernel.dtype)
+        self.dtype = used_dtype(modules.transformer.latents_in.kernel)
 
     def expert(self, phase: str) -> None:
         """Every phase runs the one transformer."""
@@ -83,10 +87,11 @@ class FluxPipeline:
         return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
-        clip, t5, vae = self._merge(weights, "clip", "t5", "vae")
+        clip, t5 = self._merge(weights, "clip", "t5")
         noise = pack(inputs["noise"])
         latents = noise
         if "image" in inputs:
+            vae = self._vae(weights)
             clean = pack(self._encode_image(vae, inputs["image"], inputs["image_noise"]))
             latents = inputs["sigma"] * noise + (1 - inputs["sigma"]) * clean
         return {
@@ -115,10 +120,9 @@ class FluxPipeline:
         }
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        (vae,) = self._merge(weights, "vae")
         latents = self._unpack(row, "latents")
         latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
-        return to_uint8(vae.decode(latents[None].astype(self.dtype))[0])
+        return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
 
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:
         (preview,) = self._merge(weights, "preview")
@@ -166,6 +170,10 @@ class FluxPipeline:
 
     def _unpack(self, row: PyTree, name: str) -> Float[Array, "h w c"]:
         return unpack(row[name], *row["grid"].shape[:2])
+
+    def _vae(self, weights: Networks) -> Any:
+        (vae,) = self._merge(weights, "vae")
+        return tiled(vae, self.vae_tiling)
 
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
         return [

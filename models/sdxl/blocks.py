@@ -21,6 +21,7 @@ from models.nn.attention import (
     cross_attention,
     token_attention,
 )
+from models.nn.channels import inputs_apart, outputs_apart
 from models.nn.layers import conv, linear
 from models.nn.stack import scan, stack
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
@@ -94,14 +95,14 @@ class ResnetBlock(nnx.Module):
 
     def __call__(self, x: Features, time: Vector) -> Features:
         told = self.time_emb_proj(self.activation(time))[:, None, None, :]
-        hidden = split_channels(self.conv1(self.activation(self.norm1(x))))
+        hidden = split_channels(outputs_apart(self.conv1, self.activation(self.norm1(x))))
         if self.scale_shift:
             scale, shift = jnp.split(told, 2, axis=-1)
             hidden = self.norm2(hidden) * (1 + scale) + shift
         else:
             hidden = self.norm2(hidden + told)
-        hidden = self.conv2(split_channels(self.activation(hidden)))
-        shortcut = x if self.conv_shortcut is None else self.conv_shortcut(split_channels(x))
+        hidden = inputs_apart(self.conv2, split_channels(self.activation(hidden)))
+        shortcut = x if self.conv_shortcut is None else inputs_apart(self.conv_shortcut, x)
         return split_rows((shortcut + hidden) / self.output_scale)
 
 
@@ -212,7 +213,9 @@ class DownBlock(nnx.Module):
             if self.attentions is not None:
                 x = self.attentions[index](x, text)
             states.append(x)
-        return states if self.downsample is None else [*states, split_rows(self.downsample(x))]
+        if self.downsample is None:
+            return states
+        return [*states, split_rows(outputs_apart(self.downsample, x))]
 
 
 class MidBlock(nnx.Module):
@@ -272,7 +275,9 @@ class UpBlock(nnx.Module):
             x = resnet(jnp.concatenate([x, skip], axis=-1), time)
             if self.attentions is not None:
                 x = self.attentions[index](x, text)
-        return x if self.upsample is None else split_rows(self.upsample(nearest(x, size)))
+        if self.upsample is None:
+            return x
+        return split_rows(outputs_apart(self.upsample, nearest(x, size)))
 
 
 def nearest(x: Features, size: tuple[int, int]) -> Features:

@@ -10,7 +10,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.vae.config import VaeConfig
+from models.vae.config import Tiling, VaeConfig
+from models.vae.tiled import tiled
 
 Latents = Float[Array, "h w latent"]
 
@@ -25,6 +26,8 @@ class LatentSpace(NamedTuple):
     config: VaeConfig
     dtype: np.dtype[Any]
     """Of the weights."""
+    tiling: Tiling | None = None
+    """Of pictures that do not fit the device as a whole; None: as a whole."""
 
     @property
     def encoding_dtype(self) -> np.dtype[Any]:
@@ -38,14 +41,14 @@ class LatentSpace(NamedTuple):
         self, graph: Any, weights: Any, pixels: Float[Array, "height width 3"], noise: Latents
     ) -> Latents:
         """A sample of the posterior, in float32 and as the encoder leaves it."""
-        vae = _merge(graph, weights, self.encoding_dtype)
+        vae = self._vae(graph, weights, self.encoding_dtype)
         pixels = pixels.astype(self.dtype).astype(self.encoding_dtype)
         mean, log_variance = (x[0].astype(jnp.float32) for x in vae.encode(pixels[None]))
         return mean + jnp.exp(0.5 * log_variance) * noise
 
     def decode(self, graph: Any, weights: Any, latents: Latents) -> Float[Array, "height width 3"]:
         """The UNet's latents as pixels, about in [-1, 1]."""
-        vae = _merge(graph, weights, self.decoding_dtype)
+        vae = self._vae(graph, weights, self.decoding_dtype)
         config = self.config
         if config.latents_mean is None or config.latents_std is None:
             latents = latents / config.scaling_factor
@@ -68,7 +71,7 @@ class LatentSpace(NamedTuple):
         std, mean = (np.asarray(x, np.float32) for x in (config.latents_std, config.latents_mean))
         return self.scaled(sample - mean) / std
 
-
-def _merge(graph: Any, weights: Any, dtype: np.dtype[Any]) -> Any:
-    """The autoencoder with its weights in that precision, for the time of one call."""
-    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), weights))
+    def _vae(self, graph: Any, weights: Any, dtype: np.dtype[Any]) -> Any:
+        """The autoencoder with its weights in that precision, for the time of one call."""
+        vae = nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), weights))
+        return tiled(vae, self.tiling)

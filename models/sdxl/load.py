@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models import weights
 from models.checkpoint import read_defaults, read_model_index
+from models.nn.by_size import placed_by_size
 from models.preview import MeanLatents, abstract_preview
-from models.reading import FILES, Reader
+from models.reading import AS_IT_IS, Reader, Reading
 from models.sampling import schedulers
 from models.sdxl.config import UNetConfig
 from models.sdxl.fit import Parts, check_fit, check_index
@@ -28,7 +28,7 @@ from models.sdxl.spec import make_spec
 from models.sdxl.unet import UNet
 from models.spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
-from models.vae.config import VaeConfig
+from models.vae.config import VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
 
 
@@ -38,21 +38,18 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     file: Path | None = None,
-    sharding: weights.Sharding | None = None,
-    on_host: Collection[str] = (),
-    reader: Reader = FILES,
+    reading: Reading = AS_IT_IS,
 ) -> SdxlPipeline:
     """Read configs, tokenizers and weights; the weights go straight to the device in `dtype`.
 
     Args:
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         file: holds all weights, under their original names; the folder's are not read then.
-        sharding: where each array goes; None: to JAX's default device.
-        on_host: networks that go to host memory instead; `sharding` has to be given then.
-        reader: of everything but the configs.
+        reading: where the arrays go, and what the networks compute in.
 
     Raises:
-        ValueError: a config that these networks cannot have; names the file and the key.
+        ValueError: a config that these networks cannot have, with the file and the key; or tiles
+            that are not whole latents.
         CheckpointError: files that are missing or damaged; arrays that are missing, stray or
             misshapen, all of them at once.
     """
@@ -63,19 +60,18 @@ def load(
     for config in (source.config("scheduler"), scheduler):
         schedulers.from_config(config)  # refused now, by either name, not at the first request
     spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
-    preparation = read_preparation(source, parts, spec, dtype, reader)
-    abstract = abstract_modules(parts, dtype)
+    activation_dtype = reading.activation_dtype or dtype
+    check_tiling(reading.vae_tiling, parts.vae.downsampling)
+    space = LatentSpace(parts.vae, jnp.dtype(activation_dtype), reading.vae_tiling)
+    preparation = read_preparation(source, parts, spec, space, reading.reader)
+    stored, used = abstract_modules(parts, dtype), abstract_modules(parts, activation_dtype)
     loaded = {
-        name: reader.network(
-            getattr(abstract, name),
-            place,
-            renames,
-            dtype=dtype,
-            sharding=weights.beside(sharding) if sharding and name in on_host else sharding,
+        name: reading.network(
+            name, (getattr(stored, name), getattr(used, name)), place, renames, dtype
         )
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }
-    preview = reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
+    preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
     return SdxlPipeline(preparation, Networks(**loaded, preview=preview))
 
 
@@ -93,7 +89,7 @@ def read_parts(source: Source) -> Parts:
 
 
 def read_preparation(
-    source: Source, parts: Parts, spec: ModelSpec, dtype: DTypeLike, reader: Reader = FILES
+    source: Source, parts: Parts, spec: ModelSpec, space: LatentSpace, reader: Reader
 ) -> Preparation:
     """What the host needs of the checkpoint. Raises: as `load` does."""
     folder = source.folder
@@ -101,7 +97,7 @@ def read_preparation(
     return Preparation(
         spec=spec,
         unet=parts.unet,
-        latent_space=LatentSpace(parts.vae, jnp.dtype(dtype)),
+        latent_space=space,
         towers=(parts.clip, parts.clip_2),
         tokenizers=(
             reader.clip_tokenizer(folder / "tokenizer"),
@@ -121,8 +117,8 @@ def abstract_modules(parts: Parts, dtype: DTypeLike) -> Networks:
 
     return Networks(
         unet=shapes(UNet, parts.unet),
-        clip=shapes(ClipTextModel, parts.clip),
-        clip_2=shapes(ClipTextModelWithProjection, parts.clip_2),
+        clip=placed_by_size(shapes(ClipTextModel, parts.clip)),
+        clip_2=placed_by_size(shapes(ClipTextModelWithProjection, parts.clip_2)),
         vae=shapes(AutoencoderKL, parts.vae),
         preview=abstract_preview(parts.vae.latent_channels),
     )

@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.nn.attention import Attention, default_attention
 from models.nn.layers import embed, linear
 from models.nn.stack import scan, stack
+from models.sharding import split
 from models.text.config import check_numbers, known
 
 FEED_FORWARDS = ("relu", "gated-gelu")
@@ -98,7 +99,7 @@ class T5Encoder(nnx.Module):
         self, tokens: Int[Array, "batch tokens"], mask: Bool[Array, "batch tokens"] | None = None
     ) -> Float[Array, "batch tokens d_model"]:
         """Encodes; keys where `mask` is False are not attended to (left out: all are)."""
-        x = self.token_embedding.embedding[...][tokens]
+        x = split(self.token_embedding.embedding[...][tokens], None, None, None)
         bias = position_bias(self.relative_bias, self.config, tokens.shape[1], mask)
         x, _ = scan(self.blocks, x, lambda block, x: block(x, bias))
         return self.final_norm(x)

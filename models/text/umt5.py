@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.nn.attention import Attention, default_attention
 from models.nn.layers import embed
 from models.nn.stack import scan, stack
+from models.sharding import split
 from models.text.config import known
 from models.text.t5 import SHARED_RENAMES, Block, T5Config, position_bias, rms_norm
 
@@ -80,7 +81,7 @@ class UMT5Encoder(nnx.Module):
         Features of masked tokens are given too; whoever wants none puts zeros in their place.
         """
         table = self.token_embedding.embedding[...]
-        x = table[tokens].astype(stream_dtype(table.dtype))
+        x = split(table[tokens], None, None, None).astype(stream_dtype(table.dtype))
         x, _ = scan(self.blocks, x, lambda block, x: block(x, mask))
         return self.final_norm(x).astype(table.dtype)
 

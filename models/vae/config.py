@@ -10,6 +10,51 @@ from models.configs import frozen
 
 
 @dataclass(frozen=True)
+class Tiling:
+    """Squares that a picture is encoded or decoded in, one at a time, where memory is short.
+
+    diffusers' tiles are as large as `sample_size` and begin every three quarters of it; Wan's are
+    256 and 192 pixels.
+
+    Raises:
+        ValueError: tiles that leave gaps between them.
+    """
+
+    side: int
+    """Pixels."""
+    stride: int
+    """Pixels from where one begins to where the next one does; what they share is blended."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stride <= self.side:
+            raise ValueError(
+                f"tiles of {self.side} px must begin every 1 to {self.side} px, not {self.stride}"
+            )
+
+    def smaller(self, factor: int) -> Tiling:
+        """The same tiles, counted in squares of so many pixels.
+
+        Raises: ValueError: they are not whole ones.
+        """
+        if self.side % factor or self.stride % factor:
+            raise ValueError(
+                f"tiles of {self.side} px every {self.stride} px: both must be multiples of "
+                f"{factor}, which this VAE makes one"
+            )
+        return Tiling(self.side // factor, self.stride // factor)
+
+    def larger(self, factor: int) -> Tiling:
+        """Tiles of so many times the side."""
+        return Tiling(self.side * factor, self.stride * factor)
+
+
+def check_tiling(tiling: Tiling | None, downsampling: int) -> None:
+    """Raises: ValueError: tiles that are not whole latents, so many pixels wide."""
+    if tiling is not None:
+        tiling.smaller(downsampling)
+
+
+@dataclass(frozen=True)
 class VaeConfig:
     """diffusers' AutoencoderKL. Defaults are those that diffusers takes for an absent key.
 

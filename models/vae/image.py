@@ -53,11 +53,21 @@ class AutoencoderKL(nnx.Module):
         self, pixels: Float[Array, "batch height width colours"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
         """Mean and log-variance, the latter clipped to [-30, 20], of the latents of `pixels`."""
+        return self.posterior(self.moments(pixels))
+
+    def moments(
+        self, pixels: Float[Array, "batch height width colours"]
+    ) -> Float[Array, "batch h w moments"]:
+        """Mean and log-variance as one, the latter not clipped."""
         factor = self.config.downsampling
         with spread(pixels.shape[1] // factor, pixels.shape[2] // factor):
             moments = self.encoder(pixels)
-        if self.config.use_quant_conv:
-            moments = self.quant_conv(moments)
+        return self.quant_conv(moments) if self.config.use_quant_conv else moments
+
+    def posterior(
+        self, moments: Float[Array, "batch h w moments"]
+    ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
+        """What `encode` gives of these moments."""
         mean, log_variance = jnp.split(moments, 2, axis=-1)
         return mean, jnp.clip(log_variance, -30.0, 20.0)
 

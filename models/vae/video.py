@@ -82,6 +82,12 @@ class VideoAutoencoder(nnx.Module):
         Raises:
             ValueError: more than two halvings in time, which four frames do not stand.
         """
+        return self.posterior(self.moments(pixels))
+
+    def moments(
+        self, pixels: Float[Array, "batch frames height width colours"]
+    ) -> Float[Array, "batch f h w moments"]:
+        """Mean and log-variance as one, the latter not clipped. Raises: as `encode` does."""
         if pixels.shape[1] > CHUNK and sum(self.config.downsamples) > 2:
             raise ValueError(
                 f"temperal_downsample {self.config.temperal_downsample} halves four frames more "
@@ -89,14 +95,22 @@ class VideoAutoencoder(nnx.Module):
             )
         whole = 1 + (pixels.shape[1] - 1) // CHUNK * CHUNK
         length = CHUNK // 2 ** sum(self.config.downsamples)
-        with spread(*self._latent_sides(pixels)):
-            return _split(in_chunks(self._moments, pixels[:, :whole], CHUNK, length))
+        factor = self.config.downsampling
+        with spread(pixels.shape[2] // factor, pixels.shape[3] // factor):
+            return in_chunks(self._moments, pixels[:, :whole], CHUNK, length)
+
+    def posterior(
+        self, moments: Float[Array, "batch f h w moments"]
+    ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
+        """What `encode` gives of these moments."""
+        mean, log_variance = jnp.split(moments, 2, axis=-1)
+        return mean, jnp.clip(log_variance, -30.0, 20.0)
 
     def encode_whole(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
         """The same at once, as a training step wants it: faster, memory grows with the clip."""
-        return _split(self._moments(pixels, FeatureCache()))
+        return self.posterior(self._moments(pixels, FeatureCache()))
 
     def decode(
         self,
@@ -111,33 +125,33 @@ class VideoAutoencoder(nnx.Module):
         """
 
         def finished(latents: Frames, cache: FeatureCache) -> Array:
-            return finish(jnp.clip(self._pixels(latents, cache), -1.0, 1.0))
+            pixels = from_patches(self._patches(latents, cache), self.config.patch)
+            return finish(jnp.clip(cut_picture(pixels), -1.0, 1.0))
 
-        with spread(*latents.shape[2:4]):
-            return in_chunks(finished, latents, 1, 2 ** sum(self.config.upsamples))
+        return self._frame_by_frame(finished, latents)
+
+    def patches(
+        self, latents: Float[Array, "batch f h w latent"]
+    ) -> Float[Array, "batch frames rows columns channels"]:
+        """The same before it is pixels, not clipped."""
+        return self._frame_by_frame(self._patches, latents)
 
     def decode_whole(
         self, latents: Float[Array, "batch f h w latent"]
     ) -> Float[Array, "batch frames height width colours"]:
         """The same at once and not clipped, as a training step wants it."""
-        return self._pixels(latents, FeatureCache())
-
-    def _latent_sides(self, pixels: Frames) -> tuple[int, int]:
-        factor = self.config.patch * 2**self.config.halvings
-        return pixels.shape[2] // factor, pixels.shape[3] // factor
+        return from_patches(self._patches(latents, FeatureCache()), self.config.patch)
 
     def _moments(self, pixels: Frames, cache: FeatureCache) -> Frames:
         patches = cut_picture(to_patches(cut_picture(pixels), self.config.patch))
         return self.quant_conv(self.encoder(patches, cache))
 
-    def _pixels(self, latents: Frames, cache: FeatureCache) -> Frames:
-        patches = self.decoder(self.post_quant_conv(cut_picture(latents)), cache)
-        return cut_picture(from_patches(patches, self.config.patch))
+    def _patches(self, latents: Frames, cache: FeatureCache) -> Frames:
+        return self.decoder(self.post_quant_conv(cut_picture(latents)), cache)
 
-
-def _split(moments: Frames) -> tuple[Frames, Frames]:
-    mean, log_variance = jnp.split(moments, 2, axis=-1)
-    return mean, jnp.clip(log_variance, -30.0, 20.0)
+    def _frame_by_frame(self, apply: Pass, latents: Frames) -> Array:
+        with spread(*latents.shape[2:4]):
+            return in_chunks(apply, latents, 1, 2 ** sum(self.config.upsamples))
 
 
 def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:

@@ -113,6 +113,11 @@ class VideoVaeConfig:
         return len(self.dim_mult) - 1
 
     @property
+    def downsampling(self) -> int:
+        """Pixels a latent, along each side."""
+        return self.patch * 2**self.halvings
+
+    @property
     def downsamples(self) -> tuple[bool, ...]:
         """For each halving of the encoder, in order: does it halve the frames too."""
         return self.temperal_downsample[: self.halvings]

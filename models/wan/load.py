@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_config, read_scheduler
+from models.nn.by_size import placed_by_size
 from models.preview import MeanLatents, abstract_preview
-from models.reading import FILES, Reader
+from models.reading import AS_IT_IS, Reading
 from models.sampling import schedulers
 from models.text import umt5
 from models.vae import video_weights
+from models.vae.config import check_tiling
 from models.vae.video import VideoAutoencoder
 from models.vision import clip
 from models.vision.preprocess import ClipPreprocessor
@@ -52,9 +55,7 @@ def load(
     dtype: DTypeLike,
     defaults: Mapping[str, Any] | None = None,
     swap_experts: bool | None = None,
-    sharding: weights.Sharding | None = None,
-    on_host: Collection[str] = (),
-    reader: Reader = FILES,
+    reading: Reading = AS_IT_IS,
 ) -> WanPipeline:
     """Read configs, tokenizer and weights; the weights go straight to the device.
 
@@ -65,12 +66,11 @@ def load(
         defaults: of request fields, by the operator; they go before the checkpoint's own.
         swap_experts: whether two experts stay on the host, for the engine to bring them to the
             device by turns; None: only where the device does not hold both.
-        sharding: where each array goes; None: to JAX's default device.
-        on_host: networks that go to host memory instead; `sharding` has to be given then.
-        reader: of everything but the configs.
+        reading: where the arrays go, and what the networks compute in.
 
     Raises:
-        ValueError: a config that these networks cannot have; names the file and the key.
+        ValueError: a config that these networks cannot have, with the file and the key; or tiles
+            that are not whole latents.
         CheckpointError: files that are missing or damaged; arrays that are missing, stray or
             misshapen, all of them at once.
     """
@@ -78,27 +78,34 @@ def load(
     scheduler = read_scheduler(folder)
     for config in (read_config(folder, "scheduler"), scheduler):
         schedulers.from_config(config)  # refused by either name
-    abstract = abstract_modules(checkpoint, dtype)
+    check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
+    stored = abstract_modules(checkpoint, dtype)
+    used = abstract_modules(checkpoint, reading.activation_dtype or dtype)
     if swap_experts and len(checkpoint.transformers) < 2:
         raise ValueError("swap_experts is set, but there is only one transformer")
-    swaps = _swaps(abstract) if swap_experts is None else swap_experts
-    places = {part: weights.beside(sharding) for part in on_host if sharding}
-    places |= {part: _as_numpy for part in EXPERTS if swaps}
+    swaps = _swaps(stored) if swap_experts is None else swap_experts
+    turned = replace(reading, sharding=_as_numpy)
     loaded = {
-        part: _load_part(reader, abstract, part, folder, places.get(part, sharding))
+        part: _load_part(
+            turned if swaps and part in EXPERTS else reading,
+            part,
+            (getattr(stored, part), getattr(used, part)),
+            folder,
+        )
         for part in COMPONENTS
     }
     pictured = checkpoint.image_encoder is not None
-    preview = reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
+    preview = reading.reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
     return WanPipeline(
         make_spec(name, folder, checkpoint, defaults or {}),
         checkpoint,
         Networks(**loaded, preview=preview),
         Tools(
             scheduler,
-            reader.t5_tokenizer(folder / "tokenizer"),
+            reading.reader.t5_tokenizer(folder / "tokenizer"),
             ClipPreprocessor.read(folder / "image_processor") if pictured else None,
         ),
+        reading.vae_tiling,
     )
 
 
@@ -111,12 +118,13 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> Networks:
         return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype))
 
     transformers = checkpoint.transformers
+    vision = shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32)
     return Networks(
         transformer=shapes(WanTransformer, transformers.get("transformer"), dtype),
         transformer_2=shapes(WanTransformer, transformers.get("transformer_2"), dtype),
-        t5=shapes(umt5.UMT5Encoder, checkpoint.t5, dtype),
+        t5=placed_by_size(shapes(umt5.UMT5Encoder, checkpoint.t5, dtype)),
         vae=shapes(VideoAutoencoder, checkpoint.vae, jnp.float32),
-        image_encoder=shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32),
+        image_encoder=vision and placed_by_size(vision),
         preview=abstract_preview(checkpoint.vae.z_dim),
     )
 
@@ -150,19 +158,12 @@ def _swaps(networks: Networks) -> bool:
     return must_swap([size for size in experts if size], sum(sizes.values()), limit)
 
 
-def _load_part(
-    reader: Reader,
-    abstract: Networks,
-    part: str,
-    folder: Path,
-    sharding: weights.Sharding | None,
-) -> Any:
-    module = getattr(abstract, part)
-    if module is None:
+def _load_part(reading: Reading, part: str, modules: tuple[Any, Any], folder: Path) -> Any:
+    if modules[0] is None:
         return None
     component, renames = COMPONENTS[part]
-    loaded = reader.network(module, folder / component, renames, sharding=sharding)
-    if sharding is not _as_numpy:
+    loaded = reading.network(part, modules, folder / component, renames)
+    if reading.sharding is not _as_numpy:
         return loaded
     graph, state = nnx.split(loaded)
     return nnx.merge(graph, jax.tree.map(np.asarray, state))

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.dtypes import used_dtype
 from models.pipeline import Fields, Prepared, PyTree
 from models.sampling.guidance import classifier_free
 from models.sampling.named import first_history, history, solver_values
@@ -20,6 +21,8 @@ from models.sampling.scheduler import Scheduler
 from models.sharding import gathered
 from models.spec import ModelSpec
 from models.text.tokenizer import Tokenizer
+from models.vae.config import Tiling
+from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.conditions import (
@@ -71,7 +74,12 @@ class WanPipeline:
     """
 
     def __init__(
-        self, spec: ModelSpec, checkpoint: WanCheckpoint, modules: Networks, tools: Tools
+        self,
+        spec: ModelSpec,
+        checkpoint: WanCheckpoint,
+        modules: Networks,
+        tools: Tools,
+        vae_tiling: Tiling | None = None,
     ) -> None:
         split = [(None, None) if m is None else nnx.split(m) for m in modules]
         self.spec = spec
@@ -79,11 +87,12 @@ class WanPipeline:
         self.graphs = Networks(*(graph for graph, _ in split))
         self.weights = Networks(*(weights for _, weights in split))
         self.tools = tools
+        self.vae_tiling = vae_tiling
         self.pictures = Pictures(checkpoint, tools.preprocessor)
         self.grid = Grid.of(checkpoint.transformer, checkpoint.vae)
         self.normalisation = Normalisation.of(checkpoint.vae)
         expert = modules.transformer or modules.transformer_2
-        self.dtype = np.dtype(expert.patches_in.kernel.dtype)
+        self.dtype = used_dtype(expert.patches_in.kernel)
         self._schedulers: dict[str, Scheduler] = {}
         """By program: of those that compile to the same `step`, any one serves."""
 
@@ -140,9 +149,8 @@ class WanPipeline:
         return {**rows, **stepped._asdict()}
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        (vae,) = self._merge(weights, "vae")
         latents = self.normalisation.undo(_finished(row, "latents"))
-        return vae.decode(latents[None], finish=to_frames)[0]
+        return self._vae(weights).decode(latents[None], finish=to_frames)[0]
 
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:
         (preview,) = self._merge(weights, "preview")
@@ -181,7 +189,8 @@ class WanPipeline:
         """What a row has of its pictures."""
         if "image" not in inputs:
             return {}
-        vae, encoder = self._merge(weights, "vae", "image_encoder")
+        (encoder,) = self._merge(weights, "image_encoder")
+        vae = self._vae(weights)
         first, last = inputs["image"], inputs.get("last_image")
         found = {}
         if self.checkpoint.expand_timesteps:
@@ -202,6 +211,10 @@ class WanPipeline:
         """The posterior's mode, as the transformer has latents."""
         mean, _ = vae.encode(clip[None])
         return self.normalisation.apply(mean[0])
+
+    def _vae(self, weights: Networks) -> Any:
+        (vae,) = self._merge(weights, "vae")
+        return tiled(vae, self.vae_tiling)
 
     def _merge(self, weights: Networks, *names: str) -> list[Any]:
         """The modules of that name; None for one that the checkpoint has not."""

@@ -17,8 +17,8 @@ from workers import loading
 from workers.axes import Shape
 from workers.compiler import Compiler
 from workers.plan import auto
-from workers.plan.reckon import reckon
-from workers.plan.residency import residencies
+from workers.plan.reckon import RESERVE, reckon
+from workers.plan.residency import ALL_ON_DEVICE, Residency, residencies
 from workers.plan.sketch import Sketch
 
 
@@ -119,10 +119,15 @@ def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Ske
 def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
     model: ModelSettings, sketch: Sketch
 ) -> None:
-    chip = auto.chip_of(jax.devices())
-    everything = reckon(sketch, Shape().over(1), chip, 1)
-    tight = replace(chip, memory_bytes=everything.total_bytes - 1)
-    beside, *_ = (one for one in residencies(sketch, None, None) if one.on_host)
+    chip, one = auto.chip_of(jax.devices()), Shape().over(1)
+    beside, *_ = (way for way in residencies(sketch, None, None) if way.on_host)
     assert beside.on_host == {"clip", "t5"} and not beside.by_turns
-    assert not reckon(sketch, Shape().over(1), tight, 1).fits
-    assert reckon(sketch, Shape().over(1), tight, 1, residency=beside).fits
+
+    def needs(residency: Residency) -> int:
+        found = reckon(sketch, one, chip, 1, residency=residency)
+        return found.total_bytes - found.memory["reserve"]
+
+    between = (needs(ALL_ON_DEVICE) + needs(beside)) / 2
+    tight = replace(chip, memory_bytes=int(between / (1 - RESERVE)))
+    assert not reckon(sketch, one, tight, 1).fits
+    assert reckon(sketch, one, tight, 1, residency=beside).fits

@@ -31,9 +31,10 @@ class Follower:
         self._weights = compiler.weights
         self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
         self._shapes: dict[int, Shape] = {}
-        self._rows: dict[int, PyTree] = {}
-        self._last: PyTree = None
-        """What the last launch gives."""
+        self.rows: dict[int, PyTree] = {}
+        """By the numbers that the first process knows them by."""
+        self._last_step: PyTree = None
+        """What the last one gives."""
         self.launched: SimpleQueue[PyTree] = SimpleQueue()
         """What each launch gives, to be waited for by someone else."""
         self._commands = {
@@ -49,7 +50,7 @@ class Follower:
         """Raises: ConfigError: the first process has other settings or weights. Or whatever else
         went wrong: the slice is of no use any more."""
         for number in message.fields["drop"]:
-            self._rows.pop(number, None)
+            self.rows.pop(number, None)
             self._shapes.pop(number, None)
         self._commands[message.kind](message)
 
@@ -70,27 +71,24 @@ class Follower:
         shape = self._shapes[message.fields["shape"]]
         program = shape.encoders[signature(message.arrays)].result()
         row = program(self._weights.common, dict(message.arrays))
-        self._rows[message.fields["row"]] = row
-        self._sent(row)
+        self.rows[message.fields["row"]] = row
+        self.launched.put(row)
 
     def _step(self, message: Message) -> None:
         fields = message.fields
         phase = self._shapes[fields["shape"]].phases[fields["phase"]]
         program = phase.programs[Way(*fields["way"])].result()
         if phase.expert not in (None, self._weights.resident):
-            jax.block_until_ready(self._last)  # it still uses the weights that leave
+            jax.block_until_ready(self._last_step)  # it still uses the weights that leave
         weights = self._weights.bring(phase.expert)
-        rows = tuple(self._rows[number] for number in fields["rows"])
+        rows = tuple(self.rows[number] for number in fields["rows"])
         states, finite = program(weights, rows, dict(message.arrays))
-        self._rows.update(zip(fields["after"], states, strict=True))
-        self._sent(finite)
+        self.rows.update(zip(fields["after"], states, strict=True))
+        self._last_step = finite
+        self.launched.put(finite)
 
     def _show(self, message: Message) -> None:
         shape = self._shapes[message.fields["shape"]]
         program = {"decode": shape.decode, "preview": shape.preview}[message.fields["what"]]
-        row = self._rows[message.fields["row"]]
-        self._sent(program.result()(self._weights.common, row))
-
-    def _sent(self, results: PyTree) -> None:
-        self._last = results
-        self.launched.put(results)
+        row = self.rows[message.fields["row"]]
+        self.launched.put(program.result()(self._weights.common, row))

@@ -63,7 +63,7 @@ class Followers:
         with self._lock:
             is_first, tell = self._loss is None, self._tell_loss
             if self._loss is None:
-                self._loss = EngineDied(f"the slice has lost a process: {error}")
+                self._loss = EngineDied(f"the slice ends: {error}")
         if is_first and not self._ended.is_set():
             log.error("%s", self._loss)
             tell(self._loss)

@@ -35,7 +35,6 @@ class Line:
         self.peer = peer
         self._socket = connection
         self._socket.settimeout(silence_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:

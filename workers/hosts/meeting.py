@@ -23,6 +23,9 @@ from workers.hosts.wire import Message
 INVITATION_BYTES = 1024
 MEET_S = 120.0
 """From JAX's joining to the last line: all processes are there, and nothing is loaded yet."""
+HELLO = 1 / 3
+"""Of the silence that counts as a loss: what a caller may take to say who it is. The others, who
+are not spoken to meanwhile, wait for that long."""
 SHUTDOWN_S = 30
 """How long a process that leaves waits for the others to leave too."""
 
@@ -61,14 +64,24 @@ def meet(hosts: HostsSettings, silence_s: float) -> list[Line]:
 
 def _invite(hosts: HostsSettings, silence_s: float) -> list[Line]:
     token = secrets.token_hex(16)
-    with socket.create_server(("", hosts.port), backlog=hosts.count) as server:
+    with listening(hosts.port) as server:
         port = server.getsockname()[1]
         _broadcast({"address": own_address(hosts), "port": port, "token": token})
-        return _lines(server, hosts.count - 1, token, silence_s)
+        return gathered(server, hosts.count - 1, token, silence_s)
 
 
-def _lines(server: socket.socket, count: int, token: str, silence_s: float) -> list[Line]:
-    """Of the first `count` callers that know the token, each with an index of its own."""
+def listening(port: int) -> socket.socket:
+    """On every address of this host."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def gathered(server: socket.socket, count: int, token: str, silence_s: float) -> list[Line]:
+    """To the first `count` callers that know the token, each with an index of its own.
+
+    Raises: LineLost: they did not come in time.
+    """
     until = time.monotonic() + MEET_S
     lines: dict[int, Line] = {}
     while len(lines) < count:
@@ -77,13 +90,13 @@ def _lines(server: socket.socket, count: int, token: str, silence_s: float) -> l
             connection, address = server.accept()
         except TimeoutError:
             raise LineLost(f"{len(lines)} of {count} other processes came") from None
-        line = Line(connection, f"the process at {address[0]}:{address[1]}", silence_s)
-        index = _index(line, token)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        caller = Line(connection, f"the process at {address[0]}", silence_s * HELLO)
+        index = _index(caller, token)
         if index is None:
-            line.close()
+            caller.close()
         else:
-            line.peer = f"process {index}"
-            lines[index] = line
+            lines[index] = Line(connection, f"process {index}", silence_s)
     return [lines[index] for index in sorted(lines)]
 
 
@@ -94,7 +107,7 @@ def _index(line: Line, token: str) -> int | None:
     except LineLost as error:
         log.warning("a call that was none: %s", error)
         return None
-    if not hmac.compare_digest(str(hello.fields.get("token")), token):
+    if not hmac.compare_digest(str(hello.fields.get("token")).encode(), token.encode()):
         log.warning("%s does not know this slice's secret", line.peer)
         return None
     return int(hello.fields["index"])
@@ -102,14 +115,19 @@ def _index(line: Line, token: str) -> int | None:
 
 def _accept_invitation(silence_s: float) -> Line:
     invitation = _broadcast({})
-    address = (invitation["address"], invitation["port"])
+    address = (invitation["address"], int(invitation["port"]))
+    return call(address, invitation["token"], jax.process_index(), silence_s)
+
+
+def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> Line:
+    """The line of process `index` to the first one. Raises: LineLost: it does not answer."""
     try:
         connection = socket.create_connection(address, MEET_S)
     except OSError as error:
         raise LineLost(f"the first process does not answer at {address}: {error}") from error
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     line = Line(connection, "the first process", silence_s)
-    fields = {"token": invitation["token"], "index": jax.process_index()}
-    line.send(Message("hello", fields))
+    line.send(Message("hello", {"token": token, "index": index}))
     return line
 
 

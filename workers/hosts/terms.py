@@ -10,10 +10,8 @@ import jax
 import numpy as np
 
 from models.pipeline import Pipeline, Prepared, Step
-from service.settings import PoolSettings
-from workers.engine import powers_of_two
+from models.sharding import Layout
 from workers.hosts.wire import element_type
-from workers.loading import MeshSlice
 from workers.shape import Values
 
 
@@ -34,8 +32,7 @@ class Terms:
     elastic: bool
 
     @classmethod
-    def of(cls, pipeline: Pipeline, mesh_slice: MeshSlice, pool: PoolSettings) -> Terms:
-        layout = mesh_slice.layout
+    def of(cls, pipeline: Pipeline, layout: Layout, sizes: Sequence[int], elastic: bool) -> Terms:
         return cls(
             jax.__version__,
             pipeline.spec.fingerprint,
@@ -43,8 +40,8 @@ class Terms:
             {axis: list(names) for axis, names in layout.table.items()},
             str(getattr(layout.kernel, "__name__", layout.kernel)),
             [device.id for device in layout.mesh.devices.flat],
-            list(pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots)),
-            pool.elastic,
+            list(sizes),
+            elastic,
         )
 
     def as_json(self) -> dict[str, Any]:

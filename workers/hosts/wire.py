@@ -53,7 +53,7 @@ def received(read: Read) -> Message:
     try:
         head = json.loads(bytes(read(size)))
         kinds = {
-            name: (element_type(dtype), tuple(map(int, shape)))
+            name: (element_type(dtype), tuple(map(length, shape)))
             for name, (dtype, shape) in head["arrays"].items()
         }
         kind, fields = str(head["kind"]), dict(head["fields"])
@@ -75,3 +75,10 @@ def element_type(name: str) -> np.dtype:
     if dtype.kind not in KINDS or not dtype.itemsize or dtype.hasobject:
         raise BadMessage(f"elements of type {name!r}")
     return dtype
+
+
+def length(value: Any) -> int:
+    """Of an axis. Raises: BadMessage."""
+    if type(value) is not int or value < 0:
+        raise BadMessage(f"an axis of length {value!r}")
+    return value

@@ -54,8 +54,10 @@ def ring(axes: MeshAxes, devices: int, kernel: Kernel, scale: float) -> Attend:
 def ulysses(axes: MeshAxes, inner: Attend) -> Attend:
     """Some of the tokens and all heads → all tokens and some of the heads, and back.
 
-    The heads of all rows are one set of heads, so that their product has to divide evenly, and not
-    the heads of each row: 12 heads of two guidance passes swap among 8 devices.
+    The heads of all rows are one set of heads: their product has to divide evenly, not the heads of
+    each row (12 heads of two guidance passes swap among 8 devices), and less is moved on the device
+    (compiled for v6e, two rows: 5 copies instead of 8, 1.07 GB instead of 1.31). Queries, keys and
+    values swap one by one: stacked for a single swap they move a third more.
 
     Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.
     """

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -23,7 +24,17 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from models.nn.attention.blocks import LANES, SUBLANES, Blocks, Row, even, read, rounded, write
+from models.nn.attention.blocks import (
+    LANES,
+    SUBLANES,
+    TABLE,
+    Blocks,
+    Row,
+    even,
+    read,
+    rounded,
+    write,
+)
 from models.nn.attention.select import flash_kernel
 from models.nn.attention.splash import cuts
 
@@ -132,16 +143,15 @@ def main(arguments: list[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     case = Case(asked.dtype, asked.dim, asked.queries, asked.keys)
     here = [device for device in jax.devices() if device.device_kind == asked.chip]
-    versions = f"jax {jax.__version__}"
+    source = f"timed: jax {jax.__version__}"
     if here:
         found = search(case, partial(timed, device=here[0], heads=asked.heads))
-        source = f"timed: {versions}"
     else:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["LIBTPU_INIT_ARGS"] = _dump_to(folder)
             device = topologies.get_topology_desc(TOPOLOGIES[asked.chip], "tpu").devices[0]
             found = search(case, partial(scheduled, device=device, dumps=Path(folder)))
-        source = f"compiled, not timed: {versions}"
+        source = f"compiled: jax {jax.__version__}, libtpu {version('libtpu')}"
     if not found:
         raise SystemExit(f"no blocks fit {asked.chip}")
     best = found[0][1]
@@ -149,7 +159,8 @@ def main(arguments: list[str] | None = None) -> None:
     row = Row(asked.chip, case.dtype, dim, case.keys, best.q, best.kv, best.kv_compute, source)
     print(row)
     if asked.write:
-        write([row, *(old for old in read() if old.place != row.place)])
+        others = [old for old in read(asked.table) if old.place != row.place]
+        write([row, *others], asked.table)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -161,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keys", type=int, required=True, help="the row is for these and more")
     parser.add_argument("--heads", type=int, default=8, help="when timed")
     parser.add_argument("--write", action="store_true", help="put the best into the table")
+    parser.add_argument("--table", type=Path, default=TABLE)
     return parser
 
 

@@ -14,8 +14,9 @@ from models.nn.attention.kernel import Kernel
 from models.nn.attention.splash import splash_kernel
 from models.nn.attention.xla import xla_kernel
 
-MOST_LOGITS = 256 << 20
-"""Bytes that XLA's own kernel may take for its logits."""
+MOST_LOGITS = 8 << 20
+"""Bytes that XLA's own kernel may take for its logits. Timed on two cores, heads of 64, float32: as
+fast as blocks of 512 with 4 MiB, 1.9 times as slow with 16, 2 to 4 times with 128."""
 
 
 @runtime_checkable

@@ -72,7 +72,8 @@ def test_gpus_call_cudnn(dtype: str, some_cudnn: None) -> None:
     )
     for text in (every, some):
         assert "__cudnn$fmhaSoftmax" in text
-        assert "tensor<2x3x100xf32>" in text  # the log-sums, not rounded
+        assert "tensor<2x3x100xf32>" in text and "2x100x3xbf16" not in text
+        assert "2x100x3xf16" not in text  # the log-sums, which are never rounded
         assert "77x100" not in text and "100x77" not in text  # neither logits nor a mask of theirs
     assert "PADDING" in some and "PADDING" not in every
 

@@ -1,0 +1,74 @@
+"""Every family's pipeline works in the tiles that it was loaded with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import jax
+import pytest
+from jax.extend.core import Jaxpr, subjaxprs
+from PIL import Image
+
+from models import catalog
+from models.checkpoint import CheckpointError
+from models.pipeline import Pipeline
+from models.vae.config import Tiling
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_sdxl import make_sdxl
+from tests.parity.tiny_wan import make_wan
+
+MAKE: dict[str, Callable[[Path], Path]] = {
+    "flux": make_flux,
+    "sdxl": make_sdxl,
+    "wan": lambda folder: make_wan(folder, from_image=True),
+}
+TILING = Tiling(32, 16)
+ONE_TILE, MANY_TILES = 32, 64
+"""Pixels: the latter in tiles of 32, 32, 32 and 16, of which the last has a size of its own."""
+
+
+@pytest.fixture(scope="module", params=MAKE)
+def checkpoint(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str]:
+    return request.param, str(MAKE[request.param](tmp_path_factory.mktemp("tiled") / "checkpoint"))
+
+
+def test_encoding_and_decoding_go_by_tiles(checkpoint: tuple[str, str]) -> None:
+    """Tiles of four sizes: the autoencoder is there four times, where one tile has it once."""
+    name, folder = checkpoint
+    pipeline = catalog.load(name, folder, "float32", {}, vae_tiling=TILING)
+    counts = [convolutions(pipeline, side) for side in (ONE_TILE, MANY_TILES)]
+    for once, often in zip(*counts, strict=True):
+        assert often == 4 * once > 0
+
+
+def convolutions(pipeline: Pipeline, side: int) -> tuple[int, int]:
+    """Of the programs that encode a picture and decode one, as they are traced."""
+    fields = {**pipeline.spec.defaults, "width": side, "height": side, "num_inference_steps": 2}
+    fields |= {"prompt": "a red circle", "seed": 3}
+    if pipeline.spec.family == "wan":
+        fields["num_frames"] = 5
+    file = BytesIO()
+    Image.new("RGB", (side, side), "red").save(file, "PNG")
+    prepared = pipeline.prepare(fields, {"image": file.getvalue()})
+    inputs = dict(prepared.inputs)
+    row = jax.eval_shape(pipeline.encode, pipeline.weights, inputs)
+    programs = (
+        jax.make_jaxpr(pipeline.encode)(pipeline.weights, inputs),
+        jax.make_jaxpr(pipeline.decode)(pipeline.weights, row),
+    )
+    return tuple(counted(program.jaxpr) for program in programs)  # type: ignore[return-value]
+
+
+def counted(program: Jaxpr) -> int:
+    own = sum(equation.primitive.name == "conv_general_dilated" for equation in program.eqns)
+    return own + sum(counted(inner) for inner in subjaxprs(program))
+
+
+def test_tiles_of_no_whole_latents_are_refused_at_load(checkpoint: tuple[str, str]) -> None:
+    name, folder = checkpoint
+    with pytest.raises(CheckpointError, match="must be multiples of"):
+        catalog.load(name, folder, "float32", {}, vae_tiling=Tiling(31, 17))

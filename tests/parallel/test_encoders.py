@@ -1,0 +1,121 @@
+"""Encoders by their size: shared by all devices, with one device's numbers, or whole on each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.stages import Compiled
+
+from models.nn.by_size import placed_by_size
+from models.sharding import Layout, gathered
+from models.text.clip import ClipConfig, ClipTextModel
+from models.text.t5 import T5Config, T5Encoder
+from models.text.umt5 import UMT5Config, UMT5Encoder
+from models.weights import flat_parameters
+from tests.parallel.layouts import layout
+
+ROUNDING = 1e-5
+"""Relative to the largest value: sums in another order."""
+SMALL = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "num_layers": 2}
+GATED = {"feed_forward_proj": "gated-gelu"}
+LAYOUT = {"fsdp": 2, "context": 2, "tensor": 2}
+
+ENCODERS: dict[str, Callable[[], nnx.Module]] = {
+    "t5": lambda: T5Encoder(T5Config(num_heads=8, d_ff=96, **SMALL, **GATED), rngs=nnx.Rngs(0)),
+    "umt5": lambda: UMT5Encoder(UMT5Config(num_heads=8, d_ff=96, **SMALL), rngs=nnx.Rngs(0)),
+    "clip": lambda: ClipTextModel(
+        ClipConfig(vocab_size=64, hidden_size=32, intermediate_size=96, num_hidden_layers=2),
+        rngs=nnx.Rngs(0),
+    ),
+    "heads and feed-forward that do not divide": lambda: T5Encoder(
+        T5Config(num_heads=5, d_ff=60, **{**SMALL, "d_kv": 7}), rngs=nnx.Rngs(0)
+    ),
+}
+
+
+def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
+    """The program that encodes two prompts by a layout, and all that it makes of them."""
+    graph, state = nnx.split(module)
+    rng = np.random.default_rng(0)
+
+    def place(leaf: nnx.Variable) -> nnx.Variable:
+        drawn = rng.normal(0, leaf.shape[-1] ** -0.5, leaf.shape).astype(leaf.dtype)
+        return leaf.replace(jax.device_put(drawn, by.of_parameter("", leaf)))
+
+    weights = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    everywhere = by.sharding((), ())
+    tokens = jax.device_put(np.arange(32).reshape(2, 16), everywhere)
+
+    def run(weights: nnx.State, tokens: jax.Array) -> Any:
+        with by.active():
+            return nnx.merge(graph, gathered(weights))(tokens)
+
+    program = jax.jit(run, out_shardings=everywhere).lower(weights, tokens).compile()
+    return program, [np.asarray(x) for x in jax.tree.leaves(program(weights, tokens))]
+
+
+@pytest.mark.parametrize(
+    ("name", "most_work", "most_weights"),
+    [
+        ("t5", 0.15, 0.14),
+        ("umt5", 0.15, 0.14),
+        ("clip", 0.18, 0.25),
+        ("heads and feed-forward that do not divide", 0.75, 0.65),
+    ],
+)
+def test_a_large_encoder_is_shared_by_all_devices(
+    name: str, most_work: float, most_weights: float
+) -> None:
+    """Weights and work, of one device's: norms, positions and what does not divide stay whole.
+
+    What leaves a layer goes round; weights do not.
+    """
+    module = placed_by_size(nnx.eval_shape(ENCODERS[name]), whole_below=0)
+    whole, expected = ran(module, layout())
+    parts, found = ran(module, layout(**LAYOUT))
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one - other).max() < ROUNDING * np.abs(other).max()
+    work = [program.cost_analysis()["flops"] for program in (parts, whole)]
+    weights = [program.memory_analysis().argument_size_in_bytes for program in (parts, whole)]
+    assert work[0] < most_work * work[1]
+    assert weights[0] < most_weights * weights[1]
+    assert " all-gather(" not in parts.as_text()
+
+
+def test_a_small_encoder_is_whole_on_every_device() -> None:
+    module = placed_by_size(nnx.eval_shape(ENCODERS["t5"]))
+    program, _ = ran(module, layout(**LAYOUT))
+    assert "all-" not in program.as_text()
+    for leaf in flat_parameters(module).values():
+        assert layout(**LAYOUT).of_parameter("", leaf).is_fully_replicated
+
+
+XXL = {"d_model": 4096, "num_layers": 24, "num_heads": 64, "d_ff": 10240}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "share"),
+    [
+        (T5Encoder, T5Config(**XXL, **GATED), 1 / 8),
+        (UMT5Encoder, UMT5Config(**XXL, vocab_size=256384), 1 / 8),
+        (ClipTextModel, ClipConfig(hidden_size=768, intermediate_size=3072), 1),
+    ],
+    ids=["T5-XXL", "UMT5-XXL", "CLIP-L"],
+)
+def test_the_published_encoders_lie_by_their_size(kind: Any, config: Any, share: float) -> None:
+    """In bfloat16, as shapes alone."""
+    make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)  # noqa: E731
+    module = placed_by_size(nnx.eval_shape(make))
+    by = layout(context=8)
+    sizes = [
+        (leaf.size, np.prod(by.of_parameter("", leaf).shard_shape(leaf.shape)))
+        for leaf in flat_parameters(module).values()
+    ]
+    whole, part = (sum(size) for size in zip(*sizes, strict=True))
+    assert share <= part / whole < 1.01 * share

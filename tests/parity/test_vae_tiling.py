@@ -1,0 +1,149 @@
+"""Autoencoders in tiles against diffusers' own tiles, in float32, on random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from models.vae.config import Tiling
+from models.vae.tiled import tiled
+from tests.parity import test_vae as images
+from tests.parity import test_video_vae as videos
+
+LEAST_DB = 60.0
+"""Of pixels as bytes and of latents, against their largest; rounding alone leaves 100 and more,
+tiles that begin elsewhere or are blended otherwise less than 40."""
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def ran(vae: nnx.Module, tiling: Tiling | None, call: Callable[..., Any], x: np.ndarray) -> Any:
+    return compiled(vae, tiling, call, x)(nnx.split(vae)[1], x)
+
+
+def compiled(vae: nnx.Module, tiling: Tiling | None, call: Callable[..., Any], x: Any) -> Any:
+    graph, state = nnx.split(vae)
+    run = jax.jit(lambda state, x: call(tiled(nnx.merge(graph, state), tiling), x))
+    return run.lower(state, x).compile(QUICK)
+
+
+def encode(vae: Any, pixels: jax.Array) -> jax.Array:
+    return jnp.concatenate(vae.encode(pixels), axis=-1)
+
+
+def decode(vae: Any, latents: jax.Array) -> jax.Array:
+    return vae.decode(latents)
+
+
+def decibels(found: jax.Array, expected: torch.Tensor) -> float:
+    """The worst value's, which is less than the mean's."""
+    theirs = np.moveaxis(expected.numpy(), 1, -1)
+    assert found.shape == theirs.shape
+    return float(20 * np.log10(np.abs(theirs).max() / np.abs(found - theirs).max()))
+
+
+def channels_last(x: torch.Tensor) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(x.numpy(), 1, -1))
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """diffusers' in tiles of 8 latents, a quarter of which are the next one's, too; and ours."""
+    theirs = images.reference("sdxl")
+    ours = images.converted(theirs, tmp_path_factory.mktemp("image"))
+    theirs.enable_tiling()
+    theirs.tile_latent_min_size = 8
+    theirs.tile_sample_min_size = 8 * ours.config.downsampling
+    return ours, theirs
+
+
+IMAGE = Tiling(32, 24)
+SIDES = (14, 11)
+"""Latents: two rows of whole tiles and one that lies within the last; columns with a rest."""
+
+
+def test_decoded_pictures_are_those_of_diffusers(image: tuple[Any, Any]) -> None:
+    ours, theirs = image
+    latents = torch.randn(1, ours.config.latent_channels, *SIDES)
+    with torch.no_grad():
+        expected = theirs.decode(latents).sample
+        theirs.disable_tiling()
+        whole = theirs.decode(latents).sample
+        theirs.enable_tiling()
+    found = ran(ours, IMAGE, decode, channels_last(latents))
+    assert decibels(found, expected) > LEAST_DB
+    assert decibels(found, whole) < LEAST_DB - 20, "tiles that see all would show nothing"
+
+
+def test_encoded_pictures_are_those_of_diffusers(image: tuple[Any, Any]) -> None:
+    ours, theirs = image
+    sides = [side * ours.config.downsampling for side in SIDES]
+    pixels = torch.rand(1, 3, *sides) * 2 - 1
+    with torch.no_grad():
+        posterior = theirs.encode(pixels).latent_dist
+    expected = torch.cat([posterior.mean, posterior.logvar], dim=1)
+    assert decibels(ran(ours, IMAGE, encode, channels_last(pixels)), expected) > LEAST_DB
+
+
+@pytest.mark.parametrize(
+    ("name", "tiling", "frames"),
+    [("wan-2.1", Tiling(16, 12), (2, 1)), ("time first", Tiling(24, 12), (1, 5))],
+)
+def test_clips_are_those_of_diffusers(
+    name: str, tiling: Tiling, frames: tuple[int, int], tmp_path: Path
+) -> None:
+    """2.1's autoencoder, and one of patches, as 2.2's, whose sides diffusers counts in patches.
+
+    One of them decodes several frames, the other one encodes them: a tile has a cache of its own.
+    """
+    theirs = videos.reference(name)
+    ours = videos.converted(theirs, tmp_path)
+    config = ours.config
+    theirs.spatial_compression_ratio = config.downsampling
+    theirs.enable_tiling(tiling.side, tiling.side, tiling.stride, tiling.stride)
+
+    rows, columns = 2 * tiling.stride // config.downsampling + 1, 1
+    latents = torch.randn(1, config.z_dim, frames[0], rows, columns)
+    sides = (rows * config.downsampling * config.patch, columns * config.downsampling)
+    pixels = torch.rand(1, config.in_channels // config.patch**2, frames[1], *sides) * 2 - 1
+    with torch.no_grad():
+        posterior = theirs.encode(pixels).latent_dist
+        decoded = theirs.decode(latents).sample
+    moments = torch.cat([posterior.mean, posterior.logvar], dim=1)
+    assert decibels(ran(ours, tiling, decode, channels_last(latents)), decoded) > LEAST_DB
+    assert decibels(ran(ours, tiling, encode, channels_last(pixels)), moments) > LEAST_DB
+
+
+def test_what_fits_a_tile_is_done_as_a_whole(image: tuple[Any, Any]) -> None:
+    ours, _ = image
+    latents = np.random.default_rng(0).normal(size=(1, 8, 8, 4)).astype(np.float32)
+    np.testing.assert_array_equal(
+        ran(ours, IMAGE, decode, latents), ran(ours, None, decode, latents)
+    )
+
+
+@pytest.mark.parametrize("call", [encode, decode], ids=lambda call: call.__name__)
+def test_tiles_take_less_memory(call: Callable[..., Any], image: tuple[Any, Any]) -> None:
+    """Four times the side: sixteen tiles, each with a sixteenth of the picture and its overlap."""
+    ours, _ = image
+    side = 32 * (ours.config.downsampling if call is encode else 1)
+    x = jax.ShapeDtypeStruct((1, side, side, 3 if call is encode else 4), jnp.float32)
+    whole, parts = (
+        compiled(ours, tiling, call, x).memory_analysis().temp_size_in_bytes
+        for tiling in (None, IMAGE)
+    )
+    assert parts < whole / 4
+
+
+def test_tiles_of_no_whole_latents_are_refused(image: tuple[Any, Any]) -> None:
+    with pytest.raises(ValueError, match="multiples of 4"):
+        tiled(image[0], Tiling(30, 24))
+    with pytest.raises(ValueError, match="1 to 16 px, not 17"):
+        Tiling(16, 17)

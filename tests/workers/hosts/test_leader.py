@@ -1,0 +1,236 @@
+"""A leader and a follower in one process, each with a pipeline of its own: what one launches, the
+other launches too."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from models.pipeline import generate
+from models.sharding import Layout
+from service.settings import ConfigError
+from tests.workers.experts import TwoExperts, fields
+from tests.workers.hosts.ends import SILENCE_S, ends
+from tests.workers.polling import until
+from tests.workers.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
+from tests.workers.toy import DEADLINE_S, ToyPipeline
+from workers.engine import Engine
+from workers.errors import EngineDied
+from workers.hosts.follower import Follower
+from workers.hosts.followers import Followers
+from workers.hosts.leader import Leader
+from workers.hosts.line import Line, LineLost, started
+from workers.hosts.terms import Terms
+from workers.hosts.wire import Message
+from workers.mesh import one_device
+
+SLOTS = 2
+SIZES = (1, 2)
+
+
+class Other:
+    """The other process: its commands, done in a thread."""
+
+    def __init__(self, line: Line, layout: Layout, pipeline: ToyPipeline) -> None:
+        self.line = line
+        pipeline.gate.open()
+        self.follower = Follower(pipeline, layout, terms(pipeline, layout))
+        self.kinds: list[str] = []
+        self.failed: SimpleQueue[Exception] = SimpleQueue()
+        self._marks: SimpleQueue[int] = SimpleQueue()
+        self._numbers = itertools.count()
+        self._thread = started(self._run, "other process")
+
+    def caught_up(self, leader: Followers) -> None:
+        """All that was launched so far has been launched here too."""
+        mark = next(self._numbers)
+        leader.tell("beat", {"mark": mark})
+        while self._marks.get(timeout=DEADLINE_S) != mark:
+            pass
+
+    def close(self) -> None:
+        self.line.close()
+        self._thread.join()
+        self.follower.close()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                message = self.line.receive()
+                self.follower.obey(message)
+                self.kinds.append(message.kind)
+                if "mark" in message.fields:
+                    self._marks.put(message.fields["mark"])
+        except LineLost:
+            return
+        except Exception as error:
+            self.failed.put(error)
+
+
+def terms(pipeline: ToyPipeline, layout: Layout) -> Terms:
+    return Terms.of(pipeline, layout, SIZES, elastic=True)
+
+
+@pytest.fixture
+def followers() -> Iterator[tuple[Followers, Line]]:
+    here, there = ends()
+    group = Followers([here], SILENCE_S)
+    yield group, there
+    group.on_loss(lambda error: None)  # the end of a line is no loss any more
+    here.close()
+
+
+@pytest.fixture
+def group(followers: tuple[Followers, Line]) -> Followers:
+    return followers[0]
+
+
+@pytest.fixture
+def other(
+    followers: tuple[Followers, Line], layout: Layout, pipeline: ToyPipeline
+) -> Iterator[Other]:
+    other = Other(followers[1], layout, type(pipeline)())
+    yield other
+    followers[0].on_loss(lambda error: None)
+    other.close()
+
+
+@pytest.fixture
+async def engine(
+    pipeline: ToyPipeline, layout: Layout, group: Followers, other: Other
+) -> AsyncIterator[Engine]:
+    leader = Leader(group, terms(pipeline, layout))
+    engine = Engine(pipeline, layout, SLOTS, SIZES, launcher=leader)
+    yield engine
+    pipeline.gate.open()
+    engine.close()
+
+
+async def test_what_one_launches_the_other_launches(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    """Pictures of several kinds side by side, with previews: every state of theirs is the same
+    there, to the bit."""
+    requests = [
+        {"seed": 1, "num_inference_steps": 3},
+        {"seed": 2, "num_inference_steps": 6, "phase": "noisy"},
+        {"seed": 3, "width": 64, "second_phase": "double"},
+    ]
+    states: list[np.ndarray] = []
+    previews: list[asyncio.Task[np.ndarray]] = []
+
+    def on_step(row: Any) -> None:
+        held = row.known
+        other.caught_up(group)
+        theirs = other.follower.rows[held.handle.number]
+        states.append(np.asarray(theirs["latents"] == held.row["latents"]))
+        previews.append(asyncio.create_task(engine.preview(row)))
+
+    pictures = await asyncio.gather(*(engine.generate(r, {}, on_step) for r in requests))
+    for picture, request in zip(pictures, requests, strict=True):
+        assert_is_reference(picture, pipeline, **request)
+    await asyncio.gather(*previews)
+    assert len(states) == 3 + 6 + 4
+    assert all(same.all() for same in states)
+    other.caught_up(group)
+    assert other.kinds.count("show") == len(pictures) + len(previews)
+    assert other.kinds.count("grow") >= 2
+    assert other.failed.empty()
+
+
+async def test_the_other_forgets_what_nobody_here_refers_to(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    task = asyncio.create_task(make(engine, num_inference_steps=50, phase="gated"))
+    await at_gate(pipeline)
+    other.caught_up(group)
+    assert other.follower.rows, "rows under way are kept"
+    task.cancel()
+    pipeline.gate.open()
+    await make(engine, seed=2)
+    del task
+
+    def forgotten() -> bool:
+        gc.collect()
+        other.caught_up(group)  # brings what was dropped
+        return not other.follower.rows
+
+    await until(forgotten)
+
+
+@pytest.mark.parametrize("pipeline", [TwoExperts()], ids=["two experts"])
+async def test_each_process_brings_its_own_experts(
+    engine: Engine, pipeline: TwoExperts, group: Followers, other: Other
+) -> None:
+    """Pictures one after the other, so that the networks change places several times."""
+    for seed in range(2):
+        picture = await engine.generate(fields(4, seed), {}, lambda row: None)
+        expected = generate(pipeline, fields(4, seed), {}).astype(int)
+        assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
+    latents: list[np.ndarray] = []
+
+    def on_step(row: Any) -> None:
+        other.caught_up(group)
+        theirs = other.follower.rows[row.known.handle.number]
+        latents.append(np.asarray(theirs["latents"] == row.known.row["latents"]))
+
+    await engine.generate(fields(4), {}, on_step)
+    assert len(latents) == 4
+    assert all(same.all() for same in latents)
+
+
+async def test_a_lost_process_ends_what_waits_for_it(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    """The step loop is held in a step, as by a device that waits for one that is gone."""
+    waiting = asyncio.create_task(make(engine, phase="gated"))
+    await at_gate(pipeline)
+    other.line.close()
+    with pytest.raises(EngineDied, match="there is gone"):
+        await waiting
+    with pytest.raises(EngineDied):
+        await make(engine)
+
+
+async def test_an_error_of_a_program_ends_the_slice(
+    engine: Engine, group: Followers, other: Other
+) -> None:
+    """It may have failed here alone: the others would wait in it for ever."""
+    with pytest.raises(EngineDied, match="RESOURCE_EXHAUSTED"):
+        await make(engine, phase="hopeless")
+    assert isinstance(engine.died.result(), EngineDied)
+
+
+async def test_what_does_not_compile_ends_its_own_picture_alone(
+    engine: Engine, pipeline: ToyPipeline, other: Other
+) -> None:
+    """Nothing was launched yet."""
+    with pytest.raises(Exception, match="compiling"):
+        await make(engine, phase="flawed")
+    assert_is_reference(await make(engine, seed=4), pipeline, seed=4)
+
+
+def test_a_process_with_other_settings_refuses(
+    pipeline: ToyPipeline, layout: Layout, other: Other
+) -> None:
+    ours = terms(pipeline, layout)
+    for changed in (replace(ours, jax="0.1"), replace(ours, sizes=[1, 4])):
+        message = Message("terms", {**changed.as_json(), "drop": []})
+        with pytest.raises(ConfigError, match=r"in the first process"):
+            other.follower.obey(message)
+    other.follower.obey(Message("terms", {**ours.as_json(), "drop": []}))
+
+
+def test_devices_are_terms(pipeline: ToyPipeline, layout: Layout) -> None:
+    second = one_device(jax.devices()[1])
+    difference = terms(pipeline, second).difference(terms(pipeline, layout).as_json())
+    assert difference == "devices is [1] here and [0] in the first process"

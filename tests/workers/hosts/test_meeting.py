@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from service.settings import HostsSettings
+from tests.workers.hosts.ends import SILENCE_S
+from workers.hosts.line import Line
+from workers.hosts.meeting import call, gathered, listening, own_address
+from workers.hosts.wire import Message
+
+TOKEN = "the right one"
+
+
+def test_strangers_are_turned_away_and_processes_sorted() -> None:
+    with listening(0) as server, ThreadPoolExecutor(1) as leader:
+        address = ("127.0.0.1", server.getsockname()[1])
+        meeting = leader.submit(gathered, server, 2, TOKEN, SILENCE_S)
+        wrong = call(address, "a guess", 1, SILENCE_S)
+        with socket.create_connection(address) as noise:
+            noise.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        second, first = (call(address, TOKEN, index, SILENCE_S) for index in (2, 1))
+        lines = meeting.result()
+    assert [line.peer for line in lines] == ["process 1", "process 2"]
+    for line, follower in zip(lines, (first, second), strict=True):
+        line.send(Message("hello", {"to": line.peer}))
+        assert follower.receive().fields == {"to": line.peer}
+    with pytest.raises(ConnectionError):
+        wrong.receive()
+    close(wrong, first, second, *lines)
+
+
+def close(*lines: Line) -> None:
+    for line in lines:
+        line.close()
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "address"),
+    [("leader.pods:8476", "leader.pods"), ("10.0.0.7:1", "10.0.0.7"), ("[fd00::1]:1", "fd00::1")],
+)
+def test_the_first_process_is_where_the_coordinator_is(coordinator: str, address: str) -> None:
+    assert own_address(HostsSettings(count=2, coordinator=coordinator, index=1)) == address
