@@ -29,7 +29,7 @@ def test_help_loads_nothing_that_a_command_needs() -> None:
         f"finally: print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
-    assert all(command in done.stdout for command in ("up", "serve", "worker", "generate"))
+    assert all(command in done.stdout for command in ("up", "serve", "worker", "generate", "plan"))
     assert done.stderr.strip() == "[]"
 
 

@@ -1,0 +1,138 @@
+"""The tables of docs/plans.md: `python -m workers.plan.table [PLAN.json …]`.
+
+Layouts by reckoning, in a few minutes; and from plans that `atelier plan --json` has compiled
+(each takes minutes), how they compare.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from workers.plan.chips import GIB
+from workers.plan.make import Ask, searched, sketched
+from workers.plan.reckon import Reckoning
+from workers.plan.report import versions
+from workers.plan.search import Found
+from workers.plan.sketch import Sketch
+from workers.plan.topology import Topology
+
+MODELS: Mapping[str, Mapping[str, int]] = {
+    "sdxl": {"height": 1024, "width": 1024},
+    "flux-dev": {"height": 1024, "width": 1024},
+    "wan2.1-14b": {"height": 720, "width": 1280, "num_frames": 81},
+}
+TOPOLOGIES = ("v5e:2x4", "v6e:2x4", "v5p:2x2x2")
+
+HEAD = "Made on {date} by `python -m workers.plan.table` with {versions}.\n"
+COLUMNS = (
+    "model and size",
+    "chips",
+    "best for",
+    "layout",
+    "side by side",
+    "a step",
+    "a request",
+    "requests/min",
+    "exchange",
+    "of the peak",
+    "GiB a device (of)",
+)
+
+
+def rows(model: str, topology: Topology, sketch: Sketch, found: Found) -> Iterator[str]:
+    size = "x".join(str(value) for value in MODELS[model].values())
+    for purpose, ranked in (("latency", found.latency), ("throughput", found.throughput)):
+        best = row(sketch, ranked[0]) if ranked else f"none fits {'|' * 8}"
+        yield f"| {model} {size} | {topology.name} | {purpose} | {best}"
+
+
+def row(sketch: Sketch, one: Reckoning) -> str:
+    work = sketch.steps[sketch.phase][0].work.flops * one.slots
+    peak = work / (one.step_s * one.shape.devices * one.chip.peak_flops)
+    cells = (
+        str(one.shape),
+        str(one.slots),
+        _time(one.step_s),
+        _time(one.request_s),
+        f"{60 * one.requests_s:.3g}",
+        f"{one.step.traffic_s / one.step_s:.0%}",
+        f"{peak:.0%}",
+        f"{one.total_bytes / GIB:.1f} ({one.chip.memory_bytes / GIB:.1f})",
+    )
+    return " | ".join(cells) + " |"
+
+
+def compiled_rows(plan: Mapping[str, Any]) -> Iterator[str]:
+    """Of one plan, as its JSON has it: program by program."""
+    sizes = {axis: size for axis, size in plan["mesh"]["ici"].items() if size > 1}
+    layout = " · ".join(f"{axis} {size}" for axis, size in sizes.items())
+    for program in plan["programs"]:
+        compiler = program.get("compiler")
+        if compiler is None:
+            continue
+        sent = sum(one["ici_bytes"] for one in program["collectives"]) / 1e6
+        cells = (
+            plan["model"],
+            plan["topology"],
+            layout,
+            program["name"].split("|")[0],
+            f"{compiler['argument_bytes'] / GIB:.2f}",
+            f"{compiler['temporary_bytes'] / GIB:.3f}",
+            f"{compiler['code_bytes'] / GIB:.3f}",
+            f"{sent:.4g}",
+            _time(program["seconds"]),
+            _time(compiler["cycles_s"]) if compiler["cycles_s"] else "none",
+            f"{compiler['compile_s']:.0f} s",
+        )
+        yield f"| {' | '.join(cells)} |"
+
+
+COMPILED = (
+    "model",
+    "chips",
+    "layout",
+    "program",
+    "arguments GiB",
+    "temporaries GiB",
+    "code GiB",
+    "sent MB a device",
+    "estimate",
+    "compiler's cycles in a row",
+    "compiled in",
+)
+
+
+def lines(plans: list[Mapping[str, Any]]) -> Iterator[str]:
+    named = ", ".join(f"{name} {number}" for name, number in versions().items())
+    yield HEAD.format(date=datetime.datetime.now(tz=datetime.UTC).date(), versions=named)
+    yield from _table(COLUMNS)
+    for model, size in MODELS.items():
+        sketch: Sketch | None = None
+        for name in TOPOLOGIES:
+            ask = Ask(model, Topology.parse(name), size)
+            sketch = sketch or sketched(ask)
+            yield from rows(model, ask.topology, sketch, searched(ask, sketch))
+    if plans:
+        yield ""
+        yield from _table(COMPILED)
+        for plan in plans:
+            yield from compiled_rows(plan)
+
+
+def _table(columns: tuple[str, ...]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + "---|" * len(columns)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+if __name__ == "__main__":
+    for line in lines([json.loads(Path(path).read_text()) for path in sys.argv[1:]]):
+        print(line, flush=True)
