@@ -20,8 +20,8 @@ from tests.parity import test_vae as images
 from tests.parity import test_video_vae as videos
 
 LEAST_DB = 60.0
-"""Of pixels as bytes and of latents, against their largest; rounding alone leaves 100 and more,
-tiles that begin elsewhere or are blended otherwise less than 40."""
+"""Of pixels as bytes and of latents, against their largest; a picture that was done as a whole has
+less than 40."""
 QUICK = {"xla_backend_optimization_level": 0}
 
 
@@ -98,7 +98,7 @@ CLIPS = {"wan-2.1": Tiling(16, 12), "time first": Tiling(24, 12)}
 
 
 def clip_autoencoders(name: str, folder: Path) -> tuple[Any, Any, tuple[int, int]]:
-    """Ours, diffusers' in tiles, and latents' sides: two whole tiles below each other and a rest."""
+    """Ours, diffusers' in tiles, and latents' sides: two whole tiles on top of a rest."""
     theirs = videos.reference(name)
     ours, tiling = videos.converted(theirs, folder), CLIPS[name]
     theirs.spatial_compression_ratio = ours.config.downsampling
