@@ -65,16 +65,15 @@ def ran(by: Layout, width: int, *kind: Any) -> tuple[Compiled, np.ndarray]:
     return program, np.asarray(program(weights, *inputs))
 
 
-@pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize(
     "sizes",
     [{"context": 2, "tensor": 2}, {"cfg": 2, "tensor": 2}, {"context": 2, "ring": 2, "tensor": 4}],
     ids=str,
 )
-def test_rows_and_channels_may_both_be_split(width: int, sizes: dict[str, int]) -> None:
+def test_rows_and_channels_may_both_be_split(sizes: dict[str, int]) -> None:
     """XLA's own partitioner gives 32 channels twice over where two devices share their rows."""
-    _, expected = ran(layout(), width, 4, "default")
-    _, found = ran(layout(**sizes), width, 4, "default")
+    _, expected = ran(layout(), 32, 4, "default")
+    _, found = ran(layout(**sizes), 32, 4, "default")
     assert np.abs(found - expected).max() < ROUNDING * np.abs(expected).max()
 
 
