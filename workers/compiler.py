@@ -37,7 +37,7 @@ class Compiler:
         self.layout = layout
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
         self._layouts: Mapping[Way, Layout] = {}
-        places = self._places(pipeline.weights)
+        places = weight_places(layout, pipeline.weights)
         self.weights = Weights(pipeline.spec.name, pipeline.weights, places)
         self._abstract_weights = [
             self._abstract_leaf(leaf, place)
@@ -65,7 +65,7 @@ class Compiler:
         """
         sizes = sorted({1, *sizes})
         if elastic:
-            self._layouts = layouts_by_way(self.layout, self.weights.common, sizes)
+            self._layouts = layouts_by_way(self.layout, sizes, self._stays)
         else:
             self._layouts = {Way(size): self.layout for size in sizes}
         return sorted(self._layouts)
@@ -127,21 +127,31 @@ class Compiler:
     def _abstract(self, tree: PyTree) -> PyTree:
         return jax.tree.map(self._abstract_leaf, tree)
 
-    def _places(self, weights: PyTree) -> list[Sharding]:
-        """Where the layout has each array; what names no axes lies whole on each device."""
-
-        def place(leaf: Any) -> Any:
-            if isinstance(leaf, nnx.Variable):
-                return leaf.replace(self.layout.of_parameter("", leaf))
-            return self.sharding
-
-        tree = jax.tree.map(place, weights, is_leaf=lambda x: isinstance(x, nnx.Variable))
-        return jax.tree.leaves(tree)
+    def _stays(self, other: Layout) -> bool:
+        pairs = zip(
+            self.weights.common,
+            *(weight_places(one, self.pipeline.weights) for one in (self.layout, other)),
+            strict=True,
+        )
+        return all(mine.is_equivalent_to(theirs, leaf.ndim) for leaf, mine, theirs in pairs)
 
     def _abstract_leaf(self, leaf: Any, place: Sharding | None = None) -> jax.ShapeDtypeStruct:
         sharding = getattr(leaf, "sharding", None) or place or self.sharding
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
+
+
+def weight_places(layout: Layout, weights: PyTree) -> list[Sharding]:
+    """Where a layout has each array; what names no axes lies whole on each device."""
+    whole = NamedSharding(layout.mesh, PartitionSpec())
+
+    def place(leaf: Any) -> Any:
+        if isinstance(leaf, nnx.Variable):
+            return leaf.replace(layout.of_parameter("", leaf))
+        return whole
+
+    tree = jax.tree.map(place, weights, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return jax.tree.leaves(tree)
 
 
 def signature(inputs: Mapping[str, np.ndarray]) -> Hashable:

@@ -4,13 +4,11 @@ side, and no weight moves in between."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import jax
 from jax.sharding import Mesh
 
-from models.pipeline import PyTree
 from models.sharding import MESH_AXES, Layout
 from workers.step_times import Way
 
@@ -34,34 +32,19 @@ def side_by_side(layout: Layout, parts: int) -> Layout:
     return replace(layout, mesh=Mesh(grid, MESH_AXES))
 
 
-def layouts_by_way(layout: Layout, weights: PyTree, sizes: Sequence[int]) -> Mapping[Way, Layout]:
+def layouts_by_way(
+    layout: Layout, sizes: Sequence[int], stays: Callable[[Layout], bool]
+) -> Mapping[Way, Layout]:
     """By which layout each way of stepping so many rows is compiled.
 
     Args:
-        weights: as the layout has placed them, perhaps abstract. Where a layout would have one of
-            them elsewhere, it is left out.
+        stays: whether every weight lies as it does now under another layout, too; one that would
+            move any is left out.
     """
     found = {Way(size): layout for size in sizes}
     movable = math.prod(layout.mesh.shape[axis] for axis in GIVING)
     for size in sizes:
         parts = math.gcd(size, movable)
-        if parts > 1 and stays(weights, layout, other := side_by_side(layout, parts)):
+        if parts > 1 and stays(other := side_by_side(layout, parts)):
             found[Way(size, parts)] = other
     return found
-
-
-def stays(weights: PyTree, layout: Layout, other: Layout) -> bool:
-    """Whether every array lies as it is under the other layout, too."""
-    return all(
-        _moved(leaf.sharding, layout, other).is_equivalent_to(leaf.sharding, leaf.ndim)
-        for leaf in jax.tree.leaves(weights)
-        if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
-        and isinstance(leaf.sharding, jax.sharding.NamedSharding)
-    )
-
-
-def _moved(
-    sharding: jax.sharding.NamedSharding, layout: Layout, other: Layout
-) -> jax.sharding.NamedSharding:
-    """The same axes of the other mesh."""
-    return jax.sharding.NamedSharding(other.mesh, sharding.spec, memory_kind=sharding.memory_kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,18 @@ def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
     tight = replace(chip, memory_bytes=int(between / (1 - RESERVE)))
     assert not reckon(sketch, one, tight, 1).fits
     assert reckon(sketch, one, tight, 1, residency=beside).fits
+
+
+def test_flags_and_precision_are_set_before_jax_starts_and_said(
+    model: ModelSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setenv("XLA_FLAGS", "--by_hand=1")
+    before = jax.config.jax_default_matmul_precision
+    try:
+        loading.set_up(pool(precision="highest", flags=["--a=2"]), model, None)
+        assert jax.config.jax_default_matmul_precision == "highest"
+    finally:
+        jax.config.update("jax_default_matmul_precision", before)
+    assert os.environ["XLA_FLAGS"] == "--a=2 --by_hand=1"
+    assert "XLA_FLAGS=--a=2 --by_hand=1" in caplog.text and "highest precision" in caplog.text
