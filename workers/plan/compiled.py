@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -73,24 +72,27 @@ def programs(
 
 
 def _program(name: str, trace: Callable[[], Traced], layout: Layout, wires: Wires) -> Program:
+    mesh = concrete(layout.mesh)
     started = time.perf_counter()
     try:
         # Kernels that ask for the chip find it in the mesh.
-        with concrete(layout.mesh):
+        with jax.set_mesh(mesh):
             compiled = trace().lower().compile()
     except JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         seconds = time.perf_counter() - started
         return Program(name, seconds, 0, 0, 0, 0, 0, 0, (), None, refusal(str(error)))
-    return _read(name, time.perf_counter() - started, compiled, wires)
+    slices = [getattr(device, "slice_index", 0) for device in mesh.devices.flat]
+    reading = _text(compiled, slices)
+    return _read(name, time.perf_counter() - started, compiled, reading, wires)
 
 
-def concrete(mesh: Mesh | AbstractMesh) -> AbstractContextManager[object]:
-    """That mesh as the one that is lowered for."""
+def concrete(mesh: Mesh | AbstractMesh) -> Mesh:
+    """That mesh, as one of devices."""
     if isinstance(mesh, AbstractMesh):
         raise TypeError("nothing can be compiled for devices that are abstract")
-    return jax.set_mesh(mesh)
+    return mesh
 
 
 def refusal(error: str) -> str:
@@ -101,10 +103,11 @@ def refusal(error: str) -> str:
     return f"uses {used[1]} of {used[2]} {used[3]}, {used[4]} too much"
 
 
-def _read(name: str, seconds: float, compiled: Compiled, wires: Wires) -> Program:
+def _read(
+    name: str, seconds: float, compiled: Compiled, reading: hlo.Reading, wires: Wires
+) -> Program:
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     assert memory is not None  # of TPUs it never is
-    reading = _text(compiled, wires)
     return Program(
         name,
         seconds,
@@ -119,13 +122,13 @@ def _read(name: str, seconds: float, compiled: Compiled, wires: Wires) -> Progra
     )
 
 
-def _text(compiled: Compiled, wires: Wires) -> hlo.Reading:
+def _text(compiled: Compiled, slices: Sequence[int]) -> hlo.Reading:
     """Empty where the compiler does not write its program down, as some do for tpu7x."""
     try:
         text = compiled.as_text()
     except (JaxRuntimeError, NotImplementedError):
         text = None
-    return hlo.read(text, wires.devices_inside) if text else hlo.Reading(Counter(), 0)
+    return hlo.read(text, slices) if text else hlo.Reading(Counter(), 0)
 
 
 def _traffic(collectives: Counter[hlo.Collective], wires: Wires) -> Iterator[Traffic]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 ITEM_BYTES = {
@@ -57,11 +57,12 @@ class Reading:
     """By the compiler's own estimate, where its text has one: TPUs'."""
 
 
-def read(text: str, devices_per_slice: int) -> Reading:
+def read(text: str, slices: Sequence[int]) -> Reading:
     """Walk the computations from the entry, loops as often as they run.
 
     Args:
         text: `Compiled.as_text()`.
+        slices: of each device, in the order of the mesh, the slice or host that it is in.
     """
     computations = dict(_computations(text))
     times = _times(computations)
@@ -69,7 +70,7 @@ def read(text: str, devices_per_slice: int) -> Reading:
     cycles = 0
     for name, count in times.items():
         for line in computations[name]:
-            found = _collective(line, devices_per_slice)
+            found = _collective(line, slices)
             if found is not None:
                 collectives[found] += count
             cycles += count * sum(int(n) for n in _CYCLES.findall(line))
@@ -124,7 +125,7 @@ def _trips(line: str, condition: list[str]) -> int:
     return max(limits, default=1)
 
 
-def _collective(line: str, devices_per_slice: int) -> Collective | None:
+def _collective(line: str, slices: Sequence[int]) -> Collective | None:
     match = _COLLECTIVE.search(line)
     if match is None:
         return None
@@ -134,8 +135,16 @@ def _collective(line: str, devices_per_slice: int) -> Collective | None:
         sizes = sizes[len(sizes) // 2 :]
     group = _group(line)
     sent = _sent(match["kind"], sum(sizes), max(len(group), 1))
-    crosses = len({device // devices_per_slice for device in group}) > 1
+    crosses = _crosses(line, slices)
     return Collective(match["kind"], sent, crosses)
+
+
+def _crosses(line: str, slices: Sequence[int]) -> bool:
+    """Whether any of a permute's pairs, or the first group, is in more than one slice."""
+    pairs = _PAIRS.search(line)
+    found = re.findall(r"\d+,\d+", pairs["pairs"]) if pairs else []
+    groups = [_numbers(pair) for pair in found] or [_group(line)]
+    return any(len({slices[device] for device in group}) > 1 for group in groups)
 
 
 def _array_bytes(array: re.Match[str]) -> int:
@@ -157,7 +166,7 @@ def _sent(kind: str, result: float, count: int) -> float:
 
 
 def _group(line: str) -> tuple[int, ...]:
-    """The first group of devices; of a permute, its first pair that goes farthest."""
+    """The first group of devices; a permute has none."""
     listed = _GROUPS.search(line)
     if listed:
         return _numbers(listed["first"])
@@ -167,10 +176,6 @@ def _group(line: str) -> tuple[int, ...]:
     mesh = _MESH.search(line)
     if mesh:
         return _of_mesh(mesh)
-    pairs = _PAIRS.search(line)
-    if pairs:
-        each = [_numbers(pair) for pair in re.findall(r"\d+,\d+", pairs["pairs"])]
-        return max(each, key=lambda pair: abs(pair[0] - pair[1]), default=())
     return ()
 
 

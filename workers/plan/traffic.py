@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -42,8 +41,6 @@ class Wires:
 
     chip: Chip
     between: frozenset[str]
-    devices_inside: int
-    """Of a slice or host: they are numbered one after the other."""
 
     @classmethod
     def of(cls, chip: Chip, shape: Shape) -> Wires:
@@ -51,7 +48,7 @@ class Wires:
         if "context" in crossing:
             inside = shape.ring == shape.dcn["context"]
             crossing |= {"ring"} if inside else {"ring", "ulysses"}
-        return cls(chip, frozenset(crossing), math.prod(shape.ici.values()))
+        return cls(chip, frozenset(crossing))
 
     def send(self, name: str, sent: float, over: MeshAxes, count: float) -> Traffic:
         """`sent` bytes a device in each of `count` collectives over these mesh axes."""

@@ -14,6 +14,7 @@ from workers.plan.hlo import Collective, read
 
 DEVICES, LAYERS = 8, 3
 WIDTH = 128
+TWO_SLICES = [0] * 4 + [1] * 4
 SHARE = WIDTH * WIDTH // DEVICES * 4
 """Bytes of a device's part."""
 
@@ -56,7 +57,7 @@ def gather(x: jax.Array) -> jax.Array:
 def test_a_loops_collectives_count_as_often_as_it_runs(
     step: object, kind: str, sent: float
 ) -> None:
-    found = read(compiled(step), DEVICES).collectives
+    found = read(compiled(step), [0] * DEVICES).collectives
     total = sum(one.sent_bytes * count for one, count in found.items() if one.kind == kind)
     assert total == LAYERS * sent
     assert not any(one.crosses for one in found)
@@ -64,7 +65,16 @@ def test_a_loops_collectives_count_as_often_as_it_runs(
 
 def test_what_leaves_its_slice_is_told() -> None:
     """The same program on two slices of four devices."""
-    assert all(one.crosses for one in read(compiled(swap), DEVICES // 2).collectives)
+    assert all(one.crosses for one in read(compiled(swap), TWO_SLICES).collectives)
+
+
+def test_a_permute_crosses_where_any_of_its_pairs_does() -> None:
+    found = read(compiled(turn), TWO_SLICES).collectives
+    assert all(one.crosses for one in found if one.kind == "collective-permute")
+    alternate = [0, 1] * 4  # devices of a slice need not be numbered in a row
+    pairs = "source_target_pairs={{0,2},{2,0}}"
+    text = f"{HEAD}  %p = {ARRAY} collective-permute(%x), {pairs}\n}}\n"
+    assert not any(one.crosses for one in read(text, alternate).collectives)
 
 
 HEAD = "ENTRY %main (x: f32[8]) -> f32[8] {\n"
@@ -85,17 +95,19 @@ ARRAY = "bf16[4,256]{1,0:T(8,128)(2,1)S(1)}"
 )
 def test_groups_are_read_in_every_spelling(groups: str, sent: float, crosses: bool) -> None:
     text = f"{HEAD}  %a = {ARRAY} all-to-all(%x), channel_id=1, {groups}, dimensions={{2}}\n}}\n"
-    assert read(text, 4).collectives == Counter({Collective("all-to-all", sent, crosses): 1})
+    assert read(text, TWO_SLICES).collectives == Counter(
+        {Collective("all-to-all", sent, crosses): 1}
+    )
 
 
 def test_an_asynchronous_one_counts_what_comes_out() -> None:
     line = (
         f"  %g = ({ARRAY}, bf16[16,256]{{1,0}}) all-gather-start(%x), replica_groups=[1,4]<=[4]\n"
     )
-    found = read(f"{HEAD}{line}}}\n", 4).collectives
+    found = read(f"{HEAD}{line}}}\n", [0] * 4).collectives
     assert found == Counter({Collective("all-gather", 16 * 256 * 2 * 3 / 4, False): 1})
 
 
 def test_cycles_are_added_up() -> None:
     text = f'{HEAD}  %f = f32[8] fusion(%x), backend_config={{"estimated_cycles":"70"}}\n}}\n'
-    assert read(text, 4).cycles == 70
+    assert read(text, [0] * 4).cycles == 70
