@@ -2,7 +2,8 @@
 
 Where a device of the chip is there, candidates are timed. Where it is not, they are compiled for it
 and ranked by the compiler's own schedule: the instruction bundles of one block times the blocks of
-the sequence. That knows nothing of memory traffic and ranks chips of one kind only.
+the sequence. That is no time: it knows nothing of memory traffic (prefer more queries among equals)
+and counts in every block what the first and the last one do.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from models.nn.attention.blocks import (
     rounded,
     write,
 )
+from models.nn.attention.kernel import Attended
 from models.nn.attention.select import flash_kernel
 from models.nn.attention.splash import cuts
 
@@ -49,6 +51,8 @@ TOPOLOGIES = {
 SIZES = (512, 1024, 2048, 3072)
 PRODUCTS = (512, 1024)
 RUNS = 5
+MANY = 16
+"""Blocks, and heads, of what is compiled."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def scheduled(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> fl
     """
     for old in dumps.iterdir():
         old.unlink()
-    if not _fits(lambda: compile_for(device, case, blocks)):
+    if not _fits(lambda: compile_for(device, case.dtype, case.dim, blocks)):
         return None
     bundles = {"_segmented" in path.name: _bundles(path) for path in dumps.glob("*splash*bundle*")}
     rows = even(case.queries, blocks.q, SUBLANES)[1] // blocks.q
@@ -114,17 +118,23 @@ def scheduled(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> fl
     )
 
 
-def compile_for(device: jax.Device, case: Case, blocks: Blocks) -> jax.stages.Compiled:
-    """One block of queries; one block of keys without a mask, and one with it."""
+def compile_for(device: jax.Device, dtype: str, dim: int, blocks: Blocks) -> jax.stages.Compiled:
+    """With a mask and without one, in a sequence of many blocks: short ones the compiler may keep
+    near the core as a whole, where blocks then need no buffers of their own."""
     mesh = Mesh([device], "one")
-    place = NamedSharding(mesh, PartitionSpec())
     kernel = flash_kernel(device, lambda *_: blocks)
-    q, k = (
-        jax.ShapeDtypeStruct((1, tokens, 1, case.dim), case.dtype, sharding=place)
-        for tokens in (blocks.q, 2 * blocks.kv - 1)
-    )
+
+    def shaped(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
+
+    q, k = (shaped((1, MANY * size, MANY, dim), dtype) for size in (blocks.q, blocks.kv))
+    keys = shaped((MANY * blocks.kv,), "bool")
+
+    def run(q: jax.Array, k: jax.Array, keys: jax.Array) -> Attended:
+        return kernel(q, k, k, scale=1.0, keys=keys)
+
     with jax.set_mesh(mesh):
-        return jax.jit(partial(kernel, scale=1.0)).lower(q, k, k).compile()
+        return jax.jit(run).lower(q, k, keys).compile()
 
 
 def search(case: Case, cost: Cost) -> list[tuple[float, Blocks]]:

@@ -2,8 +2,8 @@
 
 What is left behind the last whole block, and that alone, is padded, masked and merged: by the
 compiler's schedule for v6e a mask adds 14 per cent to every block (20,063 bundles instead of
-17,608; jax 0.10.2, libtpu 0.0.51). Tokamax's splash takes 17,138, three per cent less, and would
-bring nine packages along; the 14,285 of its fixed maximum hold only for logits known to be small.
+17,608; jax 0.10.2, libtpu 0.0.51). Tokamax's splash takes 17,138, three per cent less: not worth
+its pins. The 14,285 with its fixed maximum hold only for logits that are known to be small.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -14,32 +15,31 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from models.nn.attention.blocks import Blocks, read
-from models.nn.attention.kernel import Kernel
-from models.nn.attention.search import TOPOLOGIES
-from models.nn.attention.select import flash_kernel, kernel_for
+from models.nn.attention.search import TOPOLOGIES, compile_for
+from models.nn.attention.select import kernel_for
 
-TOO_LARGE = Blocks(4096, 4096, 4096)
-"""More than any of the chips has room for."""
+TOO_LARGE = Blocks(1024, 3072, 1024)
+"""For v5e, by little: one block fits, a sequence of them does not."""
 
 
-def outcome(device: jax.Device, kernel: Kernel, shape: tuple[int, int, int], dtype: str) -> str:
-    """
-    Args:
-        shape: queries, keys and the size of a head.
-    """
-    queries, keys, dim = shape
+def outcome(compilation: Callable[[], object]) -> str:
+    try:
+        compilation()
+    except jax.errors.JaxRuntimeError as error:
+        return str(error).partition(":")[0]
+    return "compiled"
+
+
+def small(device: jax.Device, queries: int, keys: int, dim: int, dtype: str) -> object:
+    """By the kernel that the chip has, with a last block that is not whole."""
     mesh = Mesh([device], "one")
     place = NamedSharding(mesh, PartitionSpec())
     q, k = (
         jax.ShapeDtypeStruct((1, tokens, 2, dim), dtype, sharding=place)
         for tokens in (queries, keys)
     )
-    try:
-        with jax.set_mesh(mesh):
-            jax.jit(partial(kernel, scale=1.0)).lower(q, k, k).compile()
-    except jax.errors.JaxRuntimeError as error:
-        return str(error).partition(":")[0]
-    return "compiled"
+    with jax.set_mesh(mesh):
+        return jax.jit(partial(kernel_for(device, dtype), scale=1.0)).lower(q, k, k).compile()
 
 
 def main() -> None:
@@ -48,19 +48,14 @@ def main() -> None:
         device = topologies.get_topology_desc(topology, "tpu").devices[0]
         assert device.device_kind == chip
         most = max((row.blocks for row in read() if row.chip == chip), key=lambda b: b.q * b.kv)
-        large = flash_kernel(device, lambda *_, most=most: most)
         found[chip] = {
-            # The last block of keys is not whole: with a mask it takes most memory.
-            "largest blocks": outcome(device, large, (most.q, most.kv - 1, 128), "bfloat16"),
-            "text": outcome(device, kernel_for(device, "bfloat16"), (4096, 77, 64), "bfloat16"),
-            "float32": outcome(device, kernel_for(device, "float32"), (100, 600, 80), "float32"),
+            "largest blocks": outcome(partial(compile_for, device, "bfloat16", 128, most)),
+            "text": outcome(partial(small, device, 4096, 77, 64, "bfloat16")),
+            "float32": outcome(partial(small, device, 100, 600, 80, "float32")),
         }
-    found["TPU v5 lite"]["too large"] = outcome(
-        topologies.get_topology_desc("v5e:1x1", "tpu").devices[0],
-        flash_kernel(device, lambda *_: TOO_LARGE),
-        (TOO_LARGE.q, TOO_LARGE.kv, 128),
-        "bfloat16",
-    )
+        if chip == "TPU v5 lite":
+            too_large = partial(compile_for, device, "bfloat16", 128, TOO_LARGE)
+            found[chip]["too large"] = outcome(too_large)
     json.dump(found, sys.stdout)
 
 
