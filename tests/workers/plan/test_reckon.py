@@ -23,6 +23,7 @@ from workers.plan.auto import NothingFits, choose
 from workers.plan.chips import CHIPS, GIB
 from workers.plan.model import abstract
 from workers.plan.reckon import Reckoning, abstract_layout, reckon, weight_bytes
+from workers.plan.residency import Residency
 from workers.plan.search import Found, factors, search
 from workers.plan.sketch import Sketch
 from workers.step_times import Way
@@ -92,7 +93,8 @@ def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
 
 def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
     shape = Shape().over(1)
-    turns = reckon(flux, shape, V6E, by_turns=frozenset({"t5", "transformer"})).memory
+    residency = Residency(by_turns=frozenset({"t5", "transformer"}))
+    turns = reckon(flux, shape, V6E, residency=residency).memory
     assert turns["weights of t5 or transformer"] == flux.networks["transformer"]
 
 
