@@ -122,8 +122,8 @@ async def test_what_one_launches_the_other_launches(
     is the same there, to the bit."""
     await engine.warm_up([{}])
     requests = [
-        {"seed": 1, "num_inference_steps": 3},
-        {"seed": 4, "num_inference_steps": 3},
+        {"seed": 1, "num_inference_steps": 50},  # enough to meet its neighbour
+        {"seed": 4, "num_inference_steps": 50},
         {"seed": 2, "num_inference_steps": 6, "phase": "noisy"},
         {"seed": 3, "width": 64, "second_phase": "double"},
     ]
@@ -141,7 +141,7 @@ async def test_what_one_launches_the_other_launches(
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
     await asyncio.gather(*previews)
-    assert len(states) == 3 + 3 + 6 + 4
+    assert len(states) == 50 + 50 + 6 + 4
     assert all(same.all() for same in states)
     other.caught_up(group)
     kinds = [message.kind for message in other.obeyed]
@@ -183,9 +183,10 @@ async def test_each_process_brings_its_own_experts(
     latents: list[np.ndarray] = []
 
     def on_step(row: Any) -> None:
+        held = row.known  # before the mark: the loop goes on meanwhile
         other.caught_up(group)
-        theirs = other.follower.rows[row.known.handle.number]
-        latents.append(np.asarray(theirs["latents"] == row.known.row["latents"]))
+        theirs = other.follower.rows[held.handle.number]
+        latents.append(np.asarray(theirs["latents"] == held.row["latents"]))
 
     await engine.generate(fields(4), {}, on_step)
     assert len(latents) == 4
