@@ -33,8 +33,13 @@ def visible_devices(environment: Mapping[str, str], dev: Path = Path("/dev")) ->
 def wanted(name: str, pool: PoolSettings) -> int | None:
     """Devices of one of the pool's slices; None: its share.
 
-    Raises: ConfigError: `devices` and `mesh` do not go together; says the numbers.
+    Raises: ConfigError: `mesh` is none, or the slice lies on several machines.
     """
+    if pool.hosts.count > 1:
+        raise ConfigError(
+            f"pools.{name}.hosts: a slice of {pool.hosts.count} hosts is more than this machine; "
+            "run `atelier serve` once and `atelier worker` on each of them"
+        )
     if pool.mesh == "auto":
         return pool.devices
     try:

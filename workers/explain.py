@@ -10,7 +10,7 @@ from flax import nnx
 
 from models.pipeline import Fields, Pipeline
 from models.sharding import Axes, Layout, MeshAxes, Split, noted
-from service.settings import PoolSettings, Settings
+from service.settings import ConfigError, PoolSettings, Settings
 from workers import loading, warmup
 from workers.compiler import Compiler
 from workers.loading import MeshSlice
@@ -26,6 +26,11 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
     Raises: as `workers.pool.run_pool`.
     """
     pool, model = loading.configured(settings, pool_name)
+    if pool.hosts.count > 1:
+        raise ConfigError(
+            f"pools.{pool_name}.hosts: one process sees one host of {pool.hosts.count}; "
+            "`atelier plan` reckons with all of them"
+        )
     loading.set_up(pool, model, devices)
     model, opened = loading.planned(pool_name, pool, model, own(devices))
     placed = loading.placed(pool, model, opened, loading.SHAPES)

@@ -46,6 +46,11 @@ def test_a_mesh_that_is_none_is_refused_by_its_key() -> None:
         deal(pools(a={"mesh": {"heads": 4}}), 8)
 
 
+def test_a_slice_of_several_hosts_is_not_for_one_machine() -> None:
+    with pytest.raises(ConfigError, match=r"pools\.a\.hosts: a slice of 2 hosts is more"):
+        deal(pools(a={"hosts": {"count": 2}}), 8)
+
+
 @pytest.mark.parametrize(
     ("files", "environment", "count"),
     [
