@@ -6,7 +6,8 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 
-DEADLINE_S = 30
+DEADLINE_S = 90
+"""Of any wait: long enough for several processes on a loaded machine of two cores."""
 POLL_S = 0.005
 
 

@@ -139,6 +139,7 @@ async def test_a_job_outlives_its_pools(
     await in_mid_step(reaped, lapsed)
     second.send(signal.SIGSTOP)
     third = start()
+    await third.ready()
     lapsed = await ended(reaped, lapsed)
     second.send(signal.SIGCONT)
     assert (lapsed.state, lapsed.attempts) == (JobState.SUCCEEDED, 2)
