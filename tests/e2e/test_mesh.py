@@ -11,7 +11,7 @@ from PIL import Image
 from tests.e2e.conftest import Start
 from tests.e2e.system import System
 
-BODY = {"prompt": "a red circle", "seed": 3}
+BODY = {"model": "tiny", "prompt": "a red circle", "seed": 3}
 PIXEL_TOLERANCE = 2
 """Of 255: layouts differ by the order of their sums, and so by rounding."""
 
