@@ -140,15 +140,23 @@ async def test_what_one_launches_the_other_launches(
     pictures = await asyncio.gather(*(engine.generate(r, {}, on_step) for r in requests))
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
-    await asyncio.gather(*previews)
     assert len(states) == 50 + 50 + 6 + 4
+    while 2 not in batches(other):  # on a busy machine two of 50 steps may miss each other
+        pair = ({"seed": seed, "num_inference_steps": 200} for seed in (5, 6))
+        pictures += await asyncio.gather(*(engine.generate(one, {}, on_step) for one in pair))
+        other.caught_up(group)
+    await asyncio.gather(*previews)
     assert all(same.all() for same in states)
     other.caught_up(group)
     kinds = [message.kind for message in other.obeyed]
     assert kinds.count("show") == len(pictures) + len(previews)
     assert kinds.count("grow") >= 2
-    assert 2 in {len(message.fields.get("rows", ())) for message in other.obeyed}
     assert other.failed.empty()
+
+
+def batches(other: Other) -> set[int]:
+    """How many rows the steps had that it was told of."""
+    return {len(message.fields.get("rows", ())) for message in other.obeyed}
 
 
 async def test_the_other_forgets_what_nobody_here_refers_to(
