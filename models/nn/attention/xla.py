@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from models.nn.attention.kernel import NOTHING, Attended
+
+TINY = 1e-30
+"""Less than any sum of weights over keys that count: the largest of those is one."""
 
 
 def xla_kernel(
@@ -21,12 +23,15 @@ def xla_kernel(
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
     if keys is not None:
         logits = jnp.where(keys, logits, NOTHING)
-    log_sum = jax.nn.logsumexp(logits, axis=-1)
-    weights = jnp.exp(logits - log_sum[..., None])
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    weights = jnp.exp(logits - largest)
     if keys is not None:
         weights = jnp.where(keys, weights, 0)
-        log_sum = jnp.where(keys.any(), log_sum, NOTHING)
+    total = weights.sum(axis=-1).transpose(0, 2, 1)
     values = jnp.einsum(
         "bhqk,bkhd->bqhd", weights.astype(v.dtype), v, preferred_element_type=jnp.float32
     )
-    return Attended(values, log_sum.transpose(0, 2, 1))
+    return Attended(
+        values / jnp.maximum(total, TINY)[..., None],
+        jnp.where(total > 0, largest[..., 0].transpose(0, 2, 1) + jnp.log(total), NOTHING),
+    )
