@@ -18,6 +18,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, Float
 
+from models.nn.abstract import abstract_module
 from models.nn.layers import linear
 from models.vae.image import AutoencoderKL
 from models.weights import put
@@ -65,4 +66,4 @@ def picture_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
 
 def abstract_preview(latent_channels: int) -> nnx.Linear:
     """Latents to colours, as a shape."""
-    return nnx.eval_shape(lambda: linear(latent_channels, 3, (None, None), rngs=nnx.Rngs(0)))  # type: ignore[no-any-return]
+    return abstract_module(linear, latent_channels, 3, (None, None))  # type: ignore[no-any-return]

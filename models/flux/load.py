@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flax import nnx
 from jax.typing import DTypeLike
 
 from models import weights
@@ -16,6 +16,7 @@ from models.flux.pipeline import FluxPipeline, Networks
 from models.flux.request import MAX_SEQUENCE_LENGTH
 from models.flux.transformer import FluxTransformer
 from models.flux.weights import RENAMES
+from models.nn.abstract import abstract_module
 from models.nn.by_size import placed_by_size
 from models.preview import abstract_preview, picture_encoder
 from models.reading import AS_IT_IS, Reading
@@ -99,10 +100,7 @@ def abstract_modules(
 ) -> Networks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
 
-    def shapes(kind: Callable[..., nnx.Module], config: Any) -> nnx.Module:
-        make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype)  # noqa: E731
-        return nnx.eval_shape(make)  # type: ignore[no-any-return]
-
+    shapes = partial(abstract_module, param_dtype=dtype)
     return Networks(
         transformer=shapes(FluxTransformer, config),
         clip=placed_by_size(shapes(clip.ClipTextModel, clip_config)),

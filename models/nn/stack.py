@@ -40,7 +40,7 @@ def unrolled() -> Iterator[None]:
 def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Layer:
     """`layers` of what `make` builds, each with its own random parameters, as one module."""
     keys = jax.random.split(rngs.params(), layers)
-    stacked = nnx.vmap(lambda key: make(nnx.Rngs(key)))(keys)
+    stacked = nnx.vmap(lambda key: make(type(rngs)(key)))(keys)
     for _, node in nnx.iter_graph(stacked):
         if isinstance(node, nnx.Param):
             node.set_metadata(axes=("layers", *node.axes))

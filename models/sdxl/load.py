@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.checkpoint import read_defaults, read_model_index
+from models.nn.abstract import abstract_module
 from models.nn.by_size import placed_by_size
 from models.preview import MeanLatents, abstract_preview
 from models.reading import AS_IT_IS, Reader, Reading
@@ -111,10 +112,7 @@ def read_preparation(
 def abstract_modules(parts: Parts, dtype: DTypeLike) -> Networks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
 
-    def shapes(kind: Callable[..., nnx.Module], config: Any) -> nnx.Module:
-        make = lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype)  # noqa: E731
-        return nnx.eval_shape(make)  # type: ignore[no-any-return]
-
+    shapes = partial(abstract_module, param_dtype=dtype)
     return Networks(
         unet=shapes(UNet, parts.unet),
         clip=placed_by_size(shapes(ClipTextModel, parts.clip)),

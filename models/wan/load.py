@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from models import weights
 from models.checkpoint import read_config, read_scheduler
+from models.nn.abstract import abstract_module
 from models.nn.by_size import placed_by_size
 from models.preview import MeanLatents, abstract_preview
 from models.reading import AS_IT_IS, Reading
@@ -115,7 +116,7 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> Networks:
     def shapes(kind: Callable[..., nnx.Module], config: Any, dtype: DTypeLike) -> Any:
         if config is None:
             return None
-        return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=dtype))
+        return abstract_module(kind, config, param_dtype=dtype)
 
     transformers = checkpoint.transformers
     vision = shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32)

@@ -13,6 +13,7 @@ from flax import nnx
 from models.flux import published as flux
 from models.flux.config import FluxConfig
 from models.flux.transformer import FluxTransformer
+from models.nn.abstract import abstract_module
 from models.parameters import Count, memory_bytes, parameters, projected
 from models.sdxl import published as sdxl
 from models.sdxl.config import UNetConfig
@@ -86,7 +87,7 @@ VIDEO_VAE_2_2 = VideoVaeConfig(
 
 def counted(kind: Callable[..., nnx.Module], config: Any) -> Count:
     """Of the network itself, as shapes, made in bfloat16."""
-    module = nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16))
+    module = abstract_module(kind, config, param_dtype=jnp.bfloat16)
     leaves = jax.tree.leaves(nnx.state(module, nnx.Param))
     sizes = {
         dtype: sum(leaf.size for leaf in leaves if leaf.dtype == dtype)

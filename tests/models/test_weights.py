@@ -17,6 +17,7 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from models.checkpoint import CheckpointError, WeightsError
+from models.nn.abstract import abstract_module
 from models.nn.layers import conv, embed, linear
 from models.nn.stack import stack
 from models.renames import Renames
@@ -78,7 +79,7 @@ def tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
 
 
 def loaded(folder: Path | Part, **options: Any) -> Network:
-    abstract = nnx.eval_shape(lambda: Network(rngs=nnx.Rngs(0)))
+    abstract = abstract_module(Network)
     return load(abstract, folder, RENAMES, **({"dtype": jnp.float32} | options))
 
 
@@ -143,7 +144,7 @@ def test_the_variant_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_abstract_module_stays_abstract(tmp_path: Path) -> None:
-    abstract = nnx.eval_shape(lambda: Network(rngs=nnx.Rngs(0)))
+    abstract = abstract_module(Network)
     load(abstract, saved(tmp_path, tensors()), RENAMES, dtype=jnp.float32)
     leaves = flat_parameters(abstract).values()
     assert all(isinstance(leaf.get_value(), jax.ShapeDtypeStruct) for leaf in leaves)
@@ -210,7 +211,7 @@ def _fused(folder: Path, dtype: Any) -> Fused:
         (r"(\d)\.qkv", r"blocks.{q,k,v}.kernel[\1]"),
         ("projection", "projection.kernel.T"),
     )
-    abstract = nnx.eval_shape(lambda: Fused(rngs=nnx.Rngs(0)))
+    abstract = abstract_module(Fused)
     return load(abstract, folder, renames, dtype=dtype)
 
 

@@ -19,6 +19,7 @@ from jax.stages import Compiled
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids
 from models.flux.transformer import FluxTransformer
+from models.nn.abstract import abstract_module
 from models.sdxl.config import UNetConfig
 from models.sdxl.unet import UNet
 from models.sharding import Layout, gathered
@@ -47,7 +48,7 @@ def flux() -> tuple[nnx.Module, Program, list[tuple[int, ...]]]:
     )
     ids = image_ids(2 * SIDE, 2 * SIDE), np.zeros((TEXT, 3), int)
     shapes = [(ROWS, SIDE**2, 8), (ROWS, TEXT, 24), (ROWS, 16), (ROWS,)]
-    module = nnx.eval_shape(lambda: FluxTransformer(config, rngs=nnx.Rngs(0)))
+    module = abstract_module(FluxTransformer, config)
     return module, lambda network, *x: network(*x, None, *ids), shapes
 
 
@@ -63,7 +64,7 @@ def wan() -> tuple[nnx.Module, Program, list[tuple[int, ...]]]:
         num_layers=2,
     )
     shapes = [(ROWS, 2, SIDE, 2 * SIDE, 4), (ROWS,), (ROWS, TEXT, 24)]
-    module = nnx.eval_shape(lambda: WanTransformer(config, rngs=nnx.Rngs(0)))
+    module = abstract_module(WanTransformer, config)
     return module, lambda network, *x: network(*x), shapes
 
 
@@ -78,7 +79,7 @@ def sdxl() -> tuple[nnx.Module, Program, list[tuple[int, ...]]]:
         layers_per_block=1,
     )
     shapes = [(ROWS, SIDE, SIDE, 4), (ROWS,), (ROWS, TEXT, 24)]
-    module = nnx.eval_shape(lambda: UNet(config, rngs=nnx.Rngs(0)))
+    module = abstract_module(UNet, config)
     return module, lambda network, *x: network(*x), shapes
 
 

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from jax.stages import Compiled
 
+from models.nn.abstract import abstract_module
 from models.sdxl.blocks import ResnetBlock
 from models.sdxl.config import UNetConfig
 from models.sharding import Layout, gathered
@@ -32,9 +33,7 @@ def block(width: int, groups: int, kind: str) -> tuple[nnx.GraphDef, nnx.State]:
         norm_num_groups=groups,
         resnet_time_scale_shift=kind,
     )
-    module = nnx.eval_shape(
-        lambda: ResnetBlock(width // 2, width, config, rngs=nnx.Rngs(0), param_dtype=jnp.float32)
-    )
+    module = abstract_module(ResnetBlock, width // 2, width, config, param_dtype=jnp.float32)
     graph, state = nnx.split(module)
     rng = np.random.default_rng(0)
     drawn = lambda leaf: leaf.replace(  # noqa: E731

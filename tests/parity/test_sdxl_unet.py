@@ -25,6 +25,7 @@ from diffusers.models.attention_processor import Attention
 from diffusers.models.resnet import ResnetBlock2D
 from flax import nnx
 
+from models.nn.abstract import abstract_module
 from models.sdxl.config import UNetConfig
 from models.sdxl.unet import UNet
 from models.sdxl.weights import RENAMES
@@ -164,7 +165,7 @@ def make_pair(folder: Path, layout: Mapping[str, Any]) -> Pair:
 def ours_of(folder: Path, kind: type[UNet] = UNet, **changes: Any) -> UNet:
     stored = json.loads((folder / "config.json").read_text())
     config = UNetConfig.from_dict(stored | changes)
-    abstract = nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))
+    abstract = abstract_module(kind, config)
     return load(abstract, folder, RENAMES, dtype=jnp.float32)
 
 

@@ -17,6 +17,7 @@ from flax import nnx
 from safetensors.torch import load_file, save_file
 
 from models.checkpoint import read_config
+from models.nn.abstract import abstract_module
 from models.text import clip, t5, umt5
 from models.weights import load
 from tests.parity.tiny import randomize
@@ -78,13 +79,13 @@ def t5_reference(**overrides: Any) -> Any:
 def our_clip(folder: Path, projection: bool = False) -> clip.ClipTextModel:
     kind = clip.ClipTextModelWithProjection if projection else clip.ClipTextModel
     config = clip.ClipConfig.from_dict(read_config(folder.parent, folder.name))
-    abstract = nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))
+    abstract = abstract_module(kind, config)
     return load(abstract, folder, clip.RENAMES, dtype=jnp.float32)
 
 
 def our_t5(folder: Path) -> t5.T5Encoder:
     config = t5.T5Config.from_dict(read_config(folder.parent, folder.name))
-    abstract = nnx.eval_shape(lambda: t5.T5Encoder(config, rngs=nnx.Rngs(0)))
+    abstract = abstract_module(t5.T5Encoder, config)
     return load(abstract, folder, t5.RENAMES, dtype=jnp.float32)
 
 
@@ -95,7 +96,7 @@ def umt5_reference(**overrides: Any) -> Any:
 
 def our_umt5(folder: Path) -> umt5.UMT5Encoder:
     config = umt5.UMT5Config.from_dict(read_config(folder.parent, folder.name))
-    abstract = nnx.eval_shape(lambda: umt5.UMT5Encoder(config, rngs=nnx.Rngs(0)))
+    abstract = abstract_module(umt5.UMT5Encoder, config)
     return load(abstract, folder, umt5.RENAMES, dtype=jnp.float32)
 
 

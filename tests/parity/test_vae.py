@@ -14,6 +14,7 @@ from diffusers import AutoencoderKL as Reference
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
+from models.nn.abstract import abstract_module
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.weights import RENAMES
@@ -66,7 +67,7 @@ def converted(model: Reference, folder: Path) -> AutoencoderKL:
     """The same through a file: diffusers writes it, the house's loader reads it."""
     model.save_pretrained(folder)
     config = VaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
-    module = nnx.eval_shape(lambda: AutoencoderKL(config, rngs=nnx.Rngs(0)))
+    module = abstract_module(AutoencoderKL, config)
     return load(module, folder, RENAMES, dtype=jnp.float32)
 
 

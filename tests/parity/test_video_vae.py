@@ -17,6 +17,7 @@ from diffusers import AutoencoderKLWan as Reference
 from flax import nnx
 
 from models import renames
+from models.nn.abstract import abstract_module
 from models.vae.video import VideoAutoencoder
 from models.vae.video_blocks import FeatureCache
 from models.vae.video_config import VideoVaeConfig
@@ -86,7 +87,7 @@ def converted(model: Reference, folder: Path) -> VideoAutoencoder:
     """The same through a file: diffusers writes it, the house's loader reads it."""
     model.save_pretrained(folder)
     config = VideoVaeConfig.from_dict(json.loads((folder / "config.json").read_text()))
-    module = nnx.eval_shape(lambda: VideoAutoencoder(config, rngs=nnx.Rngs(0)))
+    module = abstract_module(VideoAutoencoder, config)
     return load(module, folder, RENAMES, dtype=jnp.float32)
 
 
@@ -219,9 +220,7 @@ def test_published_sizes_have_every_tensor_in_its_place(config: dict, count: int
     """Wan 2.1 and 2.2, as shapes alone."""
     with torch.device("meta"):
         stored = Reference(**config).state_dict()
-    module = nnx.eval_shape(
-        lambda: VideoAutoencoder(VideoVaeConfig.from_dict(config), rngs=nnx.Rngs(0))
-    )
+    module = abstract_module(VideoAutoencoder, VideoVaeConfig.from_dict(config))
     leaves = {path: leaf.shape for path, leaf in flat_parameters(module).items()}
     found = {}
     for key, tensor in stored.items():

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from models.checkpoint import read_config
+from models.nn.abstract import abstract_module
 from models.vision.clip import RENAMES, ClipVisionConfig, ClipVisionModel
 from models.vision.preprocess import ClipPreprocessor
 from models.weights import load
@@ -45,7 +46,7 @@ def reference(**overrides: Any) -> Any:
 
 def ours(folder: Path) -> ClipVisionModel:
     config = ClipVisionConfig.from_dict(read_config(folder.parent, folder.name))
-    abstract = nnx.eval_shape(lambda: ClipVisionModel(config, rngs=nnx.Rngs(0)))
+    abstract = abstract_module(ClipVisionModel, config)
     return load(abstract, folder, RENAMES, dtype=jnp.float32)
 
 

@@ -15,6 +15,7 @@ from diffusers import WanTransformer3DModel
 from flax import nnx
 
 from models.checkpoint import read_config
+from models.nn.abstract import abstract_module
 from models.renames import target
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
@@ -107,7 +108,7 @@ def make(folder: Path, case: Case) -> WanTransformer3DModel:
 
 def load_ours(folder: Path, dtype: Any = jnp.float32) -> WanTransformer:
     config = WanConfig.from_dict(read_config(folder, "transformer"))
-    abstract = nnx.eval_shape(lambda: WanTransformer(config, rngs=nnx.Rngs(0), param_dtype=dtype))
+    abstract = abstract_module(WanTransformer, config, param_dtype=dtype)
     return load(abstract, folder / "transformer", RENAMES)
 
 

@@ -6,7 +6,6 @@ The writer of these files is itself held against diffusers' own conversion of su
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from transformers import CLIPTextModelWithProjection
 
 from models.checkpoint import CheckpointError, UnsupportedCheckpoint, WeightsError
+from models.nn.abstract import abstract_module
 from models.renames import Target, target
 from models.sdxl import original
 from models.sdxl.config import UNetConfig
@@ -70,16 +70,12 @@ def config_of(folder: Path, component: str) -> dict[str, Any]:
 @cache
 def abstract(folder: Path) -> dict[str, nnx.Module]:
     """By component. The base of a fine-tune for inpainting is an ordinary one: four channels."""
-
-    def make(kind: Callable[..., Any], config: Any) -> Any:
-        return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0)))
-
     texts = [clip.ClipConfig.from_dict(config_of(folder, f"text_encoder{n}")) for n in ("", "_2")]
     return {
-        "unet": make(UNet, UNetConfig.from_dict(config_of(folder, "unet"))),
-        "vae": make(Vae, VaeConfig.from_dict(config_of(folder, "vae"))),
-        "text_encoder": make(clip.ClipTextModel, texts[0]),
-        "text_encoder_2": make(clip.ClipTextModelWithProjection, texts[1]),
+        "unet": abstract_module(UNet, UNetConfig.from_dict(config_of(folder, "unet"))),
+        "vae": abstract_module(Vae, VaeConfig.from_dict(config_of(folder, "vae"))),
+        "text_encoder": abstract_module(clip.ClipTextModel, texts[0]),
+        "text_encoder_2": abstract_module(clip.ClipTextModelWithProjection, texts[1]),
     }
 
 

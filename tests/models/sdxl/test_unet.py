@@ -14,6 +14,7 @@ from diffusers.models.embeddings import get_timestep_embedding
 from flax import nnx
 from jax.extend.core import subjaxprs
 
+from models.nn.abstract import abstract_module
 from models.renames import source, target
 from models.sdxl.blocks import nearest
 from models.sdxl.config import UNetConfig
@@ -29,7 +30,7 @@ PARAMETERS = 2_567_463_684
 
 def abstract(dtype: Any, **changes: Any) -> UNet:
     config = UNetConfig.from_dict(SDXL_BASE | changes)
-    return nnx.eval_shape(lambda: UNet(config, rngs=nnx.Rngs(0), param_dtype=dtype))
+    return abstract_module(UNet, config, param_dtype=dtype)
 
 
 def trace(network: UNet, latents_px: int = 128) -> jax.stages.Traced:

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from jax.extend.core import subjaxprs
 
+from models.nn.abstract import abstract_module
 from models.vae.video import VideoAutoencoder
 from models.vae.video_blocks import RmsNorm, by_pictures, by_volumes, over_time
 from models.vae.video_config import VideoVaeConfig
@@ -40,7 +41,7 @@ def vae() -> VideoAutoencoder:
         spread = np.prod(leaf.shape[:-1]) ** -0.5
         return rng.normal(0, spread, leaf.shape).astype(leaf.dtype)
 
-    graph, state = nnx.split(nnx.eval_shape(lambda: VideoAutoencoder(CONFIG, rngs=nnx.Rngs(0))))
+    graph, state = nnx.split(abstract_module(VideoAutoencoder, CONFIG))
     return nnx.merge(graph, jax.tree.map(drawn, state))
 
 

@@ -12,6 +12,7 @@ from flax import nnx
 from jax.extend.core import subjaxprs
 from jax.typing import DTypeLike
 
+from models.nn.abstract import abstract_module
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
@@ -34,7 +35,7 @@ PRODUCTS = ("dot_general", "conv_general_dilated")
 
 
 def step(dtype: DTypeLike) -> Any:
-    network = nnx.eval_shape(lambda: WanTransformer(CONFIG, rngs=nnx.Rngs(0), param_dtype=dtype))
+    network = abstract_module(WanTransformer, CONFIG, param_dtype=dtype)
     graph, state = nnx.split(network)
     arrays = [(1, 2, 4, 4, 7), (1,), (1, 512, 4), (1, 5, 6)]
     return jax.make_jaxpr(lambda state, *inputs: nnx.merge(graph, state)(*inputs))(
@@ -76,7 +77,7 @@ def test_norms_softmax_and_waves_are_float32(dtype: DTypeLike) -> None:
 @pytest.mark.parametrize("dtype", HALVES)
 def test_text_encoder_in_float16_has_a_float32_stream(dtype: DTypeLike) -> None:
     """As in transformers: the last kernel of each feed-forward and what it is added to."""
-    encoder = nnx.eval_shape(lambda: UMT5Encoder(T5, rngs=nnx.Rngs(0), param_dtype=dtype))
+    encoder = abstract_module(UMT5Encoder, T5, param_dtype=dtype)
     graph, state = nnx.split(encoder)
     program = jax.make_jaxpr(lambda state, ids: nnx.merge(graph, state)(ids))(
         state, jax.ShapeDtypeStruct((1, 9), jnp.int32)

@@ -17,6 +17,7 @@ from flax import nnx
 from transformers import UMT5Config as TheirUMT5Config
 from transformers import UMT5EncoderModel
 
+from models.nn.abstract import abstract_module
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.wan import published
 from models.wan.config import WanConfig
@@ -44,9 +45,7 @@ def test_transformer(name: str, grid: tuple[int, int, int], image_tokens: int) -
     """As many parameters as diffusers' network, and a step of a long video in bfloat16."""
     given = getattr(published, name)
     config = WanConfig.from_dict(given)
-    network = nnx.eval_shape(
-        lambda: WanTransformer(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)
-    )
+    network = abstract_module(WanTransformer, config, param_dtype=jnp.bfloat16)
     with torch.device("meta"):
         theirs = WanTransformer3DModel.from_config(dict(given))
     assert parameters(network) == sum(parameter.numel() for parameter in theirs.parameters())
@@ -75,15 +74,13 @@ def test_transformer(name: str, grid: tuple[int, int, int], image_tokens: int) -
 def test_sizes_as_they_are_told(name: str, billions: float) -> None:
     """The sizes that the hub shows for the checkpoints, so that a wrong config cannot agree."""
     config = WanConfig.from_dict(getattr(published, name))
-    network = nnx.eval_shape(lambda: WanTransformer(config, rngs=nnx.Rngs(0)))
+    network = abstract_module(WanTransformer, config)
     assert parameters(network) / 1e9 == pytest.approx(billions, abs=0.05)
 
 
 def test_text_encoder() -> None:
     config = UMT5Config.from_dict(published.UMT5_XXL)
-    encoder = nnx.eval_shape(
-        lambda: UMT5Encoder(config, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)
-    )
+    encoder = abstract_module(UMT5Encoder, config, param_dtype=jnp.bfloat16)
     with torch.device("meta"):
         theirs = UMT5EncoderModel(TheirUMT5Config(**published.UMT5_XXL))
     assert parameters(encoder) == sum(parameter.numel() for parameter in theirs.parameters())

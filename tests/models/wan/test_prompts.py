@@ -14,6 +14,7 @@ from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 from flax import nnx
 
 from models.checkpoint import read_config
+from models.nn.abstract import abstract_module
 from models.text import umt5
 from models.text.tokenizer import T5Tokenizer
 from models.wan.prompts import clean, prompt_embeds
@@ -53,7 +54,7 @@ def test_prompt_embeds(tmp_path: Path) -> None:
         theirs = pipeline._get_t5_prompt_embeds(texts, max_sequence_length=21).numpy()
 
     ours_config = umt5.UMT5Config.from_dict(read_config(tmp_path, "text_encoder"))
-    abstract = nnx.eval_shape(lambda: umt5.UMT5Encoder(ours_config, rngs=nnx.Rngs(0)))
+    abstract = abstract_module(umt5.UMT5Encoder, ours_config)
     encoder = load(abstract, tmp_path / "text_encoder", umt5.RENAMES, dtype=jnp.float32)
     tokens = T5Tokenizer(tmp_path / "tokenizer").encode_with_mask(
         [clean(text) for text in texts], 21
