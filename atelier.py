@@ -184,6 +184,17 @@ def _add_plan(commands: Any) -> None:
         plan.add_argument(f"--{name}", type=_count, metavar="N")
     plan.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
     plan.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
+    plan.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
+    for name, doing in (
+        ("vae-tiling", "decode in tiles"),
+        ("swap-experts", "have one expert at a time on the device (Wan 2.2)"),
+        ("encoders-on-host", "keep the encoders in host memory"),
+    ):
+        plan.add_argument(
+            f"--{name}",
+            action=argparse.BooleanOptionalAction,
+            help=f"{doing}; left out: where memory demands it",
+        )
     plan.add_argument(
         "--search", action="store_true", help="every layout in order, for latency and throughput"
     )
@@ -324,8 +335,7 @@ def _plan(args: argparse.Namespace) -> int:
     from workers.plan.topology import PlanError
 
     try:
-        ask = _ask(args)
-        sketch = make.sketched(ask)
+        ask, sketch = make.settled(_ask(args))
         found = make.searched(ask, sketch) if args.search else None
         # A search alone compiles nothing: of so many layouts that would take hours.
         only_search = args.search and args.mesh == "auto"
@@ -362,7 +372,19 @@ def _ask(args: argparse.Namespace) -> Ask:
         except ValueError as error:
             raise PlanError(f"--mesh: {error}") from None
     topology = Topology.parse(args.topology)
-    return Ask(args.model, topology, request, mesh, args.dcn, args.dtype, args.batch)
+    return Ask(
+        args.model,
+        topology,
+        request,
+        mesh,
+        args.dcn,
+        args.dtype,
+        args.batch,
+        args.activation_dtype,
+        args.vae_tiling,
+        args.swap_experts,
+        args.encoders_on_host,
+    )
 
 
 def _generate(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from models.checkpoint import WeightsError, weight_files
+from models.nn.layers import Axes
 from models.renames import Prepare, Renames, Target, source, split, target
 from models.tensors import Filling, Part, Shape, Tensor, open_tensors
 
@@ -78,8 +79,22 @@ def load(
 
 
 def beside(sharding: Sharding) -> Sharding:
-    """The same places, in host memory: programs bring what they use, a layer at a time."""
-    return lambda path, leaf: sharding(path, leaf).with_memory_kind(HOST_MEMORY)
+    """The same places, in host memory: programs bring what they use, a layer at a time.
+
+    Vectors stay on the device: they are small, and libtpu (0.0.51) compiles no program that cuts
+    a layer's out of a stack of them in host memory.
+    """
+
+    def place(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
+        there = sharding(path, leaf)
+        return there.with_memory_kind(HOST_MEMORY) if is_matrix(leaf.axes) else there
+
+    return place
+
+
+def is_matrix(axes: Axes) -> bool:
+    """Of a matrix or a kernel, or a stack of them: nearly all of a network's bytes."""
+    return len(axes) - ("layers" in axes) > 1
 
 
 def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:

@@ -11,14 +11,17 @@ from models.nn.attention.select import kernel_for
 from models.pipeline import Pipeline, RequestError
 from models.sharding import Layout
 from models.spec import ModelSpec
+from models.vae.config import Tiling
+from service.settings import TilingSettings
 from workers import warmup
 from workers.axes import Shape
 from workers.plan import libtpu
-from workers.plan.auto import choose
+from workers.plan.auto import NothingFits, choose
 from workers.plan.compiled import Program, programs
 from workers.plan.model import abstract, sketch_of
 from workers.plan.plan import Plan
 from workers.plan.reckon import Reckoning, reckon
+from workers.plan.residency import Residency, residencies
 from workers.plan.search import Found, search
 from workers.plan.sketch import Sketch
 from workers.plan.topology import PlanError, Topology
@@ -40,15 +43,54 @@ class Ask:
     dtype: str = "bfloat16"
     slots: int | None = None
     """Requests side by side; None: one for each part of `data`."""
+    activation_dtype: str | None = None
+    """None: as the weights."""
+    vae_tiling: bool | None = None
+    """Whether pictures are decoded in tiles; this and the next two: None is where the memory
+    demands it, as a pool has it."""
+    swap_experts: bool | None = None
+    encoders_on_host: bool | None = None
 
     @property
     def slices(self) -> int:
         return math.prod((self.dcn or {}).values())
 
 
+def settled(ask: Ask) -> tuple[Ask, Sketch]:
+    """Whether in tiles, and what is asked of devices then.
+
+    Raises: PlanError, RequestError: the model cannot make it; CheckpointError: no such model.
+    """
+    whole = replace(ask, vae_tiling=bool(ask.vae_tiling))
+    sketch = sketched(whole)
+    if ask.vae_tiling is not None or _fits(whole, sketch):
+        return whole, sketch
+    tiled = replace(ask, vae_tiling=True)
+    smaller = sketched(tiled)
+    return (tiled, smaller) if _fits(tiled, smaller) else (whole, sketch)
+
+
 def sketched(ask: Ask) -> Sketch:
-    """Raises: PlanError, RequestError: the model cannot make it; CheckpointError: no such model."""
-    return sketch_of(ask.model, ask.dtype, ask.request, check=lambda spec: check(spec, ask.request))
+    return sketch_of(
+        ask.model,
+        ask.dtype,
+        ask.request,
+        check=lambda spec: check(spec, ask.request),
+        **_reading(ask),
+    )
+
+
+def _fits(ask: Ask, sketch: Sketch) -> bool:
+    try:
+        return reckoned(ask, sketch).fits
+    except NothingFits:
+        return False
+
+
+def _reading(ask: Ask) -> dict[str, Any]:
+    tiles = TilingSettings()
+    tiling = Tiling(tiles.side, tiles.stride) if ask.vae_tiling else None
+    return {"activation_dtype": ask.activation_dtype, "vae_tiling": tiling}
 
 
 def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
@@ -67,25 +109,49 @@ def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
 
 
 def searched(ask: Ask, sketch: Sketch) -> Found:
-    return search(sketch, ask.topology.chip, ask.topology.devices, dcn=ask.dcn)
+    """With everything on the device if any layout has room for it, or else as a pool would."""
+    chip, devices = ask.topology.chip, ask.topology.devices
+    for residency in residencies(sketch, ask.swap_experts, ask.encoders_on_host):
+        found = search(sketch, chip, devices, dcn=ask.dcn, residency=residency)
+        if found.latency:
+            break
+    return found
 
 
 def reckoned(ask: Ask, sketch: Sketch) -> Reckoning:
-    """The layout that was asked for, or the best one.
+    """The layout that was asked for, or the best one; with what does not fit on the host.
 
     Raises: PlanError: it does not match the devices or the heads; of "auto", nothing fits.
     """
+    refused: list[NothingFits] = []
+    for residency in residencies(sketch, ask.swap_experts, ask.encoders_on_host):
+        try:
+            found = _with(residency, ask, sketch)
+        except NothingFits as error:
+            refused.append(error)
+        else:
+            if found.fits:
+                break
+    else:
+        if refused:
+            raise refused[-1]
+    return found
+
+
+def _with(residency: Residency, ask: Ask, sketch: Sketch) -> Reckoning:
+    """Raises: PlanError: as `reckoned`."""
     chip, devices = ask.topology.chip, ask.topology.devices
     if ask.mesh == "auto":
-        chosen = choose(sketch, chip, devices, dcn=ask.dcn)
+        chosen = choose(sketch, chip, devices, dcn=ask.dcn, residency=residency)
         if ask.slots is None:
             return chosen
-        return replace(reckon(sketch, chosen.shape, chip, ask.slots), why=chosen.why)
+        filled = reckon(sketch, chosen.shape, chip, ask.slots, residency=residency)
+        return replace(filled, why=chosen.why)
     try:
         shape = ask.mesh.over(devices, ask.slices, sketch.heads)
     except ValueError as error:
         raise PlanError(f"the mesh does not match {ask.topology.name}: {error}") from None
-    return reckon(sketch, shape, chip, ask.slots or shape.size("data"))
+    return reckon(sketch, shape, chip, ask.slots or shape.size("data"), residency=residency)
 
 
 def planned(
@@ -99,7 +165,15 @@ def planned(
 
     Raises: PlanError: as `reckoned`; there is no compiler.
     """
-    plan = Plan(sketch, ask.topology, ask.request, ask.dtype, reckoned(ask, sketch))
+    plan = Plan(
+        sketch,
+        ask.topology,
+        ask.request,
+        ask.dtype,
+        reckoned(ask, sketch),
+        activation_dtype=ask.activation_dtype or ask.dtype,
+        vae_tiling=bool(ask.vae_tiling),
+    )
     if not compiles or ask.topology.chip.kind != "tpu":
         return plan
     libtpu.prepare(ask.topology, sketch.family)
@@ -113,8 +187,16 @@ def planned(
 def _programs(ask: Ask, reckoning: Reckoning) -> Iterator[Program]:
     shape = reckoning.shape
     devices = libtpu.devices_of(ask.topology, math.prod(shape.dcn.values()))
-    kernel = kernel_for(devices[0], ask.dtype)
+    kernel = kernel_for(devices[0], ask.activation_dtype or ask.dtype)
     layout = Layout(libtpu.mesh_of(shape, devices), kernel)
-    pipeline: Pipeline = abstract(ask.model, ask.dtype, layout.of_parameter)
+    residency = reckoning.residency
+    pipeline: Pipeline = abstract(
+        ask.model,
+        ask.dtype,
+        layout.of_parameter,
+        on_host=residency.on_host,
+        swap_experts=bool(residency.by_turns),
+        **_reading(ask),
+    )
     (fields,) = warmup.requests(pipeline.spec, [ask.request])
     return programs(pipeline, fields, layout, Wires.of(ask.topology.chip, shape), reckoning.slots)

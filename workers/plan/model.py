@@ -28,19 +28,20 @@ def abstract(
     *,
     defaults: Mapping[str, Any] = NO_DEFAULTS,
     base: str | None = None,
+    **how: Any,
 ) -> Pipeline:
     """The pipeline with shapes for weights, each where it is said to lie; nothing big is read.
 
     Args:
         source: as in the settings (of a hub id the configs alone are fetched), or a name of
             `models.known.CHECKPOINTS`.
-        base: of a single file, as `models.catalog.load` has it.
+        base, how: as `models.catalog.load` has it.
 
     Raises: models.checkpoint.CheckpointError: no such model, or one that is not served.
     """
     with _folder(source) as place:
         return catalog.load(
-            source, place, dtype, defaults, base=base, sharding=sharding, reader=SHAPES
+            source, place, dtype, defaults, base=base, sharding=sharding, reader=SHAPES, **how
         )
 
 
@@ -52,17 +53,27 @@ def sketch_of(
     defaults: Mapping[str, Any] = NO_DEFAULTS,
     base: str | None = None,
     check: Callable[[ModelSpec], None] = lambda spec: None,
+    **how: Any,
 ) -> Sketch:
     """What a request of that model asks of devices, whatever they are: for `reckon` and `search`.
 
     Args:
         request: fields that differ from the model's defaults, such as height and width.
         check: of the request, by what the model is; may raise.
+        how: as `models.catalog.load` has it.
 
     Raises: CheckpointError; models.pipeline.RequestError: the model cannot make this.
     """
     logical = logical_layout()
-    pipeline = abstract(source, dtype, logical.of_parameter, defaults=defaults, base=base)
+    pipeline = abstract(
+        source,
+        dtype,
+        logical.of_parameter,
+        defaults=defaults,
+        base=base,
+        swap_experts=False,
+        **how,
+    )
     check(pipeline.spec)
     (fields,) = warmup.requests(pipeline.spec, [request])
     return sketch(pipeline, fields, logical)

@@ -24,6 +24,8 @@ class Plan:
     reckoning: Reckoning
     programs: tuple[Program, ...] = ()
     """Compiled ones; none where only the reckoning was asked for, or no compiler is at hand."""
+    activation_dtype: str = "bfloat16"
+    vae_tiling: bool = False
 
     @property
     def chip(self) -> Chip:

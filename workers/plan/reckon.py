@@ -63,6 +63,7 @@ class Reckoning:
     """That has most steps."""
     request_s: float
     """Of `slots` requests side by side: all steps, and one encoding and decoding each."""
+    residency: Residency = ALL_ON_DEVICE
     why: str = field(default="", compare=False)
 
     @property
@@ -136,6 +137,7 @@ def reckon(
         {**steps, "encode": encode, "decode": decode},
         sketch.phase,
         denoise_s + slots * (encode.seconds + decode.seconds),
+        residency,
     )
 
 
@@ -157,9 +159,7 @@ def _pass(program: Program, layout: Layout, wires: Wires, rows: int) -> Pass:
 def _memory(
     sketch: Sketch, layout: Layout, chip: Chip, slots: int, residency: Residency
 ) -> dict[str, int]:
-    weights = weight_bytes(sketch.weights, layout)
-    for name in residency.on_host:
-        weights.pop(name)
+    weights = weight_bytes(tuple(one for one in sketch.weights if residency.keeps(one)), layout)
     turns = {name: weights.pop(name) for name in residency.by_turns}
     if turns:
         weights[" or ".join(sorted(turns))] = max(turns.values())

@@ -9,8 +9,10 @@ from typing import Any
 from workers.axes import AXES, Shape
 from workers.plan.chips import COLLECTIVE_S, GIB
 from workers.plan.compiled import Program
+from workers.plan.duration import duration
 from workers.plan.plan import Plan
 from workers.plan.reckon import Reckoning
+from workers.plan.residency import ALL_ON_DEVICE, Residency
 from workers.plan.search import Found
 from workers.plan.traffic import Traffic
 
@@ -25,6 +27,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "model": plan.sketch.model,
         "request": dict(plan.request),
         "dtype": plan.dtype,
+        "activation_dtype": plan.activation_dtype,
+        "vae_tiling": plan.vae_tiling,
+        "residency": residency_json(plan.reckoning.residency),
         "topology": plan.topology.name,
         "devices": plan.reckoning.shape.devices,
         "mesh": mesh_json(plan.reckoning.shape),
@@ -91,6 +96,10 @@ def mesh_json(shape: Shape) -> dict[str, Any]:
     return {"ici": ici, "dcn": dcn, "ring": shape.ring or 1}
 
 
+def residency_json(residency: Residency) -> dict[str, list[str]]:
+    return {"on_host": sorted(residency.on_host), "by_turns": sorted(residency.by_turns)}
+
+
 def found_json(found: Found) -> dict[str, Any]:
     """A search: layouts in order, for one request at a time and for most requests a second."""
     return {
@@ -105,6 +114,7 @@ def _reckoning_json(one: Reckoning) -> dict[str, Any]:
     return {
         "layout": str(one.shape),
         "mesh": mesh_json(one.shape),
+        "residency": residency_json(one.residency),
         "slots": one.slots,
         "fits": one.fits,
         "spare_bytes": one.spare_bytes,
@@ -127,7 +137,11 @@ def how(plan: Plan) -> str:
         f"Exchange: bytes {sent} over {plan.chip.ici_bytes_s / 1e9:.0f} GB/s (ICI, one link) and "
         f"{plan.chip.dcn_bytes_s / 1e9:.3g} GB/s (DCN) with {COLLECTIVE_S * 1e6:.0f} µs a "
         "collective, added as if nothing was computed meanwhile."
-    )
+    ) + (" Bringing weights from host memory is left out." if _brings(plan) else "")
+
+
+def _brings(plan: Plan) -> bool:
+    return plan.reckoning.residency != ALL_ON_DEVICE
 
 
 def versions() -> dict[str, str | None]:
@@ -147,14 +161,17 @@ def as_text(plan: Plan) -> str:
 
 def _lines(plan: Plan) -> Iterator[str]:
     shape, size = plan.reckoning.shape, ", ".join(f"{k} {v}" for k, v in plan.request.items())
-    yield f"{plan.sketch.model} ({plan.dtype}; {size}) on {plan.topology.name}, {shape} [estimate]"
+    dtype = f"{plan.dtype} weights, {plan.activation_dtype} activations"
+    yield f"{plan.sketch.model} ({dtype}; {size}) on {plan.topology.name}, {shape} [estimate]"
     if plan.reckoning.why:
         yield f"  {plan.reckoning.why}"
+    tiles = ", decoded in tiles" if plan.vae_tiling else ""
+    yield f"  {plan.reckoning.residency}{tiles}"
     yield _fit(plan)
     for kind, bytes_ in plan.memory.items():
         yield f"    {bytes_ / GIB:9.3f} GiB  {kind}"
     yield (
-        f"  a step {_seconds(plan.step_s)}, a request {_seconds(plan.request_s)}"
+        f"  a step {duration(plan.step_s)}, a request {duration(plan.request_s)}"
         f" ({plan.reckoning.slots} side by side) [estimate]"
     )
     for name in plan.reckoning.passes:
@@ -180,10 +197,10 @@ def _program_lines(plan: Plan, name: str) -> Iterator[str]:
     entry = _program_json(plan, name)
     compiler = entry.get("compiler")
     cycles = compiler and compiler["cycles_s"]
-    slowest = f"; the compiler's cycles in a row {_seconds(cycles)}" if cycles else ""
+    slowest = f"; the compiler's cycles in a row {duration(cycles)}" if cycles else ""
     yield (
-        f"  {name} x {entry['runs']}: {_seconds(entry['seconds'])}"
-        f" (computing {_seconds(entry['compute_s'])}, exchange {_seconds(entry['exchange_s'])}"
+        f"  {name} x {entry['runs']}: {duration(entry['seconds'])}"
+        f" (computing {duration(entry['compute_s'])}, exchange {duration(entry['exchange_s'])}"
         f"{slowest}), {entry['flops'] / 1e12:.3g} TFLOP a device"
     )
     if compiler:
@@ -194,7 +211,7 @@ def _program_lines(plan: Plan, name: str) -> Iterator[str]:
     for one in entry["collectives"]:
         yield (
             f"    {one['count']:.0f} x {one['kind']}: {one['ici_bytes'] / 1e6:.4g} MB over ICI, "
-            f"{one['dcn_bytes'] / 1e6:.4g} MB over DCN, {_seconds(one['seconds'])}"
+            f"{one['dcn_bytes'] / 1e6:.4g} MB over DCN, {duration(one['seconds'])}"
         )
 
 
@@ -213,7 +230,7 @@ def found_text(found: Found) -> str:
 def _ranked(found: Sequence[Reckoning]) -> Iterator[str]:
     for one in found[:SHOWN]:
         yield (
-            f"  {one.shape!s:40} {_seconds(one.step_s):>9} a step, {_seconds(one.request_s):>9} a "
+            f"  {one.shape!s:40} {duration(one.step_s):>9} a step, {duration(one.request_s):>9} a "
             f"request, {one.requests_s:.4g} requests/s with {one.slots}, "
             f"{one.spare_bytes / GIB:.1f} GiB to spare"
         )
@@ -223,10 +240,6 @@ def _ranked(found: Sequence[Reckoning]) -> Iterator[str]:
 
 def _smallest(refused: Sequence[Reckoning]) -> str:
     return f"; the smallest: {refused[0].refusal()}" if refused else ""
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
 def both_json(plan: Plan | None, found: Found | None) -> Mapping[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from workers.plan.sketch import Sketch
+from models.weights import is_matrix
+from workers.plan.sketch import Sketch, Weight
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,11 @@ class Residency:
     """Networks that are brought a layer at a time when they are used: encoders."""
     by_turns: frozenset[str] = frozenset()
     """Networks of which one is on the device, the others on the host: experts."""
+
+    def keeps(self, weight: Weight) -> bool:
+        """Whether it lies on the device (or would, by turns): of networks on the host the vectors
+        alone, as `models.weights.beside` has them."""
+        return weight.network not in self.on_host or not is_matrix(weight.axes)
 
     def __str__(self) -> str:
         parts = []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.plan.chips import GIB
+from workers.plan.duration import duration
 from workers.plan.make import Ask, searched, sketched
 from workers.plan.reckon import Reckoning
 from workers.plan.report import versions
@@ -57,8 +58,8 @@ def row(sketch: Sketch, one: Reckoning) -> str:
     cells = (
         str(one.shape),
         str(one.slots),
-        _time(one.step_s),
-        _time(one.request_s),
+        duration(one.step_s),
+        duration(one.request_s),
         f"{60 * one.requests_s:.3g}",
         f"{one.step.traffic_s / one.step_s:.0%}",
         f"{peak:.0%}",
@@ -85,8 +86,8 @@ def compiled_rows(plan: Mapping[str, Any]) -> Iterator[str]:
             f"{compiler['temporary_bytes'] / GIB:.3f}",
             f"{compiler['code_bytes'] / GIB:.3f}",
             f"{sent:.4g}",
-            _time(program["seconds"]),
-            _time(compiler["cycles_s"]) if compiler["cycles_s"] else "none",
+            duration(program["seconds"]),
+            duration(compiler["cycles_s"]) if compiler["cycles_s"] else "none",
             f"{compiler['compile_s']:.0f} s",
         )
         yield f"| {' | '.join(cells)} |"
@@ -127,10 +128,6 @@ def lines(plans: list[Mapping[str, Any]]) -> Iterator[str]:
 def _table(columns: tuple[str, ...]) -> Iterator[str]:
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.plan.chips import GIB
+from workers.plan.duration import duration
 from workers.plan.reckon import Reckoning
 from workers.plan.sketch import Sketch
 
@@ -14,8 +15,8 @@ def why(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
     said = [reason(chosen, sketch, refused) for reason in (_cfg, _context, _tensor, _fsdp, _data)]
     parts = "; ".join(part for part in said if part) or "nothing is split"
     return (
-        f"{parts}; estimated {chosen.step_s * 1e3:.3g} ms a step, of "
-        f"which {chosen.step.traffic_s * 1e3:.3g} ms are for exchange, and "
+        f"{parts}; estimated {duration(chosen.step_s)} a step, of "
+        f"which {duration(chosen.step.traffic_s)} are for exchange, and "
         f"{chosen.total_bytes / GIB:.1f} of {chosen.chip.memory_bytes / GIB:.1f} GiB a device"
     )
 

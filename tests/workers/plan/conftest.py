@@ -28,8 +28,8 @@ def unguided() -> Sketch:
 
 SMALLER = {
     "transformer": {"num_layers": 1, "num_single_layers": 1},
-    "text_encoder": {"num_hidden_layers": 1},
-    "text_encoder_2": {"num_layers": 1},
+    "text_encoder": {"num_hidden_layers": 2},
+    "text_encoder_2": {"num_layers": 2},
     "vae": {
         "down_block_types": ["DownEncoderBlock2D"] * 2,
         "up_block_types": ["UpDecoderBlock2D"] * 2,

@@ -17,6 +17,7 @@ import atelier
 
 ROOT = Path(atelier.__file__).parent
 PROGRAM = {"name", "runs", "seconds", "compute_s", "exchange_s", "flops", "collectives"}
+P720 = ["--width", "1280", "--height", "720", "--num-frames", "81"]
 COLLECTIVE = {"kind", "count", "ici_bytes", "dcn_bytes", "seconds"}
 COMPILER = {"compile_s", "argument_bytes", "output_bytes", "temporary_bytes", "code_bytes"}
 
@@ -77,6 +78,7 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
     """In a process of its own: libtpu reads its flags once."""
     arguments = ["--model", tiny, "--topology", "v6e:2x4", "--mesh", "context=4,data=2"]
     arguments += ["--width", 64, "--height", 64, "--json", "--batch", 1]
+    arguments += ["--encoders-on-host", "--activation-dtype", "float32"]
     done = subprocess.run(
         [sys.executable, ROOT / "atelier.py", "plan", *map(str, arguments)],
         capture_output=True,
@@ -90,6 +92,7 @@ def test_programs_are_really_compiled_for_tpus(tiny: Path) -> None:
     assert plan["fits"] and plan["compiled"] and plan["memory_bytes"]["code"] > 0
     assert all(program["compiler"].keys() >= COMPILER for program in plan["programs"])
     step = next(one for one in plan["programs"] if one["runs"] == plan["steps"])
+    assert plan["residency"] == {"on_host": ["clip", "t5"], "by_turns": []}
     kinds = {one["kind"] for one in step["collectives"]}
     assert "all-to-all" in kinds and step["compiler"]["cycles_s"] > 0
     assert "compiled" in done.stderr
@@ -125,6 +128,22 @@ def test_without_libtpu_it_says_what_to_install(
     code, _, err = run(capsys, "--model", tiny, "--topology", "v6e:2x4")
     assert code == atelier.EXIT_USAGE
     assert "pip install 'atelier[plan]'" in err
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "said"),
+    [
+        ("flux-dev", [], "clip and t5 in host memory"),
+        ("flux-dev", ["--no-encoders-on-host", "--mesh", "context=1"], "does not fit 31.24 GiB"),
+        ("wan2.1-1.3b", ["--topology", "v5e:1x1", *P720], "t5 in host memory, decoded in tiles"),
+    ],
+)
+def test_what_has_no_room_goes_where_a_pool_would_put_it(
+    capsys: pytest.CaptureFixture[str], model: str, arguments: list[str], said: str
+) -> None:
+    given = ["--model", model, "--topology", "v6e:1x1", "--reckon", *arguments]
+    code, out, _ = run(capsys, *given)
+    assert said in out and (code == 0) == ("does not fit" not in out)
 
 
 def test_what_does_not_fit_ends_with_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
