@@ -23,7 +23,7 @@ demo: $(RAN)-install ## the whole system with the demo model, and a first pictur
 	@$(BIN)/python -m deploy.demo $(ARGS)
 
 test: $(RAN)-test ## every test
-	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check

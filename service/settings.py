@@ -216,6 +216,9 @@ class Settings(BaseSettings):
 
     state_dir: Path = Path(".atelier")
     """Queue, outputs and compile cache of a single machine lie under it."""
+    compile_cache: Path | None = None
+    """Where pools keep compiled programs for the next start; left out: below `state_dir`. Pools of
+    several machines may share one."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     redis: RedisSettings = RedisSettings()
     server: ServerSettings = ServerSettings()
@@ -229,6 +232,10 @@ class Settings(BaseSettings):
     @property
     def store_url(self) -> str:
         return self.store.url or str((self.state_dir / "outputs").resolve())
+
+    @property
+    def compile_folder(self) -> Path:
+        return self.compile_cache or self.state_dir / "compile-cache"
 
     @classmethod
     def settings_customise_sources(

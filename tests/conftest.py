@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from tempfile import TemporaryDirectory
 
 import pytest
 from redis.asyncio import Redis
@@ -14,6 +15,16 @@ from service.settings import QueueSettings
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
+COMPILED = "TESTS_COMPILED"
+"""Variable with the folder of what systems have compiled, one for all of them and all processes of
+the tests; set here, where the first of these starts."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if COMPILED not in os.environ:
+        folder = TemporaryDirectory(prefix="compiled-")
+        os.environ[COMPILED] = folder.name
+        config.add_cleanup(folder.cleanup)
 
 
 @pytest.fixture(scope="session")

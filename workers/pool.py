@@ -169,7 +169,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     if settings.redis.url is None:
         raise ConfigError("redis.url: a pool needs the address of the queue")
     loading.set_up(pool, model, devices)
-    keep_compiled(settings.state_dir / "compile-cache")
+    keep_compiled(settings.compile_folder)
     with together(pool.hosts, settings.queue.lease_s) as company:
         pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
         if pool.metrics_port is not None:

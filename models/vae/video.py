@@ -10,6 +10,7 @@ Source: Wan 2025, section 4.1, as diffusers' `AutoencoderKLWan` computes it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -157,30 +158,39 @@ class VideoAutoencoder(nnx.Module):
 def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
     """`apply` to the first frame, then to chunks of frames, each result put behind the last.
 
-    Each result is written in place: nothing but that array grows with the clip.
+    Each result is written in place: nothing but that array grows with the clip. The first frame
+    goes as a chunk with blanks in front, so that there is one program and not two: a TPU's compiler
+    takes seconds for each convolution. It costs what a chunk costs.
 
     Args:
         size: frames of a chunk.
         length: frames that `apply` makes of a chunk; of the first frame it makes one.
     """
-    cache = FeatureCache()
-    first = apply(x[:, :1], cache)
-    chunks = (x.shape[1] - 1) // size
-    if not chunks:
-        return first
+    chunks = 1 + (x.shape[1] - 1) // size
+    if chunks == 1:
+        return apply(x[:, :1], FeatureCache())
+    x = cut_picture(jnp.pad(x, ((0, 0), (size - 1, 0), *((0, 0),) * (x.ndim - 2))))
+
+    def one(earlier: Kept | None, number: Array) -> tuple[Kept, Array]:
+        cache = FeatureCache(earlier, number == 0)
+        chunk = jax.lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
+        result = apply(chunk, cache)
+        return cache.kept, result
 
     def put(carry: tuple[Kept, Array], number: Array) -> tuple[tuple[Kept, Array], None]:
         earlier, out = carry
-        cache = FeatureCache(earlier)
-        chunk = jax.lax.dynamic_slice_in_dim(x, 1 + number * size, size, axis=1)
-        result = apply(chunk, cache)
-        place = 1 + number * length
+        kept, result = one(earlier, number)
+        # Of the first chunk the last frame goes in front; what lies behind is written over.
+        result = jnp.where(number == 0, jnp.flip(result, axis=1), result)
+        place = jnp.maximum(0, 1 + (number - 1) * length)
         out = jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)
-        return (cache.kept, cut_picture(out)), None
+        return (kept, cut_picture(out)), None
 
-    room = jnp.zeros_like(first, shape=(len(x), chunks * length, *first.shape[2:]))
-    start = (cache.kept, cut_picture(jnp.concatenate([first, room], axis=1)))
-    (_, out), _ = jax.lax.scan(put, start, jnp.arange(chunks))
+    kept, result = jax.eval_shape(partial(one, None), jnp.arange(1)[0])
+    nothing = tuple(cut_picture(jnp.zeros(known.shape, known.dtype)) for known in kept)
+    frames = 1 + (chunks - 1) * length
+    room = jnp.zeros((len(x), frames, *result.shape[2:]), result.dtype)
+    (_, out), _ = jax.lax.scan(put, (nothing, cut_picture(room)), jnp.arange(chunks))
     return out
 
 
@@ -279,7 +289,7 @@ class ShortcutDownBlock(nnx.Module):
         hidden = run(self.resnets, x, cache)
         if self.resample is not None:
             hidden = self.resample(hidden, cache)
-        return cut_picture(hidden + average_down(x, hidden.shape[-1], self.factors))
+        return cut_picture(hidden + average_down(cache.blanked(x), hidden.shape[-1], self.factors))
 
 
 class UpBlock(nnx.Module):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from models.nn.attention import Attention
 from models.nn.layers import conv, linear
@@ -31,14 +31,23 @@ Kept = tuple[Array, ...]
 class FeatureCache:
     """What the layers of one pass know of the frames before it, and leave for the next pass.
 
+    A clip starts with a single frame, and three ways give the same numbers: a pass over that frame
+    alone, one over the whole clip, or one over a chunk as long as the later ones, with blanks in
+    front of the frame. The last is what one program for all chunks needs.
+
     Args:
-        earlier: what the pass before left; None where the clip starts. A starting pass may be a
-            single frame or the whole clip: the numbers are the same.
+        earlier: what the pass before left; None: nothing was before.
+        is_first: whether this is a chunk that has only its last frame; None: a pass of the other
+            two ways, or a later chunk.
     """
 
-    def __init__(self, earlier: Kept | None = None) -> None:
-        self.starts = earlier is None
-        self._earlier = iter(earlier or ())
+    def __init__(
+        self, earlier: Kept | None = None, is_first: Bool[Array, ""] | None = None
+    ) -> None:
+        self.starts = earlier is None and is_first is None
+        """The clip's first frame is the first of this pass."""
+        self._is_first = is_first
+        self._earlier = None if earlier is None else iter(earlier)
         self._kept: list[Array] = []
 
     @property
@@ -47,13 +56,22 @@ class FeatureCache:
 
     def prepend(self, x: Frames, count: int) -> Frames:
         """The `count` frames before `x`, zeros in front of the clip, then `x`; keeps the last."""
-        if self.starts:
+        if self._earlier is None:
             before = jnp.zeros_like(x, shape=(x.shape[0], count, *x.shape[2:]))
         else:
             before = next(self._earlier)
-        x = cut_picture(jnp.concatenate([before, x], axis=1))
+        x = cut_picture(jnp.concatenate([before, self.blanked(x)], axis=1))
         self._kept.append(cut_picture(x[:, x.shape[1] - count :]))
         return x
+
+    def blanked(self, x: Frames) -> Frames:
+        """Of a first chunk the last frame, and zeros for those that are none."""
+        is_last = jnp.arange(x.shape[1]) == x.shape[1] - 1
+        return self.pick(jnp.where(is_last[:, None, None, None], x, 0), x)
+
+    def pick(self, first: Frames, later: Frames) -> Frames:
+        """What it is in a first chunk, and in a later one."""
+        return later if self._is_first is None else jnp.where(self._is_first, first, later)
 
 
 class TimeConv(nnx.Module):

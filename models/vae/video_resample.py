@@ -33,9 +33,10 @@ class Downsample(nnx.Module):
         if self.time_conv is None:
             return x
         whole = cache.prepend(x, 1)
-        if not cache.starts:
-            return self.time_conv(whole)
-        return jnp.concatenate([x[:, :1], self.time_conv(x)], axis=1)
+        if cache.starts:
+            return jnp.concatenate([x[:, :1], self.time_conv(x)], axis=1)
+        halved = self.time_conv(whole)
+        return cache.pick(x[:, x.shape[1] - halved.shape[1] :], halved)
 
 
 class Upsample(nnx.Module):
@@ -53,8 +54,10 @@ class Upsample(nnx.Module):
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
         if self.time_conv is not None:
             alone = 1 if cache.starts else 0
-            pairs = self.time_conv(cache.prepend(x[:, alone:], 2))
-            x = jnp.concatenate([x[:, :alone], _in_turn(pairs)], axis=1)
+            seen = cache.pick(jnp.zeros_like(x), x)[:, alone:]
+            pairs = _in_turn(self.time_conv(cache.prepend(seen, 2)))
+            twice = jnp.concatenate([x[:, :alone], pairs], axis=1)
+            x = cache.pick(jnp.concatenate([x, x], axis=1), twice) if not cache.starts else twice
         return cut_picture(self.resample(_nearest_twice(x)))
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Condition, Thread
 
+from tests.conftest import COMPILED
+
 START_S = 120
 """Until the system is ready: loading JAX and compiling, on a busy machine of two cores."""
 DEADLINE_S = 60
@@ -68,7 +70,8 @@ def environment() -> dict[str, str]:
 
 
 class System:
-    """`atelier up` with these arguments, on a free port, its state in a folder of its own."""
+    """`atelier up` with these arguments, on a free port, its state in a folder of its own but for
+    what is compiled."""
 
     def __init__(self, state: Path, *arguments: str, **settings: str) -> None:
         self.process = subprocess.Popen(
@@ -76,7 +79,7 @@ class System:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment() | settings,
+            env=environment() | {"ATELIER_COMPILE_CACHE": os.environ[COMPILED]} | settings,
             start_new_session=True,
         )
         self.lines: list[str] = []
