@@ -89,6 +89,14 @@ class QueueSettings(Section):
     idempotency_s: float = Field(24 * 3600, gt=0)
     max_events: int = Field(256, gt=0)
     """Of one job; older ones are dropped from its stream."""
+    priority_s: float = Field(600, ge=0)
+    """How long a level of priority lets others of the same tenant wait at the most."""
+    priority_advance_s: float = Field(30, ge=0)
+    """By how many device-seconds a level of priority brings a tenant ahead of others."""
+    deadline_credit_s: float = Field(300, ge=0)
+    """By how many device-seconds deadlines may bring a tenant ahead of its share."""
+    affinity_s: float = Field(2, ge=0)
+    """How long a job waits for a pool that has compiled its shape while others could take it."""
 
 
 class WebhookSettings(Section):

@@ -104,6 +104,12 @@ class Job(BaseModel):
     outputs: list[Output] = Field(default_factory=list)
     usage: Usage = Usage()
     error: JobError | None = None
+    cost: float = Field(default=1.0, gt=0)
+    """Device-seconds that it is predicted to take: what its tenant is charged."""
+    run_s: float | None = None
+    """Seconds that it would take alone on the fastest pool; None: not known."""
+    weight: float = Field(default=1.0, gt=0)
+    """Its tenant's share, against those of others."""
     metadata: dict[str, str] = Field(default_factory=dict)
 
 

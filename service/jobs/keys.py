@@ -7,8 +7,16 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `job:ID`                     | hash   | the job, a field each (`wire.py`)    | retention, delete |
 | `events:ID`                  | stream | its events, the last `max_events`    | with the job      |
 | `previews:ID`                | stream | its last few previews                | when it ends      |
-| `queue:MODEL`                | zset   | queued jobs, by place                | when claimed      |
-| `bucket:LENGTH:MODEL:BUCKET` | zset   | the same, of one bucket              | when claimed      |
+| `queue:N:MODEL:TENANT`       | zset   | a tenant's queued jobs, by place     | when claimed      |
+| `lane:N:MODEL:N:BUCKET:TENANT` | zset | the same, of one bucket              | when claimed      |
+| `tenants:MODEL`              | zset   | tenants with queued jobs, by order   | with their last   |
+| `line:N:MODEL:BUCKET`        | zset   | the same, of one bucket              | with their last   |
+| `tags:MODEL`                 | hash   | those tenants' virtual start tags    | with their last   |
+| `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
+| `virtual:MODEL`              | string | virtual time                         | never             |
+| `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
+| `queued:MODEL`               | string | how many jobs are queued             | never             |
+| `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
 | `jobs:STATE`                 | zset   | the jobs of a state, by acceptance   | with the job      |
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |
@@ -23,8 +31,9 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).
 
-*Place* orders a model's queue: priority first, then acceptance. *Acceptance* is the microsecond by
-Redis's clock, raised where needed so that no two jobs share one.
+N is the length of the name behind it. *Place* orders a tenant's jobs: acceptance, moved by what the
+priority is worth. *Acceptance* is the microsecond by Redis's clock, raised where needed so that no
+two jobs share one. What *order*, *tag* and *virtual time* are, `scripts/order.lua` says.
 """
 
 from __future__ import annotations
@@ -48,5 +57,5 @@ def previews(job_id: str) -> str:
     return f"{PREFIX}previews:{job_id}"
 
 
-def queue(model: str) -> str:
-    return f"{PREFIX}queue:{model}"
+def queue(model: str, tenant: str) -> str:
+    return f"{PREFIX}queue:{len(model)}:{model}:{tenant}"

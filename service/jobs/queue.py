@@ -10,9 +10,9 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from redis.asyncio import Redis
@@ -112,9 +112,10 @@ class Queue:
             *(text for pair in fields.items() for text in pair),
             id=job.id,
             model=job.model,
-            bucket=job.bucket,
             priority=job.priority,
+            priority_s=self._settings.priority_s,
             deadline_at=job.deadline_at,
+            run_s=job.run_s,
             max_queued=self._settings.max_queued,
             idempotency=_idempotency(job.tenant, idempotency_key),
             idempotency_ms=round(self._settings.idempotency_s * 1000),
@@ -143,8 +144,8 @@ class Queue:
         return [wire.from_hash(wire.parse(text)) for text in page]
 
     async def position(self, job: Job) -> int | None:
-        """Jobs of its model ahead of it; None unless queued."""
-        return cast(int | None, await self._redis.zrank(keys.queue(job.model), job.id))
+        """Jobs of its tenant ahead of it; None unless queued."""
+        return cast(int | None, await self._redis.zrank(keys.queue(job.model, job.tenant), job.id))
 
     async def cancel(self, job_id: str) -> Job | None:
         """Idempotent: an ended job is returned as it is."""
@@ -182,26 +183,48 @@ class Queue:
     async def unregister(self, pool: str, model: str) -> None:
         await self._run("unregister", pool=pool, model=model)
 
-    async def claim(self, pool: str, model: str, slots: int, *, wait_s: float = 0.0) -> Claims:
-        """The head of the model's queue, and compatible jobs behind it, up to `slots` pictures
-        (a first job of more pictures than that is claimed alone). Waits for a first one."""
+    async def claim(
+        self,
+        pool: str,
+        model: str,
+        slots: int,
+        *,
+        wait_s: float = 0.0,
+        warm: Sequence[str] = (),
+        slowness: float = 1.0,
+    ) -> Claims:
+        """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
+        pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
+
+        Args:
+            warm: buckets that the pool has compiled; another pool's wait for it a little.
+            slowness: how many times as long a job takes here as on the fastest pool that is there.
+        """
         if slots < 1:
             return []
         until = asyncio.get_running_loop().time() + wait_s
-        claims = await self._claim_or_release(pool, model, slots)
+        once = partial(
+            self._claim_now,
+            pool=pool,
+            model=model,
+            slots=slots,
+            warm=list(warm),
+            slowness=slowness,
+        )
+        claims = await self._or_release(once)
         if claims or wait_s <= 0:
             return claims
         with self._subscriber.waking(keys.QUEUED, model) as wake:
             while not claims and not self._subscriber.closed:
                 wake.clear()
-                claims = await self._claim_or_release(pool, model, slots)
+                claims = await self._or_release(once)
                 if not claims and not await _set_before(wake, until):
                     break
         return claims
 
-    async def _claim_or_release(self, pool: str, model: str, slots: int) -> Claims:
+    async def _or_release(self, once: Callable[[], Coroutine[Any, Any, Claims]]) -> Claims:
         """One try; what it took is given back if the caller is cancelled meanwhile."""
-        call = asyncio.ensure_future(self._claim_now(pool, model, slots))
+        call = asyncio.ensure_future(once())
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -209,18 +232,19 @@ class Queue:
                 await self.release(claim)
             raise
 
-    async def _claim_now(self, pool: str, model: str, slots: int) -> Claims:
+    async def _claim_now(self, **wanted: Any) -> Claims:
         found = await self._run(
             "claim",
             call=_call(),
             answer_ms=ANSWER_MS,
-            pool=pool,
-            model=model,
-            slots=slots,
             version=WIRE_VERSION,
             lease_s=self._settings.lease_s,
+            warm_s=self._settings.affinity_s,
+            credit_s=self._settings.deadline_credit_s,
+            **wanted,
         )
         if found and found[-1] == "newer":
+            pool, model = wanted["pool"], wanted["model"]
             logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
             found.pop()
         return [_claim(wire.parse(text)) for text in found]
@@ -298,7 +322,13 @@ class Queue:
         return bool(await self._run(script, *texts, id=claim.job.id, fence=claim.fence, **args))
 
     async def _run(self, script: str, *texts: str, **args: Any) -> Any:
-        return await self._scripts.run(script, *texts, max_events=self._settings.max_events, **args)
+        return await self._scripts.run(
+            script,
+            *texts,
+            max_events=self._settings.max_events,
+            advance_s=self._settings.priority_advance_s,
+            **args,
+        )
 
 
 def _call() -> str:

@@ -1,4 +1,4 @@
-"""The Lua scripts: one a transition, each sent as `common.lua` and its own text.
+"""The Lua scripts: one a transition, each sent behind the text that all of them share.
 
 A script gets one key (the prefix that all keys share) and its arguments by name, as one JSON
 object `args`; longer texts follow as plain strings (`texts`), which no script has to parse.
@@ -16,6 +16,8 @@ from redis.commands.core import AsyncScript
 
 from service.jobs.keys import PREFIX
 
+SHARED = ("common", "order", "life")
+"""What goes before every script, in this order."""
 FORGETTING = frozenset({"delete", "reap"})
 """Scripts that remove jobs: `forget.lua` goes before them."""
 
@@ -24,7 +26,7 @@ FORGETTING = frozenset({"delete", "reap"})
 def source(name: str) -> str:
     """The whole text that the server runs."""
     folder = files(__package__)
-    parts = ("common", "forget", name) if name in FORGETTING else ("common", name)
+    parts = (*SHARED, *(("forget",) if name in FORGETTING else ()), name)
     return "\n".join(folder.joinpath(f"{part}.lua").read_text() for part in parts)
 
 

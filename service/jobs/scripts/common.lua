@@ -3,9 +3,9 @@
 -- ARGV[1]  args, a JSON object; `max_events` wherever an event may be written
 -- ARGV[2…] texts
 --
--- Reads and writes, for the job `id`:
---   job:id  events:id  previews:id  queue:model  bucket:model:bucket
---   jobs  jobs:state  leases  deadlines  ended
+-- With order.lua and life.lua, reads and writes for the job `id`:
+--   job:id  events:id  previews:id  jobs  jobs:state  leases  deadlines  ended
+--   and the order's keys, which order.lua names
 -- Publishes on: wake  stopped  queued
 
 local prefix = KEYS[1]
@@ -16,10 +16,6 @@ local now = now_us / 1000000
 
 local function key(...)
   return prefix .. table.concat({...}, ':')
-end
-
-local function bucket_key(model, bucket)
-  return key('bucket', #model, model, bucket) -- the length keeps 'a:b' + 'c' from 'a' + 'b:c'
 end
 
 local function whole(number)
@@ -58,70 +54,4 @@ local function set_state(id, state, data)
   redis.call('ZADD', key('jobs', state), accepted, id)
   redis.call('HSET', key('job', id), 'state', state)
   emit(id, state, data)
-end
-
-local function enqueue(id)
-  local model, bucket, place = fields(id, 'model', 'bucket', 'place')
-  redis.call('ZADD', key('queue', model), place, id)
-  redis.call('ZADD', bucket_key(model, bucket), place, id)
-  redis.call('PUBLISH', key('queued'), model)
-end
-
-local function dequeue(id)
-  local model, bucket = fields(id, 'model', 'bucket')
-  redis.call('ZREM', key('queue', model), id)
-  redis.call('ZREM', bucket_key(model, bucket), id)
-end
-
--- Back to its old place in the queue.
-local function requeue(id)
-  redis.call('ZREM', key('leases'), id)
-  redis.call('HDEL', key('job', id), 'started_at')
-  enqueue(id)
-  set_state(id, 'queued', '{}')
-end
-
-local function end_job(id, state, data)
-  if fields(id, 'state') == 'queued' then dequeue(id) end
-  redis.call('ZREM', key('leases'), id)
-  redis.call('ZREM', key('deadlines'), id)
-  redis.call('DEL', key('previews', id))
-  redis.call('HSET', key('job', id), 'finished_at', seconds(now))
-  redis.call('ZADD', key('ended'), seconds(now), id)
-  set_state(id, state, data)
-end
-
-local function fail_job(id, failure)
-  redis.call('HSET', key('job', id), 'error', failure)
-  end_job(id, 'failed', '{"error":' .. failure .. '}')
-end
-
-local function is_ended(state)
-  return state ~= 'queued' and state ~= 'running'
-end
-
--- Ends an unended job whose deadline has passed; says whether it did.
-local function expire(id)
-  local deadline, state = fields(id, 'deadline_at', 'state')
-  if not deadline or tonumber(deadline) > now then return false end
-  end_job(id, 'expired', '{}')
-  if state == 'running' then redis.call('PUBLISH', key('stopped'), id) end
-  return true
-end
-
-local function is_held(id, fence)
-  local state, current = fields(id, 'state', 'fence')
-  return state == 'running' and tonumber(current) == fence
-end
-
--- A claim ends once: `settle` writes down how, and a call that is sent again is told the same.
-local function settle(id, act, answer)
-  redis.call('HSET', key('job', id), 'settled', table.concat({args.fence, act, answer}, ' '))
-  return answer
-end
-
-local function settled(id, act)
-  local last = fields(id, 'settled')
-  local fence, done, answer = string.match(last or '', '^(%d+) (%a+) (%a+)$')
-  if tonumber(fence) == args.fence and done == act then return answer end
 end

@@ -1,5 +1,5 @@
 -- How many jobs have not ended.
--- Keys:  models  queue:model  leases  job:id
+-- Keys:  models  queued:model  leases  job:id
 -- Gives: {{model, queued, running}, …}, the registered models
 
 local running = {}
@@ -10,6 +10,6 @@ end
 
 local found = {}
 for i, model in ipairs(redis.call('HKEYS', key('models'))) do
-  found[i] = {model, redis.call('ZCARD', key('queue', model)), running[model] or 0}
+  found[i] = {model, tonumber(redis.call('GET', key('queued', model)) or 0), running[model] or 0}
 end
 return found

@@ -8,6 +8,6 @@
 if settled(args.id, 'finish') then return 1 end
 if not is_held(args.id, args.fence) then return 0 end
 redis.call('HSET', key('job', args.id), 'outputs', ARGV[2], 'usage', ARGV[3])
-end_job(args.id, 'succeeded', '{}')
+end_job(args.id, 'succeeded', '{}', cjson.decode(ARGV[3]).device_seconds)
 settle(args.id, 'finish', 'succeeded')
 return 1

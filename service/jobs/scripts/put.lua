@@ -1,5 +1,6 @@
 -- Accepts a job: nothing → queued.
--- args:  id, model, bucket, priority, max_queued, max_events, deadline_at (or absent),
+-- args:  id, model, priority, priority_s (how long a level of priority may make others wait),
+--        deadline_at and run_s (one alone; or absent), max_queued, advance_s, max_events,
 --        idempotency (key's name, or absent), digest, idempotency_ms
 -- texts: name, value, … of the job's hash
 -- Keys:  job:id  jobs  idempotency:tenant:digest  and common's
@@ -18,18 +19,23 @@ if used then
   return {'old', whole_job(id)}
 end
 
-if redis.call('ZCARD', key('queue', args.model)) >= args.max_queued then return {'full'} end
+local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
+if waiting >= args.max_queued then return {'full'} end
 
 local newest = redis.call('ZRANGE', key('jobs'), -1, -1, 'WITHSCORES')
 local accepted = math.max(now_us, (tonumber(newest[2]) or 0) + 1)
--- High, normal and low lie 2^52 apart: whole numbers below 2^53 are exact in a score.
-local place = accepted + (1 - args.priority) * 2 ^ 52
+-- Among a tenant's jobs: none waits longer than that for those of a higher priority behind it.
+local place = accepted + (1 - args.priority) * args.priority_s * 1000000
 
 redis.call('HSET', key('job', args.id), unpack(ARGV, 2))
 redis.call('HSET', key('job', args.id), 'created_at', seconds(accepted / 1000000),
   'accepted', whole(accepted), 'place', whole(place))
 redis.call('ZADD', key('jobs'), whole(accepted), args.id)
-if args.deadline_at then redis.call('ZADD', key('deadlines'), args.deadline_at, args.id) end
+if args.deadline_at then
+  redis.call('ZADD', key('deadlines'), args.deadline_at, args.id)
+  redis.call('HSET', key('job', args.id),
+    'latest_start', seconds(args.deadline_at - (args.run_s or 0)))
+end
 if idempotency then
   redis.call('SET', idempotency, args.digest .. ' ' .. args.id, 'PX', args.idempotency_ms)
   redis.call('HSET', key('job', args.id), 'idempotency', args.idempotency)

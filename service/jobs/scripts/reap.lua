@@ -3,7 +3,7 @@
 -- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
 --        max_attempts, retention_s, max_events
 -- texts: error of a job that was lost too often (JSON)
--- Keys:  trash  forget's and common's
+-- Keys:  trash  models  forget's and common's
 -- Gives: {1 where more is due, store keys to delete}
 -- Sent twice: a store key is given until a later call names it in `deleted`.
 
@@ -18,6 +18,9 @@ local function due(set, until_s)
 end
 
 for _, id in ipairs(due('deadlines', now)) do expire(id) end
+for _, model in ipairs(redis.call('HKEYS', key('models'))) do
+  for _, id in ipairs(due('latest:' .. model, now)) do expire(id) end
+end
 for _, id in ipairs(due('leases', now)) do
   if tonumber((fields(id, 'attempts'))) < args.max_attempts then
     requeue(id)

@@ -18,7 +18,7 @@ from tests.service.jobs.flaky import flaky
 
 NAMES = {
     path.stem for path in Path(scripts.__file__).parent.glob("*.lua")
-} - {"common", "forget"}  # fmt: skip
+} - {*scripts.SHARED, "forget"}  # fmt: skip
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
 
 

@@ -1,0 +1,66 @@
+-- What ends a job or puts it back. Prepended to every script, after order.lua.
+
+local function is_ended(state)
+  return state ~= 'queued' and state ~= 'running'
+end
+
+-- Back to its old place in the queue.
+local function requeue(id)
+  redis.call('ZREM', key('leases'), id)
+  redis.call('HDEL', key('job', id), 'started_at')
+  settle_charge(id, 0)
+  enqueue(id)
+  set_state(id, 'queued', '{}')
+end
+
+-- Device-seconds that a running job has taken by now, as far as one can tell.
+local function used_by(id)
+  local charged, step, steps = fields(id, 'charged', 'step', 'steps')
+  local done = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)
+  return (tonumber(charged) or 0) * math.min(1, done)
+end
+
+local function end_job(id, state, data, device_seconds)
+  local old = fields(id, 'state')
+  if old == 'queued' then dequeue(id) end
+  if old == 'running' then settle_charge(id, device_seconds or used_by(id)) end
+  redis.call('ZREM', key('leases'), id)
+  redis.call('ZREM', key('deadlines'), id)
+  redis.call('DEL', key('previews', id))
+  redis.call('HSET', key('job', id), 'finished_at', seconds(now))
+  redis.call('ZADD', key('ended'), seconds(now), id)
+  set_state(id, state, data)
+end
+
+local function fail_job(id, failure)
+  redis.call('HSET', key('job', id), 'error', failure)
+  end_job(id, 'failed', '{"error":' .. failure .. '}')
+end
+
+-- Ends an unended job whose deadline has passed, or passes before it could be done by anybody.
+-- Says whether it did.
+local function expire(id)
+  local deadline, latest, state = fields(id, 'deadline_at', 'latest_start', 'state')
+  if not deadline or is_ended(state) then return false end
+  if now < tonumber(state == 'queued' and latest or deadline) then return false end
+  end_job(id, 'expired', '{}')
+  if state == 'running' then redis.call('PUBLISH', key('stopped'), id) end
+  return true
+end
+
+local function is_held(id, fence)
+  local state, current = fields(id, 'state', 'fence')
+  return state == 'running' and tonumber(current) == fence
+end
+
+-- A claim ends once: `settle` writes down how, and a call that is sent again is told the same.
+local function settle(id, act, answer)
+  redis.call('HSET', key('job', id), 'settled', table.concat({args.fence, act, answer}, ' '))
+  return answer
+end
+
+local function settled(id, act)
+  local last = fields(id, 'settled')
+  local fence, done, answer = string.match(last or '', '^(%d+) (%a+) (%a+)$')
+  if tonumber(fence) == args.fence and done == act then return answer end
+end
