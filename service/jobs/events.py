@@ -14,6 +14,9 @@ from service.jobs.job import JobState
 from service.jobs.subscriber import Subscriber
 
 MAX_ID_DIGITS = 18
+FIRST = 1
+"""Id of a job's first event, `queued`, which no stream holds: that of a waiting job would be larger
+than the job."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ async def read(redis: Redis, job_id: str, after: int) -> Page:
         pipe.xrange(keys.previews(job_id), min=f"({after}")
         (state, last), events, previews = await pipe.execute()
     found = sorted((_event(*entry) for entry in [*events, *previews]), key=lambda e: int(e.id))
+    if state and after < FIRST:
+        found.insert(0, Event(str(FIRST), JobState.QUEUED, {}))
     return Page(tuple(found), int(last or 0), JobState(state) if state else None)
 
 

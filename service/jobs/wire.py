@@ -22,8 +22,12 @@ _OUTPUTS = TypeAdapter(list[Output])
 
 
 def to_hash(job: Job) -> dict[str, str]:
-    """Every field that has a value."""
+    """Every field that has a value, but for structures that are empty."""
     fields = job.model_dump(mode="json", exclude_none=True)
+    empty = Job.model_construct().model_dump(mode="json")
+    for name in STRUCTURES - {"request"}:
+        if name in fields and fields[name] == empty[name]:
+            del fields[name]
     return {name: _text(name, value) for name, value in fields.items()}
 
 

@@ -77,17 +77,18 @@ local function first()
   local tenant
   id, tenant = in_turn()
   if not id then return nil end
-  pass_time(args.model, tenant)
+  pass_time(args.model, tenant, id)
   return warm_instead(id)
 end
 
 local function take(id)
-  local attempt = redis.call('HINCRBY', key('job', id), 'attempts', 1)
-  local fence = redis.call('HINCRBY', key('job', id), 'fence', 1)
-  redis.call('HSET', key('job', id), 'pool', args.pool, 'started_at', seconds(now))
+  local job = facts_of(id)
+  local attempt, fence = job.attempts + 1, job.fence + 1
+  local device_seconds = job.cost * job.undone
+  dequeue(job, device_seconds)
+  redis.call('HSET', key('job', id), 'attempts', attempt, 'fence', fence, 'pool', args.pool,
+    'started_at', seconds(now), 'charged', seconds(device_seconds))
   redis.call('ZADD', key('leases'), seconds(now + args.lease_s), id)
-  dequeue(id)
-  charge(id, left_of(id))
   set_state(id, 'running', cjson.encode({pool = args.pool, attempt = attempt}))
   return {id, fence}
 end

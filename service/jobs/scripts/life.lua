@@ -22,7 +22,7 @@ end
 
 local function end_job(id, state, data, device_seconds)
   local old = fields(id, 'state')
-  if old == 'queued' then dequeue(id) end
+  if old == 'queued' then dequeue(facts_of(id), 0) end
   if old == 'running' then settle_charge(id, device_seconds or used_by(id)) end
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)

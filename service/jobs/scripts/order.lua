@@ -10,7 +10,7 @@
 --   line:model:bucket          the same, of one bucket; an order here may be out of date
 --   tags:model                 hash, tenant: its tag, where its next job starts in virtual time
 --   idle:model                 tenants without queued jobs whose tag lies ahead of that time
---   virtual:model              virtual time: the tag of whoever was served last in its turn
+--   virtual:model              virtual time: as far as all who wait have come
 --   backlog:model              hash, tenant: predicted device-seconds of its queued jobs
 --   queued:model               how many jobs are queued
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
@@ -29,10 +29,12 @@ local function virtual_time(model)
   return tonumber(redis.call('GET', key('virtual', model)) or 0)
 end
 
+-- Who has waited without jobs begins where time is now, or later.
 local function tag_of(model, tenant)
   local tag = redis.call('HGET', key('tags', model), tenant)
-    or redis.call('ZSCORE', key('idle', model), tenant)
-  return math.max(tonumber(tag or 0), virtual_time(model))
+  if tag then return tonumber(tag) end
+  local ahead = redis.call('ZSCORE', key('idle', model), tenant)
+  return math.max(tonumber(ahead or 0), virtual_time(model))
 end
 
 -- What the priority of a job is worth between tenants: an advance of so many device-seconds.
@@ -72,19 +74,37 @@ local function turn_in_bucket(model, bucket)
   end
 end
 
-local function set_tag(model, tenant, tag)
-  local jobs = of_model('queue', model, tenant)
-  if redis.call('EXISTS', jobs) == 1 then
+-- What the order asks of a job, read at once.
+local function facts_of(id)
+  local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
+    'weight', 'kept', 'steps', 'latest_start', 'charged', 'accepted', 'attempts', 'fence')
+  local model, bucket, tenant = f[1], f[2], f[3]
+  local steps = math.max(1, tonumber(f[8]) or 1)
+  return {
+    id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
+    cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
+    undone = 1 - math.min(1, (tonumber(f[7]) or 0) / steps), latest = f[9],
+    charged = tonumber(f[10]) or 0, accepted = f[11],
+    attempts = tonumber(f[12]) or 0, fence = tonumber(f[13]) or 0,
+    queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant),
+    line = of_model('line', model, bucket)}
+end
+
+-- Gives a tenant its tag, and its place in the order if it has jobs.
+local function set_tag(job, tag)
+  local model, tenant = job.model, job.tenant
+  local first = first_of(job.queue)
+  if first then
     redis.call('HSET', key('tags', model), tenant, seconds(tag))
-    redis.call('ZREM', key('idle', model), tenant)
-  else
-    redis.call('HDEL', key('tags', model), tenant)
-    -- Where nobody waits, nobody is ahead of anybody.
-    if tag > virtual_time(model) and redis.call('EXISTS', key('queued', model)) == 1 then
-      redis.call('ZADD', key('idle', model), seconds(tag), tenant)
-    end
+    redis.call('ZADD', key('tenants', model), seconds(tag - advance(first)), tenant)
+    return
   end
-  place_tenant(key('tenants', model), jobs, model, tenant)
+  redis.call('HDEL', key('tags', model), tenant)
+  redis.call('ZREM', key('tenants', model), tenant)
+  -- Where nobody waits, nobody is ahead of anybody.
+  if tag > virtual_time(model) and redis.call('EXISTS', key('queued', model)) == 1 then
+    redis.call('ZADD', key('idle', model), seconds(tag), tenant)
+  end
 end
 
 local function count_out(model)
@@ -93,63 +113,49 @@ local function count_out(model)
   end
 end
 
--- A tenant's turn came: time goes on to it, and who has waited without jobs has waited enough.
-local function pass_time(model, tenant)
+-- A tenant's turn came by this job: time goes on to it, as far as all who wait have come.
+local function pass_time(model, tenant, first)
   local tag = tag_of(model, tenant)
-  redis.call('SET', key('virtual', model), seconds(tag))
-  redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(tag))
-end
-
--- Device-seconds that a tenant is charged for a job, or given back where they are negative.
-local function charge(id, device_seconds)
-  local model, tenant, weight = fields(id, 'model', 'tenant', 'weight')
-  set_tag(model, tenant, tag_of(model, tenant) + device_seconds / (tonumber(weight) or 1))
-  redis.call('HINCRBYFLOAT', key('job', id), 'charged', seconds(device_seconds))
-end
-
--- Predicted device-seconds of what is left to do.
-local function left_of(id)
-  local cost, kept, steps = fields(id, 'cost', 'kept', 'steps')
-  local done = math.min(1, (tonumber(kept) or 0) / math.max(1, tonumber(steps) or 1))
-  return (tonumber(cost) or 0) * (1 - done)
+  local to = math.max(virtual_time(model), math.min(tag, tag - advance(first)))
+  redis.call('SET', key('virtual', model), seconds(to))
+  redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(to))
 end
 
 -- A claim is over, after so many device-seconds: the tenant was charged what was predicted.
 local function settle_charge(id, device_seconds)
-  charge(id, device_seconds - (tonumber((fields(id, 'charged'))) or 0))
+  local job = facts_of(id)
+  local more = (device_seconds - job.charged) / job.weight
+  if more ~= 0 then set_tag(job, tag_of(job.model, job.tenant) + more) end
   redis.call('HDEL', key('job', id), 'charged')
 end
 
 local function enqueue(id)
-  local model, bucket, tenant, place, cost, latest =
-    fields(id, 'model', 'bucket', 'tenant', 'place', 'cost', 'latest_start')
-  local jobs, lane = of_model('queue', model, tenant), of_model('lane', model, bucket, tenant)
-  redis.call('ZADD', jobs, place, id)
-  redis.call('ZADD', lane, place, id)
+  local job = facts_of(id)
+  local tag = tag_of(job.model, job.tenant)
+  redis.call('ZADD', job.queue, job.place, id)
+  redis.call('ZADD', job.lane, job.place, id)
   redis.call('HSET', key('job', id), 'queued_at', seconds(now))
-  redis.call('INCR', key('queued', model))
-  redis.call('HINCRBYFLOAT', key('backlog', model), tenant, cost or 0)
-  if latest then redis.call('ZADD', key('latest', model), latest, id) end
-  set_tag(model, tenant, tag_of(model, tenant))
-  place_tenant(of_model('line', model, bucket), lane, model, tenant)
-  redis.call('PUBLISH', key('queued'), model)
+  redis.call('INCR', key('queued', job.model))
+  redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(job.cost))
+  if job.latest then redis.call('ZADD', key('latest', job.model), job.latest, id) end
+  redis.call('ZREM', key('idle', job.model), job.tenant)
+  set_tag(job, tag)
+  place_tenant(job.line, job.lane, job.model, job.tenant)
+  redis.call('PUBLISH', key('queued'), job.model)
 end
 
-local function dequeue(id)
-  local model, bucket, tenant, cost = fields(id, 'model', 'bucket', 'tenant', 'cost')
-  local jobs, lane = of_model('queue', model, tenant), of_model('lane', model, bucket, tenant)
-  local tag = tag_of(model, tenant)
-  if redis.call('ZREM', jobs, id) == 0 then return end
-  redis.call('ZREM', lane, id)
-  redis.call('ZREM', key('latest', model), id)
-  if redis.call('EXISTS', jobs) == 1 then
-    redis.call('HINCRBYFLOAT', key('backlog', model), tenant, -(tonumber(cost) or 0))
+-- Takes a job out of the queue, and charges its tenant so many device-seconds.
+local function dequeue(job, device_seconds)
+  local tag = tag_of(job.model, job.tenant) + device_seconds / job.weight
+  redis.call('ZREM', job.queue, job.id)
+  redis.call('ZREM', job.lane, job.id)
+  if job.latest then redis.call('ZREM', key('latest', job.model), job.id) end
+  set_tag(job, tag)
+  if redis.call('EXISTS', job.queue) == 1 then
+    redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(-job.cost))
   else
-    redis.call('HDEL', key('backlog', model), tenant)
+    redis.call('HDEL', key('backlog', job.model), job.tenant)
   end
-  set_tag(model, tenant, tag)
-  if redis.call('EXISTS', lane) == 0 then
-    redis.call('ZREM', of_model('line', model, bucket), tenant)
-  end
-  count_out(model)
+  if redis.call('EXISTS', job.lane) == 0 then redis.call('ZREM', job.line, job.tenant) end
+  count_out(job.model)
 end

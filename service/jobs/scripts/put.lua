@@ -41,5 +41,8 @@ if idempotency then
   redis.call('HSET', key('job', args.id), 'idempotency', args.idempotency)
 end
 enqueue(args.id)
-set_state(args.id, 'queued', '{}')
+-- Its first event is known without a stream, which would be larger than the job.
+redis.call('HSET', key('job', args.id), 'state', 'queued', 'events', 1)
+redis.call('ZADD', key('jobs', 'queued'), whole(accepted), args.id)
+redis.call('PUBLISH', key('wake'), args.id)
 return {'new', whole_job(args.id)}

@@ -116,6 +116,8 @@ async def test_a_trimmed_stream_gives_what_is_there(connect: Connect) -> None:
     job = await finished(queue, steps=20)
     for after in ("0", "1", "5"):
         seen = await collect(queue, job, after)
+        if after == "0":  # the first event is in no stream
+            assert seen.pop(0).name == "queued"
         assert names(seen) == ["progress"] * 3 + ["succeeded"]
         assert seen[0].data == {"step": 18, "steps": 20}
 

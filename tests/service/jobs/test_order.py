@@ -1,0 +1,174 @@
+"""Who is served when: shares by weight, priorities within bounds, deadlines, warm buckets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from service.jobs.job import PRIORITIES, Usage
+from service.jobs.queue import Claim, Queue
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import MODEL, a_job
+
+FAIR = 0.05
+"""How far a share may be from its weight's: one job of the largest cost over what was served."""
+
+
+async def put(queue: Queue, tenant: str, count: int = 1, **fields: object) -> list[str]:
+    jobs = [a_job(tenant=tenant, **fields) for _ in range(count)]
+    for job in jobs:
+        await queue.put(job)
+    return [job.id for job in jobs]
+
+
+async def serve(queue: Queue, slots: int = 1, **how: object) -> list[Claim]:
+    """One claim, each job of it done in the time that was predicted."""
+    claims = await queue.claim("pool", MODEL, slots, **how)
+    for claim in claims:
+        await queue.finish(claim, [], Usage(device_seconds=claim.job.cost))
+    return claims
+
+
+async def served(queue: Queue, device_seconds: float, slots: int = 1) -> Counter[str]:
+    """Device-seconds by tenant."""
+    got: Counter[str] = Counter()
+    while got.total() < device_seconds:
+        for claim in await serve(queue, slots):
+            got[claim.job.tenant] += claim.job.cost
+    return got
+
+
+def assert_shares(got: Mapping[str, float], weights: Mapping[str, float]) -> None:
+    total, whole = sum(got.values()), sum(weights.values())
+    for tenant, weight in weights.items():
+        assert got[tenant] / total == pytest.approx(weight / whole, rel=FAIR)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+async def test_shares_are_by_weight_in_device_seconds(queue: Queue, slots: int) -> None:
+    """Not in jobs: their costs differ by a factor of twenty. Who is first in line is all one."""
+    weights, costs = {"a": 1.0, "b": 2.0, "c": 4.0}, {"a": 0.5, "b": 10.0, "c": 2.0}
+    for tenant, weight in weights.items():
+        cost = costs[tenant]
+        await put(queue, tenant, round(2000 / cost / 4), weight=weight, cost=cost)
+    assert_shares(await served(queue, 700, slots), weights)
+
+
+async def test_who_comes_late_waits_for_its_turn_alone(queue: Queue) -> None:
+    await put(queue, "heavy", 500, cost=2.0)
+    await served(queue, 100)
+    (light,) = await put(queue, "light", cost=2.0)
+    next_two = [claim.job.id for _ in range(2) for claim in await serve(queue)]
+    assert light in next_two
+
+
+async def test_nobody_saves_up_turns(queue: Queue) -> None:
+    await put(queue, "early", cost=1.0)
+    await put(queue, "steady", 300, cost=1.0)
+    await served(queue, 100)
+    await put(queue, "early", 300, cost=1.0)
+    assert_shares(await served(queue, 100), {"early": 1, "steady": 1})
+
+
+async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
+    """A tenant whose jobs were predicted to take ten times as long as they do has its share."""
+    await put(queue, "over", 400, cost=10.0)
+    await put(queue, "right", 400, cost=1.0)
+    got: Counter[str] = Counter()
+    while got.total() < 300:
+        (claim,) = await queue.claim("pool", MODEL, 1)
+        await queue.finish(claim, [], Usage(device_seconds=1.0))
+        got[claim.job.tenant] += 1
+    assert_shares(got, {"over": 1, "right": 1})
+
+
+async def test_a_lost_job_costs_its_tenant_nothing(queue: Queue, hasty: Queue) -> None:
+    await put(queue, "unlucky", 200, cost=1.0)
+    await put(queue, "lucky", 200, cost=1.0)
+    for _ in range(50):
+        await queue.release((await queue.claim("pool", MODEL, 1))[0])
+    assert_shares(await served(queue, 100), {"unlucky": 1, "lucky": 1})
+
+
+async def test_a_batch_is_shared_too(queue: Queue) -> None:
+    """All of one bucket: the riders of a batch go by turns, not by age."""
+    await put(queue, "first", 300, cost=1.0)
+    await put(queue, "second", 300, cost=1.0)
+    assert_shares(await served(queue, 200, slots=4), {"first": 1, "second": 1})
+
+
+async def test_priority_goes_first_but_not_for_ever(connect: Connect) -> None:
+    queue = await connect(priority_s=0.05)
+    (low,) = await put(queue, "a", priority=PRIORITIES["low"])
+    await asyncio.sleep(0.06)  # what a level is worth: by Redis's clock, which nobody can turn
+    (high,) = await put(queue, "a", priority=PRIORITIES["high"])
+    (normal,) = await put(queue, "a")
+    order = [claim.job.id for _ in range(3) for claim in await serve(queue)]
+    assert order.index(high) < order.index(normal)
+    later = [(await put(queue, "a"))[0] for _ in range(2)]
+    assert low in order and not set(later) & set(order)
+
+
+async def test_priority_brings_a_tenant_ahead_by_so_much(connect: Connect) -> None:
+    """Ten device-seconds of one before the other's turn, and from then on equal shares."""
+    queue = await connect(priority_advance_s=10)
+    await put(queue, "plain", 100, cost=1.0)
+    await put(queue, "urgent", 100, cost=1.0, priority=PRIORITIES["high"])
+    got = await served(queue, 30)
+    assert got["urgent"] - got["plain"] == pytest.approx(10, abs=1)
+    assert_shares(await served(queue, 60), {"plain": 1, "urgent": 1})
+
+
+async def test_deadlines_by_latest_start(queue: Queue) -> None:
+    now = time.time()
+    await put(queue, "a", 3)
+    (loose,) = await put(queue, "a", deadline_at=now + 300, run_s=1.0)
+    (long,) = await put(queue, "a", deadline_at=now + 400, run_s=250.0)
+    (tight,) = await put(queue, "a", deadline_at=now + 100, run_s=1.0)
+    order = [claim.job.id for _ in range(6) for claim in await serve(queue)]
+    assert order[:3] == [tight, long, loose]
+
+
+async def test_what_nobody_can_finish_in_time_expires(queue: Queue) -> None:
+    (late,) = await put(queue, "a", deadline_at=time.time() + 10, run_s=20.0)
+    (fine,) = await put(queue, "a", deadline_at=time.time() + 30, run_s=20.0)
+    assert [claim.job.id for claim in await serve(queue)] == [fine]
+    assert (await queue.get(late)).state == "expired"  # type: ignore[union-attr]
+
+
+async def test_deadlines_do_not_buy_more_than_a_credit(connect: Connect) -> None:
+    queue = await connect(deadline_credit_s=20)
+    soon = {"deadline_at": time.time() + 1000, "run_s": 1.0}
+    await put(queue, "hurried", 300, cost=1.0, **soon)
+    await put(queue, "patient", 300, cost=1.0)
+    got = await served(queue, 40)
+    assert got["hurried"] - got["patient"] == pytest.approx(20, abs=2)
+    assert_shares(await served(queue, 100), {"hurried": 1, "patient": 1})
+
+
+async def test_a_slow_pool_leaves_what_only_a_faster_one_can_do(queue: Queue) -> None:
+    (tight,) = await put(queue, "a", deadline_at=time.time() + 30, run_s=20.0)
+    (easy,) = await put(queue, "a")
+    assert [claim.job.id for claim in await serve(queue, slowness=2.0)] == [easy]
+    assert await serve(queue, slowness=2.0) == []
+    assert [claim.job.id for claim in await serve(queue)] == [tight]
+
+
+async def test_warm_buckets_first_but_not_for_long(connect: Connect) -> None:
+    queue = await connect(affinity_s=0.05)
+    (cold,) = await put(queue, "a", bucket="cold")
+    warm = await put(queue, "a", 2, bucket="warm")
+    assert [claim.job.id for claim in await serve(queue, warm=["warm"])] == [warm[0]]
+    await asyncio.sleep(0.06)  # by Redis's clock, as above
+    (fresh,) = await put(queue, "a", bucket="warm")
+    order = [claim.job.id for _ in range(3) for claim in await serve(queue, warm=["warm"])]
+    assert order == [cold, warm[1], fresh]
+
+
+async def test_no_warm_bucket_no_waiting(queue: Queue) -> None:
+    (cold,) = await put(queue, "a", bucket="cold")
+    assert [claim.job.id for claim in await serve(queue, warm=["other"])] == [cold]
