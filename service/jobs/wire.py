@@ -19,14 +19,14 @@ STRUCTURES = frozenset({"request", "outputs", "usage", "error", "metadata"})
 """Fields of a job that are stored as JSON."""
 
 _OUTPUTS = TypeAdapter(list[Output])
+_EMPTY = Job(id="", model="", bucket="").model_dump(mode="json", exclude={"request"})
 
 
 def to_hash(job: Job) -> dict[str, str]:
     """Every field that has a value, but for structures that are empty."""
     fields = job.model_dump(mode="json", exclude_none=True)
-    empty = Job.model_construct().model_dump(mode="json")
-    for name in STRUCTURES - {"request"}:
-        if name in fields and fields[name] == empty[name]:
+    for name in STRUCTURES & _EMPTY.keys() & fields.keys():
+        if fields[name] == _EMPTY[name]:
             del fields[name]
     return {name: _text(name, value) for name, value in fields.items()}
 
