@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="atelier", description="Pictures and clips from SDXL, Flux and Wan"
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    for add in (_add_up, _add_serve, _add_worker, _add_generate, _add_plan):
+    for add in (_add_up, _add_serve, _add_worker, _add_generate, _add_keys, _add_plan):
         add(commands)
     return parser
 
@@ -157,6 +157,22 @@ def _add_generate(commands: Any) -> None:
         help="such as unipc,flow_shift=3",
     )
     generate.set_defaults(run=_generate)
+
+
+def _add_keys(commands: Any) -> None:
+    keys = commands.add_parser("keys", help="API keys: make, list and revoke them")
+    acts = keys.add_subparsers(required=True, metavar="act")
+    create = acts.add_parser("create", help="a new key, printed once on standard output")
+    create.add_argument("--tenant", required=True, metavar="NAME", help="whose jobs it makes")
+    create.add_argument("--name", default="", metavar="TEXT", help="to know it by in the list")
+    create.set_defaults(run=_create_key)
+    shown = acts.add_parser("list", help="id, tenant, time and name of every key")
+    shown.set_defaults(run=_list_keys)
+    revoke = acts.add_parser("revoke", help="refuse a key from now on")
+    revoke.add_argument("id", metavar="ID", help="as the list has it")
+    revoke.set_defaults(run=_revoke_key)
+    for act in (create, shown, revoke):
+        _add_settings(act)
 
 
 def _add_plan(commands: Any) -> None:
@@ -402,6 +418,33 @@ def _generate(args: argparse.Namespace) -> int:
         except Unreachable as error:
             _say(f"atelier: {error}")
             return EXIT_UNREACHABLE
+
+
+def _create_key(args: argparse.Namespace) -> int:
+    from deploy import keys
+
+    try:
+        keys.create(_settings(args), args.tenant, args.name)
+    except ValueError as error:
+        raise UsageError(f"--tenant: {error}") from None
+    return 0
+
+
+def _list_keys(args: argparse.Namespace) -> int:
+    from deploy import keys
+
+    keys.show(_settings(args))
+    return 0
+
+
+def _revoke_key(args: argparse.Namespace) -> int:
+    from deploy import keys
+
+    if not keys.revoke(_settings(args), args.id):
+        _say(f"atelier: there is no key {args.id!r}; `atelier keys list` shows all")
+        return EXIT_FAILED
+    _say(f"revoked {args.id}")
+    return 0
 
 
 # What `generate` does

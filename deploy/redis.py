@@ -25,6 +25,9 @@ import redis
 from service.jobs.connection import MIN_REDIS, MIN_VALKEY
 from service.settings import ConfigError
 
+LOCK = "lock"
+ADDRESS = "address"
+"""Files in the folder: held while a server runs there; where the last one was reached."""
 ON_PATH = ("valkey-server", "redis-server")
 MAX_SOCKET_BYTES = 107
 """What Linux takes as the path of a unix socket."""
@@ -60,7 +63,31 @@ def embedded(state_dir: Path, *, wait_s: float = STOP_S) -> Iterator[str]:
         lock = stack.enter_context(_locked(folder, wait_s))
         socket = stack.enter_context(_socket(folder))
         stack.enter_context(_running(server_program(), folder, socket, lock))
-        yield f"unix://{quote(str(socket))}"
+        url = f"unix://{quote(str(socket))}"
+        (folder / ADDRESS).write_text(url)
+        yield url
+
+
+@contextmanager
+def reached(state_dir: Path) -> Iterator[str]:
+    """The address of the server that runs on `state_dir` already; else one runs until the end.
+
+    Raises: ConfigError: as `embedded`.
+    """
+    folder = state_dir.resolve() / "redis"
+    if _is_locked(folder) and (folder / ADDRESS).exists():
+        yield (folder / ADDRESS).read_text()
+        return
+    with embedded(state_dir) as url:
+        yield url
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a server runs on that folder, or is starting or ending there."""
+    if not (folder / LOCK).exists():
+        return False
+    with (folder / LOCK).open() as file:
+        return not _try_lock(file.fileno())
 
 
 def server_program() -> str:
@@ -100,7 +127,7 @@ def _is_new_enough(path: str) -> bool:
 @contextmanager
 def _locked(folder: Path, wait_s: float) -> Iterator[int]:
     """A lock that the server inherits, so that it is free only when the server is gone too."""
-    with (folder / "lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         until = time.monotonic() + wait_s
         while not _try_lock(file.fileno()):
             if time.monotonic() > until:

@@ -27,6 +27,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `trash`                      | set    | store keys to delete                 | the reap after    |
 | `models`                     | hash   | model: its spec                      | never             |
 | `pools:MODEL`                | hash   | pool: ready or not, end of heartbeat | `lease_s`         |
+| `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
 
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).
@@ -43,6 +44,8 @@ PREFIX = "{atelier}:"
 WAKE = PREFIX + "wake"
 STOPPED = PREFIX + "stopped"
 QUEUED = PREFIX + "queued"
+
+API_KEYS = PREFIX + "apikeys"
 
 
 def job(job_id: str) -> str:
