@@ -141,6 +141,9 @@ def _add_generate(commands: Any) -> None:
         help="file to write: .png, .jpg, .webp, .mp4, .webm, .gif; or a folder, for PNG files",
     )
     generate.add_argument("--server", default="http://127.0.0.1:8000", metavar="URL")
+    generate.add_argument(
+        "--key", metavar="KEY", help="an API key ($ATELIER_API_KEY, which other users can't see)"
+    )
     generate.add_argument("--image", type=Path, metavar="FILE", help="picture to start from")
     generate.add_argument("--mask", type=Path, metavar="FILE", help="white where it is drawn anew")
     generate.add_argument("--last-image", type=Path, metavar="FILE", help="a clip's last picture")
@@ -231,6 +234,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _add_address(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, metavar="N", help="0 takes a free one (8000)")
+    parser.add_argument(
+        "--keys",
+        action=argparse.BooleanOptionalAction,
+        help="whether requests need an API key; left out: unless this machine alone can reach it",
+    )
 
 
 def _scheduler(text: str) -> dict[str, Any]:
@@ -288,7 +296,7 @@ def _settings(args: argparse.Namespace, **sections: Any) -> Settings:
         state_dir=args.state,
         log_level=args.log_level,
         redis=_given(url=args.redis),
-        server=_given(host=getattr(args, "host", None), port=getattr(args, "port", None)),
+        server=_given(**{name: getattr(args, name, None) for name in ("host", "port", "keys")}),
         **sections,
     )
     return load_settings(**{name: value for name, value in given.items() if value})
@@ -405,9 +413,11 @@ def _ask(args: argparse.Namespace) -> Ask:
 
 def _generate(args: argparse.Namespace) -> int:
     from service.client import Client, Problem, Unreachable
+    from service.settings import KEY_VARIABLE
 
     body = _request(args)
-    with Client(args.server) as client:
+    key = args.key or os.environ.get(KEY_VARIABLE)
+    with Client(args.server, key) as client:
         try:
             return _make(client, body, args.output)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Whether a running system serves its models yet, as its clients see it."""
+"""Whether a running system serves its models yet, by its front end's metrics: those need no key."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 LOOK_EVERY_S = 0.2
+READY = "atelier_model_ready"
 
 
 async def becoming_ready(url: str, models: set[str]) -> AsyncIterator[str]:
@@ -24,9 +26,15 @@ async def becoming_ready(url: str, models: set[str]) -> AsyncIterator[str]:
 
 async def _ready_models(http: httpx.AsyncClient) -> set[str]:
     try:
-        response = await http.get("/v1/models")
+        response = await http.get("/metrics")
     except httpx.TransportError:  # the front end starts, or starts again
         return set()
     if response.is_error:
         return set()
-    return {model["name"] for model in response.json()["data"] if model["ready"]}
+    return {
+        sample.labels["model"]
+        for family in text_string_to_metric_families(response.text)
+        if family.name == READY
+        for sample in family.samples
+        if sample.value
+    }

@@ -34,7 +34,9 @@ MAX_KEY_CHARS = 255
 """Of an Idempotency-Key."""
 
 
-async def admit(request: Request, front: FrontEnd, media_types: tuple[str, ...] = ()) -> Job:
+async def admit(
+    request: Request, front: FrontEnd, tenant: str, media_types: tuple[str, ...] = ()
+) -> Job:
     """The job that this HTTP request asks for: a new one, or the one its key stands for.
 
     Args:
@@ -53,7 +55,7 @@ async def admit(request: Request, front: FrontEnd, media_types: tuple[str, ...] 
         files = await _pictures(front, resolved.fields)
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"], spec, media_types)
-        job = _job(body, spec, resolved, files)
+        job = _job(body, spec, resolved, files).model_copy(update={"tenant": tenant})
         digest = _digest(body) if idempotency_key else ""
         return await _put(front, job, files, idempotency_key, digest)
 

@@ -45,10 +45,14 @@ class Event:
 class Client:
     """One job at one server. Use as a context manager."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, key: str | None = None) -> None:
+        """`key` is an API key; None: the server wants none."""
         # Reads outlast the pauses between the server's keep-alive comments.
         timeout = httpx.Timeout(10, read=60)
-        self._http = httpx.Client(base_url=server, timeout=timeout, follow_redirects=True)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(
+            base_url=server, timeout=timeout, follow_redirects=True, headers=headers
+        )
         self.job_id: str | None = None
         self._last_event = "0"
 

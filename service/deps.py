@@ -10,10 +10,12 @@ from typing import Annotated
 
 import httpx
 from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service import outgoing
-from service.errors import FieldError, NotFound, Unavailable
-from service.jobs.job import Job
+from service.callers import Callers
+from service.errors import FieldError, NotFound, Unauthorized, Unavailable
+from service.jobs.job import DEFAULT_TENANT, Job
 from service.jobs.outputs import Store
 from service.jobs.queue import ModelStatus, Queue
 from service.settings import Settings
@@ -85,12 +87,14 @@ class FrontEnd:
     """Decode request pictures here."""
     webhooks: Webhooks | None
     """None: this server sends none."""
+    callers: Callers | None
+    """None: everybody may ask, without a key."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server wants to exit: whoever waits or streams lets go."""
 
     @classmethod
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
-        """Raises: ConfigError: webhooks cannot be sent with these settings."""
+        """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
         server = settings.server
         http = outgoing.client(server.allow_networks, server.fetch_timeout_s)
         return cls(
@@ -102,12 +106,13 @@ class FrontEnd:
             http=http,
             threads=ThreadPoolExecutor(server.picture_threads, thread_name_prefix="pictures"),
             webhooks=Webhooks.make(settings, http),
+            callers=Callers.make(settings),
         )
 
-    async def job(self, job_id: str) -> Job:
-        """Raises: NotFound."""
+    async def job(self, job_id: str, tenant: str) -> Job:
+        """Raises: NotFound: there is none, or it is another tenant's, which is told alike."""
         job = await self.queue.get(job_id)
-        if job is None:
+        if job is None or job.tenant != tenant:
             raise no_such_job(job_id)
         return job
 
@@ -116,6 +121,8 @@ class FrontEnd:
         self.threads.shutdown(wait=False, cancel_futures=True)
         if self.webhooks:
             await self.webhooks.pending.close()
+        if self.callers:
+            await self.callers.close()
         await self.http.aclose()
 
 
@@ -132,3 +139,36 @@ def _front(request: Request) -> FrontEnd:
 
 
 Front = Annotated[FrontEnd, Depends(_front)]
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="ApiKey",
+    bearerFormat="atl_…",
+    description="An API key, made by `atelier keys create`; what it makes belongs to its tenant.",
+)
+
+
+async def tenant_of_caller(
+    front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> str:
+    """Raises: Unauthorized."""
+    if front.callers is None:
+        return DEFAULT_TENANT
+    if given is None:
+        raise Unauthorized(
+            "this server wants an API key: send the header `Authorization: Bearer atl_…`;"
+            " its operator makes one by `atelier keys create --tenant NAME`"
+        )
+    tenant = await front.callers.tenant(given.credentials)
+    if tenant is None:
+        raise Unauthorized(
+            "this API key is not known here: it is mistyped, or was revoked; ask the operator"
+            " for another one (`atelier keys create`)",
+            challenge='Bearer error="invalid_token"',
+            code="invalid_api_key",
+        )
+    return tenant
+
+
+Tenant = Annotated[str, Depends(tenant_of_caller)]
+"""Whose request it is: its key's tenant, or where no keys are wanted everybody's."""

@@ -34,6 +34,11 @@ def _parameter(name: str, description: str, **schema: Any) -> Documents:
 
 
 _RETRY_AFTER = {"Retry-After": _header("Seconds to wait before trying again.", "integer")}
+_PROBLEM_HEADERS = {
+    401: {"WWW-Authenticate": _header("How to send an API key (RFC 6750).")},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
+}
 _NAMES = {
     "Location": _header("Where the job is."),
     "X-Job-Id": _header("The job's id."),
@@ -61,11 +66,11 @@ def problems(*statuses: int) -> Responses:
 
 
 def _problem(status: int) -> Documents:
-    headers = {"headers": _RETRY_AFTER} if status in (429, 503) else {}
+    headers = _PROBLEM_HEADERS.get(status)
     return {
         "description": TITLES[status],
         "content": {MEDIA_TYPE: _schema("ProblemView")},
-        **headers,
+        **({"headers": headers} if headers else {}),
     }
 
 
@@ -84,7 +89,7 @@ GENERATE: Documents = {
             "headers": _NAMES
             | {"Preference-Applied": _header("The wait that was granted, of `Prefer: wait`.")},
         },
-        **problems(400, 404, 406, 409, 410, 413, 415, 422, 429, 503, 504),
+        **problems(400, 401, 404, 406, 409, 410, 413, 415, 422, 429, 503, 504),
     },
     "openapi_extra": {
         "requestBody": {"required": True, "content": {JSON: _schema("GenerateRequest")}},
@@ -108,7 +113,7 @@ EVENTS: Documents = {
     "response_class": Response,
     "responses": {
         200: {"description": "Server-sent events.", "content": _STREAM, "headers": _NAMES},
-        **problems(404, 503),
+        **problems(401, 404, 503),
     },
     "openapi_extra": {
         "parameters": [_parameter("Last-Event-ID", "Resume after the event with this id.")]
@@ -127,7 +132,7 @@ OUTPUT: Documents = {
         206: {"description": "The part of the file that was asked for.", "content": _FILES},
         304: {"description": "The client holds it already."},
         307: {"description": "The object store has it.", "headers": {"Location": _header("")}},
-        **problems(404, 410, 416, 422, 503),
+        **problems(401, 404, 410, 416, 422, 503),
     },
     "openapi_extra": {
         "parameters": [

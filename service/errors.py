@@ -61,6 +61,15 @@ class Malformed(Problem):
     status, code = 400, "malformed"
 
 
+class Unauthorized(Problem):
+    """No API key, or a wrong one. Source: RFC 6750, section 3."""
+
+    status, code = 401, "unauthorized"
+
+    def __init__(self, detail: str, *, challenge: str = "Bearer", **rest: Any) -> None:
+        super().__init__(detail, headers={"WWW-Authenticate": challenge}, **rest)
+
+
 class NotFound(Problem):
     status, code = 404, "not_found"
 
@@ -141,6 +150,7 @@ class JobLate(Problem):
 
 TITLES = {
     400: "The request cannot be read",
+    401: "An API key is needed",
     404: "There is no such thing here",
     405: "This address does not take this method",
     406: "No answer fits the Accept header",
@@ -156,7 +166,7 @@ TITLES = {
     504: "It was not done in time",
 }
 
-_KINDS = {429: "rate_limit_error"}
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 def problem_body(problem: Problem) -> dict[str, Any]:

@@ -23,8 +23,12 @@ _UNUSED = ("HTTPValidationError", "ValidationError")
 """FastAPI's own bodies of a 422, which is a problem here like any other."""
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the bodies that the routes read and write by hand."""
+def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that the routes read and write by hand.
+
+    Args:
+        wants_keys: whether there is no answer without an API key, or only with some settings.
+    """
     document = get_openapi(title=TITLE, version=VERSION, summary=SUMMARY, routes=app.routes)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     _, read = models_json_schema([(GenerateRequest, "validation")], ref_template=_REF)
@@ -34,16 +38,18 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas |= read["$defs"] | shown["$defs"]
     for name in _UNUSED:
         schemas.pop(name, None)
-    _drop_unused_answers(document)
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            _drop_unused_answer(operation)
+            if "security" in operation and not wants_keys:
+                operation["security"].append({})
     return document
 
 
-def _drop_unused_answers(document: dict[str, Any]) -> None:
-    for methods in document["paths"].values():
-        for operation in methods.values():
-            answer = operation["responses"].get("422", {})
-            if "application/json" in answer.get("content", {}):
-                del operation["responses"]["422"]
+def _drop_unused_answer(operation: dict[str, Any]) -> None:
+    answer = operation["responses"].get("422", {})
+    if "application/json" in answer.get("content", {}):
+        del operation["responses"]["422"]
 
 
 def install(app: FastAPI) -> None:
@@ -51,17 +57,20 @@ def install(app: FastAPI) -> None:
 
     def cached() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = describe(app)
+            wants_keys = app.state.front.callers is not None
+            app.openapi_schema = describe(app, wants_keys=wants_keys)
         return app.openapi_schema
 
     app.openapi = cached  # type: ignore[method-assign]
 
 
 def as_yaml() -> str:
-    """The document as it is committed."""
+    """The document as it is committed: whether keys are wanted is each server's own matter."""
     app = FastAPI()
     routes.include(app)
-    return yaml.safe_dump(describe(app), sort_keys=True, allow_unicode=True, width=100)
+    return yaml.safe_dump(
+        describe(app, wants_keys=False), sort_keys=True, allow_unicode=True, width=100
+    )
 
 
 if __name__ == "__main__":

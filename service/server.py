@@ -14,8 +14,10 @@ import uvloop
 from fastapi import FastAPI
 
 from service.app import create_app
+from service.callers import check_first_key
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.listening import address_of, listening_at
 from service.settings import ConfigError, Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -78,11 +80,15 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
 async def _serve(settings: Settings, fd: int | None) -> int:
     if settings.redis.url is None:
         raise ConfigError("redis.url: name the server (ATELIER_REDIS__URL=redis://…)")
+    listener = None if fd is None else socket.socket(fileno=fd)
+    address = address_of(listener) if listener else settings.server.host
     store = Store(settings.store_url)
     queue = await Queue.connect(settings.redis.url, settings.queue)
     try:
+        await check_first_key(settings, address)
+        settings = listening_at(settings, address)
         server = make_server(create_app(settings, queue, store), settings)
-        await server.serve(sockets=None if fd is None else [socket.socket(fileno=fd)])
+        await server.serve(sockets=[listener] if listener else None)
     finally:
         await queue.close()
     return 0 if server.started else 1

@@ -23,7 +23,11 @@ from pydantic_settings import (
 )
 
 CONFIG_VARIABLE = "ATELIER_CONFIG"
-"""Names the settings file; the only ATELIER_ variable that is no setting itself."""
+"""Names the settings file."""
+KEY_VARIABLE = "ATELIER_API_KEY"
+"""Holds the key that `atelier generate` sends."""
+NO_SETTINGS = frozenset({CONFIG_VARIABLE.lower(), KEY_VARIABLE.lower()})
+"""ATELIER_ variables that are no settings themselves."""
 
 
 class ConfigError(Exception):
@@ -61,6 +65,11 @@ class ServerSettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     """0 takes a free port."""
+    keys: Literal["auto"] | bool = "auto"
+    """Whether /v1 wants an API key; "auto": unless the address can be reached from this machine
+    alone. Set it to true where a proxy on this machine lets others in."""
+    keys_age_s: float = Field(1, ge=0)
+    """How long a revoked key may still be taken."""
     allow_image_urls: bool = False
     """Whether `image` may be an http(s) address."""
     allow_networks: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -265,11 +274,11 @@ class StrictEnvironment(EnvSettingsSource):
         return self._unknown() | super().__call__()
 
     def _unknown(self) -> dict[str, str | None]:
-        prefix, config = self.env_prefix.lower(), CONFIG_VARIABLE.lower()
+        prefix = self.env_prefix.lower()
         names = {
             name: name.removeprefix(prefix).split("__")[0]
             for name in self.env_vars
-            if name.startswith(prefix) and name != config
+            if name.startswith(prefix) and name not in NO_SETTINGS
         }
         known = self.settings_cls.model_fields
         return {key: self.env_vars[name] for name, key in names.items() if key not in known}

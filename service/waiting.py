@@ -60,7 +60,7 @@ async def until_ended(front: FrontEnd, job: Job, wait_s: float, request: Request
                 ended.result()
         finally:
             await cancel(ended, give_up)
-    return await front.job(job.id)
+    return await front.job(job.id, job.tenant)
 
 
 async def _ended(front: FrontEnd, job_id: str) -> None:

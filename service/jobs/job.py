@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 WIRE_VERSION = 1
 """Grows when an older reader would misread a newer job; new fields come with a default instead."""
 
+DEFAULT_TENANT = "default"
+"""Everybody, where no keys are wanted."""
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
 
@@ -84,7 +86,7 @@ class Job(BaseModel):
     model: str
     bucket: str
     """`ModelSpec.bucket` of the request: jobs of one model and bucket are claimed together."""
-    tenant: str = "default"
+    tenant: str = DEFAULT_TENANT
     priority: int = PRIORITIES["normal"]
     state: JobState = JobState.QUEUED
     created_at: float = 0.0

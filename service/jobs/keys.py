@@ -18,7 +18,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `queued:MODEL`               | string | how many jobs are queued             | never             |
 | `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
-| `jobs:STATE`                 | zset   | the jobs of a state, by acceptance   | with the job      |
+| `jobs:STATE:TENANT`          | zset   | a tenant's jobs of a state, likewise | with the job      |
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |
 | `deadlines`                  | zset   | unended jobs, by deadline            | when it ends      |
 | `ended`                      | zset   | ended jobs, by their end             | with the job      |

@@ -21,7 +21,7 @@ from models.spec import ModelSpec
 from service.jobs import connection, events, keys, wire
 from service.jobs.errors import IdempotencyConflict, QueueFull, UnknownCursor, WireError
 from service.jobs.events import Event
-from service.jobs.job import WIRE_VERSION, Job, JobError, JobState, Output, Usage
+from service.jobs.job import DEFAULT_TENANT, WIRE_VERSION, Job, JobError, JobState, Output, Usage
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
 from service.settings import QueueSettings
@@ -112,6 +112,7 @@ class Queue:
             *(text for pair in fields.items() for text in pair),
             id=job.id,
             model=job.model,
+            tenant=job.tenant,
             priority=job.priority,
             priority_s=self._settings.priority_s,
             deadline_at=job.deadline_at,
@@ -132,13 +133,19 @@ class Queue:
         return _job(await self._run("get", id=job_id))
 
     async def list(
-        self, *, limit: int, after: str | None = None, state: JobState | None = None
+        self,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        limit: int,
+        after: str | None = None,
+        state: JobState | None = None,
     ) -> Jobs:
-        """A page, newest first; `after` is the last id of the page before.
+        """A page of a tenant's jobs, newest first; `after` is the last id of the page before.
 
-        Raises: UnknownCursor: there is no job `after`.
+        Raises: UnknownCursor: the tenant has no job `after`.
         """
-        page = await self._run("list", limit=limit, after=after, state=state)
+        states = [state] if state else list(JobState)
+        page = await self._run("list", tenant=tenant, states=states, limit=limit, after=after)
         if page is None:
             raise UnknownCursor(str(after))
         return [wire.from_hash(wire.parse(text)) for text in page]

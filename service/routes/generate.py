@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from service.admission import admit
 from service.answers import bytes_answer, events_answer, json_answer, names_of, told_by_name
-from service.deps import Front, FrontEnd
+from service.deps import Front, FrontEnd, Tenant
 from service.documentation import GENERATE
 from service.jobs.job import Job
 from service.negotiation import Answer, negotiate, preferred_wait_s
@@ -16,7 +16,7 @@ router = APIRouter(tags=["generate"])
 
 
 @router.post("/v1/generate", **GENERATE)
-async def generate(request: Request, front: Front) -> Response:
+async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
     """Ask for pictures or clips.
 
     The answer is the job (202); with `Prefer: wait` the finished job (200); with `Accept:
@@ -24,7 +24,7 @@ async def generate(request: Request, front: Front) -> Response:
     text/event-stream` the job's events as they happen.
     """
     accepted = negotiate(",".join(request.headers.getlist("accept")))
-    job = await admit(request, front, accepted.media_types)
+    job = await admit(request, front, tenant, accepted.media_types)
     with told_by_name(job):
         return await _answer(request, front, job, accepted)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.answers import events_answer, json_answer, output_answer, show
-from service.deps import Front, no_such_job
+from service.deps import Front, Tenant, no_such_job
 from service.documentation import EVENTS, OUTPUT, problems
 from service.errors import FieldError, NotFound
 from service.jobs.errors import UnknownCursor
@@ -22,16 +22,17 @@ MAX_PAGE = 100
 JobId = Annotated[str, Path(description="A job's `id`.")]
 
 
-@router.get("", response_model=JobPage, responses=problems(404, 422, 503))
+@router.get("", response_model=JobPage, responses=problems(401, 404, 422, 503))
 async def list_jobs(
     front: Front,
+    tenant: Tenant,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     after: Annotated[str | None, Query(description="The last id of the page before.")] = None,
     state: JobState | None = None,
 ) -> Response:
-    """A page of jobs, newest first."""
+    """A page of the tenant's jobs, newest first."""
     try:
-        found = await front.queue.list(limit=limit + 1, after=after, state=state)
+        found = await front.queue.list(tenant=tenant, limit=limit + 1, after=after, state=state)
     except UnknownCursor as error:
         raise NotFound(str(error), errors=[FieldError("after", "there is no such job")]) from None
     shown = await asyncio.gather(*(show(front, job, inline=False) for job in found[:limit]))
@@ -39,37 +40,39 @@ async def list_jobs(
     return Response(page.model_dump_json(), media_type="application/json")
 
 
-@router.get("/{job_id}", response_model=JobView, responses=problems(404, 503))
-async def get_job(job_id: JobId, front: Front) -> Response:
+@router.get("/{job_id}", response_model=JobView, responses=problems(401, 404, 503))
+async def get_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     """One job."""
-    return await json_answer(front, await front.job(job_id))
+    return await json_answer(front, await front.job(job_id, tenant))
 
 
-@router.delete("/{job_id}", status_code=204, responses=problems(404, 503))
-async def delete_job(job_id: JobId, front: Front) -> Response:
+@router.delete("/{job_id}", status_code=204, responses=problems(401, 404, 503))
+async def delete_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     """Delete a job with its outputs; one that has not ended is canceled first."""
-    if await front.queue.delete(job_id) is None:
+    job = await front.job(job_id, tenant)
+    if await front.queue.delete(job.id) is None:
         raise no_such_job(job_id)
     await front.store.delete([f"inputs/{job_id}/", f"outputs/{job_id}/"])
     return Response(status_code=204)
 
 
-@router.post("/{job_id}/cancel", response_model=JobView, responses=problems(404, 503))
-async def cancel_job(job_id: JobId, front: Front) -> Response:
+@router.post("/{job_id}/cancel", response_model=JobView, responses=problems(401, 404, 503))
+async def cancel_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     """Stop a job within one denoising step; one that has ended stays as it is."""
-    job = await front.queue.cancel(job_id)
-    if job is None:
+    job = await front.job(job_id, tenant)
+    canceled = await front.queue.cancel(job.id)
+    if canceled is None:
         raise no_such_job(job_id)
-    return await json_answer(front, job)
+    return await json_answer(front, canceled)
 
 
 @router.get("/{job_id}/events", **EVENTS)
-async def job_events(job_id: JobId, request: Request, front: Front) -> Response:
+async def job_events(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
     """The job's events: those so far, then each as it happens, up to the end state's.
 
     `Last-Event-ID` resumes after that event.
     """
-    return events_answer(front, await front.job(job_id), request)
+    return events_answer(front, await front.job(job_id, tenant), request)
 
 
 @router.get("/{job_id}/outputs/{index}", **OUTPUT)
@@ -78,6 +81,8 @@ async def job_output(
     index: Annotated[int, Path(ge=0)],
     request: Request,
     front: Front,
+    tenant: Tenant,
 ) -> Response:
     """The bytes of one output, whole or in part."""
-    return await output_answer(front, await front.job(job_id), index, request.headers)
+    job = await front.job(job_id, tenant)
+    return await output_answer(front, job, index, request.headers)

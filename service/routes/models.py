@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Depends, Path
 
-from service.deps import Front
+from service.deps import Front, tenant_of_caller
 from service.documentation import problems
 from service.views import ModelPage, ModelView, view_model, view_models
 
-router = APIRouter(prefix="/v1/models", tags=["models"])
+router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(tenant_of_caller)])
 
 
-@router.get("", responses=problems(503))
+@router.get("", responses=problems(401, 503))
 async def list_models(front: Front) -> ModelPage:
     """The models, by name."""
     known = await front.models.all()
     return view_models([known[name] for name in sorted(known)])
 
 
-@router.get("/{name}", responses=problems(404, 503))
+@router.get("/{name}", responses=problems(401, 404, 503))
 async def get_model(
     name: Annotated[str, Path(description="A model's `name`.")], front: Front
 ) -> ModelView:

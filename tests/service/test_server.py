@@ -13,7 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
+from service.api_keys import ApiKeys
+from service.client import Client
 from service.jobs.queue import Queue
 from tests.service.eventually import eventually
 from tests.service.sse import messages
@@ -26,7 +29,7 @@ GRACE_S = 30.0
 
 @asynccontextmanager
 async def process(
-    redis_url: str, state: Path
+    redis_url: str, state: Path, host: str = "127.0.0.1", **variables: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """`atelier serve` on a socket that listens already, and its address."""
     environment = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
@@ -34,13 +37,14 @@ async def process(
         "ATELIER_REDIS__URL": redis_url,
         "ATELIER_STATE_DIR": str(state),
         "ATELIER_SERVER__SHUTDOWN_GRACE_S": str(GRACE_S),
-    }
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    } | variables
+    with socket.create_server((host, 0)) as listener:
         fd = listener.fileno()
         server = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "atelier", "serve", "--fd", str(fd)),
             env=environment,
             pass_fds=[fd],
+            stderr=asyncio.subprocess.PIPE,
         )
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
@@ -89,6 +93,38 @@ async def test_it_serves_a_picture(redis_url: str, pool: StandIn, tmp_path: Path
         answer = await http.post("/v1/generate", json=CAT, headers={"Accept": "image/png"})
     assert answer.status_code == 200 and answer.content.startswith(b"\x89PNG")
     assert "server" not in answer.headers
+
+
+async def test_it_opens_to_others_only_when_somebody_has_a_key(
+    redis_url: str, pool: StandIn, tmp_path: Path
+) -> None:
+    async with process(redis_url, tmp_path, "0.0.0.0") as (server, _):
+        _, errors = await server.communicate()
+        assert server.returncode == 78 and "server.keys" in errors.decode()
+        assert "atelier keys create" in errors.decode() and "Traceback" not in errors.decode()
+    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+    _, key = await keys.create("acme")
+    await keys.close()
+    async with (
+        process(redis_url, tmp_path, "0.0.0.0") as (_, address),
+        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+    ):
+        assert (await http.get("/v1/models")).status_code == 401
+        answer = await http.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
+        assert answer.status_code == 200
+        with Client(address, key) as client:
+            assert (await asyncio.to_thread(client.submit, CAT))["state"] == "queued"
+
+
+async def test_it_opens_to_everybody_when_told_so(
+    redis_url: str, pool: StandIn, tmp_path: Path
+) -> None:
+    told = {"ATELIER_SERVER__KEYS": "false"}
+    async with (
+        process(redis_url, tmp_path, "0.0.0.0", **told) as (_, address),
+        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+    ):
+        assert (await http.get("/v1/models")).status_code == 200
 
 
 @pytest.mark.parametrize(

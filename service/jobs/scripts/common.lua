@@ -4,7 +4,7 @@
 -- ARGV[2…] texts
 --
 -- With order.lua and life.lua, reads and writes for the job `id`:
---   job:id  events:id  previews:id  jobs  jobs:state  leases  deadlines  ended
+--   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended
 --   and the order's keys, which order.lua names
 -- Publishes on: wake  stopped  queued
 
@@ -49,9 +49,9 @@ local function emit(id, name, data)
 end
 
 local function set_state(id, state, data)
-  local old, accepted = fields(id, 'state', 'accepted')
-  if old then redis.call('ZREM', key('jobs', old), id) end
-  redis.call('ZADD', key('jobs', state), accepted, id)
+  local old, accepted, tenant = fields(id, 'state', 'accepted', 'tenant')
+  if old then redis.call('ZREM', key('jobs', old, tenant), id) end
+  redis.call('ZADD', key('jobs', state, tenant), accepted, id)
   redis.call('HSET', key('job', id), 'state', state)
   emit(id, state, data)
 end

@@ -1,9 +1,10 @@
 -- Removes an ended job with all that belongs to it; what the store holds of it goes to the trash.
 -- Prepended to the scripts that need it.
--- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state  ended  trash
+-- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state:tenant  ended  trash
 
 local function forget(id)
-  local state, idempotency, outputs = fields(id, 'state', 'idempotency', 'outputs')
+  local state, tenant, idempotency, outputs =
+    fields(id, 'state', 'tenant', 'idempotency', 'outputs')
   for _, output in ipairs(cjson.decode(outputs or '[]')) do
     redis.call('SADD', key('trash'), output.key)
   end
@@ -14,7 +15,7 @@ local function forget(id)
     redis.call('DEL', key('idempotency', idempotency))
   end
   redis.call('ZREM', key('jobs'), id)
-  redis.call('ZREM', key('jobs', state), id)
+  redis.call('ZREM', key('jobs', state, tenant), id)
   redis.call('ZREM', key('ended'), id)
   redis.call('DEL', key('job', id), key('events', id))
 end

@@ -1,5 +1,5 @@
 -- Accepts a job: nothing → queued.
--- args:  id, model, priority, priority_s (how long a level of priority may make others wait),
+-- args:  id, model, tenant, priority, priority_s (how long a level of priority may make others wait),
 --        deadline_at and run_s (one alone; or absent), max_queued, advance_s, max_events,
 --        idempotency (key's name, or absent), digest, idempotency_ms
 -- texts: name, value, … of the job's hash
@@ -43,6 +43,6 @@ end
 enqueue(args.id)
 -- Its first event is known without a stream, which would be larger than the job.
 redis.call('HSET', key('job', args.id), 'state', 'queued', 'events', 1)
-redis.call('ZADD', key('jobs', 'queued'), whole(accepted), args.id)
+redis.call('ZADD', key('jobs', 'queued', args.tenant), whole(accepted), args.id)
 redis.call('PUBLISH', key('wake'), args.id)
 return {'new', whole_job(args.id)}

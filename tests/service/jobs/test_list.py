@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from redis.asyncio import Redis
 
 from service.jobs.job import JobState
 from service.jobs.queue import Queue, UnknownCursor
@@ -51,6 +52,26 @@ async def test_a_cursor_may_be_in_another_state(queue: Queue) -> None:
     await queue.cancel(first.id)
     rest = await queue.list(limit=10, after=first.id, state=JobState.QUEUED)
     assert [job.id for job in rest] == ids[2::-1]
+
+
+async def test_tenants_list_their_own(queue: Queue) -> None:
+    for i in range(9):
+        await queue.put(a_job(tenant=f"t{i % 2}", metadata={"i": str(i)}))
+    await queue.claim("pool", MODEL, 4)
+    for tenant, mine in (("t0", [8, 6, 4, 2, 0]), ("t1", [7, 5, 3, 1]), ("t", [])):
+        jobs = await queue.list(tenant=tenant, limit=10)
+        assert [int(job.metadata["i"]) for job in jobs] == mine
+    (theirs,) = await queue.list(tenant="t1", limit=1)
+    with pytest.raises(UnknownCursor, match=theirs.id):
+        await queue.list(tenant="t0", limit=1, after=theirs.id)
+
+
+async def test_nothing_is_left_of_a_tenant_that_has_gone(queue: Queue, empty_redis: Redis) -> None:
+    jobs = [(await queue.put(a_job(tenant="t")))[0] for _ in range(3)]
+    await queue.claim("pool", MODEL, 1)
+    for job in jobs:
+        await queue.delete(job.id)
+    assert [key for key in await empty_redis.keys() if key.endswith(":t")] == []
 
 
 async def test_an_unknown_cursor_is_refused(queue: Queue) -> None:

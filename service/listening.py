@@ -1,0 +1,36 @@
+"""Who can reach the server by its address, and whether they need keys."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+
+from service.settings import ServerSettings, Settings
+
+
+def wants_keys(server: ServerSettings, address: str) -> bool:
+    """Whether a server that listens there asks for API keys."""
+    return not is_local(address) if server.keys == "auto" else server.keys
+
+
+def listening_at(settings: Settings, address: str) -> Settings:
+    """Settings in which that address has decided about keys."""
+    server = settings.server
+    decided = server.model_copy(update={"keys": wants_keys(server, address)})
+    return settings.model_copy(update={"server": decided})
+
+
+def is_local(address: str) -> bool:
+    """Whether this machine alone reaches that address: a number, or a name that leads to some."""
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # no such name; who would listen there says so
+        return False
+    return bool(address) and all(ip_address(entry[4][0]).is_loopback for entry in found)
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where a socket listens that somebody else has opened; a path is this machine's own."""
+    if listener.family == socket.AF_UNIX:
+        return "localhost"
+    return str(listener.getsockname()[0])

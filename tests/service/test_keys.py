@@ -1,0 +1,263 @@
+"""A server that wants keys: who is let in, and that tenants see nothing of each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from redis.asyncio import Redis
+
+from service.api_keys import ApiKeys
+from service.app import create_app
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import RedisSettings, Settings
+from tests.service.eventually import eventually
+from tests.service.standin import MODEL, SPEC, StandIn
+
+CAT = {"prompt": "a cat", "model": MODEL}
+OPEN_PATHS = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"]
+CLOSED = [
+    ("POST", "/v1/generate"),
+    ("GET", "/v1/models"),
+    ("GET", f"/v1/models/{MODEL}"),
+    ("GET", "/v1/jobs"),
+    ("GET", "/v1/jobs/ID"),
+    ("DELETE", "/v1/jobs/ID"),
+    ("POST", "/v1/jobs/ID/cancel"),
+    ("GET", "/v1/jobs/ID/events"),
+    ("GET", "/v1/jobs/ID/outputs/0"),
+]
+OF_A_JOB = [call for call in CLOSED if "ID" in call[1]]
+
+
+def with_keys(settings: Settings, redis_url: str, **server: Any) -> Settings:
+    fields: dict[str, Any] = {"keys": True, "keys_age_s": 0} | server
+    return settings.model_copy(
+        update={
+            "redis": RedisSettings(url=redis_url),
+            "server": settings.server.model_copy(update=fields),
+        }
+    )
+
+
+@pytest.fixture
+async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
+    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+    yield keys
+    await keys.close()
+
+
+@pytest.fixture
+def settings(settings: Settings, redis_url: str) -> Settings:
+    return with_keys(settings, redis_url)
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def client(app: FastAPI, keys: ApiKeys, tenant: str) -> httpx.AsyncClient:
+    _, key = await keys.create(tenant)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://a", headers=bearer(key))
+
+
+@pytest.fixture
+async def acme(app: FastAPI, keys: ApiKeys) -> AsyncIterator[httpx.AsyncClient]:
+    async with await client(app, keys, "acme") as http:
+        yield http
+
+
+@pytest.fixture
+async def zoo(app: FastAPI, keys: ApiKeys) -> AsyncIterator[httpx.AsyncClient]:
+    async with await client(app, keys, "zoo") as http:
+        yield http
+
+
+def routes(app: FastAPI) -> set[tuple[str, str]]:
+    """Every method and path of the API as its description has them."""
+    paths = app.openapi()["paths"]
+    return {(method.upper(), path) for path, methods in paths.items() for method in methods}
+
+
+def test_no_route_is_left_out(app: FastAPI) -> None:
+    named = {
+        (method, path.replace("ID", "{job_id}").replace(MODEL, "{name}").replace("/0", "/{index}"))
+        for method, path in CLOSED
+    }
+    assert named == {route for route in routes(app) if route[1].startswith("/v1")}
+    for path, methods in app.openapi()["paths"].items():
+        for operation in methods.values():
+            assert operation.get("security", []) == [{"ApiKey": []}] * path.startswith("/v1")
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+async def test_without_a_good_key_nothing_is_told(
+    http: httpx.AsyncClient, pool: StandIn, acme: httpx.AsyncClient, method: str, path: str
+) -> None:
+    job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
+    path = path.replace("ID", job["id"])
+    key = acme.headers["Authorization"].partition(" ")[2]
+    for headers, challenge in [
+        ({}, "Bearer"),
+        ({"Authorization": "Basic YTpi"}, "Bearer"),
+        ({"Authorization": "Bearer"}, "Bearer"),
+        ({"Authorization": key}, "Bearer"),
+        (bearer("x"), 'Bearer error="invalid_token"'),
+        (bearer(key + "x"), 'Bearer error="invalid_token"'),
+        (bearer(key[:-1] + "g"), 'Bearer error="invalid_token"'),
+    ]:
+        answer = await http.request(method, path, headers=headers)
+        assert answer.status_code == 401, headers
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["www-authenticate"] == challenge
+        assert "atelier keys create" in answer.json()["detail"]
+        assert answer.json()["error"]["type"] == "authentication_error"
+        assert key not in answer.text
+
+
+@pytest.mark.parametrize("path", OPEN_PATHS)
+async def test_what_tells_of_no_tenant_stays_open(
+    http: httpx.AsyncClient, pool: StandIn, path: str
+) -> None:
+    assert (await http.get(path)).status_code == 200
+
+
+async def test_the_scheme_is_read_as_http_has_it(
+    http: httpx.AsyncClient, acme: httpx.AsyncClient
+) -> None:
+    key = acme.headers["Authorization"].partition(" ")[2]
+    answer = await http.get("/v1/models", headers={"Authorization": f"bearer {key}"})
+    assert answer.status_code == 200
+
+
+async def test_a_job_is_its_keys_tenants(
+    acme: httpx.AsyncClient, pool: StandIn, queue: Queue
+) -> None:
+    job_id = (await acme.post("/v1/generate", json=CAT)).json()["id"]
+    kept = await queue.get(job_id)
+    assert kept is not None and kept.tenant == "acme"
+
+
+@pytest.mark.parametrize(("method", "path"), OF_A_JOB)
+async def test_anothers_job_is_as_if_it_never_was(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn, method: str, path: str
+) -> None:
+    job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
+    absent = "job_" + "0" * 24
+    foreign = await zoo.request(method, path.replace("ID", job["id"]))
+    never = await zoo.request(method, path.replace("ID", absent))
+    assert foreign.status_code == 404
+    assert foreign.text == never.text.replace(absent, job["id"])
+    assert foreign.headers == never.headers
+    assert (await acme.get(f"/v1/jobs/{job['id']}")).json() == job
+    assert (await acme.get(job["outputs"][0]["url"])).status_code == 200
+
+
+async def test_a_running_job_cannot_be_stopped_by_others(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    job_id = (await acme.post("/v1/generate", json=CAT)).json()["id"]
+    await pool.has_claimed.wait()
+    assert (await zoo.post(f"/v1/jobs/{job_id}/cancel")).status_code == 404
+    assert (await zoo.delete(f"/v1/jobs/{job_id}")).status_code == 404
+    pool.may_finish.set()
+
+    async def has_succeeded() -> bool:
+        return (await acme.get(f"/v1/jobs/{job_id}")).json()["state"] == "succeeded"
+
+    await eventually(has_succeeded)
+
+
+async def test_each_lists_its_own(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, queue: Queue
+) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    made: dict[httpx.AsyncClient, list[str]] = {acme: [], zoo: []}
+    for http in (acme, zoo, zoo, acme, zoo):
+        made[http].insert(0, (await http.post("/v1/generate", json=CAT)).json()["id"])
+    for http, ids in made.items():
+        page = (await http.get("/v1/jobs", params={"limit": 1})).json()
+        rest = (await http.get("/v1/jobs", params={"after": ids[0]})).json()
+        assert [job["id"] for job in page["data"] + rest["data"]] == ids
+        assert page["has_more"] and not rest["has_more"]
+        queued = (await http.get("/v1/jobs", params={"state": "queued"})).json()["data"]
+        assert [job["id"] for job in queued] == ids
+    foreign = await acme.get("/v1/jobs", params={"after": made[zoo][0]})
+    never = await acme.get("/v1/jobs", params={"after": "job_none"})
+    assert foreign.status_code == never.status_code == 404
+    assert foreign.text == never.text.replace("job_none", made[zoo][0])
+
+
+async def test_idempotency_keys_are_a_tenants_own(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, queue: Queue
+) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    same = {"Idempotency-Key": "k"}
+    first = await acme.post("/v1/generate", json=CAT, headers=same)
+    other = await zoo.post("/v1/generate", json=CAT | {"prompt": "a dog"}, headers=same)
+    again = await acme.post("/v1/generate", json=CAT, headers=same)
+    assert [a.status_code for a in (first, other, again)] == [202, 202, 202]
+    assert first.json()["id"] == again.json()["id"] != other.json()["id"]
+
+
+async def test_two_keys_of_one_tenant_share_its_jobs(
+    app: FastAPI, keys: ApiKeys, acme: httpx.AsyncClient, pool: StandIn
+) -> None:
+    job_id = (await acme.post("/v1/generate", json=CAT)).json()["id"]
+    async with await client(app, keys, "acme") as second:
+        assert (await second.get(f"/v1/jobs/{job_id}")).status_code == 200
+
+
+async def test_a_revoked_key_is_refused_within_its_age(
+    settings: Settings, redis_url: str, queue: Queue, store: Store, keys: ApiKeys
+) -> None:
+    aged = create_app(with_keys(settings, redis_url, keys_age_s=0.5), queue, store)
+    loop = asyncio.get_running_loop()
+    async with aged.router.lifespan_context(aged), await client(aged, keys, "acme") as http:
+        assert (await http.get("/v1/jobs")).status_code == 200
+        (key,) = await keys.all()
+        await keys.revoke(key.id)
+        revoked_at = loop.time()
+
+        async def is_refused() -> bool:
+            return (await http.get("/v1/jobs")).status_code == 401
+
+        await eventually(is_refused)
+        # Half a second is its age; the rest is a busy machine's.
+        assert loop.time() - revoked_at < 5
+        _, new = await keys.create("acme")
+        assert (await http.get("/v1/jobs", headers=bearer(new))).status_code == 200
+
+
+async def test_a_good_key_is_remembered_for_its_age(
+    settings: Settings, redis_url: str, queue: Queue, store: Store, keys: ApiKeys
+) -> None:
+    aged = create_app(with_keys(settings, redis_url, keys_age_s=3600), queue, store)
+    async with aged.router.lifespan_context(aged), await client(aged, keys, "acme") as http:
+        assert (await http.get("/v1/jobs")).status_code == 200
+        (key,) = await keys.all()
+        await keys.revoke(key.id)
+        assert (await http.get("/v1/jobs")).status_code == 200
+
+
+async def test_where_no_key_is_wanted_none_matters(
+    settings: Settings, redis_url: str, queue: Queue, store: Store, pool: StandIn
+) -> None:
+    app = create_app(with_keys(settings, redis_url, keys="auto"), queue, store)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://a") as http,
+    ):
+        answer = await http.post("/v1/generate", json=CAT, headers=bearer("nonsense"))
+        kept = await queue.get(answer.json()["id"])
+        assert kept is not None and kept.tenant == "default"
+        security = app.openapi()["paths"]["/v1/jobs"]["get"]["security"]
+        assert security == [{"ApiKey": []}, {}]

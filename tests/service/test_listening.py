@@ -1,0 +1,38 @@
+"""Which addresses others can reach."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from service.listening import address_of, is_local, wants_keys
+from service.settings import ServerSettings
+
+LOCAL = ["127.0.0.1", "127.9.9.9", "127.1", "localhost", "::1"]
+OPEN = ["0.0.0.0", "0", "::", "", "192.0.2.1", "10.0.0.1", "fe80::1", "nowhere.invalid", "a" * 300]
+
+
+@pytest.mark.parametrize("address", LOCAL)
+def test_this_machine_alone(address: str) -> None:
+    assert is_local(address)
+    assert not wants_keys(ServerSettings(), address)
+    assert wants_keys(ServerSettings(keys=True), address)
+
+
+@pytest.mark.parametrize("address", OPEN)
+def test_others_too(address: str) -> None:
+    assert not is_local(address)
+    assert wants_keys(ServerSettings(), address)
+    assert not wants_keys(ServerSettings(keys=False), address)
+
+
+@pytest.mark.parametrize(("host", "local"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_a_socket_that_listens_already(host: str, local: bool) -> None:
+    with socket.create_server((host, 0)) as listener:
+        assert is_local(address_of(listener)) == local
+
+
+def test_a_socket_in_a_folder() -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        assert is_local(address_of(listener))
