@@ -35,15 +35,18 @@ def _page() -> tuple[str, str]:
 
 def content_security_policy(page: str) -> str:
     """What a browser allows that page: its own script and style, its own server, and pictures
-    and clips that it made itself or that the server redirects to."""
+    and clips that it made itself or that the server redirects to.
+
+    With a key the page asks for pictures itself, so that a store which is redirected to has to
+    be reached by `connect-src`, and to allow this page by CORS."""
     return "; ".join(
         (
             "default-src 'none'",
             f"script-src {_hash(page, 'script')}",
             f"style-src {_hash(page, 'style')}",
-            "img-src 'self' data: https:",
+            "img-src 'self' data: blob: https:",
             "media-src 'self' data: blob: https:",
-            "connect-src 'self'",
+            "connect-src 'self' https:",
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",

@@ -43,9 +43,13 @@ def a_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def pages(browser: Browser, url: str) -> Iterator[Open]:
+def pages(browser: Browser, url: str, state: str = "ready") -> Iterator[Open]:
     """Open the playground, anew or with a storage of before; at the end, nothing may have gone
-    wrong in it, and no request have left its server."""
+    wrong in it, and no request have left its server.
+
+    Args:
+        state: what the page says of the server first.
+    """
     opened: list[Page] = []
     wrong: list[str] = []
     asked: list[Request] = []
@@ -58,14 +62,18 @@ def pages(browser: Browser, url: str) -> Iterator[Open]:
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: asked.append(request))
         page.goto(url)
-        expect(page.locator("#server-state")).to_have_text("ready")
+        expect(page.locator("#server-state")).to_have_text(state)
         opened.append(page)
         return page
 
     yield run
     for page in opened:
         page.context.close()
-    away = [request.url for request in asked if not request.url.startswith((url, "data:"))]
+    away = [
+        request.url
+        for request in asked
+        if not request.url.startswith((url, f"blob:{url}", "data:"))
+    ]
     assert (away, [text for text in wrong if not REFUSED.match(text)]) == ([], [])
 
 
