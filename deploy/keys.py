@@ -68,7 +68,7 @@ async def _act(redis: RedisSettings, act: Callable[[ApiKeys], Awaitable[T]]) -> 
 
 @asynccontextmanager
 async def _open(redis: RedisSettings) -> AsyncIterator[ApiKeys]:
-    keys = ApiKeys(await connection.connect(str(redis.url)))
+    keys = ApiKeys(await connection.connect(redis))
     try:
         yield keys
     finally:

@@ -15,7 +15,7 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from models.spec import PICTURE_FIELDS, ModelSpec
-from service import outgoing, pictures
+from service import outgoing, pictures, quotas
 from service.body import read_json
 from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
@@ -23,9 +23,10 @@ from service.handlers import REDIS_AWAY, field_errors
 from service.jobs.errors import StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
-from service.jobs.queue import IdempotencyConflict, QueueFull
+from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.resolve import Resolved, resolve, with_size_of
 from service.schemas import GenerateRequest
+from service.settings import TenantSettings
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Of the request that are not the model's business, and are shown with it."""
@@ -55,7 +56,9 @@ async def admit(
         files = await _pictures(front, resolved.fields)
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"], spec, media_types)
-        job = _job(body, spec, resolved, files).model_copy(update={"tenant": tenant})
+        job = _job(body, spec, resolved, files).model_copy(
+            update={"tenant": tenant, "weight": front.settings.tenant(tenant).weight}
+        )
         digest = _digest(body) if idempotency_key else ""
         return await _put(front, job, files, idempotency_key, digest)
 
@@ -200,11 +203,14 @@ async def _put(
         await front.store.put(job.request[name], data, "image/png")
     if front.webhooks and "webhook" in job.request:
         await front.webhooks.pending.add(job.id)
+    limits = front.settings.tenant(job.tenant)
     try:
-        stored, is_new = await front.queue.put(job, idempotency_key=key, digest=digest)
-    except (QueueFull, IdempotencyConflict) as error:
+        stored, is_new = await front.queue.put(
+            job, idempotency_key=key, digest=digest, limits=limits
+        )
+    except (QueueFull, QuotaExceeded, IdempotencyConflict) as error:
         await _drop(front, job, files)
-        raise _refusal(error) from None
+        raise _refusal(error, limits) from None
     if is_new:
         front.telemetry.accepted.labels(job.model).inc()
     else:
@@ -217,7 +223,17 @@ async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
     await front.store.delete([job.request[name] for name in files])
 
 
-def _refusal(error: QueueFull | IdempotencyConflict) -> Problem:
+def _refusal(
+    error: QueueFull | QuotaExceeded | IdempotencyConflict, limits: TenantSettings
+) -> Problem:
+    if isinstance(error, QuotaExceeded):
+        return Busy(
+            str(error),
+            code="quota_exceeded",
+            retry_after_s=error.wait_s,
+            headers=quotas.used_up(limits, error),
+            members={"violated-policies": [error.quota]},
+        )
     if isinstance(error, QueueFull):
         return Busy(str(error), retry_after_s=error.wait_s)
     return Conflict(str(error), code="idempotency_conflict")

@@ -16,7 +16,7 @@ async def check_first_key(settings: Settings, address: str) -> None:
     """Raises: ConfigError: others reach that address, nobody has a key, and nothing was said."""
     if settings.server.keys != "auto" or is_local(address):
         return
-    keys = ApiKeys(connection.client(str(settings.redis.url)))
+    keys = ApiKeys(connection.client(settings.redis))
     try:
         if await keys.any():
             return
@@ -47,9 +47,7 @@ class Callers:
         server = settings.server
         if not wants_keys(server, server.host):
             return None
-        if settings.redis.url is None:
-            raise ConfigError("redis.url: API keys need the address of the server")
-        return cls(ApiKeys(connection.client(settings.redis.url)), server.keys_age_s)
+        return cls(ApiKeys(connection.client(settings.redis)), server.keys_age_s)
 
     async def close(self) -> None:
         await self._keys.close()

@@ -33,10 +33,14 @@ def _parameter(name: str, description: str, **schema: Any) -> Documents:
     }
 
 
+_QUOTAS = {
+    "RateLimit-Policy": _header("The tenant's quotas, if it has any (IETF draft)."),
+    "RateLimit": _header("What is left of them."),
+}
 _RETRY_AFTER = {"Retry-After": _header("Seconds to wait before trying again.", "integer")}
 _PROBLEM_HEADERS = {
     401: {"WWW-Authenticate": _header("How to send an API key (RFC 6750).")},
-    429: _RETRY_AFTER,
+    429: _RETRY_AFTER | _QUOTAS,
     503: _RETRY_AFTER,
 }
 _NAMES = {
@@ -81,12 +85,13 @@ GENERATE: Documents = {
         202: {
             "description": "Accepted: the job, which has not ended.",
             "content": {JSON: _schema("JobView")},
-            "headers": _NAMES,
+            "headers": _NAMES | _QUOTAS,
         },
         200: {
             "description": "The finished job, the output's own bytes, or the job's events.",
             "content": {JSON: _schema("JobView"), **_FILES, **_STREAM},
             "headers": _NAMES
+            | _QUOTAS
             | {"Preference-Applied": _header("The wait that was granted, of `Prefer: wait`.")},
         },
         **problems(400, 401, 404, 406, 409, 410, 413, 415, 422, 429, 503, 504),

@@ -160,7 +160,7 @@ TITLES = {
     415: "The body is of the wrong type",
     416: "The range lies outside",
     422: "The request cannot be served",
-    429: "Too much is waiting already",
+    429: "Too much was asked for at once",
     500: "It failed here",
     503: "Not available for the moment",
     504: "It was not done in time",

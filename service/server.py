@@ -18,7 +18,7 @@ from service.callers import check_first_key
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.listening import address_of, listening_at
-from service.settings import ConfigError, Settings
+from service.settings import Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -78,12 +78,10 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
 
 
 async def _serve(settings: Settings, fd: int | None) -> int:
-    if settings.redis.url is None:
-        raise ConfigError("redis.url: name the server (ATELIER_REDIS__URL=redis://…)")
     listener = None if fd is None else socket.socket(fileno=fd)
     address = address_of(listener) if listener else settings.server.host
     store = Store(settings.store_url)
-    queue = await Queue.connect(settings.redis.url, settings.queue)
+    queue = await Queue.open(settings)
     try:
         await check_first_key(settings, address)
         settings = listening_at(settings, address)

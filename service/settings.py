@@ -11,8 +11,17 @@ import tomllib
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -40,7 +49,34 @@ class Section(BaseModel):
 
 class RedisSettings(Section):
     url: str | None = None
-    """None: `atelier up` embeds a server; `serve` and `worker` refuse to start."""
+    """`redis://…`, `rediss://…` (TLS) or `unix://…`. None: `atelier up` embeds a server; `serve`
+    and `worker` refuse to start."""
+    username: str | None = None
+    """Of the server's ACL; left out: its default user."""
+    password: SecretStr | None = None
+    password_file: FilePath | None = None
+    """Holds the password instead, and is read again for each connection."""
+    ca_file: FilePath | None = None
+    """Certificates of those who may vouch for the server; left out: the system's."""
+    cert_file: FilePath | None = None
+    """Our own certificate, where the server wants one, and its key."""
+    key_file: FilePath | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> RedisSettings:
+        parts = urlsplit(self.url or "")
+        secret = self.password or self.password_file
+        if self.url is None and (self.username or secret):
+            raise ValueError("username and password need url: the embedded server has none")
+        if self.password and self.password_file:
+            raise ValueError("password and password_file exclude each other")
+        if secret and parts.password:
+            raise ValueError("there is a password in url, too; keep one of them")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together")
+        if (self.ca_file or self.cert_file) and parts.scheme != "rediss":
+            raise ValueError("ca_file and cert_file need a url that begins with rediss://")
+        return self
 
 
 class LimitSettings(Section):
@@ -106,6 +142,18 @@ class QueueSettings(Section):
     """By how many device-seconds deadlines may bring a tenant ahead of its share."""
     affinity_s: float = Field(2, ge=0)
     """How long a job waits for a pool that has compiled its shape while others could take it."""
+
+
+class TenantSettings(Section):
+    """What a tenant may have. Left out of a tenant's section: no limit."""
+
+    weight: float = Field(1, gt=0)
+    """Its share of the pools, against those of others that wait."""
+    max_queued: int | None = Field(None, gt=0)
+    """Jobs that wait at the same time, of all models together."""
+    device_seconds_per_hour: float | None = Field(None, gt=0)
+    """Of jobs that ended within the last hour and of those that have not ended, as predicted; a
+    job is taken while anything is left, so that the last one may go beyond it."""
 
 
 class WebhookSettings(Section):
@@ -243,12 +291,17 @@ class Settings(BaseSettings):
     queue: QueueSettings = QueueSettings()
     store: StoreSettings = StoreSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    tenants: dict[str, TenantSettings] = Field(default_factory=dict)
+    """By name; `"*"` is all that are not named."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     pools: dict[str, PoolSettings] = Field(default_factory=dict)
 
     @property
     def store_url(self) -> str:
         return self.store.url or str((self.state_dir / "outputs").resolve())
+
+    def tenant(self, name: str) -> TenantSettings:
+        return self.tenants.get(name) or self.tenants.get("*") or TenantSettings()
 
     @property
     def compile_folder(self) -> Path:

@@ -151,9 +151,7 @@ class Webhooks:
         if secret is None:
             return None
         key = secret_bytes(secret.get_secret_value())
-        if settings.redis.url is None:
-            raise ConfigError("redis.url: webhooks need the address of the server")
-        return cls(settings.webhooks, key, Pending(connection.client(settings.redis.url)), http)
+        return cls(settings.webhooks, key, Pending(connection.client(settings.redis)), http)
 
     async def keep_sending(self, get: Callable[[str], Awaitable[Job | None]]) -> None:
         """Look for ended jobs every `poll_every_s`, and tell of them.

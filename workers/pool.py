@@ -195,7 +195,7 @@ async def serve(
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
-    queue = await Queue.connect(str(settings.redis.url), settings.queue)
+    queue = await Queue.open(settings)
     engine = Engine(
         pipeline,
         mesh_slice.layout,

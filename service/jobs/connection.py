@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
-from redis.exceptions import RedisError
+from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from service.settings import ConfigError
+from service.settings import ConfigError, RedisSettings
 
 MIN_REDIS = (7, 0)
 MIN_VALKEY = (8, 0)
@@ -22,27 +25,41 @@ POOL_TIMEOUT_S = 30.0
 RETRIES = 5
 
 
-async def connect(url: str) -> Redis:
+async def connect(settings: RedisSettings) -> Redis:
     """A client for commands: each is sent again after a lost connection.
 
-    Raises: ConfigError: nothing answers there, or it is too old, or it may evict keys.
+    Raises: ConfigError: nothing answers there, or it does not let us in, is too old, or may evict
+        keys.
     """
-    redis = client(url)
+    redis = client(settings)
+    where = shown(str(settings.url))
     try:
-        check_server(await redis.info(), shown(url))
+        check_server(await redis.info(), where)
     except ConfigError:
         await redis.aclose()
         raise
     except RedisError as error:
         await redis.aclose()
-        raise ConfigError(
-            f"redis.url: no Redis answers at {shown(url)} ({error}); "
-            "start one there or correct the address"
-        ) from error
+        raise _refused(where, error) from error
     return redis
 
 
-def client(url: str) -> Redis:
+def _refused(where: str, error: RedisError) -> ConfigError:
+    if isinstance(error, AuthenticationError | NoPermissionError):
+        return ConfigError(
+            f"redis.username, redis.password: the Redis at {where} does not let us in ({error}); "
+            "correct them, or what its ACL grants"
+        )
+    return ConfigError(
+        f"redis.url: no Redis answers at {where} ({error}); start one there or correct the address"
+    )
+
+
+def client(settings: RedisSettings) -> Redis:
+    """A client that has not connected yet. Raises: ConfigError: it has no address."""
+    if settings.url is None:
+        raise ConfigError("redis.url: name the server (ATELIER_REDIS__URL=redis://…)")
+    url = settings.url
     try:
         pool = BlockingConnectionPool.from_url(
             url,
@@ -53,10 +70,47 @@ def client(url: str) -> Redis:
             socket_timeout=COMMAND_TIMEOUT_S,
             socket_connect_timeout=COMMAND_TIMEOUT_S,
             retry=Retry(ExponentialBackoff(cap=1.0, base=0.02), RETRIES),
+            **_credentials(settings),
+            **(_tls(settings) if url.startswith("rediss:") else {}),
         )
     except ValueError as error:
         raise ConfigError(f"redis.url: {shown(url)} is no address of a Redis: {error}") from error
     return Redis.from_pool(pool)
+
+
+class PasswordFile(CredentialProvider):
+    """Reads the password for each connection, so that it may change while we run."""
+
+    def __init__(self, username: str | None, file: Path) -> None:
+        self._username = username
+        self._file = file
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        password = self._file.read_text().strip()
+        return (self._username, password) if self._username else (password,)
+
+
+def _credentials(settings: RedisSettings) -> dict[str, Any]:
+    if settings.password_file:
+        return {"credential_provider": PasswordFile(settings.username, settings.password_file)}
+    password = settings.password.get_secret_value() if settings.password else None
+    given = {"username": settings.username, "password": password}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _tls(settings: RedisSettings) -> dict[str, Any]:
+    """The server has to prove its name."""
+    files = {
+        "ssl_ca_certs": settings.ca_file,
+        "ssl_certfile": settings.cert_file,
+        "ssl_keyfile": settings.key_file,
+    }
+    return {
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+        "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+        **{name: str(file) for name, file in files.items() if file},
+    }
 
 
 def waiting_twin(redis: Redis) -> Redis:
@@ -90,8 +144,11 @@ def version(text: str) -> tuple[int, int]:
 
 
 def shown(url: str) -> str:
-    """The address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}").geturl()
+    """The address without its password, which may stand in its query, too."""
+    address, mark, query = url.partition("?")
+    if mark and "password=" in query:
+        query = "***"
+    parts = urlsplit(address)
+    if parts.password is not None:
+        address = parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}").geturl()
+    return address + mark + query

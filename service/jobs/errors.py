@@ -14,6 +14,18 @@ class QueueFull(Exception):
         self.wait_s = wait_s
 
 
+class QuotaExceeded(Exception):
+    """The tenant has as much as its settings allow; `wait_s` says when to try again."""
+
+    def __init__(self, quota: str, wait_s: float) -> None:
+        super().__init__(
+            f"the tenant's quota of {quota} is used up; try again in {wait_s:.0f} s,"
+            " or ask the operator for more"
+        )
+        self.quota = quota
+        self.wait_s = wait_s
+
+
 class IdempotencyConflict(Exception):
     """The key was used with another body."""
 

@@ -19,6 +19,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
 | `jobs:STATE:TENANT`          | zset   | a tenant's jobs of a state, likewise | with the job      |
+| `promised:TENANT`            | string | what its unended jobs shall take     | with the last one |
+| `used:TENANT`                | hash   | minute: what its jobs took           | after an hour     |
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |
 | `deadlines`                  | zset   | unended jobs, by deadline            | when it ends      |
 | `ended`                      | zset   | ended jobs, by their end             | with the job      |
@@ -31,6 +33,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).
+
+What is *promised* and *used* counts against a quota, and is kept for tenants that have one alone.
 
 N is the length of the name behind it. *Place* orders a tenant's jobs: acceptance, moved by what the
 priority is worth. *Acceptance* is the microsecond by Redis's clock, raised where needed so that no

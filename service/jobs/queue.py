@@ -19,12 +19,18 @@ from redis.asyncio import Redis
 
 from models.spec import ModelSpec
 from service.jobs import connection, events, keys, wire
-from service.jobs.errors import IdempotencyConflict, QueueFull, UnknownCursor, WireError
+from service.jobs.errors import (
+    IdempotencyConflict,
+    QueueFull,
+    QuotaExceeded,
+    UnknownCursor,
+    WireError,
+)
 from service.jobs.events import Event
 from service.jobs.job import DEFAULT_TENANT, WIRE_VERSION, Job, JobError, JobState, Output, Usage
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
-from service.settings import QueueSettings
+from service.settings import QueueSettings, RedisSettings, Settings, TenantSettings
 
 __all__ = [
     "Claim",
@@ -33,6 +39,8 @@ __all__ = [
     "ModelStatus",
     "Queue",
     "QueueFull",
+    "QuotaExceeded",
+    "Standing",
     "UnknownCursor",
     "WireError",
 ]
@@ -67,6 +75,18 @@ class ModelStatus:
     """At least one of them has finished its warm-up."""
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What of its quotas a tenant has taken."""
+
+    queued: int
+    device_seconds: float
+    """Used within the last hour, or promised to jobs that have not ended."""
+    next_s: float
+    """Seconds until some of them stop to count."""
+
+
+NO_LIMITS = TenantSettings()
 Claims = list[Claim]
 Jobs = list[Job]
 Names = list[str]
@@ -85,7 +105,12 @@ class Queue:
     @classmethod
     async def connect(cls, url: str, settings: QueueSettings) -> Queue:
         """Raises: ConfigError where Redis is not there, too old or may evict keys."""
-        return cls(await connection.connect(url), settings)
+        return cls(await connection.connect(RedisSettings(url=url)), settings)
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Queue:
+        """The queue of these settings. Raises: ConfigError: as `connect`."""
+        return cls(await connection.connect(settings.redis), settings.queue)
 
     async def close(self) -> None:
         await self._subscriber.close()
@@ -96,15 +121,21 @@ class Queue:
 
     # the front end's side
     async def put(
-        self, job: Job, *, idempotency_key: str | None = None, digest: str = ""
+        self,
+        job: Job,
+        *,
+        idempotency_key: str | None = None,
+        digest: str = "",
+        limits: TenantSettings = NO_LIMITS,
     ) -> tuple[Job, bool]:
         """The stored job, and whether it is new.
 
         Args:
             idempotency_key: the client's; of one tenant, for `idempotency_s` while the job is kept.
             digest: of the request's body; the same key with another one is a conflict.
+            limits: of the job's tenant.
 
-        Raises: QueueFull, IdempotencyConflict.
+        Raises: QueueFull, QuotaExceeded, IdempotencyConflict.
         """
         fields = wire.to_hash(job)
         answer, *stored = await self._run(
@@ -118,15 +149,28 @@ class Queue:
             deadline_at=job.deadline_at,
             run_s=job.run_s,
             max_queued=self._settings.max_queued,
+            tenant_max_queued=limits.max_queued,
+            device_seconds_per_hour=limits.device_seconds_per_hour,
+            cost=job.cost,
             idempotency=_idempotency(job.tenant, idempotency_key),
             idempotency_ms=round(self._settings.idempotency_s * 1000),
             digest=digest,
         )
         if answer == "full":
             raise QueueFull(job.model, RETRY_AFTER_S)
+        if answer == "quota":
+            raise QuotaExceeded(stored[0], float(stored[1]))
         if answer == "conflict":
             raise IdempotencyConflict
         return wire.from_hash(wire.parse(stored[0])), answer == "new"
+
+    async def standing(self, tenant: str, limits: TenantSettings) -> Standing:
+        queued, used, next_s = await self._run(
+            "standing",
+            tenant=tenant,
+            device_seconds_per_hour=limits.device_seconds_per_hour,
+        )
+        return Standing(queued, float(used), float(next_s))
 
     async def get(self, job_id: str) -> Job | None:
         """Raises: WireError: a newer Atelier wrote it."""

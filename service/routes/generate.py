@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from service import quotas
 from service.admission import admit
 from service.answers import bytes_answer, events_answer, json_answer, names_of, told_by_name
 from service.deps import Front, FrontEnd, Tenant
@@ -26,7 +27,17 @@ async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
     accepted = negotiate(",".join(request.headers.getlist("accept")))
     job = await admit(request, front, tenant, accepted.media_types)
     with told_by_name(job):
-        return await _answer(request, front, job, accepted)
+        answer = await _answer(request, front, job, accepted)
+        answer.headers.update(await _quotas_left(front, tenant))
+    return answer
+
+
+async def _quotas_left(front: FrontEnd, tenant: str) -> dict[str, str]:
+    """Headers that tell of the tenant's quotas, where it has any."""
+    limits = front.settings.tenant(tenant)
+    if not quotas.policy(limits):
+        return {}
+    return quotas.left(limits, await front.queue.standing(tenant, limits))
 
 
 async def _answer(request: Request, front: FrontEnd, job: Job, accepted: Answer) -> Response:

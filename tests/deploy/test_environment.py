@@ -19,10 +19,13 @@ def load(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settin
 
 
 def test_children_read_what_was_resolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.touch()
     settings = Settings(
         state_dir=tmp_path,
-        redis={"url": "unix:///tmp/redis%20here.sock"},
-        server={"port": 0, "allow_networks": ["10.0.0.0/8"]},
+        redis={"url": "rediss://here", "username": "u", "password": "pß%$", "ca_file": file},
+        tenants={"*": {"weight": 2.5}, "a.b": {"device_seconds_per_hour": 0.5}},
+        server={"keys": False, "port": 0, "allow_networks": ["10.0.0.0/8"]},
         webhooks={"secret": "whsec_c2VjcmV0"},
         models={"m": {"source": "/weights", "defaults": {"num_inference_steps": 4}}},
         pools={"p": {"model": "m", "count": 2, "batch_sizes": [1, 2]}},

@@ -54,6 +54,21 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("[models.flux]\ndtype = 'float32'", "models.flux.source: "),
         ('[server]\nallow_networks = ["here"]', "server.allow_networks.0"),
         ("[server\n", "atelier.toml: "),
+        ("[redis]\npassword = 'p'", "redis: Value error, username and password need url"),
+        (
+            "[redis]\nurl = 'redis://:p@h'\npassword = 'p'",
+            "redis: Value error, there is a password",
+        ),
+        ("[redis]\nurl = 'redis://h'\nca_file = 'atelier.toml'", "rediss://"),
+        ("[redis]\nurl = 'rediss://h'\nca_file = 'nowhere.pem'", "redis.ca_file: "),
+        ("[redis]\nurl = 'rediss://h'\ncert_file = 'atelier.toml'", "belong together"),
+        (
+            "[redis]\nurl = 'redis://h'\npassword = 'p'\npassword_file = 'atelier.toml'",
+            "exclude each other",
+        ),
+        ("[tenants.a]\nweight = 0", "tenants.a.weight: "),
+        ("[tenants.a]\nqueued = 1", "tenants.a.queued: unknown key"),
+        ("[server]\nkeys = 'yes please'", "server.keys"),
         ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "belong together"),
         (
             "[pools.a]\nmodel = 'm'\nhosts = {count = 2, coordinator = 'h:1', index = 2}",
@@ -86,6 +101,19 @@ def test_a_wrong_variable_names_the_key(
     with pytest.raises(ConfigError) as error:
         load_settings()
     assert key in str(error.value)
+
+
+def test_the_key_of_a_client_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATELIER_API_KEY", "atl_1_2")
+    assert load_settings().server.keys == "auto"
+
+
+def test_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATELIER_REDIS__URL", "rediss://host")
+    monkeypatch.setenv("ATELIER_REDIS__PASSWORD", "staple")
+    settings = load_settings()
+    assert settings.redis.password is not None
+    assert "staple" not in repr(settings) and "staple" not in settings.model_dump_json()
 
 
 def test_every_wrong_key_is_named_at_once() -> None:

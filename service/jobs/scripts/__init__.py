@@ -16,7 +16,7 @@ from redis.commands.core import AsyncScript
 
 from service.jobs.keys import PREFIX
 
-SHARED = ("common", "order", "life")
+SHARED = ("common", "order", "quota", "life")
 """What goes before every script, in this order."""
 FORGETTING = frozenset({"delete", "reap"})
 """Scripts that remove jobs: `forget.lua` goes before them."""

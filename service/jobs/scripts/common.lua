@@ -3,9 +3,9 @@
 -- ARGV[1]  args, a JSON object; `max_events` wherever an event may be written
 -- ARGV[2…] texts
 --
--- With order.lua and life.lua, reads and writes for the job `id`:
+-- With order.lua, quota.lua and life.lua, reads and writes for the job `id`:
 --   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended
---   and the order's keys, which order.lua names
+--   and the keys that order.lua and quota.lua name
 -- Publishes on: wake  stopped  queued
 
 local prefix = KEYS[1]

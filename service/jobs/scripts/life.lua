@@ -1,4 +1,4 @@
--- What ends a job or puts it back. Prepended to every script, after order.lua.
+-- What ends a job or puts it back. Prepended to every script, after quota.lua.
 
 local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
@@ -22,8 +22,10 @@ end
 
 local function end_job(id, state, data, device_seconds)
   local old = fields(id, 'state')
+  local used = old == 'running' and (device_seconds or used_by(id)) or 0
   if old == 'queued' then dequeue(facts_of(id), 0) end
-  if old == 'running' then settle_charge(id, device_seconds or used_by(id)) end
+  if old == 'running' then settle_charge(id, used) end
+  redeem(id, used)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('DEL', key('previews', id))

@@ -1,10 +1,11 @@
 -- Accepts a job: nothing → queued.
 -- args:  id, model, tenant, priority, priority_s (how long a level of priority may make others wait),
 --        deadline_at and run_s (one alone; or absent), max_queued, advance_s, max_events,
+--        tenant_max_queued, device_seconds_per_hour (quotas, or absent), cost,
 --        idempotency (key's name, or absent), digest, idempotency_ms
 -- texts: name, value, … of the job's hash
--- Keys:  job:id  jobs  idempotency:tenant:digest  and common's
--- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'}
+-- Keys:  job:id  jobs  idempotency:tenant:digest  quota's and common's
+-- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'} or {'quota', which, seconds to wait}
 -- Sent twice: finds the job that it put before.
 
 if redis.call('EXISTS', key('job', args.id)) == 1 then
@@ -21,6 +22,8 @@ end
 
 local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
 if waiting >= args.max_queued then return {'full'} end
+local quota, wait_s = refusal(args.tenant, args.tenant_max_queued, args.device_seconds_per_hour)
+if quota then return {'quota', quota, wait_s} end
 
 local newest = redis.call('ZRANGE', key('jobs'), -1, -1, 'WITHSCORES')
 local accepted = math.max(now_us, (tonumber(newest[2]) or 0) + 1)
@@ -40,6 +43,7 @@ if idempotency then
   redis.call('SET', idempotency, args.digest .. ' ' .. args.id, 'PX', args.idempotency_ms)
   redis.call('HSET', key('job', args.id), 'idempotency', args.idempotency)
 end
+if args.device_seconds_per_hour then promise(args.id, args.tenant, args.cost) end
 enqueue(args.id)
 -- Its first event is known without a stream, which would be larger than the job.
 redis.call('HSET', key('job', args.id), 'state', 'queued', 'events', 1)

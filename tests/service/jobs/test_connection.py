@@ -64,6 +64,8 @@ async def test_no_address() -> None:
         ("redis://host:6379/1", "redis://host:6379/1"),
         ("redis://user:p%40ss@host:6379/1", "redis://***@host:6379/1"),
         ("rediss://:secret@host", "rediss://***@host"),
+        ("unix:///a/b.sock?db=1", "unix:///a/b.sock?db=1"),
+        ("redis://host?db=1&password=secret", "redis://host?***"),
     ],
 )
 def test_passwords_are_not_told(url: str, said: str) -> None:

@@ -12,6 +12,7 @@ from models.spec import ModelSpec
 from service.jobs import scripts
 from service.jobs.job import Job
 from service.jobs.queue import Queue
+from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
 from tests.service.jobs.flaky import flaky
@@ -19,13 +20,14 @@ from tests.service.jobs.flaky import flaky
 NAMES = {
     path.stem for path in Path(scripts.__file__).parent.glob("*.lua")
 } - {*scripts.SHARED, "forget"}  # fmt: skip
+LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
 
 
 async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     """Uses every script; what it answers and leaves, without ids and times."""
     jobs = [
-        (await queue.put(a_job(metadata={"n": str(i)}), idempotency_key=f"key {i}"))
+        (await queue.put(a_job(metadata={"n": str(i)}), idempotency_key=f"key {i}", limits=LIMITS))
         for i in range(8)
     ]
     ids = {job.id: job.metadata["n"] for job, _ in jobs}
@@ -46,6 +48,8 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [plain(job) for job in await queue.list(limit=100)]
     said += [[(e.id, e.name, e.data) async for e in queue.events(one.job.id)]]
     said += [await queue.models(), await queue.depths()]
+    standing = await queue.standing("default", LIMITS)
+    said += [standing.queued, standing.device_seconds]
     await queue.unregister("pool", spec.name)
     said += [await queue.models()]
     files = sorted(await hasty.reap())

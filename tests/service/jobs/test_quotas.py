@@ -1,0 +1,228 @@
+"""What a tenant may have waiting and use in an hour, held by the scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+import pytest
+from redis.asyncio import Redis
+
+from models.spec import ModelSpec
+from service.jobs.job import Job, JobState, Usage
+from service.jobs.keys import PREFIX
+from service.jobs.queue import Claim, Queue, QuotaExceeded
+from service.settings import TenantSettings
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import FAILURE, MODEL, a_job
+
+TENANT = "acme"
+USED = f"{PREFIX}used:{TENANT}"
+PROMISED = f"{PREFIX}promised:{TENANT}"
+TEN_SECONDS = TenantSettings(device_seconds_per_hour=10)
+WIDE = TenantSettings(device_seconds_per_hour=1e9)
+HOUR_S, MINUTE_S = 3600, 60
+ROUNDED_S = 300 * 0.5e-6
+"""Three hundred amounts at most, each rounded to a millionth."""
+
+
+async def put(queue: Queue, limits: TenantSettings, **fields: object) -> Job:
+    return (await queue.put(a_job(**{"tenant": TENANT} | fields), limits=limits))[0]
+
+
+async def refused(queue: Queue, limits: TenantSettings, **fields: object) -> QuotaExceeded:
+    with pytest.raises(QuotaExceeded) as error:
+        await put(queue, limits, **fields)
+    return error.value
+
+
+async def used(queue: Queue) -> float:
+    return (await queue.standing(TENANT, TEN_SECONDS)).device_seconds
+
+
+async def finish(queue: Queue, claim: Claim, device_seconds: float) -> None:
+    assert await queue.finish(claim, [], Usage(device_seconds=device_seconds))
+
+
+async def test_waiting_jobs_are_counted_over_all_models(queue: Queue) -> None:
+    two = TenantSettings(max_queued=2)
+    await put(queue, two)
+    await put(queue, two, model="other")
+    assert (await refused(queue, two, model="third")).quota == "queued"
+    await put(queue, two, tenant="zoo")
+    assert (await queue.standing(TENANT, two)).queued == 2
+    await queue.claim("pool", MODEL, 1)
+    await put(queue, two)
+    assert (await refused(queue, two)).quota == "queued"
+
+
+async def test_the_bound_holds_for_puts_at_once(queue: Queue) -> None:
+    five = TenantSettings(max_queued=5)
+    puts = (put(queue, five) for _ in range(20))
+    answers = await asyncio.gather(*puts, return_exceptions=True)
+    assert sum(isinstance(answer, QuotaExceeded) for answer in answers) == 15
+    assert (await queue.standing(TENANT, five)).queued == 5
+
+
+async def test_how_long_a_place_takes(queue: Queue, a_spec: ModelSpec) -> None:
+    one = TenantSettings(max_queued=1)
+    await put(queue, one, cost=12)
+    assert (await refused(queue, one)).wait_s == 30  # without pools, nobody knows
+    await queue.register("warm", a_spec, ready=True)
+    await queue.register("cold", a_spec, ready=False)
+    assert (await refused(queue, one)).wait_s == 12
+    await queue.register("other", a_spec, ready=True)
+    assert (await refused(queue, one)).wait_s == 6
+    await queue.put(a_job(tenant="zoo", cost=4))  # in the same virtual time
+    (claim,) = await queue.claim("warm", MODEL, 1)
+    assert claim.job.tenant == TENANT
+    await put(queue, one, cost=12)
+    # Zoo gets 12 device-seconds as well, before it is acme's turn; then one more of 12: by two.
+    assert (await refused(queue, one)).wait_s == pytest.approx((12 * 2 + 12) / 2)
+
+
+async def test_an_hour_holds_what_is_promised_and_what_was_used(queue: Queue) -> None:
+    first = await put(queue, TEN_SECONDS, cost=6)
+    second = await put(queue, TEN_SECONDS, cost=6)  # while anything is left
+    error = await refused(queue, TEN_SECONDS, cost=0.1)
+    # Both have to be done, and then to be an hour ago.
+    assert (error.quota, error.wait_s) == ("device-seconds", HOUR_S + MINUTE_S)
+    await put(queue, TEN_SECONDS, tenant="zoo")
+    await queue.cancel(second.id)
+    assert await used(queue) == 6
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    assert claim.job.id == first.id and await used(queue) == 6
+    await finish(queue, claim, 1.5)
+    assert await used(queue) == 1.5
+    await put(queue, TEN_SECONDS, cost=9)
+    assert await used(queue) == 10.5
+    await refused(queue, TEN_SECONDS)
+
+
+async def test_when_there_is_room_again(queue: Queue, empty_redis: Redis) -> None:
+    for _ in range(3):
+        await put(queue, TEN_SECONDS, cost=1)
+    for claim in await queue.claim("pool", MODEL, 3):
+        await finish(queue, claim, 4)
+    error = await refused(queue, TEN_SECONDS)
+    assert HOUR_S - 1 < error.wait_s <= HOUR_S + MINUTE_S
+    # As if they had ended 50, 40 and 30 minutes ago, and one 62 minutes ago: one has to leave.
+    minute = int(time.time()) // MINUTE_S
+    ended = {minute - ago: 4_000_000 for ago in (50, 40, 30, 62)}
+    await empty_redis.delete(USED)
+    await empty_redis.hset(USED, mapping=ended)
+    standing = await queue.standing(TENANT, TEN_SECONDS)
+    until_s = (minute - 50 + 1) * MINUTE_S + HOUR_S - time.time()
+    assert standing.device_seconds == 12
+    assert standing.next_s == pytest.approx(until_s, abs=2)  # seconds between two looks at a clock
+    assert (await refused(queue, TEN_SECONDS)).wait_s == pytest.approx(until_s, abs=2)
+    assert len(await empty_redis.hkeys(USED)) == 3, "what is out of the hour has left"
+    small = TenantSettings(device_seconds_per_hour=4)  # now two more have to leave, or all three
+    until_s += 20 * MINUTE_S
+    assert (await refused(queue, small)).wait_s == pytest.approx(until_s, abs=2)
+    await empty_redis.hdel(USED, minute - 50)
+    await put(queue, TEN_SECONDS)
+
+
+async def test_a_job_that_was_stopped_counts_as_far_as_it_came(queue: Queue) -> None:
+    job = await put(queue, TEN_SECONDS, cost=8, steps=28)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    await queue.progress(claim, 7, 28)
+    await queue.cancel(job.id)
+    assert await used(queue) == 2
+
+
+async def test_what_is_sent_twice_counts_once(queue: Queue) -> None:
+    job = a_job(tenant=TENANT, cost=2)
+    for _ in range(2):
+        await queue.put(job, limits=TEN_SECONDS)
+    assert await used(queue) == 2
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    for _ in range(2):
+        await finish(queue, claim, 3)
+    assert await used(queue) == 3
+    await queue.delete(job.id)
+    assert await used(queue) == 3
+
+
+async def test_a_known_idempotency_key_needs_no_quota(queue: Queue) -> None:
+    one = TenantSettings(max_queued=1, device_seconds_per_hour=1)
+    first, _ = await queue.put(a_job(tenant=TENANT), idempotency_key="k", digest="d", limits=one)
+    await refused(queue, one)
+    again = await queue.put(a_job(tenant=TENANT), idempotency_key="k", digest="d", limits=one)
+    assert again == (first, False)
+
+
+class History:
+    """Random calls for the jobs of one tenant; `took_s` is what they used by their own account."""
+
+    def __init__(self, queue: Queue, hasty: Queue) -> None:
+        self.queue = queue
+        self.hasty = hasty
+        self.rng = random.Random(5)
+        self.claims: list[Claim] = []
+        self.took_s = 0.0
+
+    async def put(self) -> None:
+        await put(self.queue, WIDE, cost=self.rng.uniform(0.001, 9))
+
+    async def claim(self) -> None:
+        """Some of the leases lapse at once."""
+        queue = self.rng.choice([self.queue, self.hasty])
+        self.claims += await queue.claim("pool", MODEL, 2)
+
+    async def end(self) -> None:
+        """The claim may have lapsed, or be another's by now."""
+        if not self.claims:
+            return
+        claim = self.claims.pop(self.rng.randrange(len(self.claims)))
+        match self.rng.choice(["finish", "fail", "retry", "release"]):
+            case "finish":
+                seconds = self.rng.uniform(0, 9)
+                if await self.queue.finish(claim, [], Usage(device_seconds=seconds)):
+                    self.took_s += seconds
+            case "release":
+                await self.queue.release(claim)
+            case how:
+                await self.queue.fail(claim, FAILURE, retry=how == "retry")
+
+    async def stop(self) -> None:
+        jobs = await self.jobs()
+        if jobs:
+            act = self.rng.choice([self.queue.cancel, self.queue.delete])
+            await act(self.rng.choice(jobs).id)
+
+    async def reap(self) -> None:
+        await self.queue.reap()
+
+    async def jobs(self) -> list[Job]:
+        return await self.queue.list(tenant=TENANT, limit=1000)
+
+    async def unended_s(self) -> float:
+        return sum(job.cost for job in await self.jobs() if not job.state.ended)
+
+
+async def test_any_history_adds_up(queue: Queue, connect: Connect, empty_redis: Redis) -> None:
+    """Predicted until it ends, then what it took; and in the end nothing is left."""
+    history = History(queue, await connect(lease_s=1e-6))
+    acts = [history.put, history.put, history.claim, history.end, history.stop, history.reap]
+    for _ in range(300):
+        await history.rng.choice(acts)()
+        expected = history.took_s + await history.unended_s()
+        assert await used(queue) == pytest.approx(expected, abs=ROUNDED_S)
+    ended = {job.state for job in await history.jobs()}
+    assert ended >= set(JobState) - {JobState.EXPIRED}, "the history was too dull"
+    for job in await history.jobs():
+        await queue.cancel(job.id)
+    assert not await empty_redis.exists(PROMISED)
+    assert await used(queue) == pytest.approx(history.took_s, abs=ROUNDED_S)
+    assert 0 < await empty_redis.ttl(USED) <= HOUR_S + MINUTE_S
+
+
+async def test_without_quotas_nothing_is_kept(queue: Queue, empty_redis: Redis) -> None:
+    job = await put(queue, TenantSettings(weight=2))
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    await finish(queue, claim, 1)
+    assert not await empty_redis.exists(USED, PROMISED)
+    assert not await empty_redis.hexists(f"{PREFIX}job:{job.id}", "promised")

@@ -1,0 +1,230 @@
+"""Redis by TLS, as a user that may do no more than docs/redis.md says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
+
+from deploy.environment import settings_environment
+from models.spec import ModelSpec
+from service.api_keys import ApiKeys
+from service.jobs import connection
+from service.jobs.queue import Queue
+from service.settings import ConfigError, QueueSettings, RedisSettings, Settings
+from service.webhooks import Pending
+from tests.service.eventually import eventually
+from tests.service.jobs.examples import MODEL, a_job
+from tests.service.jobs.test_twice import life
+from tests.service.jobs.tls import Certificates, behind_tls
+
+ROOT = Path(__file__).resolve().parents[3]
+PASSWORD = "correct horse/battery?staple"
+
+
+def rules() -> list[str]:
+    """What the documentation tells the operator to allow."""
+    found = re.search(
+        r"^user atelier on >PASSWORD (.*)$", (ROOT / "docs/redis.md").read_text(), re.M
+    )
+    assert found
+    return found[1].split()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+async def user(empty_redis: Redis) -> AsyncIterator[str]:
+    name = "atelier"
+    await empty_redis.execute_command(
+        "ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *rules()
+    )
+    yield name
+    await empty_redis.execute_command("ACL", "DELUSER", name)
+
+
+@pytest.fixture
+async def port(redis_url: str, certificates: Certificates) -> AsyncIterator[int]:
+    async with behind_tls(redis_url, certificates.context(wants_client=False)) as port:
+        yield port
+
+
+@pytest.fixture
+def secure(port: int, user: str, certificates: Certificates) -> RedisSettings:
+    return RedisSettings(
+        url=f"rediss://127.0.0.1:{port}",
+        username=user,
+        password=PASSWORD,
+        ca_file=certificates.file("ca"),
+    )
+
+
+def changed(settings: RedisSettings, **fields: Any) -> RedisSettings:
+    return RedisSettings(**settings.model_dump() | fields)
+
+
+async def opened(redis: RedisSettings, **queue: Any) -> Queue:
+    return await Queue.open(Settings(redis=redis, queue=QueueSettings(**queue)))
+
+
+async def test_a_whole_life_by_tls_with_the_least_rights(
+    secure: RedisSettings, queue: Queue, hasty: Queue, empty_redis: Redis, a_spec: ModelSpec
+) -> None:
+    expected = await life(queue, hasty, a_spec)
+    await empty_redis.flushall()
+    ours = await opened(secure)
+    brief = await opened(secure, lease_s=1e-6, retention_s=1e-6)
+    assert await life(ours, brief, a_spec) == expected
+    waiting = asyncio.create_task(ours.claim("pool", MODEL, 1, wait_s=20))  # woken by a message
+    await eventually(lambda: has_subscriber(empty_redis))
+    await queue.put(a_job())
+    assert len(await waiting) == 1
+    keys = ApiKeys(connection.client(secure))
+    key, text = await keys.create("acme")
+    assert await keys.any() and await keys.find(text) == key and await keys.revoke(key.id)
+    pending = Pending(connection.client(secure))
+    await pending.add("job_1")
+    assert await pending.take(1) == []
+    await pending.put_off("job_1", 1)
+    await pending.drop("job_1")
+    for owner in (ours, brief, keys, pending):
+        await owner.close()
+
+
+async def has_subscriber(redis: Redis) -> bool:
+    return bool(await redis.client_list(_type="pubsub"))
+
+
+FORBIDDEN = [
+    ("FLUSHALL",),
+    ("KEYS", "*"),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"),
+    ("ACL", "LIST"),
+    ("SCRIPT", "FLUSH"),
+    ("CLIENT", "LIST"),
+    ("SHUTDOWN",),
+    ("GET", "other"),
+    ("SET", "other", "1"),
+    ("PUBLISH", "other", "1"),
+    ("SUBSCRIBE", "other"),
+]
+
+
+@pytest.mark.parametrize("command", FORBIDDEN, ids=" ".join)
+async def test_the_user_may_do_nothing_else(
+    secure: RedisSettings, command: tuple[str, ...]
+) -> None:
+    async with connection.client(secure) as redis:
+        with pytest.raises(NoPermissionError):
+            await redis.execute_command(*command)
+
+
+async def test_a_password_that_changes_in_its_file(
+    secure: RedisSettings, empty_redis: Redis, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(PASSWORD + "\n")
+    ours = await opened(changed(secure, password=None, password_file=file))
+    await ours.put(a_job())
+    await empty_redis.execute_command("ACL", "SETUSER", "atelier", "resetpass", ">new")
+    file.write_text("new\n")
+    await empty_redis.client_kill_filter(_type="normal", skipme=True)
+    assert len(await ours.list(limit=9)) == 1
+    await ours.close()
+
+
+@pytest.mark.parametrize("wants_client", [False, True])
+async def test_a_server_that_wants_a_certificate(
+    redis_url: str, secure: RedisSettings, certificates: Certificates, wants_client: bool
+) -> None:
+    own = {"cert_file": certificates.file("client"), "key_file": certificates.key("client")}
+    context = certificates.context(wants_client=wants_client)
+    async with behind_tls(redis_url, context) as port:
+        there = changed(secure, url=f"rediss://localhost:{port}")
+        known = await opened(changed(there, **own))
+        await known.close()
+        if wants_client:
+            with pytest.raises(ConfigError, match=r"redis\.url: no Redis answers"):
+                await opened(there)
+
+
+async def test_who_is_not_trusted_gets_no_password(
+    secure: RedisSettings, tmp_path: Path, redis_url: str
+) -> None:
+    stranger = Certificates(tmp_path)
+    for redis in (
+        changed(secure, ca_file=stranger.file("ca")),
+        changed(secure, ca_file=None),
+        changed(secure, url=str(secure.url).replace("127.0.0.1", "127.0.0.2")),
+    ):
+        with pytest.raises(ConfigError) as error:
+            await opened(redis)
+        assert "redis.url" in str(error.value) and PASSWORD not in str(error.value)
+
+
+@pytest.mark.parametrize("fields", [{"password": "wrong"}, {"username": "nobody"}])
+async def test_who_is_not_let_in_is_told_which_setting(
+    secure: RedisSettings, fields: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"redis\.username, redis\.password") as error:
+        await opened(changed(secure, **fields))
+    assert PASSWORD not in str(error.value) and "wrong" not in str(error.value)
+
+
+async def test_a_user_with_too_few_rights_is_told_so(
+    secure: RedisSettings, empty_redis: Redis
+) -> None:
+    await empty_redis.execute_command("ACL", "SETUSER", "atelier", "-info")
+    with pytest.raises(ConfigError, match="what its ACL grants"):
+        await opened(secure)
+
+
+async def test_a_process_takes_it_from_its_supervisor_and_tells_nobody(
+    secure: RedisSettings, queue: Queue, a_spec: ModelSpec, tmp_path: Path
+) -> None:
+    """A front end with keys and webhooks, so with every client there is."""
+    await queue.register("cold", a_spec, ready=False)
+    settings = Settings(
+        redis=secure,
+        state_dir=tmp_path,
+        log_level="debug",
+        server={"port": 0, "keys": True},
+        webhooks={"secret": "whsec_" + "c2VjcmV0" * 4},
+    )
+    inherited = {name: v for name, v in os.environ.items() if not name.startswith("ATELIER_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "atelier", "serve"),
+        env=settings_environment(settings, inherited),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    said = ""
+    while not (found := re.search(r"running on (http://\S+)", said)):
+        line = (await process.stderr.readline()).decode()
+        assert line, said
+        said += line
+    keys = ApiKeys(connection.client(secure))
+    _, key = await keys.create("acme")
+    await keys.close()
+    async with httpx.AsyncClient(base_url=found[1], trust_env=False) as http:
+        assert (await http.get("/v1/models")).status_code == 401
+        answer = await http.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
+        assert answer.status_code == 200 and answer.json()["data"]
+    process.terminate()
+    said += (await process.communicate())[1].decode()
+    assert process.returncode == 0
+    assert "Traceback" not in said
+    assert PASSWORD not in said and key not in said

@@ -1,0 +1,71 @@
+"""A Redis behind TLS: certificates by the `openssl` program, and a relay that speaks TLS for it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+CHUNK_BYTES = 2**16
+NAMES = {
+    "server": "subjectAltName=IP:127.0.0.1,DNS:localhost",
+    "client": "keyUsage=digitalSignature",
+}
+
+
+class Certificates:
+    """An authority, and what it vouches for: `server` (127.0.0.1, localhost) and `client`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._make("ca", "-addext", "keyUsage=critical,keyCertSign,cRLSign")
+        for name, extension in NAMES.items():
+            signer = ("-CA", self.file("ca"), "-CAkey", self.key("ca"))
+            basic = "basicConstraints=critical,CA:FALSE"
+            self._make(name, *map(str, signer), "-addext", extension, "-addext", basic)
+
+    def file(self, name: str) -> Path:
+        return self._folder / f"{name}.pem"
+
+    def key(self, name: str) -> Path:
+        return self._folder / f"{name}.key"
+
+    def _make(self, name: str, *options: str) -> None:
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+        files = ("-out", self.file(name), "-keyout", self.key(name))
+        command = ("openssl", "req", "-x509", "-days", "2", "-subj", f"/CN={name}")
+        subprocess.run([*command, *curve, *files, *options], check=True, capture_output=True)
+
+    def context(self, *, wants_client: bool) -> ssl.SSLContext:
+        """The server's side."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file("server"), self.key("server"))
+        context.load_verify_locations(self.file("ca"))
+        context.verify_mode = ssl.CERT_REQUIRED if wants_client else ssl.CERT_NONE
+        return context
+
+
+@asynccontextmanager
+async def behind_tls(redis_url: str, context: ssl.SSLContext) -> AsyncIterator[int]:
+    """The port on 127.0.0.1 where that Redis is reached by TLS."""
+    path = unquote(urlsplit(redis_url).path)
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_unix_connection(path)
+        await asyncio.gather(copy(reader, up_writer), copy(up_reader, writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
