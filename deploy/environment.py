@@ -28,7 +28,7 @@ def with_host_devices(environment: Mapping[str, str], count: int) -> dict[str, s
 
 
 def _text(value: object) -> str:
-    if isinstance(value, dict):
+    if value is None or isinstance(value, dict):
         return json.dumps(value, default=_plain)
     return str(value)
 

@@ -276,7 +276,11 @@ class PoolSettings(Section):
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix="ATELIER_", env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix="ATELIER_",
+        env_nested_delimiter="__",
+        env_parse_none_str="null",
+        extra="forbid",
+        frozen=True,
     )
 
     state_dir: Path = Path(".atelier")

@@ -24,10 +24,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One state folder for the systems of this run: they follow each other, and share the compile
-    cache as a system that is started again does."""
+    """One state folder for the systems of a module, which follow each other: a queue remembers the
+    models that it has served."""
     return tmp_path_factory.mktemp("state")
 
 
