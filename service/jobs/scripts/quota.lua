@@ -20,11 +20,10 @@ local function promise(id, tenant, device_seconds)
   redis.call('INCRBY', key('promised', tenant), millionths(device_seconds))
 end
 
--- A job has ended, and took so many device-seconds.
+-- A job has ended, which it does once, and took so many device-seconds.
 local function redeem(id, device_seconds)
   local tenant, promised = fields(id, 'tenant', 'promised')
   if not promised then return end
-  redis.call('HDEL', key('job', id), 'promised')
   if redis.call('DECRBY', key('promised', tenant), promised) <= 0 then
     redis.call('DEL', key('promised', tenant))
   end

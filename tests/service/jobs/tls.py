@@ -13,12 +13,14 @@ from urllib.parse import unquote, urlsplit
 CHUNK_BYTES = 2**16
 NAMES = {
     "server": "subjectAltName=IP:127.0.0.1,DNS:localhost",
+    "elsewhere": "subjectAltName=IP:192.0.2.1,DNS:elsewhere",
     "client": "keyUsage=digitalSignature",
 }
 
 
 class Certificates:
-    """An authority, and what it vouches for: `server` (127.0.0.1, localhost) and `client`."""
+    """An authority, and what it vouches for: `server` (127.0.0.1, localhost), one that is
+    `elsewhere`, and a `client`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,12 +42,11 @@ class Certificates:
         command = ("openssl", "req", "-x509", "-days", "2", "-subj", f"/CN={name}")
         subprocess.run([*command, *curve, *files, *options], check=True, capture_output=True)
 
-    def context(self, *, wants_client: bool) -> ssl.SSLContext:
-        """The server's side."""
+    def context(self, name: str = "server") -> ssl.SSLContext:
+        """That server's side; it takes everybody."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.file("server"), self.key("server"))
+        context.load_cert_chain(self.file(name), self.key(name))
         context.load_verify_locations(self.file("ca"))
-        context.verify_mode = ssl.CERT_REQUIRED if wants_client else ssl.CERT_NONE
         return context
 
 
