@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -261,3 +262,18 @@ async def test_where_no_key_is_wanted_none_matters(
         assert kept is not None and kept.tenant == "default"
         security = app.openapi()["paths"]["/v1/jobs"]["get"]["security"]
         assert security == [{"ApiKey": []}, {}]
+
+
+async def test_without_redis_nobody_is_known_and_all_may_come_back(
+    settings: Settings, queue: Queue, store: Store, tmp_path: Path
+) -> None:
+    away = create_app(with_keys(settings, f"unix://{tmp_path}/none.sock"), queue, store)
+    transport = httpx.ASGITransport(away)
+    headers = bearer("atl_0_0")
+    async with (
+        away.router.lifespan_context(away),
+        httpx.AsyncClient(transport=transport, base_url="http://a", headers=headers) as http,
+    ):
+        answer = await http.get("/v1/jobs")
+    assert answer.status_code == 503 and "retry-after" in answer.headers
+    assert answer.json()["error"]["code"] == "queue_unreachable"
