@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.step_times import StepTimes, Way
+from workers.step_times import Recent, StepTimes, Way
 
 Program = Callable[..., Any]
 Compiling = Future[Program]
@@ -65,6 +65,8 @@ class Shape:
     """(weights, row) → pixels, uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
     preview: Compiling = field(init=False)
     """(weights, row) → a smaller picture or clip of the same kind."""
+    encode_times: Recent = field(default_factory=Recent)
+    decode_times: Recent = field(default_factory=Recent)
 
     @property
     def is_broken(self) -> bool:

@@ -27,6 +27,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `trash`                      | set    | store keys to delete                 | the reap after    |
 | `models`                     | hash   | model: its spec                      | never             |
 | `pools:MODEL`                | hash   | pool: ready or not, end of heartbeat | `lease_s`         |
+| `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
+| `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | the oldest, 4,096 |
 
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).

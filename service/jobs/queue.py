@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 
 from models.spec import ModelSpec
 from service.jobs import connection, events, keys, wire
+from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.errors import IdempotencyConflict, QueueFull, UnknownCursor, WireError
 from service.jobs.events import Event
 from service.jobs.job import WIRE_VERSION, Job, JobError, JobState, Output, Usage
@@ -46,6 +47,8 @@ ANSWER_MS = 60_000
 REAP_BATCH = 200
 """Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
 REAP_FILES = 2000
+MAX_COSTS = 4096
+"""Rows of one model's table; those measured longest ago leave."""
 
 logger = logging.getLogger(__name__)
 
@@ -168,8 +171,18 @@ class Queue:
         """Jobs that are queued and that are running, by registered model."""
         return {model: (queued, running) for model, queued, running in await self._run("depths")}
 
+    async def costs(self, model: str) -> CostTable:
+        """What pools have measured."""
+        rows, pools = await self._run("costs", model=model)
+        return CostTable(
+            {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},
+            {name: PoolFacts(**json.loads(text)) for name, text in _pairs(pools)},
+        )
+
     # the pools' side
-    async def register(self, pool: str, spec: ModelSpec, *, ready: bool) -> None:
+    async def register(
+        self, pool: str, spec: ModelSpec, *, ready: bool, facts: PoolFacts | None = None
+    ) -> None:
         """Announce a pool and its model; a heartbeat too, so call it every `lease_s` / 3."""
         await self._run(
             "register",
@@ -178,10 +191,16 @@ class Queue:
             model=spec.name,
             ready=ready,
             fresh_s=self._settings.lease_s,
+            facts=facts and asdict(facts),
         )
 
     async def unregister(self, pool: str, model: str) -> None:
         await self._run("unregister", pool=pool, model=model)
+
+    async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
+        """Tell what was measured; rows of the same keys are replaced."""
+        told = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
+        await self._run("measured", model=model, rows=told, max_rows=MAX_COSTS)
 
     async def claim(
         self,
@@ -338,6 +357,15 @@ def _call() -> str:
 
 def _idempotency(tenant: str, key: str | None) -> str | None:
     return key and f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _pairs(flat: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+@lru_cache(maxsize=MAX_COSTS)
+def _cost_row(text: str) -> CostRow:
+    return CostRow.model_validate_json(text)
 
 
 def _job(text: str | None) -> Job | None:
