@@ -20,7 +20,7 @@ from service.body import read_json
 from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
 from service.handlers import REDIS_AWAY, field_errors
-from service.jobs.errors import StoreError
+from service.jobs.errors import DeadlineTooSoon, StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
 from service.jobs.queue import IdempotencyConflict, QueueFull
@@ -29,6 +29,10 @@ from service.schemas import GenerateRequest
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Of the request that are not the model's business, and are shown with it."""
+
+NEVER_S = 3600.0
+"""What a client is told to wait whose deadline no pool that is there could meet on its own: until
+there may be a faster one."""
 
 MAX_KEY_CHARS = 255
 """Of an Idempotency-Key."""
@@ -53,7 +57,7 @@ async def admit(request: Request, front: FrontEnd, media_types: tuple[str, ...] 
         files = await _pictures(front, resolved.fields)
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"], spec, media_types)
-        job = _job(body, spec, resolved, files)
+        job = await _priced(front, _job(body, spec, resolved, files))
         digest = _digest(body) if idempotency_key else ""
         return await _put(front, job, files, idempotency_key, digest)
 
@@ -191,6 +195,31 @@ def _job(
     )
 
 
+async def _priced(front: FrontEnd, job: Job) -> Job:
+    """The job with what it is predicted to cost, where that is known."""
+    cost = await front.costs.predict(job.model, job.bucket, job.steps, job.images)
+    if cost is None:
+        return job
+    return job.model_copy(update={"cost": cost.device_seconds, "run_s": cost.seconds})
+
+
+async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | None:
+    """Why its deadline cannot be met by all that waits and runs now; None: it can, or who knows."""
+    deadline_s = job.request.get("deadline_s")
+    if deadline_s is None or job.run_s is None:
+        return None
+    place = await front.costs.newcomer(job)
+    needs_s = job.run_s if place.ends_s is None else place.ends_s
+    if needs_s <= deadline_s:
+        return None
+    if job.run_s > deadline_s:
+        return DeadlineTooSoon(needs_s, deadline_s, NEVER_S)
+    lasts_s = needs_s - (place.starts_s or 0.0)
+    # Where it would last too long only for the company, that has to be gone.
+    wait_s = needs_s - deadline_s if lasts_s <= deadline_s else needs_s
+    return DeadlineTooSoon(needs_s, deadline_s, wait_s)
+
+
 async def _put(
     front: FrontEnd, job: Job, files: Mapping[str, bytes], key: str | None, digest: str
 ) -> Job:
@@ -199,12 +228,15 @@ async def _put(
     if front.webhooks and "webhook" in job.request:
         await front.webhooks.pending.add(job.id)
     try:
-        stored, is_new = await front.queue.put(job, idempotency_key=key, digest=digest)
-    except (QueueFull, IdempotencyConflict) as error:
+        stored, is_new = await front.queue.put(
+            job, idempotency_key=key, digest=digest, refusal=await _too_soon(front, job)
+        )
+    except (DeadlineTooSoon, QueueFull, IdempotencyConflict) as error:
         await _drop(front, job, files)
         raise _refusal(error) from None
     if is_new:
         front.telemetry.accepted.labels(job.model).inc()
+        front.costs.accepted(stored)
     else:
         await _drop(front, job, files)
     return stored
@@ -215,7 +247,9 @@ async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
     await front.store.delete([job.request[name] for name in files])
 
 
-def _refusal(error: QueueFull | IdempotencyConflict) -> Problem:
+def _refusal(error: DeadlineTooSoon | QueueFull | IdempotencyConflict) -> Problem:
+    if isinstance(error, DeadlineTooSoon):
+        return Busy(str(error), code="deadline_too_soon", retry_after_s=error.wait_s)
     if isinstance(error, QueueFull):
         return Busy(str(error), retry_after_s=error.wait_s)
     return Conflict(str(error), code="idempotency_conflict")

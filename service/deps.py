@@ -12,6 +12,7 @@ import httpx
 from fastapi import Depends, Request
 
 from service import outgoing
+from service.costs import Costs
 from service.errors import FieldError, NotFound, Unavailable
 from service.jobs.job import Job
 from service.jobs.outputs import Store
@@ -80,6 +81,7 @@ class FrontEnd:
     store: Store
     telemetry: Telemetry
     models: Models
+    costs: Costs
     http: httpx.AsyncClient
     threads: ThreadPoolExecutor
     """Decode request pictures here."""
@@ -99,6 +101,7 @@ class FrontEnd:
             store=store,
             telemetry=Telemetry(),
             models=Models(queue, server.models_age_s),
+            costs=Costs(queue, settings.queue),
             http=http,
             threads=ThreadPoolExecutor(server.picture_threads, thread_name_prefix="pictures"),
             webhooks=Webhooks.make(settings, http),

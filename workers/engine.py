@@ -38,7 +38,8 @@ STUCK_S = 1.0
 
 @dataclass(frozen=True)
 class Picture:
-    """One finished picture or clip; `device_seconds` is its share of the steps with it."""
+    """One finished picture or clip; `device_seconds` is its share of the steps with it, and what
+    its encoding and decoding take."""
 
     pixels: np.ndarray
     """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
@@ -150,7 +151,7 @@ class Engine:
             raise
         except Exception as error:
             raise picture_failed(error, doing) from error
-        return Picture(pixels, prepared.seed, row.done, row.device_seconds)
+        return Picture(pixels, prepared.seed, row.done, row.device_seconds + shape.around_s)
 
     async def preview(self, row: Row) -> np.ndarray:
         """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""

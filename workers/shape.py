@@ -69,6 +69,11 @@ class Shape:
     decode_times: Recent = field(default_factory=Recent)
 
     @property
+    def around_s(self) -> float:
+        """What a picture's encoding and decoding take, undisturbed; 0 where it was never done."""
+        return (self.encode_times.typical or 0.0) + (self.decode_times.typical or 0.0)
+
+    @property
     def is_broken(self) -> bool:
         """What any of its pictures needs did not compile. Another try may: start over."""
         return bool(self.encoders) and any(failed(program) for program in self.necessary())

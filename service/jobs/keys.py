@@ -15,6 +15,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
 | `virtual:MODEL`              | string | virtual time                         | never             |
 | `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
+| `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
 | `queued:MODEL`               | string | how many jobs are queued             | never             |
 | `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |

@@ -23,6 +23,7 @@ from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.errors import IdempotencyConflict, QueueFull, UnknownCursor, WireError
 from service.jobs.events import Event
 from service.jobs.job import WIRE_VERSION, Job, JobError, JobState, Output, Usage
+from service.jobs.outlook import Look
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
 from service.settings import QueueSettings
@@ -47,6 +48,8 @@ ANSWER_MS = 60_000
 REAP_BATCH = 200
 """Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
 REAP_FILES = 2000
+LOOKED_AT = 256
+"""Running jobs, and urgent ones, of one look at a queue; of more the first ones."""
 MAX_COSTS = 4096
 """Rows of one model's table; those measured longest ago leave."""
 
@@ -99,15 +102,21 @@ class Queue:
 
     # the front end's side
     async def put(
-        self, job: Job, *, idempotency_key: str | None = None, digest: str = ""
+        self,
+        job: Job,
+        *,
+        idempotency_key: str | None = None,
+        digest: str = "",
+        refusal: Exception | None = None,
     ) -> tuple[Job, bool]:
         """The stored job, and whether it is new.
 
         Args:
             idempotency_key: the client's; of one tenant, for `idempotency_s` while the job is kept.
             digest: of the request's body; the same key with another one is a conflict.
+            refusal: why a new job is not to be taken; what was accepted before is given even so.
 
-        Raises: QueueFull, IdempotencyConflict.
+        Raises: QueueFull, IdempotencyConflict; the refusal.
         """
         fields = wire.to_hash(job)
         answer, *stored = await self._run(
@@ -123,7 +132,10 @@ class Queue:
             idempotency=_idempotency(job.tenant, idempotency_key),
             idempotency_ms=round(self._settings.idempotency_s * 1000),
             digest=digest,
+            refused=refusal is not None,
         )
+        if refusal and answer == "refused":
+            raise refusal
         if answer == "full":
             raise QueueFull(job.model, RETRY_AFTER_S)
         if answer == "conflict":
@@ -146,8 +158,12 @@ class Queue:
             raise UnknownCursor(str(after))
         return [wire.from_hash(wire.parse(text)) for text in page]
 
-    async def position(self, job: Job) -> int | None:
-        """Jobs of its tenant ahead of it; None unless queued."""
+    async def outlook(self, model: str) -> Look:
+        """One look at what waits and what runs, to estimate waits from."""
+        return Look.parse(await self._run("outlook", model=model, looked_at=LOOKED_AT))
+
+    async def rank(self, job: Job) -> int | None:
+        """Jobs of its tenant that go before it, by their places; None unless queued."""
         return cast(int | None, await self._redis.zrank(keys.queue(job.model, job.tenant), job.id))
 
     async def cancel(self, job_id: str) -> Job | None:
