@@ -1,15 +1,18 @@
 """What this pool has measured, by the buckets that the queue knows.
 
-Times are lower quartiles of the latest few (`step_times.typical`). What disturbs a time makes it
-longer: a busy host, a neighbour's encoding or decoding between two steps; and those have times of
-their own, so that sums of these numbers count nothing twice. Phases and shapes that one bucket has
-are averaged by their steps.
+Times are medians of the latest fifteen. They follow a machine that changes; and what now and then
+holds one up does not count, such as a neighbour's encoding or decoding between two steps: that has
+times of its own, and would be counted twice in a mean. (What chooses batch sizes takes the lower
+quartile, the device alone; but people wait for the host, too.) Phases and shapes of one
+bucket are averaged by their steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
+from statistics import median
 
 from models.pipeline import Fields
 from models.sharding import Layout
@@ -68,12 +71,12 @@ def describe(pool: str, layout: Layout) -> str:
 
 def _rows(shapes: Iterable[Shape], devices: int) -> dict[int, CostRow]:
     """By batch size; of several layouts for one size, the one that the steps take."""
-    measured = [shape for shape in shapes if shape.decode_times.typical is not None]
+    measured = [shape for shape in shapes if shape.decode_times.median is not None]
     weights = {shape: sum(p.times.steps for p in shape.phases.values()) for shape in measured}
     if not sum(weights.values()):
         return {}
-    encode_s = _mean((weights[s], s.encode_times.typical or 0.0) for s in measured)
-    decode_s = _mean((weights[s], s.decode_times.typical or 0.0) for s in measured)
+    encode_s = _mean((weights[s], s.encode_times.median or 0.0) for s in measured)
+    decode_s = _mean((weights[s], s.decode_times.median or 0.0) for s in measured)
     steps = _step_seconds([phase for shape in measured for phase in shape.phases.values()])
     samples = sum(weights.values())
     return {
@@ -95,8 +98,8 @@ def _step_seconds(phases: Iterable[Phase]) -> dict[int, float]:
 
 def _fastest(phase: Phase) -> dict[int, float]:
     found: dict[int, float] = {}
-    for way, seconds in phase.times.known().items():
-        found[way.size] = min(seconds, found.get(way.size, seconds))
+    for way, times in phase.times.known().items():
+        found[way.size] = min(median(times), found.get(way.size, math.inf))
     return found
 
 

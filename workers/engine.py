@@ -103,9 +103,9 @@ class Engine:
                 except Exception as error:
                     log.warning("this batch size does not compile and is not used: %s", error)
 
-    async def try_out(self, fields: Fields, steps: int) -> None:
-        """A warm-up request's first steps of each phase, and its picture: nobody sees it, but how
-        long all that takes is known then.
+    async def try_out(self, fields: Fields, steps: int) -> Shape:
+        """A warm-up request's first steps of each phase, and its picture: nobody sees it, but its
+        shape, which is returned, knows then how long all that takes.
 
         Raises: PictureFailed, EngineDied: as `generate`.
         """
@@ -120,6 +120,7 @@ class Engine:
             raise
         except Exception as error:
             raise picture_failed(error, "trying it out") from error
+        return shape
 
     async def generate(
         self,

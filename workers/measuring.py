@@ -18,8 +18,8 @@ from workers.step_times import TRIALS
 MEASURE_S = 20.0
 """What a warm-up request may take for batches of several pictures; one picture alone is measured
 however long it takes."""
-ROUNDS = 3
-"""Of full batches; each round tries several sizes."""
+ROUNDS = 20
+"""Of full batches at the most: each tries several sizes, and a size may never come up."""
 TELL_EVERY_S = 5.0
 WORTH_TELLING = 0.05
 """By how much of itself a time has to change."""
@@ -34,10 +34,11 @@ async def measure(engine: Engine, requests: Sequence[Fields]) -> None:
     """
     for fields in requests:
         try:
-            await engine.try_out(fields, TRIALS)
+            shape = await engine.try_out(fields, TRIALS)
             async with asyncio.timeout(MEASURE_S):
                 for _ in range(ROUNDS):
-                    await _together(engine, fields)
+                    if not shape.is_measured:
+                        await _together(engine, fields)
         except TimeoutError:
             log.info("larger batches are measured when they come")
         except PictureFailed as failure:

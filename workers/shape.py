@@ -69,9 +69,15 @@ class Shape:
     decode_times: Recent = field(default_factory=Recent)
 
     @property
+    def is_measured(self) -> bool:
+        """Every way of every phase has had its trials."""
+        phases = self.phases.values()
+        return all(phase.times.known().keys() >= set(phase.ways) for phase in phases)
+
+    @property
     def around_s(self) -> float:
         """What a picture's encoding and decoding take, undisturbed; 0 where it was never done."""
-        return (self.encode_times.typical or 0.0) + (self.decode_times.typical or 0.0)
+        return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
 
     @property
     def is_broken(self) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from typing import NamedTuple
 
 TRIALS = 3
@@ -45,10 +46,10 @@ class StepTimes:
         """That were observed, in all ways."""
         return self._steps
 
-    def known(self) -> dict[Way, float]:
-        """Seconds of a step in each way that has had its trials. From any thread."""
+    def known(self) -> dict[Way, tuple[float, ...]]:
+        """The latest seconds of a step in each way that has had its trials. From any thread."""
         seconds = {way: tuple(times) for way, times in tuple(self._seconds.items())}
-        return {way: typical(times) for way, times in seconds.items() if len(times) >= TRIALS}
+        return {way: times for way, times in seconds.items() if len(times) >= TRIALS}
 
     def observe(self, way: Way, seconds: float) -> None:
         self._steps += 1
@@ -66,7 +67,7 @@ class StepTimes:
 
     def _estimate(self, way: Way) -> float:
         """Seconds of a step. Unmeasured ways are hoped to be fast, so that each gets its trial."""
-        trusted = self.known()
+        trusted = {one: typical(times) for one, times in self.known().items()}
         alike = {one.size: seconds for one, seconds in trusted.items() if one.parts == way.parts}
         if not alike and trusted:
             others = {one.parts for one in trusted}
@@ -101,6 +102,6 @@ class Recent:
         self._seconds.append(seconds)
 
     @property
-    def typical(self) -> float | None:
+    def median(self) -> float | None:
         """None: it was never done. From any thread."""
-        return typical(times) if (times := tuple(self._seconds)) else None
+        return median(times) if (times := tuple(self._seconds)) else None

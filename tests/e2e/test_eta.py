@@ -8,10 +8,11 @@ from datetime import datetime
 from service.client import Client
 from tests.e2e.system import System
 
-FACTOR = 3.0
-"""How far a wait may be from what was said: these steps take a millisecond, and what the host does
-around them (files, Redis, the store), which is in no table, takes as long on a busy machine."""
-JOB = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 150}
+FACTOR = 4.0
+"""How far a wait may be from what was said. These steps take a millisecond: what the host does
+around them (files, Redis, the store) is in no table, and other tests make the machine several times
+as slow from one second to the next."""
+JOB = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "num_images": 2}
 
 
 def test_waits_are_as_told(system: System) -> None:
