@@ -137,6 +137,7 @@ async def test_predictions_are_held_against_what_was_taken(
         await queue.put(each)
     async with at_work(pipeline, layout, queue, store):
         job, _ = [await ended(queue, each) for each in (job, other)]
+        await until(lambda: told("count") > count)
     assert told("count") - count == 1, "of the other one nothing was predicted"
     assert told("sum") - total == pytest.approx(job.usage.device_seconds / job.cost)
 
