@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 
 from models.pipeline import Fields
@@ -15,7 +16,7 @@ from workers.errors import EngineDied, PictureFailed
 from workers.retry import QUEUE_ERRORS
 from workers.step_times import TRIALS
 
-MEASURE_S = 20.0
+MEASURE_S = 10.0
 """What a warm-up request may take for batches of several pictures; one picture alone is measured
 however long it takes."""
 ROUNDS = 20
@@ -32,6 +33,7 @@ async def measure(engine: Engine, requests: Sequence[Fields]) -> None:
 
     A request that fails is only logged: one of a user may do better.
     """
+    started = time.monotonic()
     for fields in requests:
         try:
             shape = await engine.try_out(fields, TRIALS)
@@ -45,6 +47,7 @@ async def measure(engine: Engine, requests: Sequence[Fields]) -> None:
             log.warning("a warm-up request failed: %s", failure)
         except EngineDied:
             return  # whoever waits for that hears of it
+    log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)
 
 
 async def _together(engine: Engine, fields: Fields) -> None:
