@@ -20,7 +20,7 @@ from service.body import read_json
 from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
 from service.handlers import REDIS_AWAY, field_errors
-from service.jobs.errors import StoreError
+from service.jobs.errors import DeadlineTooSoon, StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
 from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
@@ -30,6 +30,10 @@ from service.settings import TenantSettings
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Of the request that are not the model's business, and are shown with it."""
+
+NEVER_S = 3600.0
+"""What a client is told to wait whose deadline no pool that is there could meet on its own: until
+there may be a faster one."""
 
 MAX_KEY_CHARS = 255
 """Of an Idempotency-Key."""
@@ -56,9 +60,10 @@ async def admit(
         files = await _pictures(front, resolved.fields)
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"], spec, media_types)
-        job = _job(body, spec, resolved, files).model_copy(
+        owned = _job(body, spec, resolved, files).model_copy(
             update={"tenant": tenant, "weight": front.settings.tenant(tenant).weight}
         )
+        job = await _priced(front, owned)
         digest = _digest(body) if idempotency_key else ""
         return await _put(front, job, files, idempotency_key, digest)
 
@@ -196,6 +201,31 @@ def _job(
     )
 
 
+async def _priced(front: FrontEnd, job: Job) -> Job:
+    """The job with what it is predicted to cost, where that is known."""
+    cost = await front.costs.predict(job.model, job.bucket, job.steps, job.images)
+    if cost is None:
+        return job
+    return job.model_copy(update={"cost": cost.device_seconds, "run_s": cost.seconds})
+
+
+async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | None:
+    """Why its deadline cannot be met by all that waits and runs now; None: it can, or who knows."""
+    deadline_s = job.request.get("deadline_s")
+    if deadline_s is None or job.run_s is None:
+        return None
+    place = await front.costs.newcomer(job)
+    needs_s = job.run_s if place.ends_s is None else place.ends_s
+    if needs_s <= deadline_s:
+        return None
+    if job.run_s > deadline_s:
+        return DeadlineTooSoon(needs_s, deadline_s, NEVER_S)
+    lasts_s = needs_s - (place.starts_s or 0.0)
+    # Where it would last too long only for the company, that has to be gone.
+    wait_s = needs_s - deadline_s if lasts_s <= deadline_s else needs_s
+    return DeadlineTooSoon(needs_s, deadline_s, wait_s)
+
+
 async def _put(
     front: FrontEnd, job: Job, files: Mapping[str, bytes], key: str | None, digest: str
 ) -> Job:
@@ -206,13 +236,18 @@ async def _put(
     limits = front.settings.tenant(job.tenant)
     try:
         stored, is_new = await front.queue.put(
-            job, idempotency_key=key, digest=digest, limits=limits
+            job,
+            idempotency_key=key,
+            digest=digest,
+            limits=limits,
+            refusal=await _too_soon(front, job),
         )
-    except (QueueFull, QuotaExceeded, IdempotencyConflict) as error:
+    except (DeadlineTooSoon, QueueFull, QuotaExceeded, IdempotencyConflict) as error:
         await _drop(front, job, files)
         raise _refusal(error, limits) from None
     if is_new:
         front.telemetry.accepted.labels(job.model).inc()
+        front.costs.accepted(stored)
     else:
         await _drop(front, job, files)
     return stored
@@ -224,8 +259,11 @@ async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
 
 
 def _refusal(
-    error: QueueFull | QuotaExceeded | IdempotencyConflict, limits: TenantSettings
+    error: DeadlineTooSoon | QueueFull | QuotaExceeded | IdempotencyConflict,
+    limits: TenantSettings,
 ) -> Problem:
+    if isinstance(error, DeadlineTooSoon):
+        return Busy(str(error), code="deadline_too_soon", retry_after_s=error.wait_s)
     if isinstance(error, QuotaExceeded):
         return Busy(
             str(error),

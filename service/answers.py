@@ -29,7 +29,7 @@ from service.handlers import REDIS_AWAY, RETRY_AFTER_S, log
 from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import Job, JobState, Output
 from service.jobs.queue import Event
-from service.views import JobView, job_url, view_job
+from service.views import JobView, QueueView, job_url, view_job
 from service.waiting import events_of
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -38,10 +38,11 @@ ENDED = frozenset(state for state in JobState if state.ended)
 
 async def show(front: FrontEnd, job: Job, *, inline: bool = True) -> JobView:
     """The job with its place in the queue, and with its files where it asked for them inline."""
-    position = await front.queue.position(job) if job.state is JobState.QUEUED else None
+    position, eta_s = await front.costs.place(job)
+    place = QueueView(position=position, eta_s=eta_s)
     asked = job.request.get("output", {}).get("inline", False)
     files = await _inline(front, job) if inline and asked else {}
-    return view_job(job, position, files)
+    return view_job(job, place, files)
 
 
 async def _inline(front: FrontEnd, job: Job) -> dict[int, bytes]:

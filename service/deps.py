@@ -14,6 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from service import outgoing
 from service.callers import Callers
+from service.costs import Costs
 from service.errors import FieldError, NotFound, Unauthorized, Unavailable
 from service.jobs.job import DEFAULT_TENANT, Job
 from service.jobs.outputs import Store
@@ -82,6 +83,7 @@ class FrontEnd:
     store: Store
     telemetry: Telemetry
     models: Models
+    costs: Costs
     http: httpx.AsyncClient
     threads: ThreadPoolExecutor
     """Decode request pictures here."""
@@ -103,6 +105,7 @@ class FrontEnd:
             store=store,
             telemetry=Telemetry(),
             models=Models(queue, server.models_age_s),
+            costs=Costs(queue, settings.queue),
             http=http,
             threads=ThreadPoolExecutor(server.picture_threads, thread_name_prefix="pictures"),
             webhooks=Webhooks.make(settings, http),

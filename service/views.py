@@ -26,9 +26,13 @@ class ProgressView(View):
 
 class QueueView(View):
     position: int | None
-    """Jobs ahead of it; null unless it is queued."""
+    """Jobs of all tenants that are to start before it; null unless it is queued."""
     eta_s: float | None
-    """Seconds until it is done; null where nothing honest can be said."""
+    """Seconds until it is done, queued or running, by measured costs and all that waits and runs
+    now; null where nothing honest can be said."""
+
+
+NOWHERE = QueueView(position=None, eta_s=None)
 
 
 class OutputView(View):
@@ -137,12 +141,14 @@ def output_url(job_id: str, index: int) -> str:
 
 
 def view_job(
-    job: Job, position: int | None = None, files: Mapping[int, bytes] | None = None
+    job: Job,
+    place: QueueView = NOWHERE,
+    files: Mapping[int, bytes] | None = None,
 ) -> JobView:
     """A job as clients see it.
 
     Args:
-        position: jobs ahead of it in its queue.
+        place: where it stands in its queue.
         files: outputs by index that go into the answer itself.
     """
     return JobView(
@@ -153,7 +159,7 @@ def view_job(
         started_at=_time(job.started_at) if job.started_at else None,
         finished_at=_time(job.finished_at) if job.finished_at else None,
         progress=ProgressView(step=job.step, steps=job.steps),
-        queue=QueueView(position=position, eta_s=None),
+        queue=place,
         request=job.request,
         outputs=[_view_output(job.id, output, files or {}) for output in job.outputs],
         usage=job.usage,

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,11 +20,13 @@ from models.pipeline import Fields, Pipeline, Prepared, PyTree
 from models.sharding import Layout
 from workers import warmup
 from workers.compiler import Compiler, signature
+from workers.costs import Costs
 from workers.errors import EngineDied, PictureFailed, picture_failed
 from workers.launch import Launcher, OneHost
 from workers.programs import Programs
 from workers.row import Row
 from workers.shape import Compiling, Shape
+from workers.step_times import Recent
 from workers.stepper import Stepper
 
 log = logging.getLogger(__name__)
@@ -35,7 +38,8 @@ STUCK_S = 1.0
 
 @dataclass(frozen=True)
 class Picture:
-    """One finished picture or clip; `device_seconds` is its share of the steps with it."""
+    """One finished picture or clip; `device_seconds` is its share of the steps with it, and what
+    its encoding and decoding take."""
 
     pixels: np.ndarray
     """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
@@ -65,7 +69,9 @@ class Engine:
         launcher: Launcher | None = None,
     ) -> None:
         self.pipeline = pipeline
+        self.layout = layout
         self.slots = slots
+        self.costs = Costs(pipeline.spec)
         self._loop = asyncio.get_running_loop()
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
         """Has a result only if nothing can be launched any more."""
@@ -89,12 +95,32 @@ class Engine:
         for fields in requests:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             shape = self.programs.shape(prepared)
+            self.costs.uses(fields, shape)
             await ready(*shape.necessary())
             for program in shape.optional():
                 try:
                     await ready(program)
                 except Exception as error:
                     log.warning("this batch size does not compile and is not used: %s", error)
+
+    async def try_out(self, fields: Fields, steps: int) -> Shape:
+        """A warm-up request's first steps of each phase, and its picture: nobody sees it, but its
+        shape, which is returned, knows then how long all that takes.
+
+        Raises: PictureFailed, EngineDied: as `generate`.
+        """
+        try:
+            prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
+            few = warmup.first_steps(prepared.steps, steps)
+            shape = await self._compiled(fields, prepared)
+            state = await self._run("encode", self._encode, shape, prepared)
+            row = await self._denoise(shape, replace(prepared, steps=few), state, lambda row: None)
+            await self._decode(row)
+        except EngineDied:
+            raise
+        except Exception as error:
+            raise picture_failed(error, "trying it out") from error
+        return shape
 
     async def generate(
         self,
@@ -115,18 +141,18 @@ class Engine:
         try:
             prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
             doing = "compiling"
-            shape = await self._compiled(prepared)
+            shape = await self._compiled(fields, prepared)
             doing = "encoding the prompt"
             state = await self._run("encode", self._encode, shape, prepared)
             doing = "denoising"
             row = await self._denoise(shape, prepared, state, on_step)
             doing = "decoding the picture"
-            pixels = await self._show("decode", shape.decode, row)
+            pixels = await self._decode(row)
         except EngineDied:
             raise
         except Exception as error:
             raise picture_failed(error, doing) from error
-        return Picture(pixels, prepared.seed, row.done, row.device_seconds)
+        return Picture(pixels, prepared.seed, row.done, row.device_seconds + shape.around_s)
 
     async def preview(self, row: Row) -> np.ndarray:
         """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
@@ -139,23 +165,31 @@ class Engine:
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _compiled(self, prepared: Prepared) -> Shape:
+    async def _compiled(self, fields: Fields, prepared: Prepared) -> Shape:
         """This picture's shape, as soon as it can begin with it."""
         shape = self.programs.shape(prepared)
+        self.costs.uses(fields, shape)
         phases = {step.phase for step in prepared.steps}
         await ready(*shape.to_begin(signature(prepared.inputs), phases))
         return shape
 
     def _encode(self, shape: Shape, prepared: Prepared) -> PyTree:
         program = shape.encoders[signature(prepared.inputs)].result()
-        return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
+        with shape.encode_times.timing():
+            return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
-    async def _show(self, stage: str, program: Compiling, row: Row) -> np.ndarray:
+    async def _decode(self, row: Row) -> np.ndarray:
+        return await self._show("decode", row.shape.decode, row, row.shape.decode_times)
+
+    async def _show(
+        self, stage: str, program: Compiling, row: Row, times: Recent | None = None
+    ) -> np.ndarray:
         """Pixels of a row as it is now, on the host."""
         await ready(program)
 
         def pixels(state: PyTree) -> np.ndarray:
-            return self._launcher.fetch(program.result()(self._weights, state))
+            with times.timing() if times else nullcontext():
+                return self._launcher.fetch(program.result()(self._weights, state))
 
         return await self._run(stage, pixels, row.known)
 

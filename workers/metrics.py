@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from service.jobs.job import Job, Usage
 from workers.step_times import Way
 
 STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -40,6 +41,10 @@ compile_seconds = Histogram(
 )  # fmt: skip
 claims = Counter("atelier_claims_total", "Jobs claimed from the queue.", ["model"])
 jobs = Counter("atelier_pool_jobs_total", "Jobs that left this pool.", ["model", "outcome"])
+cost_ratio = Histogram(
+    "atelier_job_cost_ratio", "Device-seconds that a job took, over those that were predicted.",
+    ["model"], buckets=(0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10),
+)  # fmt: skip
 ready = Gauge("atelier_pool_ready", "1 after the warm-up.", ["model"])
 
 
@@ -56,6 +61,12 @@ def step(model: str, rows: int, way: Way, seconds: float) -> None:
     step_seconds.labels(model, str(way.size), str(way.parts)).observe(seconds)
     padding.labels(model).inc(way.size - rows)
     device_busy.labels(model).inc(seconds)
+
+
+def cost(job: Job, usage: Usage) -> None:
+    """A job is done; one that was put before anything was measured tells nothing."""
+    if job.run_s is not None:
+        cost_ratio.labels(job.model).observe(usage.device_seconds / job.cost)
 
 
 def swap(model: str, seconds: float) -> None:

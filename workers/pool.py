@@ -32,6 +32,7 @@ from workers.hosts.terms import Terms
 from workers.hosts.together import together
 from workers.launch import Launcher, OneHost
 from workers.loading import MeshSlice
+from workers.measuring import Herald, measure
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
 from workers.slice import own
@@ -60,6 +61,7 @@ class Pool:
         self._heartbeat_s = lease_s / HEARTBEATS
         self._spec = engine.pipeline.spec
         self._room = Room(engine.slots)
+        self._herald = Herald(engine, queue, name)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings.preview_every_s)
         self._is_ready = False
         self._drain = asyncio.Event()
@@ -88,11 +90,13 @@ class Pool:
         """Serve until stopped: 0. Until the engine dies: 1.
 
         Args:
-            warmup: requests whose programs are compiled before the first claim.
+            warmup: requests whose programs are compiled, and measured, before the first claim.
 
         Raises: whatever keeps the model from being compiled.
         """
-        helpers = spawn(self._beat(), self._desk.leases.run(), self._hear_cancels())
+        helpers = spawn(
+            self._beat(), self._desk.leases.run(), self._hear_cancels(), self._herald.run()
+        )
         main = spawn(self._serve(warmup), self._drain.wait())
         try:
             await asyncio.wait(
@@ -107,6 +111,8 @@ class Pool:
 
     async def _serve(self, warmup: Sequence[Fields]) -> None:
         await self.engine.warm_up(warmup)
+        await measure(self.engine, warmup)
+        await self._herald.tell()
         self._is_ready = True
         await until_reached(self._register)
         log.info("pool %s is ready", self.name)
@@ -114,7 +120,13 @@ class Pool:
         while True:
             pictures = await self._room.wait()
             claims = await until_reached(
-                self._queue.claim, self.name, self._spec.name, pictures, wait_s=CLAIM_WAIT_S
+                self._queue.claim,
+                self.name,
+                self._spec.name,
+                pictures,
+                wait_s=CLAIM_WAIT_S,
+                warm=self.engine.costs.warm,
+                slowness=self._herald.slowness,
             )
             for claim in claims:
                 self._desk.take(claim)
@@ -138,7 +150,8 @@ class Pool:
         await cancel(*tasks)
 
     async def _register(self) -> None:
-        await self._queue.register(self.name, self._spec, ready=self._is_ready)
+        facts = self._herald.facts
+        await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
 
     async def _beat(self) -> None:
         while True:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.step_times import StepTimes, Way
+from workers.step_times import Recent, StepTimes, Way
 
 Program = Callable[..., Any]
 Compiling = Future[Program]
@@ -65,6 +65,19 @@ class Shape:
     """(weights, row) → pixels, uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
     preview: Compiling = field(init=False)
     """(weights, row) → a smaller picture or clip of the same kind."""
+    encode_times: Recent = field(default_factory=Recent)
+    decode_times: Recent = field(default_factory=Recent)
+
+    @property
+    def is_measured(self) -> bool:
+        """Every way of every phase has had its trials."""
+        phases = self.phases.values()
+        return all(phase.times.known().keys() >= set(phase.ways) for phase in phases)
+
+    @property
+    def around_s(self) -> float:
+        """What a picture's encoding and decoding take, undisturbed; 0 where it was never done."""
+        return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
 
     @property
     def is_broken(self) -> bool:

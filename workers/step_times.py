@@ -8,8 +8,11 @@ and of a slice of several devices, each row by all of them or several rows side 
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
 from typing import NamedTuple
 
 TRIALS = 3
@@ -38,6 +41,16 @@ class StepTimes:
         self._seconds: dict[Way, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
         self._steps = 0
 
+    @property
+    def steps(self) -> int:
+        """That were observed, in all ways."""
+        return self._steps
+
+    def known(self) -> dict[Way, tuple[float, ...]]:
+        """The latest seconds of a step in each way that has had its trials. From any thread."""
+        seconds = {way: tuple(times) for way, times in tuple(self._seconds.items())}
+        return {way: times for way, times in seconds.items() if len(times) >= TRIALS}
+
     def observe(self, way: Way, seconds: float) -> None:
         self._steps += 1
         if self._steps % REFRESH == 0:
@@ -54,7 +67,7 @@ class StepTimes:
 
     def _estimate(self, way: Way) -> float:
         """Seconds of a step. Unmeasured ways are hoped to be fast, so that each gets its trial."""
-        trusted = {one: typical(t) for one, t in self._seconds.items() if len(t) >= TRIALS}
+        trusted = {one: typical(times) for one, times in self.known().items()}
         alike = {one.size: seconds for one, seconds in trusted.items() if one.parts == way.parts}
         if not alike and trusted:
             others = {one.parts for one in trusted}
@@ -70,3 +83,25 @@ def typical(seconds: Iterable[float]) -> float:
     """The lower quartile: a busy host makes many steps look slower than the device is."""
     ordered = sorted(seconds)
     return ordered[len(ordered) // 4]
+
+
+class Recent:
+    """How long something takes, by its latest times."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=MEMORY)
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """What is done inside, unless it fails."""
+        started = time.perf_counter()
+        yield
+        self.observe(time.perf_counter() - started)
+
+    def observe(self, seconds: float) -> None:
+        self._seconds.append(seconds)
+
+    @property
+    def median(self) -> float | None:
+        """None: it was never done. From any thread."""
+        return median(times) if (times := tuple(self._seconds)) else None

@@ -7,12 +7,13 @@ pictures that nobody sent, since programs depend on their number and not on what
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image
 
-from models.pipeline import Fields, Pipeline, Prepared, RequestError
+from models.pipeline import Fields, Pipeline, Prepared, RequestError, Step
 from models.spec import PICTURE_FIELDS, ModelSpec
 
 SIDE_PX = 64
@@ -39,6 +40,17 @@ def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
             if error.field not in PICTURE_FIELDS or error.field in images:
                 raise
             images[error.field] = _grey()
+
+
+def first_steps(steps: Sequence[Step], each: int) -> tuple[Step, ...]:
+    """The first so many of each phase."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for step in steps:
+        seen[step.phase] += 1
+        if seen[step.phase] <= each:
+            chosen.append(step)
+    return tuple(chosen)
 
 
 def _grey() -> bytes:

@@ -13,6 +13,7 @@ from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import JobError, JobState, Output, Usage
 from service.jobs.outputs import Store, input_key, output_key
 from service.jobs.queue import Claim, Queue
+from workers import metrics
 from workers.engine import Engine, Picture
 from workers.errors import EngineDied, PictureFailed
 from workers.files import File, count, files
@@ -143,6 +144,7 @@ class Work:
         self.is_ending = True
         finished = await until_reached(self._queue.finish, self.claim, outputs, usage)
         if finished:
+            metrics.cost(self._job, usage)
             return JobState.SUCCEEDED
         log.info("job %s is no longer ours: its files are deleted", self._job.id)
         await self._store.delete([output.key for output in outputs])

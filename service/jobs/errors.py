@@ -26,6 +26,21 @@ class QuotaExceeded(Exception):
         self.wait_s = wait_s
 
 
+class DeadlineTooSoon(Exception):
+    """The job could not be done in time; `wait_s` says when one like it could be accepted.
+
+    Args:
+        needs_s: until it would be done, by what is known now.
+    """
+
+    def __init__(self, needs_s: float, deadline_s: float, wait_s: float) -> None:
+        super().__init__(
+            f"it would be done in about {needs_s:.1f} s and its deadline is {deadline_s:g} s away; "
+            f"give it more time, or try again in {wait_s:.0f} s"
+        )
+        self.wait_s = wait_s
+
+
 class IdempotencyConflict(Exception):
     """The key was used with another body."""
 

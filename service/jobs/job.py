@@ -103,6 +103,8 @@ class Job(BaseModel):
     """Denoising steps done and to do, over all pictures of the job."""
     attempts: int = 0
     """How often a pool has claimed it."""
+    pool: str | None = None
+    """The one that claimed it last."""
     outputs: list[Output] = Field(default_factory=list)
     usage: Usage = Usage()
     error: JobError | None = None

@@ -15,6 +15,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
 | `virtual:MODEL`              | string | virtual time                         | never             |
 | `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
+| `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
 | `queued:MODEL`               | string | how many jobs are queued             | never             |
 | `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
@@ -30,6 +31,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `models`                     | hash   | model: its spec                      | never             |
 | `pools:MODEL`                | hash   | pool: ready or not, end of heartbeat | `lease_s`         |
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
+| `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
+| `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | the oldest, 4,096 |
 
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).

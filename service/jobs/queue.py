@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from redis.asyncio import Redis
 
 from models.spec import ModelSpec
 from service.jobs import connection, events, keys, wire
+from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.errors import (
     IdempotencyConflict,
     QueueFull,
@@ -28,6 +29,7 @@ from service.jobs.errors import (
 )
 from service.jobs.events import Event
 from service.jobs.job import DEFAULT_TENANT, WIRE_VERSION, Job, JobError, JobState, Output, Usage
+from service.jobs.outlook import Look
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
 from service.settings import QueueSettings, RedisSettings, Settings, TenantSettings
@@ -54,6 +56,10 @@ ANSWER_MS = 60_000
 REAP_BATCH = 200
 """Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
 REAP_FILES = 2000
+LOOKED_AT = 256
+"""Running jobs, and urgent ones, of one look at a queue; of more the first ones."""
+MAX_COSTS = 4096
+"""Rows of one model's table; those measured longest ago leave."""
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +133,7 @@ class Queue:
         idempotency_key: str | None = None,
         digest: str = "",
         limits: TenantSettings = NO_LIMITS,
+        refusal: Exception | None = None,
     ) -> tuple[Job, bool]:
         """The stored job, and whether it is new.
 
@@ -134,8 +141,9 @@ class Queue:
             idempotency_key: the client's; of one tenant, for `idempotency_s` while the job is kept.
             digest: of the request's body; the same key with another one is a conflict.
             limits: of the job's tenant.
+            refusal: why a new job is not to be taken; what was accepted before is given even so.
 
-        Raises: QueueFull, QuotaExceeded, IdempotencyConflict.
+        Raises: QueueFull, QuotaExceeded, IdempotencyConflict; the refusal.
         """
         fields = wire.to_hash(job)
         answer, *stored = await self._run(
@@ -155,7 +163,10 @@ class Queue:
             idempotency=_idempotency(job.tenant, idempotency_key),
             idempotency_ms=round(self._settings.idempotency_s * 1000),
             digest=digest,
+            refused=refusal is not None,
         )
+        if refusal and answer == "refused":
+            raise refusal
         if answer == "full":
             raise QueueFull(job.model, RETRY_AFTER_S)
         if answer == "quota":
@@ -194,8 +205,12 @@ class Queue:
             raise UnknownCursor(str(after))
         return [wire.from_hash(wire.parse(text)) for text in page]
 
-    async def position(self, job: Job) -> int | None:
-        """Jobs of its tenant ahead of it; None unless queued."""
+    async def outlook(self, model: str) -> Look:
+        """One look at what waits and what runs, to estimate waits from."""
+        return Look.parse(await self._run("outlook", model=model, looked_at=LOOKED_AT))
+
+    async def rank(self, job: Job) -> int | None:
+        """Jobs of its tenant that go before it, by their places; None unless queued."""
         return cast(int | None, await self._redis.zrank(keys.queue(job.model, job.tenant), job.id))
 
     async def cancel(self, job_id: str) -> Job | None:
@@ -219,8 +234,18 @@ class Queue:
         """Jobs that are queued and that are running, by registered model."""
         return {model: (queued, running) for model, queued, running in await self._run("depths")}
 
+    async def costs(self, model: str) -> CostTable:
+        """What pools have measured."""
+        rows, pools = await self._run("costs", model=model)
+        return CostTable(
+            {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},
+            {name: PoolFacts(**json.loads(text)) for name, text in _pairs(pools)},
+        )
+
     # the pools' side
-    async def register(self, pool: str, spec: ModelSpec, *, ready: bool) -> None:
+    async def register(
+        self, pool: str, spec: ModelSpec, *, ready: bool, facts: PoolFacts | None = None
+    ) -> None:
         """Announce a pool and its model; a heartbeat too, so call it every `lease_s` / 3."""
         await self._run(
             "register",
@@ -229,10 +254,16 @@ class Queue:
             model=spec.name,
             ready=ready,
             fresh_s=self._settings.lease_s,
+            facts=facts and asdict(facts),
         )
 
     async def unregister(self, pool: str, model: str) -> None:
         await self._run("unregister", pool=pool, model=model)
+
+    async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
+        """Tell what was measured; rows of the same keys are replaced."""
+        told = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
+        await self._run("measured", model=model, rows=told, max_rows=MAX_COSTS)
 
     async def claim(
         self,
@@ -389,6 +420,15 @@ def _call() -> str:
 
 def _idempotency(tenant: str, key: str | None) -> str | None:
     return key and f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _pairs(flat: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+@lru_cache(maxsize=MAX_COSTS)
+def _cost_row(text: str) -> CostRow:
+    return CostRow.model_validate_json(text)
 
 
 def _job(text: str | None) -> Job | None:

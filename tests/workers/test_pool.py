@@ -15,6 +15,7 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
+from prometheus_client import REGISTRY
 
 from deploy.redis import embedded
 from models.pipeline import Fields
@@ -121,6 +122,24 @@ async def test_jobs_become_files(
             assert job.step == job.steps == job.usage.steps
             assert job.usage.device_seconds > 0
             assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)
+
+
+async def test_predictions_are_held_against_what_was_taken(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    def told(name: str) -> float:
+        labels = {"model": SPEC.name}
+        return REGISTRY.get_sample_value(f"atelier_job_cost_ratio_{name}", labels) or 0
+
+    count, total = told("count"), told("sum")
+    job, other = toy_job().model_copy(update={"run_s": 1.0, "cost": 1e-3}), toy_job()
+    for each in (job, other):
+        await queue.put(each)
+    async with at_work(pipeline, layout, queue, store):
+        job, _ = [await ended(queue, each) for each in (job, other)]
+        await until(lambda: told("count") > count)
+    assert told("count") - count == 1, "of the other one nothing was predicted"
+    assert told("sum") - total == pytest.approx(job.usage.device_seconds / job.cost)
 
 
 async def test_clips_become_one_file_each(

@@ -12,6 +12,7 @@
 --   idle:model                 tenants without queued jobs whose tag lies ahead of that time
 --   virtual:model              virtual time: as far as all who wait have come
 --   backlog:model              hash, tenant: predicted device-seconds of its queued jobs
+--   weights:model              hash, tenant: its weight, as its last accepted job has it
 --   queued:model               how many jobs are queued
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
 
@@ -137,6 +138,7 @@ local function enqueue(id)
   redis.call('HSET', key('job', id), 'queued_at', seconds(now))
   redis.call('INCR', key('queued', job.model))
   redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(job.cost))
+  redis.call('HSET', key('weights', job.model), job.tenant, job.weight)
   if job.latest then redis.call('ZADD', key('latest', job.model), job.latest, id) end
   redis.call('ZREM', key('idle', job.model), job.tenant)
   set_tag(job, tag)
@@ -155,6 +157,7 @@ local function dequeue(job, device_seconds)
     redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(-job.cost))
   else
     redis.call('HDEL', key('backlog', job.model), job.tenant)
+    redis.call('HDEL', key('weights', job.model), job.tenant)
   end
   if redis.call('EXISTS', job.lane) == 0 then redis.call('ZREM', job.line, job.tenant) end
   count_out(job.model)

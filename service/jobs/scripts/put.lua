@@ -2,10 +2,12 @@
 -- args:  id, model, tenant, priority, priority_s (how long a level of priority may make others wait),
 --        deadline_at and run_s (one alone; or absent), max_queued, advance_s, max_events,
 --        tenant_max_queued, device_seconds_per_hour (quotas, or absent), cost,
---        idempotency (key's name, or absent), digest, idempotency_ms
+--        idempotency (key's name, or absent), digest, idempotency_ms,
+--        refused (a new job is not to be taken)
 -- texts: name, value, … of the job's hash
 -- Keys:  job:id  jobs  idempotency:tenant:digest  quota's and common's
--- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'} or {'quota', which, seconds to wait}
+-- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'} or {'refused'}
+--        or {'quota', which, seconds to wait}
 -- Sent twice: finds the job that it put before.
 
 if redis.call('EXISTS', key('job', args.id)) == 1 then
@@ -19,6 +21,8 @@ if used then
   if digest ~= args.digest then return {'conflict'} end
   return {'old', whole_job(id)}
 end
+
+if args.refused then return {'refused'} end
 
 local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
 if waiting >= args.max_queued then return {'full'} end

@@ -210,7 +210,7 @@ class Lives(RuleBasedStateMachine):
     def queued_jobs_know_their_place(self) -> None:
         waiting = [life for life in self.lives.values() if life.state is QUEUED]
         for i, life in enumerate(sorted(waiting, key=lambda life: life.place)):
-            assert self.run(self.queue.position(life.job)) == i
+            assert self.run(self.queue.rank(life.job)) == i
 
 
 @pytest.mark.usefixtures("empty_redis")

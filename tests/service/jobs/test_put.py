@@ -34,7 +34,7 @@ async def test_put_stores_the_whole_job(queue: Queue) -> None:
 
 async def test_unknown_job(queue: Queue) -> None:
     assert await queue.get("job_nope") is None
-    assert await queue.position(a_job()) is None
+    assert await queue.rank(a_job()) is None
 
 
 async def test_position_counts_jobs_of_the_model_ahead(queue: Queue) -> None:
@@ -43,11 +43,11 @@ async def test_position_counts_jobs_of_the_model_ahead(queue: Queue) -> None:
     second = (await queue.put(a_job(bucket="128x128")))[0]
     other = (await queue.put(a_job(model="other")))[0]
     high = (await queue.put(a_job(priority=PRIORITIES["high"])))[0]
-    positions = [await queue.position(job) for job in (high, first, second, low, other)]
+    positions = [await queue.rank(job) for job in (high, first, second, low, other)]
     assert positions == [0, 1, 2, 3, 0]
     await queue.claim("pool", MODEL, 1)
-    assert await queue.position(high) is None
-    assert await queue.position(first) == 0
+    assert await queue.rank(high) is None
+    assert await queue.rank(first) == 0
 
 
 async def test_a_clock_that_steps_back_reorders_nothing(queue: Queue, empty_redis: Redis) -> None:

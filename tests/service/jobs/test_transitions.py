@@ -155,7 +155,7 @@ async def test_cancel_a_queued_job(queue: Queue) -> None:
     canceled = await queue.cancel(job.id)
     assert canceled.state is JobState.CANCELED
     assert canceled == await queue.get(job.id)
-    assert await queue.position(job) is None
+    assert await queue.rank(job) is None
     assert await queue.claim("pool", MODEL, 1) == []
 
 

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from models.spec import ModelSpec
 from service.jobs import scripts
+from service.jobs.costs import CostKey, CostRow
 from service.jobs.job import Job
 from service.jobs.queue import Queue
 from service.settings import TenantSettings
@@ -21,6 +22,7 @@ NAMES = {
     path.stem for path in Path(scripts.__file__).parent.glob("*.lua")
 } - {*scripts.SHARED, "forget"}  # fmt: skip
 LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
+COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
 
 
@@ -35,6 +37,10 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said: list[object] = [new for _, new in jobs]
     said.append((await queue.put(a_job(), idempotency_key="key 3"))[1])
     one, two, three, four, five = await queue.claim("pool", MODEL, 5)
+    await queue.measured(MODEL, {CostKey("96x96", "layout", 1): COSTS})
+    said += [(await queue.costs(MODEL)).predict("96x96", 4, 1)]
+    look = await queue.outlook(MODEL)
+    said += [look.tenants, look.idle, look.running, look.seen]
     said += [await queue.progress(one, 3, 28, "data:,x"), await queue.progress(one, 4, 28)]
     said += [await queue.finish(one, [an_output(one.job)], USAGE)]
     said += [await queue.fail(two, FAILURE), await queue.fail(three, FAILURE, retry=True)]

@@ -67,4 +67,4 @@ async def test_a_newer_job_is_refused_and_left_to_newer_pools(queue: Queue) -> N
     claims = await queue.claim("pool", MODEL, 4)
     assert [claim.job.id for claim in claims] == [old.id]
     assert await queue.claim("pool", MODEL, 4) == []
-    assert await queue.position(newer) == 0
+    assert await queue.rank(newer) == 0

@@ -1,0 +1,94 @@
+"""What the front end says of costs and waits: from copies of what Redis holds, a moment old."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from service.jobs.costs import Cost, CostTable
+from service.jobs.job import Job, JobState
+from service.jobs.outlook import Outlook, Place, Rules
+from service.jobs.queue import Queue
+from service.settings import QueueSettings
+
+T = TypeVar("T")
+
+TABLE_AGE_S = 1.0
+OUTLOOK_AGE_S = 0.25
+READING_SHARE = 0.02
+"""Of all time that may go into reading one thing anew: what is dear to read may get older."""
+
+
+class Copies(Generic[T]):
+    """One of each model, read again when it is older than `age_s`; callers at once share a read."""
+
+    def __init__(self, read: Callable[[str], Awaitable[T]], age_s: float) -> None:
+        self._read = read
+        self._age_s = age_s
+        self._copies: dict[str, tuple[T, float]] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def get(self, model: str) -> T:
+        async with self._locks[model]:
+            copy, until = self._copies.get(model, (None, 0.0))
+            if copy is None or time.monotonic() >= until:
+                copy = await self._anew(model)
+        return copy
+
+    def last(self, model: str) -> T | None:
+        """As it was read last, however old."""
+        copy, _ = self._copies.get(model, (None, 0.0))
+        return copy
+
+    async def _anew(self, model: str) -> T:
+        started = time.monotonic()
+        copy = await self._read(model)
+        now = time.monotonic()
+        until = now + max(self._age_s, (now - started) / READING_SHARE)
+        self._copies[model] = copy, until
+        return copy
+
+
+class Costs:
+    """Predictions of one front end."""
+
+    def __init__(self, queue: Queue, settings: QueueSettings) -> None:
+        self._queue = queue
+        self._rules = Rules(settings.priority_advance_s, settings.deadline_credit_s)
+        self._tables = Copies[CostTable](queue.costs, TABLE_AGE_S)
+        self._outlooks = Copies[Outlook](self._look, OUTLOOK_AGE_S)
+
+    async def predict(self, model: str, bucket: str, steps: int, images: int) -> Cost | None:
+        """What a request costs on the fastest ready pool; None: nothing tells.
+
+        Args:
+            steps: over all pictures, as `Job.steps`.
+        """
+        return (await self._tables.get(model)).predict(bucket, steps, images)
+
+    async def newcomer(self, job: Job) -> Place:
+        """Where a job would stand if it were put now."""
+        return (await self._outlooks.get(job.model)).newcomer(job)
+
+    def accepted(self, job: Job) -> None:
+        """It was put: it goes before others that come before the next look."""
+        if outlook := self._outlooks.last(job.model):
+            outlook.accepted(job)
+
+    async def place(self, job: Job) -> tuple[int | None, float | None]:
+        """Jobs that start before it, and seconds until it ends; None where nobody knows."""
+        if job.state is JobState.QUEUED:
+            outlook = await self._outlooks.get(job.model)
+            rank = await self._queue.rank(job)
+            place = outlook.queued(job, rank or 0)
+            return place.position, place.ends_s
+        if job.state is JobState.RUNNING:
+            return None, (await self._outlooks.get(job.model)).running_s(job)
+        return None, None
+
+    async def _look(self, model: str) -> Outlook:
+        table, look = await self._tables.get(model), await self._queue.outlook(model)
+        return Outlook(look, table, self._rules)

@@ -1,0 +1,269 @@
+"""How long a job has to wait: one look at a model's queue, and what is reckoned from it.
+
+An estimate: jobs count with their tenant's mean cost, batches are taken to be as large as pays,
+warm shapes to go in turn, and nobody is foreseen who has not come yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from service.jobs.costs import Cost, CostTable
+from service.jobs.job import PRIORITIES, Job
+from service.jobs.servers import Load, Pool, Running, Servers, remaining_s
+from service.jobs.turns import Ahead, Tenant, Turns
+
+
+@dataclass(frozen=True)
+class Urgent:
+    """A queued job with a deadline."""
+
+    latest: float
+    """Its latest start, in seconds since the epoch."""
+    tenant: str
+    seconds: float
+    """Device-seconds."""
+    id: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What `scripts/outlook.lua` saw."""
+
+    now: float = 0.0
+    virtual: float = 0.0
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    idle: Mapping[str, float] = field(default_factory=dict)
+    """Tags of tenants without queued jobs."""
+    urgent: Sequence[Urgent] = ()
+    """By latest start; of very many the first ones."""
+    running: Sequence[Running] = ()
+    seen: float = 1.0
+    """Which share of what runs that is: of very much, only the first part is looked at."""
+
+    @classmethod
+    def parse(cls, answer: Sequence[Any]) -> Look:
+        """What the script gives."""
+        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, running, seen = answer
+        return cls(
+            now=float(now),
+            virtual=float(virtual),
+            tenants=_tenants(orders, jobs, *map(_numbers, (tags, backlogs, weights))),
+            idle=_numbers(idle),
+            urgent=[
+                Urgent(float(latest), tenant, float(seconds), job_id)
+                for job_id, latest, tenant, seconds in _rows(urgent, 4)
+            ],
+            running=[_running(*row) for row in _rows(running, 6)],
+            seen=float(seen),
+        )
+
+
+def _tenants(
+    orders: Sequence[str],
+    jobs: Sequence[int],
+    tags: Mapping[str, float],
+    backlogs: Mapping[str, float],
+    weights: Mapping[str, float],
+) -> dict[str, Tenant]:
+    return {
+        name: Tenant(
+            name,
+            float(order),
+            tags.get(name, 0.0),
+            backlogs.get(name, 0.0),
+            weights.get(name, 1.0),
+            count,
+        )
+        for (name, order), count in zip(_rows(orders, 2), jobs, strict=True)
+    }
+
+
+def _running(pool: str, cost: str, run_s: str, step: str, steps: str, images: str) -> Running:
+    done = min(1.0, int(step) / max(1, int(steps)))
+    return Running(pool, Load(float(cost), float(run_s) if run_s else None, int(images)), done)
+
+
+def _rows(flat: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(flat[column::width] for column in range(width)), strict=True)
+
+
+def _numbers(flat: Sequence[str]) -> dict[str, float]:
+    return {name: float(number) for name, number in _rows(flat, 2)}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Of the order, in device-seconds."""
+
+    advance_s: float
+    """What a level of priority is worth between tenants."""
+    credit_s: float
+    """By how much deadlines may bring a tenant ahead of its share."""
+
+
+@dataclass(frozen=True)
+class Place:
+    position: int
+    """Jobs that start before it."""
+    starts_s: float | None
+    """Seconds until it starts; None: no pool is ready, or nothing is known of its costs."""
+    ends_s: float | None
+
+
+class Outlook:
+    """What can be said of each job after one look. Costs little a job, however many wait."""
+
+    def __init__(self, look: Look, table: CostTable, rules: Rules) -> None:
+        self.look = look
+        self._table = table
+        self._rules = rules
+        self._tenants = dict(look.tenants)
+        self._urgent = list(look.urgent)
+
+    def queued(self, job: Job, rank: int) -> Place:
+        """Of a job that waits, or comes now.
+
+        Args:
+            rank: how many of its tenant's jobs go before it.
+        """
+        ahead = self._ahead(job, rank)
+        position, load = round(ahead.jobs), self._load(job)
+        mean_s = ahead.seconds / ahead.jobs if ahead.jobs else 0.0
+        start = self._servers.start(ahead.jobs * self.look.seen, mean_s)
+        if start is None or load is None:
+            return Place(position, None, None)
+        starts_s, server = start
+        waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
+        rows = self._servers.rows(waiting)
+        lasts_s = load.lasts(server.slots, rows) * server.slowness
+        return Place(position, starts_s, starts_s + lasts_s)
+
+    def newcomer(self, job: Job) -> Place:
+        """Of a job that may be put now: behind all of its tenant."""
+        tenant = self._tenants.get(job.tenant)
+        return self.queued(job, tenant.jobs if tenant else 0)
+
+    def accepted(self, job: Job) -> None:
+        """A job with a deadline was put after the look: those that come now have to know of it."""
+        if job.deadline_at is None:
+            return
+        urgent = Urgent(job.deadline_at - (job.run_s or 0.0), job.tenant, job.cost, job.id)
+        self._urgent.append(urgent)
+        if job.tenant not in self._tenants:
+            tag = self._tag(job)
+            self._tenants[job.tenant] = Tenant(job.tenant, tag, tag, job.cost, job.weight, 1)
+
+    def running_s(self, job: Job) -> float | None:
+        """Seconds until a running job ends; None: its pool or its costs are not known."""
+        load, found = self._load(job), self._pools.get(job.pool or "")
+        if load is None or found is None:
+            return None
+        done = min(1.0, job.step / max(1, job.steps))
+        cost = self._cost(job)
+        return remaining_s(load, done, cost.decode_s if cost else 0.0, found, self._servers.busy)
+
+    def _ahead(self, job: Job, rank: int) -> Ahead:
+        """Of all tenants: by turns or, with a deadline and credit, by the latest start."""
+        tenant = self._tenants.get(job.tenant)
+        tag = tenant.tag if tenant else self._tag(job)
+        pace = tenant.pace if tenant else job.cost / job.weight
+        level = job.priority - PRIORITIES["normal"]
+        order = tag + rank * pace - level * self._rules.advance_s
+        if job.deadline_at is None:
+            return self._by_turns(job, order, rank)
+        latest = job.deadline_at - (job.run_s or 0.0)
+        first = [one for one in self._urgent if one.latest <= latest and one.id != job.id]
+        mine = [one.seconds for one in first if one.tenant == job.tenant]
+        near = tag + (sum(mine) - self._rules.credit_s) / job.weight
+        if near <= self.look.virtual:
+            return self._by_deadline(first, self.look.virtual)
+        return self._by_turns(job, min(order, near), len(mine) if near < order else rank)
+
+    def _tag(self, job: Job) -> float:
+        return max(self.look.virtual, self.look.idle.get(job.tenant, 0.0))
+
+    def _by_turns(self, job: Job, order: float, rank: int) -> Ahead:
+        tenant = self._tenants.get(job.tenant)
+        all_of_them = self._turns.before(order, job.tenant)
+        own = Ahead(rank, rank * (tenant.mean_s if tenant else job.cost))
+        if tenant:
+            counted = tenant.before(order, job.tenant)
+            all_of_them = all_of_them.without(Ahead(counted, counted * tenant.mean_s))
+        return all_of_them + own + self._urgent_besides(job, order)
+
+    def _urgent_besides(self, job: Job, order: float) -> Ahead:
+        """Jobs with deadlines that go before that place although their turn comes after it."""
+        total = Ahead()
+        for name, theirs in self._urgent_of.items():
+            tenant = self._tenants.get(name)
+            if tenant and name != job.tenant:
+                by_turn = tenant.before(order, name)
+                by_deadline = self._within_credit(tenant, theirs, max(self.look.virtual, order))
+                jobs = max(0.0, by_deadline - by_turn)
+                total += Ahead(jobs, jobs * theirs.seconds / theirs.jobs)
+        return total
+
+    def _by_deadline(self, first: Sequence[Urgent], virtual: float) -> Ahead:
+        total = Ahead()
+        for name, theirs in _by_tenant(first).items():
+            if tenant := self._tenants.get(name):
+                jobs = self._within_credit(tenant, theirs, virtual)
+                total += Ahead(jobs, jobs * theirs.seconds / theirs.jobs)
+        return total
+
+    def _within_credit(self, tenant: Tenant, urgent: Ahead, virtual: float) -> float:
+        """How many of these jobs may go out of turn before virtual time is that far."""
+        credit_s = (virtual - tenant.tag) * tenant.weight + self._rules.credit_s
+        if credit_s < 0:
+            return 0.0
+        return min(urgent.jobs, credit_s * urgent.jobs / max(urgent.seconds, 1e-9) + 0.5)
+
+    def _cost(self, job: Job) -> Cost | None:
+        return self._table.predict(job.bucket, job.steps, job.images)
+
+    def _load(self, job: Job) -> Load | None:
+        """By what is known now, or was known when it was put."""
+        if cost := self._cost(job):
+            return Load(cost.device_seconds, cost.seconds, job.images)
+        return Load(job.cost, job.run_s, job.images) if job.run_s is not None else None
+
+    @cached_property
+    def _turns(self) -> Turns:
+        return Turns(self.look.tenants.values())
+
+    @cached_property
+    def _urgent_of(self) -> Mapping[str, Ahead]:
+        return _by_tenant(self._urgent)
+
+    @cached_property
+    def _waiting(self) -> int:
+        return sum(tenant.jobs for tenant in self.look.tenants.values())
+
+    @cached_property
+    def _pools(self) -> Mapping[str, Pool]:
+        pools = self._table.pools
+        layouts = {pool.layout for pool in pools.values()}
+        slowness = {layout: self._table.slowness(layout) for layout in layouts}
+        return {name: Pool(name, pool.slots, slowness[pool.layout]) for name, pool in pools.items()}
+
+    @cached_property
+    def _servers(self) -> Servers:
+        """Where only a share of what runs was seen, as many pools, those that were seen first: they
+        are to serve that share of the queue."""
+        busy = {one.pool for one in self.look.running}
+        pools = sorted(self._pools.values(), key=lambda pool: pool.name not in busy)
+        pools = pools[: math.ceil(len(pools) * self.look.seen)]
+        return Servers(pools, self.look.running, self._waiting > 0)
+
+
+def _by_tenant(urgent: Sequence[Urgent]) -> Mapping[str, Ahead]:
+    total: defaultdict[str, Ahead] = defaultdict(Ahead)
+    for one in urgent:
+        total[one.tenant] += Ahead(1, one.seconds)
+    return dict(total)

@@ -1,0 +1,157 @@
+"""When a job can start and end: the slots of all ready pools, and what they are busy with."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+ONE_BY_ONE = 256
+"""Jobs ahead that are dealt to the slots one by one; what is before these is poured over them."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one job asks of a pool."""
+
+    device_seconds: float
+    alone_s: float | None
+    """None: not known."""
+    images: int = 1
+
+    def lasts(self, slots: int, rows: int) -> float:
+        """Seconds on a pool of so many slots with so many of them taken.
+
+        In a full one each picture has an even share of the slice; between that and the slice for
+        itself it goes in proportion.
+        """
+        full_s = self.device_seconds * slots / min(self.images, slots)
+        alone_s = full_s if self.alone_s is None else self.alone_s
+        if full_s <= alone_s or slots <= self.images:
+            return max(full_s, alone_s)
+        crowd = (min(max(rows, self.images), slots) - self.images) / (slots - self.images)
+        return alone_s + (full_s - alone_s) * crowd
+
+
+@dataclass(frozen=True)
+class Pool:
+    name: str
+    slots: int
+    slowness: float = 1.0
+    """How many times as long all takes as on the fastest."""
+
+
+@dataclass(frozen=True)
+class Running:
+    pool: str
+    load: Load
+    done: float
+    """Share of its steps, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """One slot."""
+
+    free_at: float
+    """Seconds from now."""
+    slots: int
+    """Of its pool."""
+    slowness: float
+
+
+class Servers:
+    """All slots, with what runs on them laid out to its end.
+
+    Args:
+        is_crowded: others wait, so that what becomes free is taken.
+    """
+
+    def __init__(self, pools: Sequence[Pool], running: Iterable[Running], is_crowded: bool) -> None:
+        by_pool: defaultdict[str, list[Running]] = defaultdict(list)
+        for one in running:
+            by_pool[one.pool].append(one)
+        self._pools = pools
+        self.busy = {pool.name: sum(r.load.images for r in by_pool[pool.name]) for pool in pools}
+        slots = [
+            server for pool in pools for server in _slots(pool, by_pool[pool.name], is_crowded)
+        ]
+        self._slots = sorted(slots, key=lambda server: server.free_at)
+        self._levels, self._speeds = _levels(self._slots)
+
+    def start(self, jobs: float, mean_s: float) -> tuple[float, Server] | None:
+        """When a job starts that so many others go before, and where; None: there is no slot.
+
+        Args:
+            mean_s: device-seconds of one of those.
+        """
+        if not self._slots:
+            return None
+        count = round(jobs)
+        bulk = max(0, count - ONE_BY_ONE)
+        level = self._level(bulk * mean_s)
+        # The first to become free are enough, and in order, which makes them a heap.
+        nearest = enumerate(self._slots[: count - bulk + 1])
+        heap = [(max(server.free_at, level), number, server) for number, server in nearest]
+        for _ in range(count - bulk):
+            at, number, server = heap[0]
+            heapq.heapreplace(heap, (at + _lasts(mean_s, server), number, server))
+        return heap[0][0], heap[0][2]
+
+    def _level(self, device_seconds: float) -> float:
+        """To where the slots are filled when so much work is poured over them."""
+        if device_seconds <= 0:
+            return 0.0
+        taking_part = bisect_right(self._levels, device_seconds)
+        left = device_seconds - self._levels[taking_part - 1]
+        return self._slots[taking_part - 1].free_at + left / self._speeds[taking_part - 1]
+
+    def rows(self, waiting: float) -> int:
+        """Taken slots of a pool when all who wait have been dealt out, at the most."""
+        return math.ceil((sum(self.busy.values()) + waiting) / max(1, len(self._pools)))
+
+
+def _lasts(device_seconds: float, server: Server) -> float:
+    return device_seconds * server.slots * server.slowness
+
+
+def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[Server]:
+    """The furthest first; what a pool has claimed beyond its slots follows in those."""
+    rows = pool.slots if is_crowded else sum(one.load.images for one in running)
+    left = [
+        (1 - one.done) * one.load.lasts(pool.slots, rows) * pool.slowness
+        for one in sorted(running, key=lambda one: -one.done)
+        for _ in range(one.load.images)
+    ]
+    ends = [0.0] * pool.slots
+    for seconds in left:
+        heapq.heapreplace(ends, ends[0] + seconds)
+    return [Server(end, pool.slots, pool.slowness) for end in ends]
+
+
+def _levels(slots: Sequence[Server]) -> tuple[list[float], list[float]]:
+    """For each slot, in order: the work that fills those before it up to where it becomes free, and
+    device-seconds a second of it and those before it."""
+    levels, speeds = [], []
+    filled, speed, at = 0.0, 0.0, 0.0
+    for server in slots:
+        filled += speed * (server.free_at - at)
+        speed += 1 / _lasts(1.0, server)
+        at = server.free_at
+        levels.append(filled)
+        speeds.append(speed)
+    return levels, speeds
+
+
+def remaining_s(
+    load: Load, done: float, decode_s: float, pool: Pool, rows: Mapping[str, int]
+) -> float:
+    """Seconds until a running job ends: what is left of its steps, and its decoding."""
+    taken = rows.get(pool.name, load.images)
+    all_s = load.lasts(pool.slots, taken) * pool.slowness
+    tail_s = min(all_s, decode_s * pool.slowness)
+    beyond = max(1.0, taken / pool.slots)
+    return (all_s - tail_s) * (1 - done) * beyond + tail_s

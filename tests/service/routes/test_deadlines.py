@@ -1,0 +1,136 @@
+"""Deadlines at the door, and what a job is told of its wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from service.jobs.costs import CostKey, CostRow, PoolFacts
+from service.jobs.job import Job, Usage
+from service.jobs.queue import Queue
+from tests.service.eventually import eventually
+from tests.service.standin import MODEL, SPEC
+
+CAT = {"prompt": "a cat", "model": MODEL}
+STEPS = SPEC.defaults["num_inference_steps"]
+RUN_S = 2.0
+POOL = "cold"
+
+
+@pytest.fixture(autouse=True)
+async def known_costs(queue: Queue) -> None:
+    """A ready pool of one slot that takes two seconds for a cat: a tenth for the text, three for
+    the picture. It serves nothing."""
+    facts = PoolFacts("here", slots=1)
+    await queue.register(POOL, SPEC, ready=True, facts=facts)
+    row = CostRow(step_s=(RUN_S - 0.4) / STEPS, encode_s=0.1, decode_s=0.3)
+    await queue.measured(MODEL, {CostKey(SPEC.bucket(SPEC.defaults), "here", 1): row})
+
+
+async def ask(http: httpx.AsyncClient, key: str | None = None, **body: Any) -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key else {}
+    return await http.post("/v1/generate", json=CAT | body, headers=headers)
+
+
+async def stored(queue: Queue, answer: httpx.Response) -> Job:
+    job = await queue.get(answer.json()["id"])
+    assert job is not None
+    return job
+
+
+async def test_a_job_carries_what_it_is_predicted_to_cost(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    one, two = [await stored(queue, await ask(http, num_images=n)) for n in (1, 2)]
+    assert (one.cost, one.run_s) == (pytest.approx(RUN_S), pytest.approx(RUN_S))
+    assert two.cost == pytest.approx(2 * RUN_S)
+
+
+async def test_without_costs_nothing_is_said_and_nothing_refused(
+    http: httpx.AsyncClient, queue: Queue, empty_redis: Any
+) -> None:
+    await empty_redis.flushall()
+    await queue.register(POOL, SPEC, ready=True)
+    answer = await ask(http, deadline_s=0.5)
+    assert answer.status_code == 202
+    assert answer.json()["queue"] == {"position": 0, "eta_s": None}
+    job = await stored(queue, answer)
+    assert (job.cost, job.run_s) == (1.0, None)
+
+
+async def test_waits_add_up(http: httpx.AsyncClient, queue: Queue) -> None:
+    ids = [(await ask(http)).json()["id"] for _ in range(3)]
+
+    async def are_told() -> bool:
+        places = [(await http.get(f"/v1/jobs/{one}")).json()["queue"] for one in ids]
+        told = [(place["position"], round(place["eta_s"], 3)) for place in places]
+        return told == [(0, 2.0), (1, 4.0), (2, 6.0)]
+
+    await eventually(are_told)
+
+
+async def test_a_running_job_tells_what_is_left(http: httpx.AsyncClient, queue: Queue) -> None:
+    job_id = (await ask(http)).json()["id"]
+    (claim,) = await queue.claim(POOL, MODEL, 1)
+
+    async def left_s() -> float:
+        view = (await http.get(f"/v1/jobs/{job_id}")).json()
+        assert (view["state"], view["queue"]["position"]) == ("running", None)
+        return round(float(view["queue"]["eta_s"]), 3)
+
+    for step, seconds in ((0, 2.0), (STEPS // 2, 1.15), (STEPS, 0.3)):  # half of 1.7 s, and 0.3
+        await queue.progress(claim, step, STEPS)
+        assert await left_s() == seconds
+
+
+async def test_what_cannot_be_met_is_refused_until_it_can(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    """Fifteen of two seconds each fit into thirty; for the sixteenth one has to go."""
+    soon = {"deadline_s": 30.5}  # half a second for this test's own time
+    for _ in range(15):
+        assert (await ask(http, **soon)).status_code == 202
+    refused = await ask(http, **soon)
+    assert refused.status_code == 429
+    assert refused.headers["Retry-After"] == "2"
+    body = refused.json()
+    assert body["type"].endswith("deadline_too_soon")
+    assert "32.0 s" in body["detail"]
+    assert (await ask(http, deadline_s=40)).status_code == 202, "a later one is met"
+    (claim,) = await queue.claim(POOL, MODEL, 1)
+    await queue.finish(claim, [], Usage(device_seconds=RUN_S))
+
+    async def is_taken() -> bool:
+        return (await ask(http, **soon)).status_code == 202
+
+    await eventually(is_taken)
+
+
+async def test_who_waits_without_a_deadline_is_overtaken(http: httpx.AsyncClient) -> None:
+    for _ in range(20):
+        assert (await ask(http)).status_code == 202
+    assert (await ask(http, deadline_s=5)).status_code == 202
+
+
+async def test_what_no_pool_can_meet_is_told_to_come_much_later(http: httpx.AsyncClient) -> None:
+    refused = await ask(http, deadline_s=RUN_S / 2)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3600")
+
+
+async def test_a_repeat_is_given_its_job_even_when_it_is_late(http: httpx.AsyncClient) -> None:
+    first = await ask(http, key="once", deadline_s=4)
+    assert first.status_code == 202
+    assert (await ask(http, key="other", deadline_s=3)).status_code == 202
+    assert (await ask(http, key="third", deadline_s=4)).status_code == 429
+    again = await ask(http, key="once", deadline_s=4)
+    assert again.json()["id"] == first.json()["id"]
+    assert (await ask(http, key="once", deadline_s=3.5)).status_code == 409
+
+
+async def test_refusals_are_counted(http: httpx.AsyncClient) -> None:
+    await ask(http, deadline_s=RUN_S / 2)
+    page = (await http.get("/metrics")).text
+    labels = f'model="{MODEL}",reason="deadline_too_soon"'
+    assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page

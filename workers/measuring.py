@@ -1,0 +1,99 @@
+"""Measuring at warm-up, and telling the other rooms what is known."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from models.pipeline import Fields
+from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed
+from service.jobs.queue import Queue
+from workers.costs import describe
+from workers.engine import Engine
+from workers.errors import EngineDied, PictureFailed
+from workers.retry import QUEUE_ERRORS
+from workers.step_times import TRIALS
+
+MEASURE_S = 10.0
+"""What a warm-up request may take for batches of several pictures; one picture alone is measured
+however long it takes."""
+ROUNDS = 20
+"""Of full batches at the most: each tries several sizes, and a size may never come up."""
+TELL_EVERY_S = 5.0
+WORTH_TELLING = 0.05
+"""By how much of itself a time has to change."""
+
+log = logging.getLogger(__name__)
+
+
+async def measure(engine: Engine, requests: Sequence[Fields]) -> None:
+    """Run the warm-up requests for a few steps, alone and in full batches.
+
+    A request that fails is only logged: one of a user may do better.
+    """
+    started = time.monotonic()
+    for fields in requests:
+        try:
+            shape = await engine.try_out(fields, TRIALS)
+            async with asyncio.timeout(MEASURE_S):
+                for _ in range(ROUNDS):
+                    if not shape.is_measured:
+                        await _together(engine, fields)
+        except TimeoutError:
+            log.info("larger batches are measured when they come")
+        except PictureFailed as failure:
+            log.warning("a warm-up request failed: %s", failure)
+        except EngineDied:
+            return  # whoever waits for that hears of it
+    log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)
+
+
+async def _together(engine: Engine, fields: Fields) -> None:
+    """As many as there are slots. Raises: the first failure."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(engine.slots):
+                group.create_task(engine.try_out(fields, 2 * TRIALS))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+class Herald:
+    """Tells the queue what one engine has measured, and learns how its pool compares.
+
+    Args:
+        pool: its name in the settings, which equal pools share.
+    """
+
+    def __init__(self, engine: Engine, queue: Queue, pool: str) -> None:
+        self._engine = engine
+        self._queue = queue
+        self._model = engine.pipeline.spec.name
+        self._told: Mapping[CostKey, CostRow] = {}
+        self.facts = PoolFacts(describe(pool, engine.layout), engine.slots)
+        self.slowness = 1.0
+        """How many times as long a picture takes here as on the fastest ready pool."""
+
+    async def run(self) -> None:
+        """Until canceled: every few seconds what is new."""
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            await self.tell()
+
+    async def tell(self) -> None:
+        """Without Redis it is told the next time."""
+        devices = self._engine.layout.mesh.size
+        rows = self._engine.costs.rows(self.facts.layout, devices)
+        try:
+            table = await self._queue.costs(self._model)
+            known = {key: row for key, row in self._told.items() if key in table.rows}
+            if news := changed(rows, known, WORTH_TELLING):
+                await self._queue.measured(self._model, news)
+                table = CostTable({**table.rows, **news}, table.pools)
+        except QUEUE_ERRORS as error:
+            log.info("costs cannot be told now: %s", error)
+            return
+        self._told = {**known, **news}
+        self.slowness = table.slowness(self.facts.layout)
