@@ -146,6 +146,11 @@ class Engine:
         """
         return await self._run("keep", self._fetch, row.checked, row)
 
+    def kept_bytes(self, row: Row) -> int:
+        """Of what `keep` copies."""
+        leaves = self._launcher.leaves(row.known)
+        return sum(leaf.nbytes for name, leaf in leaves.items() if name in row.changes)
+
     async def hold(self, row: Row) -> None:
         """Stop stepping a row, which keeps its slot. Returns when no step of it is under way: never
         where it has ended meanwhile."""
