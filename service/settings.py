@@ -128,7 +128,10 @@ class QueueSettings(Section):
     """A pool that does not renew for this long loses its jobs."""
     reap_every_s: float = Field(2, gt=0)
     max_attempts: int = Field(3, gt=0)
-    """Claims after which a job whose pools keep dying fails for good."""
+    """Claims after which a job that its pools give up, or die with, fails for good."""
+    max_deaths: int = Field(2, gt=0)
+    """Pools that may die with a job, without its getting any further, until it is set aside; no
+    more than `max_attempts`."""
     retention_s: float = Field(24 * 3600, gt=0)
     """How long an ended job, its events and its outputs are kept."""
     idempotency_s: float = Field(24 * 3600, gt=0)
@@ -272,6 +275,11 @@ class PoolSettings(Section):
     preview_every_s: float = Field(1, ge=0)
     """Of each job that runs; 0: no previews."""
     drain_s: float = Field(30, gt=0)
+    """From SIGTERM to the end at the most. Jobs that end in half of it may; the others are put
+    aside, for other pools to go on with."""
+    snapshot_share: float = Field(0.01, ge=0, lt=1)
+    """Of the time that steps take, for keeping how far pictures are; 0: only when the pool drains.
+    """
 
 
 class Settings(BaseSettings):

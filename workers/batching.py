@@ -69,7 +69,7 @@ def served_now(rows: Sequence[Row], resident: str | None) -> list[Row]:
     is_held = resident is not None and any(
         row.seated < longest.waits_since and row.phase.expert == resident
         for row in rows
-        if not (row.canceled or row.all_sent)
+        if not (row.canceled or row.held or row.all_sent)
     )
     served = resident if is_held else longest.phase.expert
     return [row for row in sendable if row.phase.expert in (None, served)]

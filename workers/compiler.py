@@ -18,6 +18,7 @@ from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
 from workers import metrics
 from workers.elastic import layouts_by_way
+from workers.leaves import leaves_by_name
 from workers.shape import Program, Values
 from workers.step_times import Way
 from workers.weights import Weights
@@ -70,22 +71,36 @@ class Compiler:
             self._layouts = {Way(size): self.layout for size in sizes}
         return sorted(self._layouts)
 
-    def step(self, phase: str, values: Values, way: Way, row: PyTree) -> Program:
-        """(weights, rows, values [rows, …]) → (rows, finite [rows]), by one of the `ways`.
+    def step(
+        self, phase: str, values: Values, way: Way, row: PyTree
+    ) -> tuple[Program, frozenset[str]]:
+        """(weights, rows, values [rows, …]) → (rows, finite [rows]), by one of the `ways`; and the
+        names of the leaves of a row that it changes.
 
         Args:
             values: one step's, for their names and shapes.
         """
         with metrics.compiling("step"):
-            return self.trace_step(phase, values, way, row).lower().compile()
+            traced = self.trace_step(phase, values, way, row)
+            return traced.lower().compile(), self.changes(traced, row)
+
+    def changes(self, traced: Traced, row: PyTree) -> frozenset[str]:
+        """Leaves of a row that a step's program does not simply give back."""
+        names = list(leaves_by_name(row))
+        program, first = traced.jaxpr.jaxpr, len(self._abstract_weights)
+        before = program.invars[first : first + len(names)]
+        after = program.outvars[: len(names)]
+        return frozenset(
+            name for name, old, new in zip(names, before, after, strict=True) if new is not old
+        )
 
     def trace_step(self, phase: str, values: Values, way: Way, row: PyTree) -> Traced:
         def step(
             weights: list[jax.Array], rows: tuple[PyTree, ...], values: Mapping[str, jax.Array]
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
             batch = stack_rows(list(rows))
-            batch = self.pipeline.step(phase, self.weights.unflatten(weights), batch, values)
-            return unstack_rows(batch, way.size), finite_rows(batch["latents"])
+            after = self.pipeline.step(phase, self.weights.unflatten(weights), batch, values)
+            return unstack_rows(after, rows, batch), finite_rows(after["latents"])
 
         row = self._abstract(row)
         columns = {name: self._column(value, way.size) for name, value in values.items()}
@@ -159,10 +174,24 @@ def signature(inputs: Mapping[str, np.ndarray]) -> Hashable:
     return tuple(sorted((name, x.shape, x.dtype.str) for name, x in inputs.items()))
 
 
-def unstack_rows(batch: PyTree, size: int) -> tuple[PyTree, ...]:
-    """One batch → its rows; the inverse of `stack_rows`."""
-    leaves, tree = jax.tree.flatten(batch)
-    return tuple(jax.tree.unflatten(tree, [leaf[i] for leaf in leaves]) for i in range(size))
+def unstack_rows(after: PyTree, rows: Sequence[PyTree], batch: PyTree) -> tuple[PyTree, ...]:
+    """A batch after a step → its rows. What the step left alone is each row's own, as it came in.
+
+    Args:
+        rows: as they were before the step.
+        batch: the same, stacked.
+    """
+    leaves, tree = jax.tree.flatten(after)
+    places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(batch))}
+
+    def row_after(number: int, row: PyTree) -> PyTree:
+        own = jax.tree.leaves(row)
+        return jax.tree.unflatten(
+            tree,
+            [own[places[id(leaf)]] if id(leaf) in places else leaf[number] for leaf in leaves],
+        )
+
+    return tuple(row_after(number, row) for number, row in enumerate(rows))
 
 
 def finite_rows(latents: Shaped[Array, "batch ..."]) -> Bool[Array, " batch"]:
@@ -173,8 +202,8 @@ def finite_rows(latents: Shaped[Array, "batch ..."]) -> Bool[Array, " batch"]:
 def check_row(program: str, row: PyTree, expected: PyTree) -> None:
     """Raises: TypeError: the program's row could not go on where the others do."""
     found, wanted = (
-        {jax.tree_util.keystr(path): (leaf.shape, leaf.dtype) for path, leaf in leaves}
-        for leaves in (jax.tree.leaves_with_path(row), jax.tree.leaves_with_path(expected))
+        {name: (leaf.shape, leaf.dtype) for name, leaf in leaves_by_name(tree).items()}
+        for tree in (row, expected)
     )
     wrong = [key for key in found | wanted if found.get(key) != wanted.get(key)]
     if wrong:

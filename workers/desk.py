@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 
 from service.jobs.outputs import Store
 from service.jobs.queue import Claim, Queue
 from service.jobs.tasks import cancel
+from service.settings import PoolSettings
 from workers import metrics
+from workers.budget import Budget
 from workers.engine import Engine
+from workers.keeper import Keeper
 from workers.lease import Leases
 from workers.progress import Progress
 from workers.retry import until_reached
 from workers.room import Room
+from workers.snapshots import Snapshots
 from workers.work import Work
+
+LOOK_EVERY_S = 0.1
+"""How often a draining desk looks whether its jobs still end in time."""
 
 log = logging.getLogger(__name__)
 
@@ -30,13 +38,14 @@ class Desk:
         store: Store,
         room: Room,
         lease_s: float,
-        preview_every_s: float,
+        settings: PoolSettings,
     ) -> None:
         self._engine = engine
         self._queue = queue
         self._store = store
         self._room = room
-        self._preview_every_s = preview_every_s
+        self._preview_every_s = settings.preview_every_s
+        self._keeper = Keeper(engine, queue, store, Budget(settings.snapshot_share))
         self.leases = Leases(queue, lease_s, self.drop)
         self._tasks: dict[Work, asyncio.Task[None]] = {}
 
@@ -49,7 +58,9 @@ class Desk:
         job, queue, engine = claim.job, self._queue, self._engine
         self.drop_job(job.id)  # an earlier claim of the same job: it has lapsed, or we had no other
         progress = Progress(queue, claim, engine, self._preview_every_s, self.drop)
-        work = Work(claim, engine, queue, self._store, progress, self._room.enter(job.images))
+        snapshots = Snapshots(self._keeper, claim)
+        places = self._room.enter(job.images, is_suspect=bool(job.deaths))
+        work = Work(claim, engine, queue, self._store, progress, snapshots, places)
         self.leases.hold(claim)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
         metrics.claims.labels(job.model).inc()
@@ -67,16 +78,33 @@ class Desk:
             if not work.is_ending:  # otherwise it is about to hear for itself what became of it
                 self._tasks[work].cancel()
 
-    async def empty(self) -> None:
-        """Until no job is left."""
-        while self._tasks:
-            await asyncio.wait(self._tasks.values())
+    async def clear(self, time_s: float, aside_s: float) -> None:
+        """Until no job is left: what ends in that time may end, and the rest is put aside as soon
+        as that is known, for other pools to go on with.
+
+        Args:
+            aside_s: for putting one aside.
+        """
+        until = time.monotonic() + time_s
+        await asyncio.gather(*(self._clear(work, until, aside_s) for work in list(self._tasks)))
+
+    async def _clear(self, work: Work, until: float, aside_s: float) -> None:
+        task = self._tasks[work]
+        while not task.done() and work.ends_within(until - time.monotonic()):
+            await asyncio.wait([task], timeout=LOOK_EVERY_S)
+        if not (task.done() or work.is_ending):
+            await work.put_aside(aside_s)
+            await self._give_back(work, task)
 
     async def give_back(self) -> None:
         """Stop all work and release the jobs, unharmed, for other pools."""
-        claims = [work.claim for work in self._tasks]
-        await cancel(*self._tasks.values())
-        await asyncio.gather(*(self._release(claim) for claim in claims))
+        held = list(self._tasks.items())
+        await asyncio.gather(*(self._give_back(work, task) for work, task in held))
+        await self._keeper.stop()
+
+    async def _give_back(self, work: Work, task: asyncio.Task[None]) -> None:
+        await cancel(task)
+        await self._release(work.claim)
 
     async def _release(self, claim: Claim) -> None:
         if await until_reached(self._queue.release, claim):

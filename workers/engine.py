@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,9 +23,10 @@ from workers import warmup
 from workers.compiler import Compiler, signature
 from workers.costs import Costs
 from workers.errors import EngineDied, PictureFailed, picture_failed
+from workers.kept import Kept, Unfit, check_fit
 from workers.launch import Launcher, OneHost
 from workers.programs import Programs
-from workers.row import Row
+from workers.row import Checked, Row
 from workers.shape import Compiling, Shape
 from workers.step_times import Recent
 from workers.stepper import Stepper
@@ -82,7 +84,7 @@ class Engine:
             compiler, self._launcher, compiler.ways(batch_sizes or powers_of_two(slots), elastic)
         )
         # One thread a stage: at most one encode and one decode share the device with the steps.
-        stages = ("prepare", "encode", "decode", "preview")
+        stages = ("prepare", "encode", "decode", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
         self.stepper = Stepper(
             pipeline.spec.name, compiler.weights, slots, self._launcher.fetch, self.die
@@ -127,11 +129,13 @@ class Engine:
         fields: Fields,
         images: Mapping[str, bytes],
         on_step: Callable[[Row], None] = lambda row: None,
+        begin: Kept | None = None,
     ) -> Picture:
         """One picture from one request. To cancel it, cancel the task.
 
         Args:
             on_step: told of each step that is done, in the event loop.
+            begin: how far it was before; None, or what does not fit it: it begins anew.
 
         Raises:
             PictureFailed: this picture cannot be made; its neighbours are unharmed.
@@ -144,8 +148,11 @@ class Engine:
             shape = await self._compiled(fields, prepared)
             doing = "encoding the prompt"
             state = await self._run("encode", self._encode, shape, prepared)
+            start = Checked(state, 0, 0.0)
+            if begin is not None:
+                start = await self._run("encode", self._take_up, shape, prepared, start, begin)
             doing = "denoising"
-            row = await self._denoise(shape, prepared, state, on_step)
+            row = await self._denoise(shape, prepared, start, on_step)
             doing = "decoding the picture"
             pixels = await self._decode(row)
         except EngineDied:
@@ -157,6 +164,25 @@ class Engine:
     async def preview(self, row: Row) -> np.ndarray:
         """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
         return await self._show("preview", row.shape.preview, row)
+
+    async def keep(self, row: Row) -> Kept:
+        """What another engine needs to go on with this row, copied beside its steps.
+
+        Raises: EngineDied.
+        """
+        return await self._run("keep", self._fetch, row.checked, row)
+
+    def kept_bytes(self, row: Row) -> int:
+        """Of what `keep` copies."""
+        leaves = self._launcher.leaves(row.known)
+        return sum(leaf.nbytes for name, leaf in leaves.items() if name in row.changes)
+
+    async def hold(self, row: Row) -> None:
+        """Stop stepping a row, which keeps its slot. Returns when no step of it is under way: never
+        where it has ended meanwhile."""
+        still = asyncio.Event()
+        self.stepper.hold(row, partial(self._loop.call_soon_threadsafe, still.set))
+        await still.wait()
 
     def close(self) -> None:
         """Stop after the step in flight. Pictures that are not done never will be."""
@@ -178,6 +204,14 @@ class Engine:
         with shape.encode_times.timing():
             return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
+    def _fetch(self, checked: Checked, row: Row) -> Kept:
+        leaves = {
+            name: self._launcher.fetch(leaf)
+            for name, leaf in self._launcher.leaves(checked.state).items()
+            if name in row.changes
+        }
+        return Kept(checked.done, checked.device_seconds, leaves)
+
     async def _decode(self, row: Row) -> np.ndarray:
         return await self._show("decode", row.shape.decode, row, row.shape.decode_times)
 
@@ -193,8 +227,19 @@ class Engine:
 
         return await self._run(stage, pixels, row.known)
 
+    def _take_up(self, shape: Shape, prepared: Prepared, start: Checked, kept: Kept) -> Checked:
+        """Where the picture begins: after the steps that were done before, if they were its own."""
+        row = self._launcher.leaves(start.state)
+        try:
+            check_fit(kept, row, shape.changes(prepared.steps), len(prepared.steps))
+        except Unfit as error:
+            log.warning("a picture begins anew, its snapshot does not fit: %s", error)
+            return start
+        state = self._launcher.wait(self._launcher.restore(start.state, kept.leaves))
+        return Checked(state, kept.done, kept.device_seconds)
+
     async def _denoise(
-        self, shape: Shape, prepared: Prepared, state: PyTree, on_step: Callable[[Row], None]
+        self, shape: Shape, prepared: Prepared, start: Checked, on_step: Callable[[Row], None]
     ) -> Row:
         """Through the step loop; a canceled task takes its row out of it."""
         ended: asyncio.Future[Row] = self._loop.create_future()
@@ -205,7 +250,17 @@ class Engine:
         def report(row: Row) -> None:
             self._loop.call_soon_threadsafe(on_step, row)
 
-        row = Row(shape, prepared.steps, state, on_step=report, on_end=hand_over)
+        row = Row(
+            shape,
+            prepared.steps,
+            start.state,
+            on_step=report,
+            on_end=hand_over,
+            done=start.done,
+            device_seconds=start.device_seconds,
+        )
+        if row.all_sent:
+            return row
         try:
             self.stepper.submit(row)
             return await self._unless_dead(ended)

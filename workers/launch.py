@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from models.pipeline import Prepared, PyTree
+from workers.leaves import leaves_by_name, with_leaves
 from workers.shape import Program, Shape
 from workers.step_times import Way
 
@@ -37,6 +38,14 @@ class Launcher(Protocol):
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:
         """`what`: decode or preview."""
+        ...
+
+    def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        """A row's leaves by name, to be fetched."""
+        ...
+
+    def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        """The row with these leaves in place of its own."""
         ...
 
     def wait(self, results: PyTree) -> PyTree:
@@ -68,6 +77,12 @@ class OneHost:
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:
         return program
+
+    def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        return leaves_by_name(row)
+
+    def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        return with_leaves(row, leaves)
 
     def wait(self, results: PyTree) -> PyTree:
         return jax.block_until_ready(results)

@@ -39,6 +39,11 @@ compile_seconds = Histogram(
     "atelier_compile_seconds", "Compiling one program, or reading it from the cache.", ["program"],
     buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )  # fmt: skip
+snapshots = Counter("atelier_snapshots_total", "Snapshots of unfinished pictures.", ["model"])
+snapshot_seconds = Counter(
+    "atelier_snapshot_seconds_total", "Time from the copy to the queue's answer.", ["model"]
+)
+resumed = Counter("atelier_resumed_total", "Pictures that went on from a snapshot.", ["model"])
 claims = Counter("atelier_claims_total", "Jobs claimed from the queue.", ["model"])
 jobs = Counter("atelier_pool_jobs_total", "Jobs that left this pool.", ["model", "outcome"])
 cost_ratio = Histogram(
@@ -73,3 +78,9 @@ def swap(model: str, seconds: float) -> None:
     """One network came to the device, in this time."""
     swaps.labels(model).inc()
     swap_seconds.labels(model).inc(seconds)
+
+
+def snapshot(model: str, seconds: float) -> None:
+    """One try, beside the steps, took this long."""
+    snapshots.labels(model).inc()
+    snapshot_seconds.labels(model).inc(seconds)

@@ -1,7 +1,8 @@
 """Pool: one process that claims jobs of one model and works on them side by side.
 
 SIGTERM drains: nothing more is claimed, and what runs is finished or, where that takes too long,
-given back. SIGINT, or a second SIGTERM, gives everything back at once.
+kept as it is and given back, for another pool to go on with. SIGINT, or a second SIGTERM, gives
+everything back at once.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ CLAIM_WAIT_S = 5.0
 """How long one claim waits for a job to come."""
 HEARTBEATS = 3
 """Chances to be heard before a pool counts as gone."""
+ENDING, PUTTING_ASIDE = 0.5, 0.3
+"""Of the time that a drain has: for jobs to end, and to put aside those that do not."""
 LAST_WORDS_S = 5.0
 """How long a leaving pool tries to reach Redis; leases say the same a little later."""
 
@@ -62,7 +65,7 @@ class Pool:
         self._spec = engine.pipeline.spec
         self._room = Room(engine.slots)
         self._herald = Herald(engine, queue, name)
-        self._desk = Desk(engine, queue, store, self._room, lease_s, settings.preview_every_s)
+        self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
@@ -132,11 +135,16 @@ class Pool:
                 self._desk.take(claim)
 
     async def _empty_desk(self) -> None:
-        """Let the jobs end in the time that there is. A dead engine's jobs end by themselves."""
+        """Let end what ends in time, put the rest aside. A dead engine's jobs end by themselves."""
         log.info("pool %s drains", self.name)
         limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
-        ends = spawn(self._desk.empty(), self._leave.wait())
-        await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        clearing = self._desk.clear(ENDING * limit_s, PUTTING_ASIDE * limit_s)
+        ends = spawn(clearing, self._leave.wait())
+        await asyncio.wait(
+            ends,
+            timeout=(ENDING + PUTTING_ASIDE) * limit_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
         await cancel(*ends)
 
     async def _say_goodbye(self, tasks: list[asyncio.Task[Any]]) -> None:

@@ -93,7 +93,7 @@ class Programs:
 
     def _add_ways(self, shape: Shape, phase: Phase, values: Values, ways: Sequence[Way]) -> None:
         def compile_for(way: Way, row: PyTree) -> Program:
-            program = self._compiler.step(phase.name, values, way, row)
+            program, phase.changes = self._compiler.step(phase.name, values, way, row)
             return self._launcher.step(shape, phase.name, way, program)
 
         for way in ways:

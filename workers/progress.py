@@ -43,6 +43,8 @@ class Progress:
         self._on_lost = on_lost
         self._previewed_at = time.monotonic()
         self._done = [0] * claim.job.images
+        for snapshot in claim.job.snapshots:
+            self._done[snapshot.index] = snapshot.step
         self._latest: Row | None = None
         self._news = asyncio.Event()
         self._closing = asyncio.Event()

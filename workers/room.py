@@ -20,11 +20,14 @@ class Room:
         self._slots = slots
         self._pictures = 0
         self._jobs = 0
+        self._suspects = 0
         self._changed = asyncio.Event()
 
     @property
     def free(self) -> int:
-        return self._slots - self._pictures if self._jobs < JOBS_A_SLOT * self._slots else 0
+        if self._suspects or self._jobs >= JOBS_A_SLOT * self._slots:
+            return 0
+        return self._slots - self._pictures
 
     async def wait(self) -> int:
         """Until there is room: for how many pictures."""
@@ -33,22 +36,25 @@ class Room:
             await self._changed.wait()
         return self.free
 
-    def enter(self, pictures: int) -> Places:
-        return Places(self, pictures)
+    def enter(self, pictures: int, is_suspect: bool = False) -> Places:
+        """Args: is_suspect: a pool has died with this job: nobody comes in beside it."""
+        return Places(self, pictures, is_suspect)
 
-    def _change(self, pictures: int, jobs: int) -> None:
+    def _change(self, pictures: int, jobs: int, suspects: int = 0) -> None:
         self._pictures += pictures
         self._jobs += jobs
+        self._suspects += suspects
         self._changed.set()
 
 
 class Places:
     """The places of one job's pictures."""
 
-    def __init__(self, room: Room, pictures: int) -> None:
+    def __init__(self, room: Room, pictures: int, is_suspect: bool) -> None:
         self._room = room
         self._taken = set(range(pictures))
-        room._change(pictures, 1)
+        self._suspects = int(is_suspect)
+        room._change(pictures, 1, self._suspects)
 
     def step(self, picture: int, steps_to_go: int) -> None:
         """One picture has done a step."""
@@ -58,5 +64,5 @@ class Places:
 
     def leave(self) -> None:
         """The job has ended. To be called once."""
-        self._room._change(-len(self._taken), -1)
+        self._room._change(-len(self._taken), -1, -self._suspects)
         self._taken.clear()

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from models.pipeline import PyTree, Step
 from workers.errors import PictureFailed
 from workers.shape import Phase, Shape
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How far a row is, as one value for other threads to read."""
+
+    state: PyTree
+    done: int
+    device_seconds: float
 
 
 @dataclass(eq=False)
@@ -41,11 +51,16 @@ class Row:
     """After a failed batch: no neighbours and no step ahead, until one step has gone well."""
     canceled: bool = False
     """Set from any thread: no further step is sent."""
+    held: bool = False
+    """Set from any thread: no further step is sent, but the row keeps its slot."""
+    on_still: Callable[[], Any] | None = None
+    """Of a held row: told once, in the loop's thread, when no step of it is under way."""
     device_seconds: float = 0.0
     """Its share of the time of the batches that it was in."""
 
     def __post_init__(self) -> None:
-        self.state = self.known
+        self.state, self.sent = self.known, self.done
+        self.checked = Checked(self.known, self.done, self.device_seconds)
 
     @property
     def all_sent(self) -> bool:
@@ -54,7 +69,12 @@ class Row:
     @property
     def sendable(self) -> bool:
         unsure = self.alone and self.sent > self.done
-        return not (self.canceled or self.all_sent or unsure)
+        return not (self.canceled or self.held or self.all_sent or unsure)
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """Leaves that any of its steps changes."""
+        return self.shape.changes(self.steps)
 
     @property
     def waits_since(self) -> int:
@@ -80,11 +100,17 @@ class Row:
         self.known, self.alone = state, False
         self.done += 1
         self.device_seconds += device_seconds
+        self.checked = Checked(state, self.done, self.device_seconds)
 
     def rewind(self) -> None:
         """Forget what was sent and is not known to have gone well; take the next step alone."""
         self.state, self.sent, self.alone = self.known, self.done, True
         self.epoch += 1
+
+    def tell_if_still(self) -> None:
+        if self.on_still is not None and self.sent == self.done:
+            on_still, self.on_still = self.on_still, None
+            on_still()
 
     def end(self, failure: PictureFailed | None) -> None:
         """Leave the loop; steps still on their way no longer count."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from models.pipeline import Step
 from workers.step_times import Recent, StepTimes, Way
 
 Program = Callable[..., Any]
@@ -26,6 +27,8 @@ class Phase:
     """The swapped network that has to be on the device; None: all that it needs always is."""
     programs: dict[Way, Compiling] = field(default_factory=dict)
     """By the way it is done: (weights, rows, values [batch, …]) → (rows, finite [batch])."""
+    changes: frozenset[str] = frozenset()
+    """Leaves of a row that its steps change; known when the first program is."""
     times: StepTimes = field(default_factory=StepTimes)
     limits: dict[int, int] = field(default_factory=dict)
     """By parts: larger batches ran out of memory and are not tried again."""
@@ -78,6 +81,10 @@ class Shape:
     def around_s(self) -> float:
         """What a picture's encoding and decoding take, undisturbed; 0 where it was never done."""
         return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
+
+    def changes(self, steps: Iterable[Step]) -> frozenset[str]:
+        """Leaves of a row that any of these steps changes."""
+        return frozenset().union(*(self.phases[step.phase].changes for step in steps))
 
     @property
     def is_broken(self) -> bool:

@@ -97,6 +97,16 @@ class Stepper:
         self._waiting.append(row)
         self._wake.set()
 
+    def hold(self, row: Row, on_still: Callable[[], Any]) -> None:
+        """Send no further step of this row.
+
+        Args:
+            on_still: told once, in the loop's thread, when none is under way any more; never of a
+                row that has left the loop.
+        """
+        row.on_still, row.held = on_still, True
+        self._wake.set()
+
     def close(self, wait_s: float | None = None) -> None:
         """End after the step in flight; rows that are not done are left where they are.
 
@@ -142,6 +152,8 @@ class Stepper:
                 self._seated.append(row)
                 stepping += 1
         metrics.slots_busy.labels(self._model).set(stepping)
+        for row in (*self._seated, *self._waiting):
+            row.tell_if_still()
 
     def _send(self, batch: Batch) -> None:
         epochs = tuple(row.epoch for row in batch.rows)

@@ -10,17 +10,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from service.jobs.errors import NotStored, StoreError
-from service.jobs.job import JobError, JobState, Output, Usage
+from service.jobs.job import JobError, JobState, Output, Snapshot, Usage
 from service.jobs.outputs import Store, input_key, output_key
 from service.jobs.queue import Claim, Queue
 from workers import metrics
-from workers.engine import Engine, Picture
+from workers.engine import Engine
 from workers.errors import EngineDied, PictureFailed
 from workers.files import File, count, files
+from workers.pace import Pace
 from workers.progress import Progress
 from workers.retry import until_reached, until_stored
 from workers.room import Places
 from workers.row import Row
+from workers.snapshots import Snapshots
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class Work:
         queue: Queue,
         store: Store,
         progress: Progress,
+        snapshots: Snapshots,
         places: Places,
     ) -> None:
         self.claim = claim
@@ -43,6 +46,8 @@ class Work:
         self._queue = queue
         self._store = store
         self._progress = progress
+        self._snapshots = snapshots
+        self._paces: dict[int, Pace] = {}
         self.places = places
         self.is_ending = False
         """The queue is being told the end, and will answer whether the claim was still ours."""
@@ -64,6 +69,19 @@ class Work:
             return await self._fail(JobError(code="internal", message=message), retry=True)
         return await self._finish(outputs, usage)
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it may, by what is known of its pace."""
+        left = [pace.seconds_left for pace in self._paces.values()]
+        return max((one for one in left if one is not None), default=0) <= seconds
+
+    async def put_aside(self, seconds: float) -> None:
+        """Stop its steps, and keep what is done in the time that there is. Cancel it then."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._snapshots.put_aside(seconds / 2)
+        except TimeoutError:
+            log.warning("what job %s has done last is not kept: no time", self._job.id)
+
     async def _make(self) -> tuple[list[Output], Usage]:
         """All pictures, side by side; the first that fails stops the others."""
         telling = asyncio.create_task(self._progress.run())
@@ -81,8 +99,7 @@ class Work:
         finally:
             telling.cancel()
         made = [task.result() for task in tasks]
-        outputs = [output for outputs, _ in made for output in outputs]
-        return outputs, self._usage([picture for _, picture in made])
+        return [output for one in made for output in one.outputs], self._usage(made)
 
     async def _read_images(self) -> dict[str, bytes]:
         """The request's pictures: fields whose value is their key in the store."""
@@ -93,18 +110,37 @@ class Work:
         }
         return {name: await until_stored(self._store.get, key) for name, key in keys.items()}
 
-    async def _make_one(
-        self, number: int, images: Mapping[str, bytes]
-    ) -> tuple[list[Output], Picture]:
+    async def _make_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
+        """One picture with its files, made here or by an earlier claim."""
+        made = await self._snapshots.finished(number)
+        if made is None:
+            made = await self._finish_one(number, images)
+            if self._job.images > 1:
+                await self._snapshots.finish(made)
+        self.places.step(number, 0)
+        self._paces.pop(number, None)
+        return made
+
+    async def _finish_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
         seed = self._job.request["seed"] + number
         fields = {**self._job.request, "seed": seed, "num_images": 1}
 
         def on_step(row: Row) -> None:
             self.places.step(number, len(row.steps) - row.done)
+            self._paces.setdefault(number, Pace(row)).step()
+            self._snapshots.step(number, row)
             self._progress.step(number, row)
 
-        picture = await self._engine.generate(fields, images, on_step)
-        return await self._save(number, seed, picture.pixels), picture
+        begin = await self._snapshots.begin(number, fields)
+        picture = await self._engine.generate(fields, images, on_step, begin)
+        outputs = await self._save(number, seed, picture.pixels)
+        return Snapshot(
+            index=number,
+            step=picture.steps,
+            fence=self.claim.fence,
+            device_seconds=picture.device_seconds,
+            outputs=tuple(outputs),
+        )
 
     async def _save(self, number: int, seed: int, pixels: np.ndarray) -> list[Output]:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
@@ -132,11 +168,11 @@ class Work:
             duration_s=file.duration_s,
         )
 
-    def _usage(self, pictures: list[Picture]) -> Usage:
+    def _usage(self, made: list[Snapshot]) -> Usage:
         waited_s = (self._job.started_at or self._job.created_at) - self._job.created_at
         return Usage(
-            steps=sum(picture.steps for picture in pictures),
-            device_seconds=sum(picture.device_seconds for picture in pictures),
+            steps=sum(one.step for one in made),
+            device_seconds=sum(one.device_seconds for one in made),
             queue_seconds=waited_s,
         )
 
@@ -147,7 +183,8 @@ class Work:
             metrics.cost(self._job, usage)
             return JobState.SUCCEEDED
         log.info("job %s is no longer ours: its files are deleted", self._job.id)
-        await self._store.delete([output.key for output in outputs])
+        unknown = [output.key for output in outputs if not self._snapshots.holds(output)]
+        await self._store.delete(unknown)
         return "lost"
 
     async def _fail(self, error: JobError, *, retry: bool = False) -> str:

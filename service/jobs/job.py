@@ -60,13 +60,48 @@ class Output(BaseModel):
     duration_s: float | None = None
 
 
+class Death(BaseModel):
+    """A pool died or stalled with the job: its lease lapsed without a word."""
+
+    model_config = ConfigDict(frozen=True)
+
+    pool: str
+    step: int
+    """The last that the pool told of."""
+    at: float
+    """When the lease was found to have lapsed: seconds since the epoch."""
+
+
 class JobError(BaseModel):
     """Why a job failed: `code` for programs, `message` for people (what happened, what to do)."""
 
     model_config = ConfigDict(frozen=True)
 
-    code: Literal["out_of_memory", "non_finite", "invalid_request", "store", "lost", "internal"]
+    code: Literal[
+        "out_of_memory", "non_finite", "invalid_request", "store", "poisonous", "lost", "internal"
+    ]
     message: str
+    deaths: list[Death] = Field(default_factory=list)
+    """Of a poisonous job: the pools that died with it, oldest first."""
+
+
+class Snapshot(BaseModel):
+    """What is kept of one picture of an unended job: its state in the store, or, where the picture
+    is finished already, its files."""
+
+    model_config = ConfigDict(frozen=True)
+
+    index: int
+    """Of the picture."""
+    step: int
+    """Denoising steps done."""
+    fence: int
+    """Of the claim that kept it."""
+    device_seconds: float = 0.0
+    key: str | None = None
+    """Where the store has the state; None: the picture is finished."""
+    outputs: tuple[Output, ...] = ()
+    """Of a finished picture."""
 
 
 class Usage(BaseModel):
@@ -114,6 +149,10 @@ class Job(BaseModel):
     """Seconds that it would take alone on the fastest pool; None: not known."""
     weight: float = Field(default=1.0, gt=0)
     """Its tenant's share, against those of others."""
+    snapshots: list[Snapshot] = Field(default_factory=list)
+    """Of its pictures, one each at the most; none of a job that has ended."""
+    deaths: list[Death] = Field(default_factory=list)
+    """Of its pools, since it was last known to have got further than where one died."""
     metadata: dict[str, str] = Field(default_factory=dict)
 
 

@@ -1,7 +1,7 @@
 """Bytes into a store and back: a local folder, `s3://…`, `gs://…`, or `memory://`.
 
-Pictures of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`; the job itself
-carries their keys only.
+Pictures of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, what is kept of
+unfinished ones under `snapshots/JOB/…`; the job itself carries their keys only.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def input_key(job_id: str, field: str) -> str:
 def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
     """Where one output of one claim lies: a stale claim never overwrites its successor's."""
     return f"outputs/{job_id}/{fence}-{index}{mimetypes.guess_extension(content_type) or ''}"
+
+
+def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
+    """Where the state of one picture lies: a stale claim never overwrites its successor's."""
+    return f"snapshots/{job_id}/{fence}-{index}-{step}"
 
 
 class Store:

@@ -28,7 +28,16 @@ from service.jobs.errors import (
     WireError,
 )
 from service.jobs.events import Event
-from service.jobs.job import DEFAULT_TENANT, WIRE_VERSION, Job, JobError, JobState, Output, Usage
+from service.jobs.job import (
+    DEFAULT_TENANT,
+    WIRE_VERSION,
+    Job,
+    JobError,
+    JobState,
+    Output,
+    Snapshot,
+    Usage,
+)
 from service.jobs.outlook import Look
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
@@ -347,6 +356,11 @@ class Queue:
             "progress", claim, *texts, step=step, steps=steps, max_previews=MAX_PREVIEWS
         )
 
+    async def snapshot(self, claim: Claim, snapshots: Sequence[Snapshot]) -> bool:
+        """Keep how far its pictures are, each named once, in place of what was kept before: whose
+        files `reap` hands out. False: no longer ours; what was stored for it may be deleted."""
+        return await self._held("snapshot", claim, wire.snapshots_json(snapshots))
+
     async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
         """False: no longer ours; what was stored for it may be deleted."""
         return await self._held(
@@ -384,16 +398,18 @@ class Queue:
         Returns: store keys to delete (one that ends in / stands for all below it). The next call
             tells Redis that they are deleted; until then any process may be given them again.
         """
-        lost = JobError(code="lost", message=_lost(self._settings.max_attempts))
+        max_deaths = min(self._settings.max_deaths, self._settings.max_attempts)
+        poisonous = JobError(code="poisonous", message=_poisonous(max_deaths))
         more, done = True, self._reaped
         while more:
             more, self._reaped = await self._run(
                 "reap",
-                lost.model_dump_json(),
+                poisonous.model_dump_json(),
                 batch=REAP_BATCH,
                 files=REAP_FILES,
                 deleted=done,
-                max_attempts=self._settings.max_attempts,
+                lease_s=self._settings.lease_s,
+                max_deaths=max_deaths,
                 retention_s=self._settings.retention_s,
             )
             done = []
@@ -448,9 +464,9 @@ def _spec(text: str) -> ModelSpec:
     return ModelSpec.model_validate_json(text)
 
 
-def _lost(attempts: int) -> str:
+def _poisonous(deaths: int) -> str:
     return (
-        f"{attempts} pools took this job and died or stalled with it; "
+        f"{deaths} times a pool died or stalled with this job, which got no further in between; "
         "try it smaller, or ask the operator to look at the pools' logs"
     )
 

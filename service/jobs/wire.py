@@ -13,12 +13,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from service.jobs.errors import WireError
-from service.jobs.job import WIRE_VERSION, Job, Output
+from service.jobs.job import WIRE_VERSION, Job, Output, Snapshot
 
-STRUCTURES = frozenset({"request", "outputs", "usage", "error", "metadata"})
+STRUCTURES = frozenset({"request", "outputs", "usage", "error", "metadata", "snapshots", "deaths"})
 """Fields of a job that are stored as JSON."""
 
 _OUTPUTS = TypeAdapter(list[Output])
+_SNAPSHOTS = TypeAdapter(list[Snapshot])
 _EMPTY = Job(id="", model="", bucket="").model_dump(mode="json", exclude={"request"})
 
 
@@ -53,3 +54,8 @@ def parse(text: str) -> dict[str, str]:
 
 def outputs_json(outputs: Sequence[Output]) -> str:
     return _OUTPUTS.dump_json(list(outputs)).decode()
+
+
+def snapshots_json(snapshots: Sequence[Snapshot]) -> str:
+    """Without nulls: a script reads it."""
+    return _SNAPSHOTS.dump_json(list(snapshots), exclude_none=True).decode()

@@ -45,7 +45,7 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
         }
         values = jax.device_put(values, compiler.sharding)
         if step.phase not in programs:
-            programs[step.phase] = compiler.step(step.phase, step.values, way, row)
+            programs[step.phase], _ = compiler.step(step.phase, step.values, way, row)
         (row, *_), finite = programs[step.phase](weights, (row,) * rows, values)
         assert finite.all()
         yield row

@@ -34,7 +34,7 @@ def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[
     values |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
     one = {name: value[0] for name, value in values.items()}
     way = compiler.ways([len(batch)], elastic=False)[-1]
-    program = compiler.step("double", one, way, batch[0])
+    program, _ = compiler.step("double", one, way, batch[0])
     states, finite = program(compiler.weights.common, tuple(batch), values)
     assert np.asarray(finite).all()
     return [np.asarray(state["latents"]) for state in states]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tests.workers.polling import until
 from tests.workers.toy import DEADLINE_S, ToyPipeline, reference
 from workers.engine import Engine, Picture
 from workers.errors import EngineDied, PictureFailed
+from workers.kept import Kept
+from workers.row import Row
 
 PIXEL_TOLERANCE = 1
 """Of 255: NumPy and XLA round a colour that lies between two values in their own ways."""
@@ -270,3 +273,64 @@ async def test_an_error_of_the_loop_itself_ends_every_picture(
     assert isinstance(engine.died.result(), EngineDied)
     with pytest.raises(EngineDied):
         await make(engine)
+
+
+async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[Picture, Kept]:
+    """A picture, and what was kept of it after that many steps."""
+    keeping: list[asyncio.Task[Kept]] = []
+
+    def on_step(row: Row) -> None:
+        if row.done >= at and not keeping:
+            keeping.append(asyncio.create_task(engine.keep(row)))
+
+    picture = await engine.generate(fields, {}, on_step)
+    return picture, await keeping[0]
+
+
+async def test_a_picture_goes_on_where_another_engine_left_it(
+    engine: Engine, layout: Layout
+) -> None:
+    """With the noise of its own later steps, through more than one phase."""
+    fields = {"seed": 4, "num_inference_steps": 20, "second_phase": "noisy", "prompt": "a hat"}
+    picture, kept = await undisturbed(engine, 3, **fields)
+    assert set(kept.leaves) == {"['latents']"}, "the prompt is encoded again"
+    other = Engine(ToyPipeline(), layout, slots=1)
+    seen: list[int] = []
+    try:
+        again = await other.generate(fields, {}, lambda row: seen.append(row.done), kept)
+        assert (again.pixels == picture.pixels).all()
+        assert (again.steps, len(seen)) == (20, 20 - kept.done)
+        assert again.device_seconds > kept.device_seconds > 0
+        elsewhere = replace(kept, leaves={"['latents']": kept.leaves["['latents']"] + 1})
+        moved = await other.generate(fields, {}, begin=elsewhere)
+        assert (moved.pixels != picture.pixels).any(), "the kept state does nothing"
+        for unfit in (replace(kept, leaves={}), replace(kept, done=21)):
+            anew = await other.generate(fields, {}, begin=unfit)
+            assert (anew.pixels == picture.pixels).all()
+        done, everything = await undisturbed(engine, 20, **fields)
+        whole = await other.generate(fields, {}, begin=everything)
+        assert (whole.pixels == done.pixels).all()
+    finally:
+        other.close()
+
+
+async def test_a_held_row_stands_still(engine: Engine, pipeline: ToyPipeline) -> None:
+    """Its neighbour goes on, and what is kept of it is its last step's."""
+    rows: list[Row] = []
+    fields = {"phase": "gated", "num_inference_steps": 50, "seed": 2}
+    task = asyncio.create_task(engine.generate(fields, {}, rows.append))
+    pipeline.gate.open(3)
+    await until(lambda: bool(rows) and rows[-1].done >= 2)  # the loop is a step behind
+    holding = asyncio.create_task(engine.hold(rows[0]))
+    await asyncio.sleep(0)
+    assert not holding.done(), "a step is at the gate"
+    pipeline.gate.open()
+    await holding
+    begun, kept = pipeline.gate.count, await engine.keep(rows[0])
+    assert 3 < kept.done == rows[0].sent < 50
+    assert_is_reference(await make(engine, seed=1), pipeline, seed=1)
+    assert pipeline.gate.count == begun
+    again = await engine.generate(fields, {}, begin=kept)
+    assert_is_reference(again, pipeline, **fields)
+    task.cancel()
+    await asyncio.wait([task])

@@ -15,6 +15,7 @@ from models import catalog
 from models.pipeline import Pipeline, generate
 from models.sharding import Layout
 from tests.workers.flux import REQUEST, SLOTS
+from tests.workers.resume import disturbed_at
 from workers.engine import Engine
 
 PIXEL_TOLERANCE = 2
@@ -55,3 +56,21 @@ async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
     assert np.abs(together[-1].pixels - expected).max() <= PIXEL_TOLERANCE
     first, second = together[0].pixels.astype(int), together[1].pixels
     assert np.abs(first - second).mean() > 10, "pictures that are all alike prove nothing"
+
+
+async def test_the_rest_of_a_picture_is_the_same_to_the_bit(flux: Pipeline, layout: Layout) -> None:
+    """From a picture too, which is encoded again for nothing but its embeddings."""
+    requests = [
+        ({**REQUEST, "num_inference_steps": 12}, {}),
+        ({**REQUEST, "num_inference_steps": 16, "strength": 0.75}, {"image": picture()}),
+    ]
+    first, second = Engine(flux, layout, slots=1), Engine(flux, layout, slots=1)
+    try:
+        for fields, images in requests:
+            whole, kept = await disturbed_at(3, first, fields, images)
+            assert set(kept.leaves) == {"['latents']", "['denoised']"}
+            rest = await second.generate(fields, images, begin=kept)
+            assert (rest.pixels == whole.pixels).all()
+    finally:
+        first.close()
+        second.close()

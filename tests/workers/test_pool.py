@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +19,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
+from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from models.pipeline import Fields
 from models.sharding import Layout
-from service.jobs.job import JobState, Usage
-from service.jobs.outputs import Store, input_key
+from service.jobs.job import JobState, Output, Snapshot, Usage
+from service.jobs.outputs import Store, input_key, snapshot_key
 from service.jobs.queue import Queue
 from service.settings import ConfigError, PoolSettings, QueueSettings, Settings
 from tests.workers.jobs import ended, pixels, toy_job
@@ -312,6 +316,140 @@ async def test_what_does_not_end_in_time_is_given_back(
     assert (job.state, job.attempts) == (JobState.QUEUED, 0)
 
 
+async def test_what_a_drain_puts_aside_goes_on_elsewhere(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """A step that takes too long is left out; those before it need not be done again."""
+    job = toy_job(phase="gated", num_inference_steps=50, seed=3)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, drain_s=1) as (pool, task):
+        pipeline.gate.open(3)
+        await until(lambda: has_step(queue, job.id, 2))
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    job = await queue.get(job.id)
+    assert (job.state, job.attempts) == (JobState.QUEUED, 0)
+    [kept] = job.snapshots
+    assert (kept.index, kept.fence) == (0, 1)
+    assert 2 <= kept.step <= 3, "the gate was open for three steps, two of them known to be done"
+    other = ToyPipeline()
+    other.gate.open()
+    async with at_work(other, layout, queue, store):
+        job = await ended(queue, job)
+        assert other.gate.count == 50 - kept.step
+    [picture] = await pixels(store, job)
+    assert (
+        np.abs(picture - reference(other, job.request).astype(int)).max() <= 1
+    )  # as in test_engine
+    assert (job.usage.steps, job.snapshots) == (50, [])
+    await until(lambda: swept(queue, store))
+    assert not await store.exists(kept.key)
+
+
+async def has_step(queue: Queue, job_id: str, step: int) -> bool:
+    return (await queue.get(job_id)).step >= step
+
+
+async def swept(queue: Queue, store: Store) -> bool:
+    """As the front end does."""
+    files = await queue.reap()
+    await store.delete(files)
+    return not files
+
+
+async def test_finished_pictures_are_not_made_again(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=10, num_images=2)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=1) as (pool, task):
+        pipeline.gate.open(13)
+
+        async def one_is_finished() -> bool:
+            return bool((await queue.get(job.id)).snapshots) and pipeline.gate.count == 14
+
+        await until(one_is_finished)
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    finished, begun = sorted((await queue.get(job.id)).snapshots, key=lambda one: -one.step)
+    assert (finished.step, finished.key) == (10, None)
+    assert 2 <= begun.step <= 3
+    other = ToyPipeline()
+    other.gate.open()
+    async with at_work(other, layout, queue, store):
+        job = await ended(queue, job)
+        assert other.gate.count == 10 - begun.step
+    assert job.outputs[finished.index] == finished.outputs[0]
+    for index, picture in enumerate(await pixels(store, job)):
+        expected = reference(other, {**job.request, "seed": index}).astype(int)
+        assert np.abs(picture - expected).max() <= 1  # as in test_engine
+    assert job.usage.steps == job.step == 20
+
+
+@pytest.mark.parametrize("what", ["the snapshot", "the finished picture"])
+async def test_what_has_left_the_store_is_made_again(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, what: str
+) -> None:
+    job = toy_job(num_images=2)
+    await queue.put(job)
+    [claim] = await queue.claim("before", SPEC.name, 2)
+    key = f"outputs/{job.id}/1-0.png"
+    file = Output(
+        index=0, key=key, content_type="image/png", width=1, height=1, seed=0, sha256="", bytes=1
+    )
+    kept = {
+        "the snapshot": Snapshot(index=0, step=2, fence=1, key=snapshot_key(job.id, 1, 0, 2)),
+        "the finished picture": Snapshot(index=0, step=4, fence=1, outputs=(file,)),
+    }
+    assert await queue.snapshot(claim, [kept[what]])
+    await queue.release(claim)
+    async with at_work(pipeline, layout, queue, store):
+        job = await ended(queue, job)
+    assert len(await pixels(store, job)) == 2
+    assert job.usage.steps == 8
+
+
+async def test_a_running_job_is_kept_as_often_as_it_pays(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(num_inference_steps=4000)
+    await queue.put(job)
+    seen: set[str] = set()
+
+    async def is_done() -> bool:
+        nonlocal job
+        job = await queue.get(job.id)
+        seen.update(one.key for one in job.snapshots)
+        return job.state.ended
+
+    async with at_work(pipeline, layout, queue, store, snapshot_share=0.9):
+        await until(is_done)
+        assert job.state == JobState.SUCCEEDED
+    assert len(seen) >= 2
+    await until(lambda: swept(queue, store))
+    assert not any([await store.exists(key) for key in seen])
+
+
+async def test_a_suspect_has_the_pool_to_itself(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    """A pool died with it: if another does, nobody else should be beside it."""
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    suspect, other = toy_job(phase="gated"), toy_job(phase="gated")
+    await queue.put(suspect)
+    await brief.claim("dead", SPEC.name, 1)
+    await brief.reap()
+    await queue.put(other)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+        assert pool.jobs == 1
+        pipeline.gate.open()
+        assert (await ended(queue, suspect)).state == JobState.SUCCEEDED
+        other = await ended(queue, other)
+    assert other.started_at > (await queue.get(suspect.id)).started_at
+    await brief.close()
+
+
 async def test_an_engine_that_dies_hands_its_jobs_on(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
@@ -386,21 +524,52 @@ async def test_a_pool_may_claim_anew_what_it_has_lost(
     await queue.close()
 
 
-async def test_redis_may_go_and_come_back(
+async def test_a_store_may_go_and_come_back(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
+    wall.write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store):
+        await until(lambda: "the store failed" in caplog.text)
+        wall.unlink()
+        job = await ended(queue, job)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+
+
+async def test_redis_may_be_killed_and_come_back(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
+    """It is away for longer than the lease: the pool finishes what it has, holds the result, and
+    hands it in; nobody takes the job for lost meanwhile."""
     job = toy_job(phase="gated")
+    settings = QueueSettings(lease_s=2)
     with embedded(tmp_path) as url:
-        queue = await Queue.connect(url, QueueSettings(lease_s=60))
+        queue = await Queue.connect(url, settings)
         await queue.put(job)
-        pool = at_work(pipeline, layout, queue, store)
-        await pool.__aenter__()
+        at = at_work(pipeline, layout, queue, store)
+        pool, _ = await at.__aenter__()
         await asyncio.to_thread(pipeline.gate.wait)
+        started_at = (await queue.get(job.id)).started_at
+        async with Redis.from_url(url) as redis:
+            os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
     pipeline.gate.open()
-    with embedded(tmp_path):
-        assert (await ended(queue, job)).state == JobState.SUCCEEDED
-        await pool.__aexit__(None, None, None)
+    await until(lambda: time.time() > started_at + settings.lease_s)
+    assert pool.jobs == 1
+    with embedded(tmp_path) as url:
+        front_end = await Queue.connect(url, settings)
+        await front_end.reap()
+        job = await ended(front_end, job)
+        assert (job.state, job.attempts, job.deaths) == (JobState.SUCCEEDED, 1, [])
+        assert len(await pixels(store, job)) == 1
+        await at.__aexit__(None, None, None)
         await queue.close()
+        await front_end.close()
 
 
 def test_settings_that_lack_something_are_told() -> None:

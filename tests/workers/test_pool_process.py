@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +21,11 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.pool_process import PoolProcess
 
 SETTINGS = QueueSettings(lease_s=3, reap_every_s=0.2)
-LONG = 400
+DRAIN_S = 30
+"""From SIGTERM to the end, whatever runs."""
+ENDLESS = 100_000
+"""Steps of a job that no drain can wait for."""
+LONG = 1000
 """Steps of a job that must not be done before something has happened to its pool."""
 
 
@@ -35,7 +40,7 @@ def config(
         "redis": {"url": redis_url},
         "queue": {"lease_s": SETTINGS.lease_s},
         "models.flux": {"source": str(flux_folder), "dtype": "float32", "defaults": warmup},
-        "pools.flux": {"model": "flux", "slots": SLOTS},
+        "pools.flux": {"model": "flux", "slots": SLOTS, "snapshot_share": 0.5},
     }
     file = tmp_path_factory.mktemp("config") / "atelier.toml"
     file.write_text("".join(toml(name, values) for name, values in sections.items()))
@@ -93,16 +98,16 @@ async def put(queue: Queue, steps: int) -> Job:
     return job
 
 
-async def in_mid_step(queue: Queue, job: Job) -> Job:
-    """The job when some of its steps are done and most are to come."""
+async def in_mid_step(queue: Queue, job: Job, snapshots: int = 0) -> Job:
+    """The job when some of its steps are done, some perhaps kept, and most are to come."""
 
     async def is_there() -> bool:
         nonlocal job
         job = await queue.get(job.id) or job
-        return job.state == JobState.RUNNING and job.step > 0
+        return job.state == JobState.RUNNING and job.step > 0 and len(job.snapshots) >= snapshots
 
     await until(is_there)
-    assert job.step < LONG / 2
+    assert job.step < job.request["num_inference_steps"] - 100
     return job
 
 
@@ -119,20 +124,22 @@ async def test_a_job_outlives_its_pools(
     reaped: Queue, start: Callable[[], PoolProcess], state_dir: Path
 ) -> None:
     """One pool is killed, its successor is stopped for longer than its lease: each time the next
-    one makes the same picture, and the job ends once."""
+    one makes the same picture from what was kept, and the job ends once. A third one is drained in
+    the midst of a job that would run for minutes."""
     store = Store(str(state_dir / "outputs"))
     first = start()
     await first.ready()
     undisturbed = await ended(reaped, await put(reaped, LONG))
 
     killed = await put(reaped, LONG)
-    await in_mid_step(reaped, killed)
-    second = start()
+    await in_mid_step(reaped, killed, snapshots=1)
     first.send(signal.SIGKILL)
+    second = start()
     await second.ready()
     killed = await ended(reaped, killed)
     assert (killed.state, killed.attempts) == (JobState.SUCCEEDED, 2)
     assert killed.outputs[0].sha256 == undisturbed.outputs[0].sha256
+    assert f"{killed.id} goes on after step" in second.said
     assert await ends(reaped, killed) == ["succeeded"]
 
     lapsed = await put(reaped, LONG)
@@ -141,12 +148,23 @@ async def test_a_job_outlives_its_pools(
     third = start()
     await third.ready()
     lapsed = await ended(reaped, lapsed)
-    second.send(signal.SIGCONT)
     assert (lapsed.state, lapsed.attempts) == (JobState.SUCCEEDED, 2)
     assert lapsed.outputs[0].sha256 == undisturbed.outputs[0].sha256
 
+    endless = await put(reaped, ENDLESS)
+    await in_mid_step(reaped, endless)
+    asked_at = time.monotonic()
     third.send(signal.SIGTERM)
     assert await third.exit_code() == 0
+    assert time.monotonic() - asked_at < DRAIN_S
+    endless = await reaped.get(endless.id)
+    assert (endless.state, endless.attempts) == (JobState.QUEUED, 0)
+    assert endless.snapshots[0].step >= endless.step > 0
+    second.send(signal.SIGCONT)
+    await until(lambda: f"{endless.id} goes on after step" in second.said)
+    assert (await in_mid_step(reaped, endless)).step >= endless.step
+    await reaped.cancel(endless.id)
+
     last = await put(reaped, LONG)  # the stopped one is alive and free of what it has lost
     await in_mid_step(reaped, last)
     second.send(signal.SIGTERM)

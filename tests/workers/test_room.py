@@ -39,3 +39,14 @@ async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
     assert room.free == 0
     undelivered[0].leave()
     assert room.free == 1
+
+
+async def test_nobody_comes_in_beside_a_suspect() -> None:
+    room = Room(slots=4)
+    room.enter(1)
+    suspect = room.enter(1, is_suspect=True)
+    assert room.free == 0
+    suspect.step(0, 0)
+    assert room.free == 0
+    suspect.leave()
+    assert room.free == 3

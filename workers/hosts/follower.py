@@ -13,6 +13,7 @@ from workers.compiler import Compiler, signature
 from workers.hosts.terms import Terms, outlined
 from workers.hosts.wire import Message
 from workers.launch import OneHost
+from workers.leaves import with_leaves
 from workers.programs import Programs
 from workers.shape import Shape
 from workers.step_times import Way
@@ -42,6 +43,7 @@ class Follower:
             "beat": lambda message: None,
             "grow": self._grow,
             "encode": self._encode,
+            "restore": self._restore,
             "step": self._step,
             "show": self._show,
         }
@@ -72,6 +74,11 @@ class Follower:
         program = shape.encoders[signature(message.arrays)].result()
         row = program(self._weights.common, dict(message.arrays))
         self.rows[message.fields["row"]] = row
+        self.launched.put(row)
+
+    def _restore(self, message: Message) -> None:
+        row = with_leaves(self.rows[message.fields["row"]], message.arrays)
+        self.rows[message.fields["after"]] = row
         self.launched.put(row)
 
     def _step(self, message: Message) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from models.pipeline import Prepared, PyTree
 from workers.hosts.followers import Followers
 from workers.hosts.terms import Terms, outline
+from workers.leaves import leaves_by_name, with_leaves
 from workers.shape import Program, Shape
 from workers.step_times import Way
 
@@ -106,6 +107,15 @@ class Leader:
             return self._launch("show", fields, {}, lambda: program(weights, held.row))
 
         return show
+
+    def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        return leaves_by_name(row.row)
+
+    def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        after = self._handle()
+        fields = {"row": row.handle.number, "after": after.number}
+        restored = self._launch("restore", fields, leaves, lambda: with_leaves(row.row, leaves))
+        return Held(restored, after)
 
     def wait(self, results: PyTree) -> PyTree:
         self._computed(results.row if isinstance(results, Held) else results)

@@ -1,5 +1,6 @@
 -- Hands jobs to a pool: queued → running. A first one, then those of its bucket, the tenants by
--- turns, while their pictures fit; a first one that needs more than that goes alone.
+-- turns, while their pictures fit; a first one that needs more than that goes alone, and so does
+-- one whose last pool died with it: nobody else should be found beside it a second time.
 --
 -- First comes a job with a deadline, by its latest start, if its tenant is not too far ahead of its
 -- share; or else the tenant's whose turn it is. For a while a job of a warm bucket goes before that.
@@ -84,10 +85,9 @@ end
 local function take(id)
   local job = facts_of(id)
   local attempt, fence = job.attempts + 1, job.fence + 1
-  local device_seconds = job.cost * job.undone
-  dequeue(job, device_seconds)
+  dequeue(job, job.cost * job.undone)
   redis.call('HSET', key('job', id), 'attempts', attempt, 'fence', fence, 'pool', args.pool,
-    'started_at', seconds(now), 'charged', seconds(device_seconds))
+    'started_at', seconds(now))
   redis.call('ZADD', key('leases'), seconds(now + args.lease_s), id)
   set_state(id, 'running', cjson.encode({pool = args.pool, attempt = attempt}))
   return {id, fence}
@@ -97,12 +97,12 @@ local claims, free = {}, args.slots
 local id = free > 0 and first() or nil
 local bucket = id and fields(id, 'bucket')
 while id do
-  local images = tonumber((fields(id, 'images')))
-  if #claims > 0 and images > free then break end
+  local images, is_suspect = fields(id, 'images', 'deaths')
+  if #claims > 0 and (tonumber(images) > free or is_suspect) then break end
   if not expire(id) then
     if not suits(id) then break end
     claims[#claims + 1] = take(id)
-    free = free - images
+    free = is_suspect and 0 or free - images
   end
   if free <= 0 then break end
   id = turn_in_bucket(args.model, bucket)

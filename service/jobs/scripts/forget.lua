@@ -9,7 +9,8 @@ local function forget(id)
     redis.call('SADD', key('trash'), output.key)
   end
   -- A pool that died may have left files that no output names.
-  redis.call('SADD', key('trash'), 'inputs/' .. id .. '/', 'outputs/' .. id .. '/')
+  redis.call('SADD', key('trash'), 'inputs/' .. id .. '/', 'outputs/' .. id .. '/',
+    'snapshots/' .. id .. '/')
   local used = idempotency and redis.call('GET', key('idempotency', idempotency))
   if used and string.match(used, '%S+$') == id then
     redis.call('DEL', key('idempotency', idempotency))

@@ -8,16 +8,24 @@ end
 local function requeue(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('HDEL', key('job', id), 'started_at')
-  settle_charge(id, 0)
+  local job = facts_of(id)
+  settle_charge(id, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
   enqueue(id)
   set_state(id, 'queued', '{}')
 end
 
 -- Device-seconds that a running job has taken by now, as far as one can tell.
 local function used_by(id)
-  local charged, step, steps = fields(id, 'charged', 'step', 'steps')
+  local cost, step, steps = fields(id, 'cost', 'step', 'steps')
   local done = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)
-  return (tonumber(charged) or 0) * math.min(1, done)
+  return (tonumber(cost) or 0) * math.min(1, done)
+end
+
+-- What is kept of a job that ends is of no use any more.
+local function drop_snapshots(id)
+  if redis.call('HDEL', key('job', id), 'snapshots') == 1 then
+    redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
+  end
 end
 
 local function end_job(id, state, data, device_seconds)
@@ -29,6 +37,7 @@ local function end_job(id, state, data, device_seconds)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('DEL', key('previews', id))
+  drop_snapshots(id)
   redis.call('HSET', key('job', id), 'finished_at', seconds(now))
   redis.call('ZADD', key('ended'), seconds(now), id)
   set_state(id, state, data)
@@ -37,6 +46,18 @@ end
 local function fail_job(id, failure)
   redis.call('HSET', key('job', id), 'error', failure)
   end_job(id, 'failed', '{"error":' .. failure .. '}')
+end
+
+-- A pool died or stalled with the job: back to the queue, or set aside as one that kills its pools.
+-- `failure` lacks the trace.
+local function lose(id, failure)
+  local pool, step, before = fields(id, 'pool', 'step', 'deaths')
+  local deaths = cjson.decode(before or '[]')
+  deaths[#deaths + 1] = {pool = pool, step = tonumber(step) or 0, at = now}
+  redis.call('HSET', key('job', id), 'deaths', cjson.encode(deaths))
+  if #deaths < args.max_deaths then return requeue(id) end
+  failure.deaths = deaths
+  fail_job(id, cjson.encode(failure))
 end
 
 -- Ends an unended job whose deadline has passed, or passes before it could be done by anybody.

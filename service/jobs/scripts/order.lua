@@ -78,15 +78,14 @@ end
 -- What the order asks of a job, read at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
-    'weight', 'kept', 'steps', 'latest_start', 'charged', 'accepted', 'attempts', 'fence')
+    'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence')
   local model, bucket, tenant = f[1], f[2], f[3]
   local steps = math.max(1, tonumber(f[8]) or 1)
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
     cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
     undone = 1 - math.min(1, (tonumber(f[7]) or 0) / steps), latest = f[9],
-    charged = tonumber(f[10]) or 0, accepted = f[11],
-    attempts = tonumber(f[12]) or 0, fence = tonumber(f[13]) or 0,
+    accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant),
     line = of_model('line', model, bucket)}
 end
@@ -122,12 +121,12 @@ local function pass_time(model, tenant, first)
   redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(to))
 end
 
--- A claim is over, after so many device-seconds: the tenant was charged what was predicted.
+-- A claim is over. The job has taken so many device-seconds by now, in this claim and those before
+-- it, and its tenant was charged what was predicted for all of it.
 local function settle_charge(id, device_seconds)
   local job = facts_of(id)
-  local more = (device_seconds - job.charged) / job.weight
+  local more = (device_seconds - job.cost) / job.weight
   if more ~= 0 then set_tag(job, tag_of(job.model, job.tenant) + more) end
-  redis.call('HDEL', key('job', id), 'charged')
 end
 
 local function enqueue(id)

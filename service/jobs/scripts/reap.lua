@@ -1,8 +1,8 @@
--- Takes back what lapsed: running → queued or failed where the lease is over, unended → expired
+-- Takes back what lapsed: running → queued, or failed for good, where the lease is over, unended → expired
 -- past the deadline, ended → nothing past the retention.
 -- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
---        max_attempts, retention_s, max_events
--- texts: error of a job that was lost too often (JSON)
+--        lease_s, max_deaths (of its pools until a job is set aside), retention_s, max_events
+-- texts: error of a job that is set aside (JSON)
 -- Keys:  trash  models  forget's and common's
 -- Gives: {1 where more is due, store keys to delete}
 -- Sent twice: a store key is given until a later call names it in `deleted`.
@@ -21,11 +21,18 @@ for _, id in ipairs(due('deadlines', now)) do expire(id) end
 for _, model in ipairs(redis.call('HKEYS', key('models'))) do
   for _, id in ipairs(due('latest:' .. model, now)) do expire(id) end
 end
+-- A server that was away has not heard from the pools that are alive: they get one more lease.
+local up_s = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+local function is_unheard(id)
+  local started = tonumber((fields(id, 'started_at')))
+  return up_s < args.lease_s and started < now - up_s - 1
+end
+
 for _, id in ipairs(due('leases', now)) do
-  if tonumber((fields(id, 'attempts'))) < args.max_attempts then
-    requeue(id)
+  if is_unheard(id) then
+    redis.call('ZADD', key('leases'), seconds(now + args.lease_s), id)
   else
-    fail_job(id, ARGV[2])
+    lose(id, cjson.decode(ARGV[2]))
   end
 end
 for _, id in ipairs(due('ended', now - args.retention_s)) do forget(id) end

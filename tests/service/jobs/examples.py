@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.jobs.job import Job, JobError, Output, Usage, new_job_id
+from service.jobs.job import Job, JobError, Output, Snapshot, Usage, new_job_id
+from service.jobs.outputs import snapshot_key
+from service.jobs.queue import Claim
 
 MODEL = "flux-demo"
 FAILURE = JobError(code="non_finite", message="the latents are not finite; try another seed")
@@ -27,3 +29,8 @@ def an_output(job: Job) -> Output:
         sha256="0" * 64,
         bytes=1234,
     )
+
+
+def a_snapshot(claim: Claim, index: int = 0, step: int = 1) -> Snapshot:
+    key = snapshot_key(claim.job.id, claim.fence, index, step)
+    return Snapshot(index=index, step=step, fence=claim.fence, key=key)

@@ -17,7 +17,7 @@ from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
 
-MAX_ATTEMPTS = 2
+MAX_ATTEMPTS = MAX_DEATHS = 2
 QUEUED, RUNNING = JobState.QUEUED, JobState.RUNNING
 
 
@@ -29,6 +29,7 @@ class Life:
     job: Job
     state: JobState = QUEUED
     attempts: int = 0
+    deaths: int = 0
     fence: int = 0
     lapsed: bool = False
     past: dict[int, tuple[str, Any]] = field(default_factory=dict)
@@ -108,11 +109,11 @@ class Lives(RuleBasedStateMachine):
                 break
             if life.job.deadline_at:
                 life.state = JobState.EXPIRED
-            elif taken and life.job.images > slots:
+            elif taken and (life.job.images > slots or life.deaths):
                 break
             else:
                 taken.append(life)
-                slots -= life.job.images
+                slots -= slots if life.deaths else life.job.images
         return [life.job.id for life in taken]
 
     def expected(self, claim: Claim, act: str, done: Any, refused: Any, state: JobState) -> Any:
@@ -189,7 +190,8 @@ class Lives(RuleBasedStateMachine):
             if life.job.deadline_at and not life.state.ended:
                 life.state = JobState.EXPIRED
             elif life.state is RUNNING and life.lapsed:
-                life.state = QUEUED if life.attempts < MAX_ATTEMPTS else JobState.FAILED
+                life.deaths += 1
+                life.state = QUEUED if life.deaths < MAX_DEATHS else JobState.FAILED
 
     @invariant()
     def every_job_is_as_it_should_be(self) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
+from deploy.redis import embedded
 from models.spec import ModelSpec
-from service.jobs.job import JobState
+from service.jobs.job import PRIORITIES, JobState
 from service.jobs.queue import Queue
+from service.settings import QueueSettings
+from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 
 
 async def test_a_lapsed_job_goes_back_to_its_place(queue: Queue, hasty: Queue) -> None:
@@ -23,22 +28,100 @@ async def test_a_lapsed_job_goes_back_to_its_place(queue: Queue, hasty: Queue) -
     job = await queue.get(first.id)
     assert (job.state, job.step, job.started_at) == (JobState.QUEUED, 7, None)
     assert not await hasty.finish(claim, [], USAGE)
-    again = await queue.claim("alive", MODEL, 2)
+    again = [claim for _ in range(2) for claim in await queue.claim("alive", MODEL, 2)]
     assert [claim.job.id for claim in again] == [first.id, second.id]
     assert again[0].job.attempts == 2
     assert await queue.finish(again[0], [], USAGE)
 
 
-async def test_a_job_that_is_lost_too_often_fails(connect: Connect) -> None:
-    hasty = await connect(lease_s=1e-6, max_attempts=2)
+async def test_a_job_that_kills_its_pools_is_set_aside(hasty: Queue) -> None:
     job, _ = await hasty.put(a_job())
-    for _ in range(2):
-        assert await hasty.claim("dead", MODEL, 1)
+    for pool, step in (("first", 7), ("second", 9)):
+        (claim,) = await hasty.claim(pool, MODEL, 1)
+        await hasty.progress(claim, step, 28)
         await hasty.reap()
     ended = await hasty.get(job.id)
-    assert (ended.state, ended.attempts) == (JobState.FAILED, 2)
-    assert ended.error.code == "lost"
-    assert await hasty.claim("dead", MODEL, 1) == []
+    assert (ended.state, ended.error.code) == (JobState.FAILED, "poisonous")
+    assert [(death.pool, death.step) for death in ended.error.deaths] == [
+        ("first", 7),
+        ("second", 9),
+    ]
+    assert ended.created_at <= ended.error.deaths[0].at <= ended.error.deaths[1].at
+    assert await hasty.claim("third", MODEL, 1) == []
+    *_, last = [event async for event in hasty.events(job.id)]
+    assert last.data["error"] == ended.error.model_dump(mode="json")
+
+
+async def test_drains_and_failures_are_no_deaths(hasty: Queue) -> None:
+    job, _ = await hasty.put(a_job())
+    for end in (hasty.release, hasty.release, partial(hasty.fail, error=FAILURE, retry=True)):
+        (claim,) = await hasty.claim("pool", MODEL, 1)
+        await end(claim)
+        await hasty.reap()
+    assert (await hasty.get(job.id)).deaths == []
+    assert (await hasty.get(job.id)).state is JobState.QUEUED
+
+
+async def test_a_job_that_gets_further_is_not_to_blame(hasty: Queue) -> None:
+    """Pools on machines that come and go: each dies with it, and each gets past the one before."""
+    job, _ = await hasty.put(a_job())
+    for step in range(5, 25, 5):
+        (claim,) = await hasty.claim("spot", MODEL, 1)
+        assert await hasty.snapshot(claim, [a_snapshot(claim, step=step - 1)])
+        await hasty.progress(claim, step, 28)
+        await hasty.reap()
+        found = await hasty.get(job.id)
+        assert (found.state, len(found.deaths)) == (JobState.QUEUED, 1)
+    (claim,) = await hasty.claim("spot", MODEL, 1)
+    await hasty.snapshot(claim, [a_snapshot(claim, step=20)])
+    await hasty.reap()
+    assert (await hasty.get(job.id)).state is JobState.FAILED, "it stood still where it died"
+
+
+async def test_who_was_beside_a_death_goes_alone(queue: Queue, hasty: Queue) -> None:
+    """A job that kills its pools takes nobody with it for good."""
+    jobs = [(await queue.put(a_job()))[0] for _ in range(2)]
+    await hasty.claim("dead", MODEL, 2)
+    await hasty.reap()
+    jobs += [(await queue.put(a_job()))[0] for _ in range(2)]
+    claims = [await queue.claim("pool", MODEL, 4) for _ in range(3)]
+    assert [[claim.job.id for claim in taken] for taken in claims] == [
+        [jobs[0].id],
+        [jobs[1].id],
+        [jobs[2].id, jobs[3].id],
+    ]
+    assert [death.pool for death in claims[0][0].job.deaths] == ["dead"]
+
+
+async def test_a_suspect_is_not_taken_beside_another(queue: Queue, hasty: Queue) -> None:
+    suspect, _ = await queue.put(a_job())
+    await hasty.claim("dead", MODEL, 1)
+    await hasty.reap()
+    first, _ = await queue.put(a_job(priority=PRIORITIES["high"]))
+    claims = [await queue.claim("pool", MODEL, 4) for _ in range(2)]
+    assert [[claim.job.id for claim in taken] for taken in claims] == [[first.id], [suspect.id]]
+
+
+async def test_a_server_that_comes_back_waits_for_its_pools(tmp_path: Path) -> None:
+    """It was away for longer than the leases last; those who hold them may renew them first."""
+    settings = QueueSettings(lease_s=2)
+    with embedded(tmp_path) as url:
+        queue = await Queue.connect(url, settings)
+        job, _ = await queue.put(a_job())
+        (claim,) = await queue.claim("pool", MODEL, 1)
+        await queue.close()
+
+    async def has_lapsed() -> bool:
+        return time.time() > claim.job.started_at + settings.lease_s
+
+    await eventually(has_lapsed)
+    with embedded(tmp_path) as url:
+        queue = await Queue.connect(url, settings)
+        await queue.reap()
+        assert (await queue.get(job.id)).state is JobState.RUNNING
+        while (await queue.get(job.id)).state is JobState.RUNNING:
+            await queue.reap()  # nobody renews it
+        await queue.close()
 
 
 async def test_late_jobs_expire(queue: Queue) -> None:
@@ -69,7 +152,9 @@ async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect
     await queue.finish(claim, [output], USAGE)
     assert await queue.reap() == []
     dies, lives = [await connect(retention_s=1e-6) for _ in range(2)]
-    files = {output.key, f"inputs/{claim.job.id}/", f"outputs/{claim.job.id}/"}
+    files = {output.key} | {
+        f"{kind}/{claim.job.id}/" for kind in ("inputs", "outputs", "snapshots")
+    }
     assert set(await dies.reap()) == files
     assert set(await lives.reap()) == files  # the first never said that it had deleted them
     assert await lives.reap() == []

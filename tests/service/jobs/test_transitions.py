@@ -10,7 +10,7 @@ import pytest
 from service.jobs.job import Job, JobState
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 
 
 async def claimed(queue: Queue, **fields: object) -> Claim:
@@ -127,6 +127,7 @@ CALLS: dict[str, Callable[[Queue, Claim], Awaitable[object]]] = {
     "fail": lambda queue, claim: queue.fail(claim, FAILURE),
     "release": lambda queue, claim: queue.release(claim),
     "progress": lambda queue, claim: queue.progress(claim, 9, 28, "data:,x"),
+    "snapshot": lambda queue, claim: queue.snapshot(claim, [a_snapshot(claim)]),
 }
 REPEATS = {("finish", "finish"), ("fail", "fail"), ("release", "release"), ("retry", "fail")}
 """(how it ended, the call): the same claim's own repeat, which is told what it was told before."""

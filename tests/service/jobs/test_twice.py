@@ -15,7 +15,7 @@ from service.jobs.job import Job
 from service.jobs.queue import Queue
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 from tests.service.jobs.flaky import flaky
 
 NAMES = {
@@ -42,6 +42,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     look = await queue.outlook(MODEL)
     said += [look.tenants, look.idle, look.running, look.seen]
     said += [await queue.progress(one, 3, 28, "data:,x"), await queue.progress(one, 4, 28)]
+    said += [await queue.snapshot(one, [a_snapshot(one, step=n)]) for n in (3, 4)]
     said += [await queue.finish(one, [an_output(one.job)], USAGE)]
     said += [await queue.fail(two, FAILURE), await queue.fail(three, FAILURE, retry=True)]
     said += [await queue.release(four), await queue.renew([one, five]) == [one]]
@@ -66,7 +67,8 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
 
 
 def plain(job: Job) -> dict[str, object]:
-    return job.model_dump() | TIMES
+    deaths = [(death.pool, death.step) for death in job.deaths]
+    return job.model_dump() | TIMES | {"deaths": deaths}
 
 
 async def test_a_life_with_lost_answers_is_the_same(

@@ -21,6 +21,7 @@ from service.settings import ConfigError
 from tests.workers.experts import TwoExperts, fields
 from tests.workers.hosts.ends import SILENCE_S, ends
 from tests.workers.polling import until
+from tests.workers.resume import disturbed_at
 from tests.workers.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
 from tests.workers.toy import DEADLINE_S, ToyPipeline
 from workers.engine import Engine
@@ -177,6 +178,25 @@ async def test_the_other_forgets_what_nobody_here_refers_to(
         return not other.follower.rows
 
     await until(forgotten)
+
+
+async def test_what_one_takes_up_the_other_takes_up(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    fields = {"num_inference_steps": 30, "seed": 6, "phase": "noisy"}
+    whole, kept = await disturbed_at(3, engine, fields, {})
+    latents: list[np.ndarray] = []
+
+    def on_step(row: Any) -> None:
+        held = row.known  # before the mark: the loop goes on meanwhile
+        other.caught_up(group)
+        theirs = other.follower.rows[held.handle.number]
+        latents.append(np.asarray(theirs["latents"] == held.row["latents"]))
+
+    rest = await engine.generate(fields, {}, on_step, kept)
+    assert (rest.pixels == whole.pixels).all()
+    assert len(latents) == 30 - kept.done
+    assert all(same.all() for same in latents)
 
 
 @pytest.mark.parametrize("pipeline", [TwoExperts()], ids=["two experts"])

@@ -1,0 +1,139 @@
+"""What snapshots cost: one of them, and a whole job's. No test: run it on a quiet machine.
+
+    python -m tests.bench.snapshots [--store FOLDER] [--share 0.01] [--rounds 5]
+
+For the demo Flux and Wan, in pools of their own at a real queue and store, prints the bytes and the
+time of one snapshot (copy from the device, file, store, queue), how many were taken in a job, their
+share of its steps' time, and how much longer its steps take with them than without. Jobs have as
+many steps as it takes to see snapshots pay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+from prometheus_client import REGISTRY
+
+import models.demo
+from deploy.redis import embedded
+from models import catalog
+from models.pipeline import Pipeline
+from service.jobs.job import Job, JobState, new_job_id
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import PoolSettings, QueueSettings
+from workers.compile_cache import keep_compiled
+from workers.engine import Engine
+from workers.kept import Origin, to_bytes
+from workers.mesh import one_device
+from workers.pool import Pool
+from workers.row import Row
+
+DEMO = Path(models.demo.__file__).parent
+STEPS = {"flux": 2000, "wan": 2000}
+POLL_S = 0.05
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--store", help="a folder or an address; left out: a temporary folder")
+    parser.add_argument("--share", type=float, default=0.01)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        keep_compiled(Path(folder) / "compiled")
+        with embedded(Path(folder)) as url:
+            for name in STEPS:
+                asyncio.run(measure(name, options, url, options.store or f"{folder}/store"))
+
+
+async def measure(name: str, options: argparse.Namespace, url: str, store: str) -> None:
+    pipeline = catalog.load(name, str(DEMO / name), "float32", {})
+    queue = await Queue.connect(url, QueueSettings())
+    shares = (0.0, options.share)
+    seconds: dict[float, list[float]] = {share: [] for share in shares}
+    await state_of(name, pipeline)
+    for _ in range(options.rounds):
+        for share in shares:
+            async with at_work(pipeline, queue, Store(store), share):
+                seconds[share].append(await one_job(queue, pipeline))
+    without, with_them = (median(seconds[share]) for share in shares)
+    taken, cost = (counter(what, name) for what in COUNTERS)
+    share = cost / sum(seconds[options.share])
+    print(
+        f"{name}: {taken / options.rounds:.1f} snapshots a job of {STEPS[name]} steps,"
+        f" {cost / max(1, taken) * 1e3:.1f} ms each, {share:.2%} of the steps' time;"
+        f" a job's steps took {without:.2f} device-seconds without and {with_them:.2f} with them"
+        f" ({with_them / without - 1:+.1%}; medians of {options.rounds},"
+        f" spread without them {(max(seconds[0.0]) - min(seconds[0.0])) / without:.1%})",
+        flush=True,
+    )
+    await queue.close()
+
+
+COUNTERS = ("atelier_snapshots_total", "atelier_snapshot_seconds_total")
+
+
+def counter(what: str, model: str) -> float:
+    return REGISTRY.get_sample_value(what, {"model": model}) or 0.0
+
+
+async def state_of(name: str, pipeline: Pipeline) -> None:
+    """Prints what a state is made of."""
+    engine = Engine(pipeline, one_device(jax.devices()[0]), slots=1)
+    rows: list[Row] = []
+    await engine.generate(request(pipeline, 4), {}, rows.append)
+    kept = await engine.keep(rows[-1])
+    sizes = ", ".join(f"{leaf} {array.nbytes / 1e6:.3f}" for leaf, array in kept.leaves.items())
+    file = to_bytes(kept, Origin.of(pipeline.spec.fingerprint, {}))
+    print(f"{name}: {len(file) / 1e6:.3f} MB: {sizes}", flush=True)
+    engine.close()
+
+
+def request(pipeline: Pipeline, steps: int) -> dict[str, Any]:
+    defaults = pipeline.spec.defaults_for(pipeline.spec.tasks[0])
+    chosen = {"prompt": "a red circle", "seed": 1, "num_images": 1, "num_inference_steps": steps}
+    return {**defaults, **chosen}
+
+
+@asynccontextmanager
+async def at_work(
+    pipeline: Pipeline, queue: Queue, store: Store, share: float
+) -> AsyncIterator[None]:
+    settings = PoolSettings(
+        model=pipeline.spec.name, slots=1, preview_every_s=0, snapshot_share=share
+    )
+    engine = Engine(pipeline, one_device(jax.devices()[0]), slots=1)
+    pool = Pool("bench", engine, queue, store, settings, QueueSettings().lease_s)
+    task = asyncio.create_task(pool.run([request(pipeline, 4)]))
+    try:
+        yield
+    finally:
+        pool.stop_now()
+        await task
+        engine.close()
+
+
+async def one_job(queue: Queue, pipeline: Pipeline) -> float:
+    """Device-seconds of its steps."""
+    name = pipeline.spec.name
+    fields = request(pipeline, STEPS[name]) | {"output": {"format": "png"}}
+    job = Job(id=new_job_id(), model=name, bucket="one", request=fields, steps=STEPS[name])
+    await queue.put(job)
+    while not job.state.ended:
+        await asyncio.sleep(POLL_S)
+        job = await queue.get(job.id) or job
+    assert job.state is JobState.SUCCEEDED, job.error
+    return job.usage.device_seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What is kept of a running job: by its holder alone, and no longer than the job needs it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from service.jobs.job import JobState
+from service.jobs.queue import Queue
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
+
+
+async def test_a_later_claim_finds_it(queue: Queue) -> None:
+    await queue.put(a_job(images=2))
+    (claim,) = await queue.claim("pool", MODEL, 2)
+    finished = a_snapshot(claim, 0, 14).model_copy(
+        update={"key": None, "outputs": (an_output(claim.job),), "device_seconds": 1.5}
+    )
+    kept = [finished, a_snapshot(claim, 1, 6)]
+    await queue.progress(claim, 21, 28)
+    assert await queue.snapshot(claim, kept)
+    await queue.release(claim)
+    (again,) = await queue.claim("other", MODEL, 2)
+    assert again.job.snapshots == kept
+    assert again.job.step == 21
+
+
+async def test_what_it_replaces_leaves_the_store(queue: Queue) -> None:
+    await queue.put(a_job(images=2))
+    (claim,) = await queue.claim("pool", MODEL, 2)
+    first, second = a_snapshot(claim, 0, 3), a_snapshot(claim, 1, 4)
+    later = a_snapshot(claim, 0, 9)
+    await queue.snapshot(claim, [first, second])
+    assert await queue.reap() == []
+    await queue.snapshot(claim, [later, second])
+    assert await queue.reap() == [first.key]
+    assert (await queue.get(claim.job.id)).snapshots == [later, second]
+
+
+async def test_a_stale_pool_keeps_nothing(queue: Queue, hasty: Queue) -> None:
+    await queue.put(a_job())
+    (stale,) = await hasty.claim("stopped", MODEL, 1)
+    await hasty.reap()
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    mine = [a_snapshot(claim, step=9)]
+    assert await queue.snapshot(claim, mine)
+    assert not await queue.snapshot(stale, [a_snapshot(stale, step=20)])
+    assert (await queue.get(claim.job.id)).snapshots == mine
+    assert await queue.reap() == []
+
+
+async def test_not_past_the_deadline(queue: Queue) -> None:
+    await queue.put(a_job(deadline_at=time.time() + 0.2))
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    while await queue.snapshot(claim, [a_snapshot(claim)]):
+        pass  # each is a round trip; the deadline is 0.2 s away
+    assert (await queue.get(claim.job.id)).state is JobState.EXPIRED
+
+
+@pytest.mark.parametrize("how", ["finish", "fail", "cancel", "delete", "expire"])
+async def test_nothing_is_kept_of_an_ended_job(queue: Queue, how: str) -> None:
+    deadline = time.time() + 0.2 if how == "expire" else None
+    job, _ = await queue.put(a_job(deadline_at=deadline))
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    assert await queue.snapshot(claim, [a_snapshot(claim)])
+    files: list[str] = []
+    match how:
+        case "finish":
+            await queue.finish(claim, [], USAGE)
+        case "fail":
+            await queue.fail(claim, FAILURE)
+        case "cancel":
+            await queue.cancel(job.id)
+        case "delete":
+            await queue.delete(job.id)
+        case "expire":
+            while not (await queue.get(job.id)).state.ended:
+                files = await queue.reap()
+    assert f"snapshots/{job.id}/" in files + await queue.reap()
+    found = await queue.get(job.id)
+    assert found is None if how == "delete" else found.snapshots == []
+    assert not await queue.snapshot(claim, [a_snapshot(claim)])
+
+
+async def test_a_tenant_pays_once_for_what_is_kept(queue: Queue, empty_redis: object) -> None:
+    """A quarter is kept, the rest done again: as for a job that was never disturbed."""
+
+    async def tag() -> float:
+        return float(await empty_redis.hget("{atelier}:tags:" + MODEL, "a"))
+
+    await queue.put(a_job(tenant="a", cost=10))
+    await queue.put(a_job(tenant="a"))  # so that the tenant stays in the queue
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    assert await tag() == 10
+    await queue.snapshot(claim, [a_snapshot(claim, step=7)])
+    await queue.progress(claim, 20, 28)
+    await queue.release(claim)
+    assert await tag() == 2.5, "what was not kept was not of use"
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    assert await tag() == 10
+    await queue.finish(claim, [], USAGE.model_copy(update={"device_seconds": 12}))
+    assert await tag() == 12

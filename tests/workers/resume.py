@@ -1,0 +1,31 @@
+"""A picture that is kept midway, and what another engine makes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from workers.engine import Engine, Picture
+from workers.kept import Kept, Origin, from_bytes, to_bytes
+from workers.row import Row
+
+
+async def disturbed_at(
+    step: int, engine: Engine, fields: Mapping[str, Any], images: Mapping[str, bytes]
+) -> tuple[Picture, Kept]:
+    """The whole picture, and what was kept of it after that step or a little later, from its file.
+
+    The engine may not be faster than the copy: choose a step well before the last.
+    """
+    keeping: list[asyncio.Task[Kept]] = []
+
+    def on_step(row: Row) -> None:
+        if row.done >= step and not keeping:
+            keeping.append(asyncio.create_task(engine.keep(row)))
+
+    picture = await engine.generate(fields, images, on_step)
+    origin = Origin.of(engine.pipeline.spec.fingerprint, fields)
+    kept = from_bytes(to_bytes(await keeping[0], origin), origin)
+    assert step <= kept.done < picture.steps, "nothing is left to be done"
+    return picture, kept

@@ -1,0 +1,52 @@
+"""Keeper: brings the states of rows into the store, beside the steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.jobs.tasks import cancel
+from workers.budget import Budget
+from workers.engine import Engine
+from workers.kept import Kept, Origin, from_bytes, to_bytes
+from workers.retry import until_stored
+
+CONTENT_TYPE = "application/octet-stream"
+
+
+class Keeper:
+    """What the snapshots of all jobs of a pool share."""
+
+    def __init__(self, engine: Engine, queue: Queue, store: Store, budget: Budget) -> None:
+        self.engine = engine
+        self.queue = queue
+        self.store = store
+        self.budget = budget
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """To its end, even where its job is given up: it clears up behind itself."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Whatever is under way: leave it."""
+        await cancel(*self._tasks)
+
+    def origin(self, fields: dict[str, Any]) -> Origin:
+        """Args: fields: one picture's resolved request."""
+        return Origin.of(self.engine.pipeline.spec.fingerprint, fields)
+
+    async def put(self, key: str, kept: Kept, origin: Origin) -> None:
+        """Raises: StoreError."""
+        data = await asyncio.to_thread(to_bytes, kept, origin)
+        await self.store.put(key, data, CONTENT_TYPE)
+
+    async def get(self, key: str, origin: Origin) -> Kept:
+        """Raises: StoreError, Unfit."""
+        data = await until_stored(self.store.get, key)
+        return await asyncio.to_thread(from_bytes, data, origin)

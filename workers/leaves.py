@@ -1,0 +1,31 @@
+"""The leaves of a row by their names, and rows with other ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from models.pipeline import PyTree
+
+
+def leaves_by_name(row: PyTree) -> dict[str, Any]:
+    """In the order in which programs take them."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(row)}
+
+
+def with_leaves(row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+    """The row with these in place of its own, on the same devices; its other leaves are shared."""
+
+    def chosen(path: Any, own: jax.Array) -> jax.Array:
+        new = leaves.get(jax.tree_util.keystr(path))
+        return own if new is None else placed(new, own)
+
+    return jax.tree.map_with_path(chosen, row)
+
+
+def placed(array: np.ndarray, like: jax.Array) -> jax.Array:
+    """Where `like` lies; each process of a slice places its own part."""
+    return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
