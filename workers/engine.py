@@ -116,7 +116,8 @@ class Engine:
             few = warmup.first_steps(prepared.steps, steps)
             shape = await self._compiled(fields, prepared)
             state = await self._run("encode", self._encode, shape, prepared)
-            row = await self._denoise(shape, replace(prepared, steps=few), state, lambda row: None)
+            start = Checked(state, 0, 0.0)
+            row = await self._denoise(shape, replace(prepared, steps=few), start, lambda row: None)
             await self._decode(row)
         except EngineDied:
             raise
