@@ -402,12 +402,12 @@ def _ask(args: argparse.Namespace) -> Ask:
         request,
         mesh,
         args.dcn,
-        args.dtype,
-        args.batch,
-        args.activation_dtype,
-        args.vae_tiling,
-        args.swap_experts,
-        args.encoders_on_host,
+        dtype=args.dtype,
+        slots=args.batch,
+        activation_dtype=args.activation_dtype,
+        vae_tiling=args.vae_tiling,
+        swap_experts=args.swap_experts,
+        encoders_on_host=args.encoders_on_host,
     )
 
 

@@ -2,7 +2,7 @@
 
 Under `nnx.eval_shape` a plain `nnx.Rngs` counts its keys in a traced variable, and each count
 makes jax compose an error's text that nobody reads: of the three seconds that SDXL's UNet took
-to build, nine tenths. Shapes need no two keys that differ.
+to build, four fifths. Shapes need no two keys that differ.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
         out = jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)
         return (kept, cut_picture(out)), None
 
-    kept, result = jax.eval_shape(partial(one, None), jnp.arange(1)[0])
+    kept, result = jax.eval_shape(partial(one, None), jax.ShapeDtypeStruct((), jnp.int32))
     nothing = tuple(cut_picture(jnp.zeros(known.shape, known.dtype)) for known in kept)
     frames = 1 + (chunks - 1) * length
     room = jnp.zeros((len(x), frames, *result.shape[2:]), result.dtype)

@@ -57,7 +57,7 @@ class Upsample(nnx.Module):
             seen = cache.pick(jnp.zeros_like(x), x)[:, alone:]
             pairs = _in_turn(self.time_conv(cache.prepend(seen, 2)))
             twice = jnp.concatenate([x[:, :alone], pairs], axis=1)
-            x = cache.pick(jnp.concatenate([x, x], axis=1), twice) if not cache.starts else twice
+            x = cache.pick(jnp.concatenate([x, x], axis=1), twice)
         return cut_picture(self.resample(_nearest_twice(x)))
 
 

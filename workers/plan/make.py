@@ -170,9 +170,9 @@ def planned(
         ask.topology,
         ask.request,
         ask.dtype,
+        ask.activation_dtype or ask.dtype,
+        bool(ask.vae_tiling),
         reckoned(ask, sketch),
-        activation_dtype=ask.activation_dtype or ask.dtype,
-        vae_tiling=bool(ask.vae_tiling),
     )
     if not compiles or ask.topology.chip.kind != "tpu":
         return plan

@@ -21,11 +21,12 @@ class Plan:
     topology: Topology
     request: Mapping[str, Any]
     dtype: str
+    """Of the weights."""
+    activation_dtype: str
+    vae_tiling: bool
     reckoning: Reckoning
     programs: tuple[Program, ...] = ()
     """Compiled ones; none where only the reckoning was asked for, or no compiler is at hand."""
-    activation_dtype: str = "bfloat16"
-    vae_tiling: bool = False
 
     @property
     def chip(self) -> Chip:
