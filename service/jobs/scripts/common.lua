@@ -73,10 +73,10 @@ local function dequeue(id)
   redis.call('ZREM', bucket_key(model, bucket), id)
 end
 
--- Back to its old place in the queue.
+-- Back to its old place in the queue, to be begun anew.
 local function requeue(id)
   redis.call('ZREM', key('leases'), id)
-  redis.call('HDEL', key('job', id), 'started_at')
+  redis.call('HDEL', key('job', id), 'started_at', 'step')
   enqueue(id)
   set_state(id, 'queued', '{}')
 end
