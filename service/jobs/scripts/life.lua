@@ -4,10 +4,11 @@ local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
 end
 
--- Back to its old place in the queue.
+-- Back to its old place in the queue, as far as is kept of it.
 local function requeue(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('HDEL', key('job', id), 'started_at')
+  redis.call('HSET', key('job', id), 'step', fields(id, 'kept') or 0)
   local job = facts_of(id)
   settle_charge(id, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
   enqueue(id)

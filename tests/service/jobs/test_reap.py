@@ -26,7 +26,7 @@ async def test_a_lapsed_job_goes_back_to_its_place(queue: Queue, hasty: Queue) -
     await hasty.progress(claim, 7, 28)
     await queue.reap()
     job = await queue.get(first.id)
-    assert (job.state, job.step, job.started_at) == (JobState.QUEUED, 7, None)
+    assert (job.state, job.step, job.started_at) == (JobState.QUEUED, 0, None)
     assert not await hasty.finish(claim, [], USAGE)
     again = [claim for _ in range(2) for claim in await queue.claim("alive", MODEL, 2)]
     assert [claim.job.id for claim in again] == [first.id, second.id]

@@ -50,6 +50,7 @@ def start(tmp_path: Path, redis_url: str, flux_folder: Path, state_dir: Path) ->
     yield start
     for one in started:
         one.end()
+        print(one.said)  # is shown where the test has failed
 
 
 def settings(redis_url: str, model: Path, state_dir: Path, mesh: str) -> str:
