@@ -8,6 +8,8 @@
 --   tenants:model              tenants with queued jobs, by order: tag, and what the priority of
 --                              their first job is worth
 --   line:model:bucket          the same, of one bucket; an order here may be out of date
+--   advances:model:bucket      hash, tenant: what the priority of its first job there is worth,
+--                              where that is not nought
 --   tags:model                 hash, tenant: its tag, where its next job starts in virtual time
 --   idle:model                 tenants without queued jobs whose tag lies ahead of that time
 --   virtual:model              virtual time: as far as all who wait have come
@@ -15,6 +17,10 @@
 --   weights:model              hash, tenant: its weight, as its last accepted job has it
 --   queued:model               how many jobs are queued
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
+
+local HEAD = 32 -- of a bucket's line, looked at together
+local MOST_LOOKS = 8 -- at heads of a line, in one claim and for one job
+local MICRO = 5e-7 -- half of the last digit that is kept
 
 local function of_model(kind, model, ...)
   local parts = {kind, #model, model} -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
@@ -38,47 +44,24 @@ local function tag_of(model, tenant)
   return math.max(tonumber(ahead or 0), virtual_time(model))
 end
 
--- What the priority of a job is worth between tenants: an advance of so many device-seconds.
-local function advance(id)
-  return ((tonumber((fields(id, 'priority'))) or 1) - 1) * args.advance_s
-end
-
-local function order_of(model, tenant, first)
-  return tag_of(model, tenant) - advance(first)
-end
-
 local function first_of(jobs)
   return redis.call('ZRANGE', jobs, 0, 0)[1]
 end
 
--- Where a tenant stands now in a set of tenants; it leaves when it has no job there.
-local function place_tenant(set, jobs, model, tenant)
-  local first = first_of(jobs)
-  if not first then
-    redis.call('ZREM', set, tenant)
-    return nil
-  end
-  local order = seconds(order_of(model, tenant, first))
-  redis.call('ZADD', set, order, tenant)
-  return tonumber(order), first
+-- What a priority is worth between tenants: an advance of so many device-seconds.
+local function worth(priority)
+  return ((tonumber(priority) or 1) - 1) * args.advance_s
 end
 
--- The tenant whose turn it is in a bucket, and its first job there.
-local function turn_in_bucket(model, bucket)
-  local line = of_model('line', model, bucket)
-  while true do
-    local tenant, known = unpack(redis.call('ZRANGE', line, 0, 0, 'WITHSCORES'))
-    if not tenant then return nil end
-    local lane = of_model('lane', model, bucket, tenant)
-    local order, first = place_tenant(line, lane, model, tenant)
-    if order and order <= tonumber(known) then return first, tenant, order end
-  end
+local function worth_of(id)
+  return worth((fields(id, 'priority')))
 end
 
--- What the order asks of a job, read at once.
+-- What scripts ask of a job, read at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
-    'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence')
+    'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
+    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths')
   local model, bucket, tenant = f[1], f[2], f[3]
   local steps = math.max(1, tonumber(f[8]) or 1)
   return {
@@ -86,18 +69,74 @@ local function facts_of(id)
     cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
     undone = 1 - math.min(1, (tonumber(f[7]) or 0) / steps), latest = f[9],
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
-    queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant),
-    line = of_model('line', model, bucket)}
+    state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
+    version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
+    queued_at = tonumber(f[19]) or 0, deaths = f[20],
+    queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 
--- Gives a tenant its tag, and its place in the order if it has jobs.
+-- After its lane has changed: what the tenant's first job there is worth; nil: it has none.
+local function mark_lane(job)
+  local first = first_of(job.lane)
+  local advances = of_model('advances', job.model, job.bucket)
+  if not first then
+    redis.call('ZREM', of_model('line', job.model, job.bucket), job.tenant)
+    redis.call('HDEL', advances, job.tenant)
+    return nil
+  end
+  local value = worth_of(first)
+  if value ~= 0 then
+    redis.call('HSET', advances, job.tenant, value)
+  else
+    redis.call('HDEL', advances, job.tenant)
+  end
+  return value
+end
+
+local function find_least(entries)
+  local least = nil
+  for _, entry in ipairs(entries) do
+    if not least or entry.order < least.order then least = entry end
+  end
+  return least
+end
+
+-- Whose turn it is in a bucket: {tenant, order} of those at the head of its line, each as it stands
+-- now. `last`: nobody else is before that. In the line an order lies behind the true one where jobs
+-- of other buckets were claimed meanwhile, and a little ahead where one took less than predicted.
+local function head_of_line(model, bucket)
+  local line, found = of_model('line', model, bucket), nil
+  for _ = 1, MOST_LOOKS do
+    local flat = redis.call('ZRANGE', line, 0, HEAD - 1, 'WITHSCORES')
+    if #flat == 0 then return {last = math.huge} end
+    local tenants, moved = {}, {}
+    for i = 1, #flat, 2 do tenants[#tenants + 1] = flat[i] end
+    local tags = redis.call('HMGET', key('tags', model), unpack(tenants))
+    local ahead = redis.call('HMGET', of_model('advances', model, bucket), unpack(tenants))
+    found = {last = #tenants < HEAD and math.huge or tonumber(flat[#flat])}
+    for i, tenant in ipairs(tenants) do
+      local order = tonumber(tags[i] or 0) - tonumber(ahead[i] or 0)
+      found[i] = {tenant = tenant, order = order}
+      if math.abs(order - tonumber(flat[2 * i])) >= MICRO then
+        moved[#moved + 1] = seconds(order)
+        moved[#moved + 1] = tenant
+      end
+    end
+    if #moved > 0 then redis.call('ZADD', line, unpack(moved)) end
+    if find_least(found).order <= found.last then return found end
+  end
+  found.last = math.huge -- near enough: the next look goes on from here
+  return found
+end
+
+-- Gives a tenant its tag, and its place in the order if it has jobs: whether it has.
 local function set_tag(job, tag)
   local model, tenant = job.model, job.tenant
   local first = first_of(job.queue)
   if first then
     redis.call('HSET', key('tags', model), tenant, seconds(tag))
-    redis.call('ZADD', key('tenants', model), seconds(tag - advance(first)), tenant)
-    return
+    redis.call('ZADD', key('tenants', model), seconds(tag - worth_of(first)), tenant)
+    return true
   end
   redis.call('HDEL', key('tags', model), tenant)
   redis.call('ZREM', key('tenants', model), tenant)
@@ -105,6 +144,7 @@ local function set_tag(job, tag)
   if tag > virtual_time(model) and redis.call('EXISTS', key('queued', model)) == 1 then
     redis.call('ZADD', key('idle', model), seconds(tag), tenant)
   end
+  return false
 end
 
 local function count_out(model)
@@ -114,17 +154,16 @@ local function count_out(model)
 end
 
 -- A tenant's turn came by this job: time goes on to it, as far as all who wait have come.
-local function pass_time(model, tenant, first)
-  local tag = tag_of(model, tenant)
-  local to = math.max(virtual_time(model), math.min(tag, tag - advance(first)))
-  redis.call('SET', key('virtual', model), seconds(to))
-  redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(to))
+local function pass_time(job)
+  local tag = tag_of(job.model, job.tenant)
+  local to = math.max(virtual_time(job.model), math.min(tag, tag - job.worth))
+  redis.call('SET', key('virtual', job.model), seconds(to))
+  redis.call('ZREMRANGEBYSCORE', key('idle', job.model), '-inf', seconds(to))
 end
 
 -- A claim is over. The job has taken so many device-seconds by now, in this claim and those before
 -- it, and its tenant was charged what was predicted for all of it.
-local function settle_charge(id, device_seconds)
-  local job = facts_of(id)
+local function settle_charge(job, device_seconds)
   local more = (device_seconds - job.cost) / job.weight
   if more ~= 0 then set_tag(job, tag_of(job.model, job.tenant) + more) end
 end
@@ -141,23 +180,25 @@ local function enqueue(id)
   if job.latest then redis.call('ZADD', key('latest', job.model), job.latest, id) end
   redis.call('ZREM', key('idle', job.model), job.tenant)
   set_tag(job, tag)
-  place_tenant(job.line, job.lane, job.model, job.tenant)
+  local order = seconds(tag - mark_lane(job))
+  redis.call('ZADD', of_model('line', job.model, job.bucket), order, job.tenant)
   redis.call('PUBLISH', key('queued'), job.model)
 end
 
--- Takes a job out of the queue, and charges its tenant so many device-seconds.
+-- Takes a job out of the queue, and charges its tenant so many device-seconds. Gives where that
+-- stands now in the job's bucket, nil where it has no further job there.
 local function dequeue(job, device_seconds)
   local tag = tag_of(job.model, job.tenant) + device_seconds / job.weight
   redis.call('ZREM', job.queue, job.id)
   redis.call('ZREM', job.lane, job.id)
   if job.latest then redis.call('ZREM', key('latest', job.model), job.id) end
-  set_tag(job, tag)
-  if redis.call('EXISTS', job.queue) == 1 then
+  if set_tag(job, tag) then
     redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(-job.cost))
   else
     redis.call('HDEL', key('backlog', job.model), job.tenant)
     redis.call('HDEL', key('weights', job.model), job.tenant)
   end
-  if redis.call('EXISTS', job.lane) == 0 then redis.call('ZREM', job.line, job.tenant) end
+  local ahead = mark_lane(job)
   count_out(job.model)
+  return ahead and tag - ahead
 end
