@@ -67,7 +67,7 @@ end
 local function first_warm()
   local best, place = nil, nil
   for _, bucket in ipairs(args.warm) do
-    local turn = find_least(head_of_line(args.model, bucket))
+    local turn = first_turn(head_of_line(args.model, bucket))
     if turn and (not best or turn.order < best.order) then best, place = turn, bucket end
   end
   return best and facts_of(first_of(of_model('lane', args.model, place, best.tenant)))
@@ -117,10 +117,10 @@ end
 local function take_riders(bucket)
   local turns = NOBODY
   while free > 0 do
-    local turn = find_least(turns)
+    local turn = first_turn(turns)
     if not turn or turn.order > turns.last then
       turns = head_of_line(args.model, bucket)
-      turn = find_least(turns)
+      turn = first_turn(turns)
       if not turn then return end
     end
     local job = facts_of(first_of(of_model('lane', args.model, bucket, turn.tenant)))

@@ -7,9 +7,7 @@
 --   lane:model:bucket:tenant   the same, of one bucket
 --   tenants:model              tenants with queued jobs, by order: tag, and what the priority of
 --                              their first job is worth
---   line:model:bucket          the same, of one bucket; an order here may be out of date
---   advances:model:bucket      hash, tenant: what the priority of its first job there is worth,
---                              where that is not nought
+--   line:model:bucket          those of them with jobs in one bucket
 --   tags:model                 hash, tenant: its tag, where its next job starts in virtual time
 --   idle:model                 tenants without queued jobs whose tag lies ahead of that time
 --   virtual:model              virtual time: as far as all who wait have come
@@ -18,9 +16,7 @@
 --   queued:model               how many jobs are queued
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
 
-local HEAD = 32 -- of a bucket's line, looked at together
-local MOST_LOOKS = 8 -- at heads of a line, in one claim and for one job
-local MICRO = 5e-7 -- half of the last digit that is kept
+local HEAD = 64 -- tenants that are looked at together
 
 local function of_model(kind, model, ...)
   local parts = {kind, #model, model} -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
@@ -75,68 +71,60 @@ local function facts_of(id)
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 
--- After its lane has changed: what the tenant's first job there is worth; nil: it has none.
-local function mark_lane(job)
-  local first = first_of(job.lane)
-  local advances = of_model('advances', job.model, job.bucket)
-  if not first then
-    redis.call('ZREM', of_model('line', job.model, job.bucket), job.tenant)
-    redis.call('HDEL', advances, job.tenant)
-    return nil
+-- Of those named: {{tenant, order}, …}
+local function orders_of(model, tenants)
+  local found = {last = math.huge}
+  local orders = redis.call('ZMSCORE', key('tenants', model), unpack(tenants))
+  for i, tenant in ipairs(tenants) do
+    found[i] = {tenant = tenant, order = tonumber(orders[i])}
   end
-  local value = worth_of(first)
-  if value ~= 0 then
-    redis.call('HSET', advances, job.tenant, value)
-  else
-    redis.call('HDEL', advances, job.tenant)
-  end
-  return value
-end
-
-local function find_least(entries)
-  local least = nil
-  for _, entry in ipairs(entries) do
-    if not least or entry.order < least.order then least = entry end
-  end
-  return least
-end
-
--- Whose turn it is in a bucket: {tenant, order} of those at the head of its line, each as it stands
--- now. `last`: nobody else is before that. In the line an order lies behind the true one where jobs
--- of other buckets were claimed meanwhile, and a little ahead where one took less than predicted.
-local function head_of_line(model, bucket)
-  local line, found = of_model('line', model, bucket), nil
-  for _ = 1, MOST_LOOKS do
-    local flat = redis.call('ZRANGE', line, 0, HEAD - 1, 'WITHSCORES')
-    if #flat == 0 then return {last = math.huge} end
-    local tenants, moved = {}, {}
-    for i = 1, #flat, 2 do tenants[#tenants + 1] = flat[i] end
-    local tags = redis.call('HMGET', key('tags', model), unpack(tenants))
-    local ahead = redis.call('HMGET', of_model('advances', model, bucket), unpack(tenants))
-    found = {last = #tenants < HEAD and math.huge or tonumber(flat[#flat])}
-    for i, tenant in ipairs(tenants) do
-      local order = tonumber(tags[i] or 0) - tonumber(ahead[i] or 0)
-      found[i] = {tenant = tenant, order = order}
-      if math.abs(order - tonumber(flat[2 * i])) >= MICRO then
-        moved[#moved + 1] = seconds(order)
-        moved[#moved + 1] = tenant
-      end
-    end
-    if #moved > 0 then redis.call('ZADD', line, unpack(moved)) end
-    if find_least(found).order <= found.last then return found end
-  end
-  found.last = math.huge -- near enough: the next look goes on from here
   return found
 end
 
--- Gives a tenant its tag, and its place in the order if it has jobs: whether it has.
+-- Of the first `count` in order, those with jobs in a bucket.
+local function among_the_first(count, model, line)
+  local flat = redis.call('ZRANGE', key('tenants', model), 0, count - 1, 'WITHSCORES')
+  local tenants, found = {}, {last = tonumber(flat[#flat])}
+  for i = 1, #flat, 2 do tenants[#tenants + 1] = flat[i] end
+  for i, is_in in ipairs(redis.call('SMISMEMBER', line, unpack(tenants))) do
+    if is_in == 1 then
+      found[#found + 1] = {tenant = tenants[i], order = tonumber(flat[2 * i])}
+    end
+  end
+  return found
+end
+
+-- Whose turn it is in a bucket: {{tenant, order}, …}, and `last`: nobody else is before that.
+-- Exact where few have jobs there, or many; or else the best of a sample, so that it stays short.
+local function head_of_line(model, bucket)
+  local line = of_model('line', model, bucket)
+  local count = redis.call('SCARD', line)
+  if count == 0 then return {last = math.huge} end
+  if count <= HEAD then return orders_of(model, redis.call('SMEMBERS', line)) end
+  for _, looked_at in ipairs({HEAD, 8 * HEAD}) do
+    local found = among_the_first(looked_at, model, line)
+    if #found > 0 then return found end
+  end
+  return orders_of(model, redis.call('SRANDMEMBER', line, HEAD))
+end
+
+local function first_turn(turns)
+  local first = nil
+  for _, turn in ipairs(turns) do
+    if not first or turn.order < first.order then first = turn end
+  end
+  return first
+end
+
+-- Gives a tenant its tag, and its order if it has jobs.
 local function set_tag(job, tag)
   local model, tenant = job.model, job.tenant
   local first = first_of(job.queue)
   if first then
+    local order = tag - worth_of(first)
     redis.call('HSET', key('tags', model), tenant, seconds(tag))
-    redis.call('ZADD', key('tenants', model), seconds(tag - worth_of(first)), tenant)
-    return true
+    redis.call('ZADD', key('tenants', model), seconds(order), tenant)
+    return order
   end
   redis.call('HDEL', key('tags', model), tenant)
   redis.call('ZREM', key('tenants', model), tenant)
@@ -144,7 +132,6 @@ local function set_tag(job, tag)
   if tag > virtual_time(model) and redis.call('EXISTS', key('queued', model)) == 1 then
     redis.call('ZADD', key('idle', model), seconds(tag), tenant)
   end
-  return false
 end
 
 local function count_out(model)
@@ -180,25 +167,25 @@ local function enqueue(id)
   if job.latest then redis.call('ZADD', key('latest', job.model), job.latest, id) end
   redis.call('ZREM', key('idle', job.model), job.tenant)
   set_tag(job, tag)
-  local order = seconds(tag - mark_lane(job))
-  redis.call('ZADD', of_model('line', job.model, job.bucket), order, job.tenant)
+  redis.call('SADD', of_model('line', job.model, job.bucket), job.tenant)
   redis.call('PUBLISH', key('queued'), job.model)
 end
 
--- Takes a job out of the queue, and charges its tenant so many device-seconds. Gives where that
--- stands now in the job's bucket, nil where it has no further job there.
+-- Takes a job out of the queue, and charges its tenant so many device-seconds. Gives the tenant's
+-- order then; nil: it has no further job in the bucket.
 local function dequeue(job, device_seconds)
   local tag = tag_of(job.model, job.tenant) + device_seconds / job.weight
   redis.call('ZREM', job.queue, job.id)
   redis.call('ZREM', job.lane, job.id)
   if job.latest then redis.call('ZREM', key('latest', job.model), job.id) end
-  if set_tag(job, tag) then
+  local order = set_tag(job, tag)
+  if order then
     redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(-job.cost))
   else
     redis.call('HDEL', key('backlog', job.model), job.tenant)
     redis.call('HDEL', key('weights', job.model), job.tenant)
   end
-  local ahead = mark_lane(job)
   count_out(job.model)
-  return ahead and tag - ahead
+  if order and redis.call('EXISTS', job.lane) == 1 then return order end
+  redis.call('SREM', of_model('line', job.model, job.bucket), job.tenant)
 end
