@@ -43,9 +43,20 @@ local function suits(job)
   return now + job.run_s * args.slowness <= job.deadline
 end
 
+-- The first of a sorted set, one by one: nearly always the very first is the one. Meanwhile the
+-- last that was given may leave.
+local function heads(set)
+  local rank, last = 0, nil
+  return function()
+    if last and redis.call('ZRANGE', set, rank, rank)[1] == last then rank = rank + 1 end
+    last = rank < LOOKED_AT and redis.call('ZRANGE', set, rank, rank)[1] or nil
+    return last
+  end
+end
+
 local function urgent()
   local time_now = virtual_time(args.model)
-  for _, id in ipairs(redis.call('ZRANGE', key('latest', args.model), 0, LOOKED_AT - 1)) do
+  for id in heads(key('latest', args.model)) do
     local job = facts_of(id)
     local is_near = tag_of(args.model, job.tenant) <= time_now + args.credit_s / job.weight
     if not is_late(job) and is_near and suits(job) then return job end
@@ -53,9 +64,8 @@ local function urgent()
 end
 
 local function in_turn()
-  for _, tenant in ipairs(redis.call('ZRANGE', key('tenants', args.model), 0, LOOKED_AT - 1)) do
-    local queue = of_model('queue', args.model, tenant)
-    for _, id in ipairs(redis.call('ZRANGE', queue, 0, LOOKED_AT - 1)) do
+  for tenant in heads(key('tenants', args.model)) do
+    for id in heads(of_model('queue', args.model, tenant)) do
       local job = facts_of(id)
       if not is_late(job) and suits(job) then return job end
       if newer then return nil end
@@ -67,7 +77,7 @@ end
 local function first_warm()
   local best, place = nil, nil
   for _, bucket in ipairs(args.warm) do
-    local turn = first_turn(head_of_line(args.model, bucket))
+    local turn = first_turn(head_of_line(args.model, bucket, 1))
     if turn and (not best or turn.order < best.order) then best, place = turn, bucket end
   end
   return best and facts_of(first_of(of_model('lane', args.model, place, best.tenant)))
@@ -119,7 +129,7 @@ local function take_riders(bucket)
   while free > 0 do
     local turn = first_turn(turns)
     if not turn or turn.order > turns.last then
-      turns = head_of_line(args.model, bucket)
+      turns = head_of_line(args.model, bucket, free)
       turn = first_turn(turns)
       if not turn then return end
     end

@@ -16,16 +16,11 @@
 --   queued:model               how many jobs are queued
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
 
-local HEAD = 64 -- tenants that are looked at together
+local HEAD = 256 -- tenants that are looked at together
 
-local function of_model(kind, model, ...)
-  local parts = {kind, #model, model} -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
-  local last = select('#', ...)
-  for i, part in ipairs({...}) do
-    if i < last then parts[#parts + 1] = #part end
-    parts[#parts + 1] = part
-  end
-  return key(unpack(parts))
+local function of_model(kind, model, a, b) -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
+  local start = prefix .. kind .. ':' .. #model .. ':' .. model .. ':'
+  return b and start .. #a .. ':' .. a .. ':' .. b or start .. a
 end
 
 local function virtual_time(model)
@@ -94,17 +89,17 @@ local function among_the_first(count, model, line)
   return found
 end
 
--- Whose turn it is in a bucket: {{tenant, order}, …}, and `last`: nobody else is before that.
--- Exact where few have jobs there, or many; or else the best of a sample, so that it stays short.
-local function head_of_line(model, bucket)
+-- Whose turn it is in a bucket, for `wanted` jobs: {{tenant, order}, …}, and `last`: nobody else is
+-- before that. Exact where few tenants have jobs there, or a good part of all; or else the best of
+-- a sample, so that a look stays short.
+local function head_of_line(model, bucket, wanted)
   local line = of_model('line', model, bucket)
   local count = redis.call('SCARD', line)
   if count == 0 then return {last = math.huge} end
   if count <= HEAD then return orders_of(model, redis.call('SMEMBERS', line)) end
-  for _, looked_at in ipairs({HEAD, 8 * HEAD}) do
-    local found = among_the_first(looked_at, model, line)
-    if #found > 0 then return found end
-  end
+  local one_in = redis.call('ZCARD', key('tenants', model)) / count
+  local found = among_the_first(math.min(HEAD, math.ceil((wanted + 1) * one_in)), model, line)
+  if #found > 0 then return found end
   return orders_of(model, redis.call('SRANDMEMBER', line, HEAD))
 end
 
