@@ -72,12 +72,12 @@ class Answer:
         return self.took_s is not None and self.took_s <= self.ask.deadline_s
 
 
-def trace(load: float, seed: int = 11) -> Iterator[Ask]:
+def trace(load: float, minutes: float = MINUTES, seed: int = 11) -> Iterator[Ask]:
     """Requests as they come, by a Poisson process, so that all of them take `load` of the pools."""
     rng = random.Random(seed)
     mean_s = sum(run_s * share for _, run_s, share in KINDS)
     at_s = 0.0
-    while (at_s := at_s + rng.expovariate(load * POOLS / mean_s)) < MINUTES * 60:
+    while (at_s := at_s + rng.expovariate(load * POOLS / mean_s)) < minutes * 60:
         kind, run_s, _ = rng.choices(KINDS, [share for *_, share in KINDS])[0]
         tenant, weight, _ = rng.choices(TENANTS, [share for *_, share in TENANTS])[0]
         priority = rng.choices(list(PRIORITIES.values()), [0.1, 0.8, 0.1])[0]
@@ -132,12 +132,12 @@ class Run:
         self._answers.append(Answer(ask, (claimed - came) * SPEED, took_s))
 
 
-async def run(url: str, load: float, *, fair: bool) -> list[Answer]:
+async def run(url: str, asks: Sequence[Ask], *, fair: bool) -> list[Answer]:
     async with Redis.from_url(url) as redis:
         await redis.flushall()
     queue = await Queue.connect(url, QueueSettings(lease_s=600, priority_advance_s=1.0))
     try:
-        return await Run(queue, list(trace(load)), fair=fair).go()
+        return await Run(queue, asks, fair=fair).go()
     finally:
         await queue.close()
 
@@ -160,10 +160,11 @@ class Row:
         return statistics.quantiles(waits, n=100)[percent - 1]
 
 
-def rows(url: str, loads: Sequence[float]) -> Iterator[Row]:
+def rows(url: str, loads: Sequence[float], minutes: float = MINUTES) -> Iterator[Row]:
     for load in loads:
+        asks = list(trace(load, minutes))
         for order, fair in (("first come", False), ("ours", True)):
-            yield Row(order, load, asyncio.run(run(url, load, fair=fair)))
+            yield Row(order, load, asyncio.run(run(url, asks, fair=fair)))
 
 
 def table(found: Iterable[Row]) -> Iterator[str]:
