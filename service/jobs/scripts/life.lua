@@ -1,4 +1,6 @@
--- What ends a job or puts it back. Prepended to every script, after quota.lua.
+-- What ends a job or puts it back. Prepended to every script, after quota.lua. Which of it a script
+-- does, its header says in arrows, as `life.py` does; but `expire`, queued or running → expired, is
+-- for all that meet a job past its deadline.
 
 local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
