@@ -17,6 +17,10 @@ from tests.service.jobs.examples import MODEL
 
 Connect = Callable[..., Awaitable[Queue]]
 
+pytest.register_assert_rewrite(
+    *(f"tests.service.jobs.{name}" for name in ("audit", "life_model", "queue_model", "lives"))
+)
+
 
 @pytest.fixture
 async def connect(redis_url: str, empty_redis: Redis) -> AsyncIterator[Connect]:
