@@ -229,10 +229,10 @@ class Lives(RuleBasedStateMachine):
         life = self.model.lives.get(claim.job.id)
         return life is not None and life.holds(claim.fence)
 
-    def model_of(self, n: int) -> str:
-        """One with queued jobs, if there is one."""
-        busy = [model for model in MODELS if self.model.order(model).waiting]
-        return (some := busy or MODELS)[n % len(some)]
+    def model_of(self, n: int) -> str | None:
+        """One with queued jobs."""
+        some = [model for model in MODELS if self.model.order(model).waiting]
+        return some[n % len(some)] if some else None
 
     def life_of(self, n: int) -> Life | None:
         """More often one that has ended."""
@@ -335,16 +335,19 @@ class Lives(RuleBasedStateMachine):
     @rule(offers=OFFERS, twice=TWICE)
     def claim(self, offers: list[tuple[int, Offer]], twice: bool) -> None:
         for n, offer in offers:
-            self._claim(self.queue(twice, **patience(offer)), self.model_of(n), offer, False)
+            self._claim(self.queue(twice, **patience(offer)), n, offer, False)
 
     @rule(offers=OFFERS, twice=TWICE)
     def claim_and_stall(self, offers: list[tuple[int, Offer]], twice: bool) -> None:
         """The leases are over at once, though nobody knows it before a `reap`."""
         for n, offer in offers:
             queue = self.queue(twice, **patience(offer), lease_s=LAPSED_S)
-            self._claim(queue, self.model_of(n), offer, True)
+            self._claim(queue, n, offer, True)
 
-    def _claim(self, queue: Queue, model: str, offer: Offer, lapses: bool) -> None:
+    def _claim(self, queue: Queue, n: int, offer: Offer, lapses: bool) -> None:
+        model = self.model_of(n)
+        if not model:
+            return
         pool, how = f"pool-{len(self.claims)}", {"warm": offer.warm, "slowness": offer.slowness}
         claims = self.follow(queue.claim(pool, model, offer.slots, **how))
         touched = [name for name, job in self.held.jobs.items() if job["state"] == "expired"]
