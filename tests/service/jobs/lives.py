@@ -57,7 +57,7 @@ SETTINGS = st.fixed_dictionaries(
     {
         "priority_s": st.sampled_from([0, 600]),
         "priority_advance_s": st.sampled_from([0, 2, 32]),
-        "deadline_credit_s": st.sampled_from([0, 4, 300]),
+        "deadline_credit_s": st.sampled_from([1, 0, 300]),
         "max_attempts": st.sampled_from([3, 2, 3, 1]),
         "max_deaths": st.sampled_from([2, 3, 2, 1]),
         "max_events": st.sampled_from([2, 256]),
@@ -82,7 +82,7 @@ WISHES = st.fixed_dictionaries(
         "priority": st.sampled_from(list(PRIORITIES.values())),
         "images": st.sampled_from([1, 1, 1, 2, 3]),
         "cost": st.sampled_from(COSTS),
-        "deadline": st.sampled_from(["none"] * 6 + ["soon"] * 5 + list(DEADLINES)),
+        "deadline": st.sampled_from(["none"] * 5 + ["soon", "far"] * 3 + list(DEADLINES)),
         "key": st.sampled_from([None] * 5 + ["k"]),
         "digest": st.sampled_from("de"),
         "is_refused": st.sampled_from([False] * 15 + [True]),
@@ -96,7 +96,7 @@ OFFERS = st.lists(
         WHICH,
         st.builds(
             Offer,
-            slots=st.integers(1, 4),
+            slots=st.sampled_from([4, 1, 2, 3]),
             warm=st.lists(st.sampled_from(BUCKETS), max_size=1),
             slowness=st.sampled_from(SLOWNESS),
             is_patient=st.booleans(),
@@ -249,7 +249,9 @@ class Lives(RuleBasedStateMachine):
 
     # the client
     @rule(
-        model=st.sampled_from(MODELS), wishes=st.lists(WISHES, min_size=1, max_size=3), twice=TWICE
+        model=st.sampled_from([MODELS[0], *MODELS]),
+        wishes=st.lists(WISHES, min_size=1, max_size=3),
+        twice=TWICE,
     )
     def put(self, model: str, wishes: list[dict[str, Any]], twice: bool) -> None:
         for wish in wishes[: max(0, UNENDED - self.unended())]:
@@ -337,17 +339,34 @@ class Lives(RuleBasedStateMachine):
         for n, offer in offers:
             self._claim(self.queue(twice, **patience(offer)), n, offer, False)
 
-    @rule(offers=OFFERS, twice=TWICE)
-    def claim_and_stall(self, offers: list[tuple[int, Offer]], twice: bool) -> None:
-        """The leases are over at once, though nobody knows it before a `reap`."""
+    @rule(
+        offers=OFFERS,
+        step=st.integers(0, STEPS),
+        kept=st.lists(st.integers(0, STEPS), max_size=2),
+        is_reaped=st.booleans(),
+        twice=TWICE,
+    )
+    def claim_and_stall(
+        self,
+        offers: list[tuple[int, Offer]],
+        step: int,
+        kept: list[int],
+        is_reaped: bool,
+        twice: bool,
+    ) -> None:
+        """Some work, and not a word more; the leases are over, though only a `reap` sees it."""
         for n, offer in offers:
             queue = self.queue(twice, **patience(offer), lease_s=LAPSED_S)
-            self._claim(queue, n, offer, True)
+            for claim in self._claim(queue, n, offer, True):
+                self._snapshot(claim, kept, twice)
+                self._progress(claim, step, None, twice)
+        if is_reaped:
+            self.reap(False, twice)
 
-    def _claim(self, queue: Queue, n: int, offer: Offer, lapses: bool) -> None:
+    def _claim(self, queue: Queue, n: int, offer: Offer, lapses: bool) -> list[Claim]:
         model = self.model_of(n)
         if not model:
-            return
+            return []
         pool, how = f"pool-{len(self.claims)}", {"warm": offer.warm, "slowness": offer.slowness}
         claims = self.follow(queue.claim(pool, model, offer.slots, **how))
         touched = [name for name, job in self.held.jobs.items() if job["state"] == "expired"]
@@ -358,6 +377,7 @@ class Lives(RuleBasedStateMachine):
         assert [claim.job.id for claim in claims] == [life.job.id for life in taken]
         assert [claim.fence for claim in claims] == [life.fence for life in taken]
         self.claims += claims
+        return claims
 
     @rule(n=WHICH, used_s=st.sampled_from([0.0, 0.5, 8.0]), twice=TWICE)
     def finish(self, n: int, used_s: float, twice: bool) -> None:
@@ -389,9 +409,10 @@ class Lives(RuleBasedStateMachine):
     )
     def progress(self, n: int, step: int, preview: str | None, is_late: bool, twice: bool) -> None:
         self.let_time_pass(is_late)
-        claim = self.claim_of(n)
-        if not claim:
-            return
+        if claim := self.claim_of(n):
+            self._progress(claim, step, preview, twice)
+
+    def _progress(self, claim: Claim, step: int, preview: str | None, twice: bool) -> None:
         answer = self.tell(claim, self.queue(twice).progress(claim, step, STEPS, preview))
         shown = {"step": step, "steps": STEPS, "preview": preview} if preview else None
         assert answer == self.model.progress(claim, step, shown)
@@ -403,11 +424,12 @@ class Lives(RuleBasedStateMachine):
         twice=TWICE,
     )
     def snapshot(self, n: int, steps: list[int], is_late: bool, twice: bool) -> None:
-        """Pictures that are finished have files of their own and no state."""
         self.let_time_pass(is_late)
-        claim = self.claim_of(n)
-        if not claim:
-            return
+        if claim := self.claim_of(n):
+            self._snapshot(claim, steps, twice)
+
+    def _snapshot(self, claim: Claim, steps: list[int], twice: bool) -> None:
+        """Pictures that are finished have files of their own and no state."""
         kept = [a_snapshot(claim, index, step) for index, step in enumerate(steps)]
         kept = [finished(one, claim) if one.step == STEPS else one for one in kept]
         answer = self.tell(claim, self.queue(twice).snapshot(claim, kept))

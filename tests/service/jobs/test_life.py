@@ -129,8 +129,7 @@ def way(machine: Lives, name: str, script: str) -> None:
         case (("lose" | "set aside"), _):
             machine.put("m", [WISH], False)
             for _ in range(2):
-                machine.claim_and_stall(OFFER, False)
-                machine.reap(False, False)
+                machine.claim_and_stall(OFFER, 0, [], True, False)
         case "expire", "claim":
             claimed({**WISH, "deadline": "past"})
         case "expire", "progress":
