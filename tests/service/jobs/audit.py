@@ -27,7 +27,7 @@ for i, name in ipairs(redis.call('KEYS', '*')) do
   local kind = redis.call('TYPE', name).ok
   found[i] = {name, kind, redis.call('PTTL', name), read[kind](name)}
 end
-return cjson.encode({time[1] + time[2] / 1000000, found})
+return cjson.encode({time, found})
 """
 ROW = re.compile(r"^\| `([\w:]+)` +\| (\w+) +\|", re.M)
 SCHEMA = dict(ROW.findall(keys.__doc__ or ""))
@@ -61,15 +61,15 @@ class Dump:
 
 async def dump(redis: Redis) -> Dump:
     """Every key is one that the schema names, of that type, and leaves by itself if it should."""
-    now, found = json.loads(await redis.eval(DUMP, 0))
+    (seconds, micros), found = json.loads(await redis.eval(DUMP, 0))
     held = {}
     for full, kind, ttl_ms, value in found:
         assert full.startswith(keys.PREFIX), full
         name = full.removeprefix(keys.PREFIX)
         assert kind in kinds_of(name), f"{name} is a {kind}"
-        assert (ttl_ms > 0) == (kind_of(name) in BRIEF), f"{name} leaves in {ttl_ms} ms"
+        assert (ttl_ms >= 0) == (kind_of(name) in BRIEF), f"{name} leaves in {ttl_ms} ms"
         held[name] = READ[kind](value)
-    return Dump(now, held)
+    return Dump(int(seconds) + int(micros) / 1e6, held)
 
 
 def kind_of(name: str) -> str:

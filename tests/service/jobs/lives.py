@@ -35,7 +35,8 @@ WEIGHTS = (0.5, 1.0, 2.0)
 """Powers of two: every tag is a number that Redis and Python write down alike."""
 UNENDED = 14
 """Jobs at the same time: fewer than a claim looks at."""
-LAPSED_S = 1e-6
+LAPSED_S, LONG_S = 1e-6, 3600
+"""What is over by the next call, and what is not however long a busy machine takes."""
 SOON_S = 0.03
 """Time for some calls before a deadline passes; how many they are is all one."""
 FAR_S = 1000
@@ -127,6 +128,7 @@ class Server:
         return self.run(dump(self.redis))
 
     def close(self) -> None:
+        self.run(self.redis.flushall())
         self.run(self.redis.aclose())
         self.runner.close()
 
@@ -156,7 +158,7 @@ class Lives(RuleBasedStateMachine):
         registered: set[str],
         wishes: list[dict[str, Any]],
     ) -> None:
-        self.settings = settings
+        self.settings = {**settings, "lease_s": LONG_S}
         self.model = Model(QueueSettings(**settings), limits, self.server.seen)
         self.model.registered = registered
         for model in registered:
@@ -490,7 +492,7 @@ class Refused(Exception):
 
 
 def patience(offer: Offer) -> dict[str, float]:
-    return {"affinity_s": 3600 if offer.is_patient else 0}
+    return {"affinity_s": LONG_S if offer.is_patient else 0}
 
 
 def finished(snapshot: Snapshot, claim: Claim) -> Snapshot:
