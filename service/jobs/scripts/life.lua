@@ -17,7 +17,8 @@ local function requeue(id)
   set_state(id, 'queued', '{}')
 end
 
--- Device-seconds that a running job has taken by now, as far as one can tell.
+-- Device-seconds that a job has taken by now, as far as one can tell: of a queued one, those that
+-- brought what is kept of it.
 local function used_by(id)
   local cost, step, steps = fields(id, 'cost', 'step', 'steps')
   local done = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)
@@ -33,7 +34,7 @@ end
 
 local function end_job(id, state, data, device_seconds)
   local old = fields(id, 'state')
-  local used = old == 'running' and (device_seconds or used_by(id)) or 0
+  local used = device_seconds or used_by(id)
   if old == 'queued' then dequeue(facts_of(id), 0) end
   if old == 'running' then settle_charge(id, used) end
   redeem(id, used)

@@ -82,8 +82,8 @@ class Life:
 
     @property
     def used_s(self) -> float:
-        """Device-seconds that it has taken, as far as it told."""
-        return self.job.cost * min(1.0, self.step / self.job.steps) if self.is_started else 0.0
+        """Device-seconds that it has taken, as far as it told; of a queued one, what is kept."""
+        return self.job.cost * min(1.0, self.step / self.job.steps)
 
     @property
     def latest(self) -> float | None:
