@@ -8,13 +8,12 @@ end
 
 -- Back to its old place in the queue, as far as is kept of it.
 local function requeue(id)
+  local job = facts_of(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('HDEL', key('job', id), 'started_at')
-  redis.call('HSET', key('job', id), 'step', fields(id, 'kept') or 0)
-  local job = facts_of(id)
-  settle_charge(id, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
+  settle_charge(job, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
   enqueue(id)
-  set_state(id, 'queued', '{}')
+  set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
 end
 
 -- Device-seconds that a job has taken by now, as far as one can tell: of a queued one, those that
@@ -33,18 +32,17 @@ local function drop_snapshots(id)
 end
 
 local function end_job(id, state, data, device_seconds)
-  local old = fields(id, 'state')
+  local job = facts_of(id)
   local used = device_seconds or used_by(id)
-  if old == 'queued' then dequeue(facts_of(id), 0) end
-  if old == 'running' then settle_charge(id, used) end
+  if job.state == 'queued' then dequeue(job, 0) end
+  if job.state == 'running' then settle_charge(job, used) end
   redeem(id, used)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('DEL', key('previews', id))
   drop_snapshots(id)
-  redis.call('HSET', key('job', id), 'finished_at', seconds(now))
   redis.call('ZADD', key('ended'), seconds(now), id)
-  set_state(id, state, data)
+  set_state(job, state, data, 'finished_at', seconds(now))
 end
 
 local function fail_job(id, failure)
