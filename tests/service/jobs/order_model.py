@@ -34,8 +34,6 @@ class Order:
     tags: dict[str, float] = field(default_factory=dict)
     """Where a tenant's next job starts in virtual time."""
     virtual: float = 0.0
-    peaks: dict[tuple[str, str], float] = field(default_factory=dict)
-    """The latest that tenants stood in a bucket's line since they last joined it."""
 
     def of(self, tenant: str, bucket: str | None = None) -> list[Life]:
         """Its jobs, in their order."""
@@ -50,9 +48,9 @@ class Order:
         ahead = self.tags.get(tenant, 0.0)
         return ahead if self.of(tenant) else max(ahead, self.virtual)
 
-    def stands(self, first: Life) -> float:
-        """Where its tenant stands by that job."""
-        return self.tag(first.job.tenant) - self.worth(first)
+    def stands(self, tenant: str) -> float:
+        """Its place among the tenants: its tag, and what its first job's priority is worth."""
+        return self.tag(tenant) - self.worth(self.of(tenant)[0])
 
     def worth(self, life: Life) -> float:
         return (life.job.priority - 1) * self.settings.priority_advance_s
@@ -60,7 +58,7 @@ class Order:
     def tenants(self) -> list[tuple[float, str]]:
         """By whose turn it is."""
         names = {life.job.tenant for life in self.waiting}
-        return sorted((self.stands(self.of(name)[0]), name) for name in names)
+        return sorted((self.stands(name), name) for name in names)
 
     @property
     def idle(self) -> dict[str, float]:
@@ -70,11 +68,9 @@ class Order:
 
     # what happens to jobs
     def add(self, life: Life) -> None:
-        tenant, bucket = life.job.tenant, life.job.bucket
+        tenant = life.job.tenant
         self.tags[tenant] = self.tag(tenant)
         self.waiting.append(life)
-        self.peaks.pop((bucket, tenant), None)
-        self._look()
 
     def remove(self, life: Life, device_seconds: float = 0.0) -> None:
         tenant = life.job.tenant
@@ -82,7 +78,6 @@ class Order:
         self.waiting.remove(life)
         if not self.waiting:  # where nobody waits, nobody is ahead of anybody
             self.tags, self.virtual = {}, 0.0
-        self._look()
 
     def settle(self, life: Life, device_seconds: float) -> None:
         """A claim is over; its tenant was charged the whole cost."""
@@ -91,16 +86,6 @@ class Order:
         # `set_tag` leaves an idle tenant's old tag where it is, if the new one is not ahead.
         if self.of(tenant) or (self.waiting and tag > self.virtual):
             self.tags[tenant] = tag
-        self._look()
-
-    def _look(self) -> None:
-        now = {
-            (life.job.bucket, life.job.tenant): self.stands(
-                self.of(life.job.tenant, life.job.bucket)[0]
-            )
-            for life in self.waiting
-        }
-        self.peaks = {at: max(order, self.peaks.get(at, order)) for at, order in now.items()}
 
     # who is taken
     def claim(self, offer: Offer, now: float, expire: Expire, touched: Sequence[str]) -> list[Life]:
@@ -182,29 +167,20 @@ class _Claim:
         return best if best and is_there else life
 
     def turn(self, buckets: Iterable[str], free: float) -> Life | None:
-        """Whose turn it is in these buckets. Where it is not determined, what the script chose;
-        where it chose nobody, somebody that kept it from going on."""
+        """Whose turn it is in these buckets: of tenants that stand alike, whom the script chose;
+        where it chose nobody, one that kept it from going on."""
         firsts = [
-            self.order.of(tenant, bucket)[0]
+            jobs[0]
             for bucket in buckets
-            for tenant in {life.job.tenant for life in self.order.waiting}
-            if self.order.of(tenant, bucket)
+            for _, tenant in self.order.tenants()
+            if (jobs := self.order.of(tenant, bucket))
         ]
-        least = min(map(self.order.stands, firsts), default=math.inf)
-        if all(map(self.is_determined, firsts)):
-            firsts = [life for life in firsts if self.order.stands(life) == least]
+        orders = [self.order.stands(life.job.tenant) for life in firsts]
+        alike = [life for life, at in zip(firsts, orders, strict=True) if at == min(orders)]
 
         def preference(life: Life) -> tuple[Any, ...]:
             is_touched = life.job.id in self.touched
             rank = self.touched.index(life.job.id) if is_touched else math.inf
-            return rank, self.fits(life, free) and self.suits(life), life.job.tenant
+            return rank, self.fits(life, free) and self.suits(life)
 
-        return min(firsts, key=preference, default=None)
-
-    def is_determined(self, first: Life) -> bool:
-        """Whether its tenant's place in a bucket's line is up to date: it was never later since it
-        joined, and its first job in the bucket counts as much as its first job of all."""
-        job = first.job
-        peak = self.order.peaks[job.bucket, job.tenant]
-        of_all = self.order.of(job.tenant)[0]
-        return self.order.stands(first) == peak and of_all.job.priority == job.priority
+        return min(alike, key=preference, default=None)
