@@ -17,9 +17,8 @@ from tests.service.jobs.examples import MODEL
 
 Connect = Callable[..., Awaitable[Queue]]
 
-pytest.register_assert_rewrite(
-    *(f"tests.service.jobs.{name}" for name in ("audit", "life_model", "queue_model", "lives"))
-)
+for name in ("audit", "history", "life_model", "lives", "queue_model"):
+    pytest.register_assert_rewrite(f"tests.service.jobs.{name}")
 
 
 @pytest.fixture

@@ -17,13 +17,15 @@ from service import schemas
 from service.jobs import scripts
 from service.jobs.life import ENDED, TRANSITIONS, Transition, as_markdown
 from service.settings import TenantSettings
-from tests.service.jobs.lives import TENANTS, Lives, Server
+from tests.service.jobs.history import Server
+from tests.service.jobs.lives import Lives
 from tests.service.jobs.order_model import Offer
+from tests.service.jobs.wishes import TENANTS
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
-HISTORIES = int(os.environ.get("LIVES", 150))
+HISTORIES = int(os.environ.get("LIVES", 200))
 CALLS = 40
 """Of one history, at the most."""
 PHASES = [Phase.generate, Phase.shrink] if IS_LONG else [Phase.generate]
@@ -165,7 +167,7 @@ def test_every_way_leads_there(server: Server, name: str, script: str) -> None:
 
     Here.server = server
     machine = Here()
-    machine.begin({"max_deaths": 2}, {tenant: TenantSettings() for tenant in TENANTS}, {"m"}, [])
+    machine.start({"max_deaths": 2}, {tenant: TenantSettings() for tenant in TENANTS}, {"m"})
     way(machine, name, script)
     machine.all_is_as_it_should_be()
     machine.teardown()
