@@ -25,7 +25,7 @@ from tests.service.jobs.wishes import TENANTS
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
-HISTORIES = int(os.environ.get("LIVES", 200))
+HISTORIES = int(os.environ.get("LIVES", 150))
 CALLS = 40
 """Of one history, at the most."""
 PHASES = [Phase.generate, Phase.shrink] if IS_LONG else [Phase.generate]
