@@ -82,10 +82,8 @@ class Order:
     def settle(self, life: Life, device_seconds: float) -> None:
         """A claim is over; its tenant was charged the whole cost."""
         tenant, more = life.job.tenant, (device_seconds - life.job.cost) / life.job.weight
-        tag = self.tag(tenant) + more
-        # `set_tag` leaves an idle tenant's old tag where it is, if the new one is not ahead.
-        if self.of(tenant) or (self.waiting and tag > self.virtual):
-            self.tags[tenant] = tag
+        if self.waiting:
+            self.tags[tenant] = self.tag(tenant) + more
 
     # who is taken
     def claim(self, offer: Offer, now: float, expire: Expire, touched: Sequence[str]) -> list[Life]:
