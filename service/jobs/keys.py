@@ -13,10 +13,10 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `line:N:MODEL:BUCKET`        | set    | those of them with jobs in a bucket  | with their last   |
 | `tags:MODEL`                 | hash   | those tenants' virtual start tags    | with their last   |
 | `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
-| `virtual:MODEL`              | string | virtual time                         | never             |
+| `virtual:MODEL`              | string | virtual time                         | with its last     |
 | `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
 | `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
-| `queued:MODEL`               | string | how many jobs are queued             | never             |
+| `queued:MODEL`               | string | how many jobs are queued             | with its last     |
 | `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
 | `jobs:STATE:TENANT`          | zset   | a tenant's jobs of a state, likewise | with the job      |

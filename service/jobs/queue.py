@@ -343,8 +343,8 @@ class Queue:
     async def renew(self, claims: Sequence[Claim]) -> Claims:
         """Extend the leases; returns the claims that are no longer ours (lost, canceled)."""
         held = [(claim.job.id, claim.fence) for claim in claims]
-        lost = set(await self._run("renew", claims=held, lease_s=self._settings.lease_s))
-        return [claim for claim in claims if claim.job.id in lost]
+        lost = await self._run("renew", claims=held, lease_s=self._settings.lease_s)
+        return [claims[number - 1] for number in lost]
 
     async def progress(
         self, claim: Claim, step: int, steps: int, preview: str | None = None

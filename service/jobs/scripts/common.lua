@@ -4,7 +4,7 @@
 -- ARGV[2…] texts
 --
 -- With order.lua, quota.lua and life.lua, reads and writes for the job `id`:
---   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended
+--   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended  trash
 --   and the keys that order.lua and quota.lua name
 -- Publishes on: wake  stopped  queued
 

@@ -1,4 +1,6 @@
--- What ends a job or puts it back. Prepended to every script, after quota.lua.
+-- What ends a job or puts it back. Prepended to every script, after quota.lua. Which of it a script
+-- does, its header says in arrows, as `life.py` does; but `expire`, queued or running → expired, is
+-- for all that meet a job past its deadline.
 
 local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
@@ -14,7 +16,8 @@ local function requeue(id)
   set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
 end
 
--- Device-seconds that a running job has taken by now, as far as one can tell.
+-- Device-seconds that a job has taken by now, as far as one can tell: of a queued one, those that
+-- brought what is kept of it.
 local function used_by(id)
   local cost, step, steps = fields(id, 'cost', 'step', 'steps')
   local done = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)
@@ -30,7 +33,7 @@ end
 
 local function end_job(id, state, data, device_seconds)
   local job = facts_of(id)
-  local used = job.state == 'running' and (device_seconds or used_by(id)) or 0
+  local used = device_seconds or used_by(id)
   if job.state == 'queued' then dequeue(job, 0) end
   if job.state == 'running' then settle_charge(job, used) end
   redeem(id, used)

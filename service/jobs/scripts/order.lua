@@ -126,6 +126,8 @@ local function set_tag(job, tag)
   -- Where nobody waits, nobody is ahead of anybody.
   if tag > virtual_time(model) and redis.call('EXISTS', key('queued', model)) == 1 then
     redis.call('ZADD', key('idle', model), seconds(tag), tenant)
+  else
+    redis.call('ZREM', key('idle', model), tenant) -- given back so much that it is ahead no more
   end
 end
 

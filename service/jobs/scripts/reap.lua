@@ -1,5 +1,5 @@
--- Takes back what lapsed: running → queued, or failed for good, where the lease is over, unended → expired
--- past the deadline, ended → nothing past the retention.
+-- Takes back what lapsed: running → queued where the lease is over, or running → failed for good;
+-- ends what is past its deadline; ended → nothing past the retention.
 -- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
 --        lease_s, max_deaths (of its pools until a job is set aside), retention_s, max_events
 -- texts: error of a job that is set aside (JSON)

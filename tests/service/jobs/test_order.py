@@ -86,6 +86,17 @@ async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
     assert_shares(got, {"over": 1, "right": 1})
 
 
+async def test_what_was_not_used_is_given_back_to_who_has_no_job_left(queue: Queue) -> None:
+    """All of it, even where that leaves the tenant no longer ahead of the others."""
+    await put(queue, "first", cost=4.0)
+    await put(queue, "other", 9, cost=1.0)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    assert await served(queue, 2) == {"other": 2}
+    await queue.finish(claim, [], Usage(device_seconds=0.5))
+    await put(queue, "first", 9, cost=1.0)
+    assert await served(queue, 4) == {"first": 3, "other": 1}, "one behind, and first of equals"
+
+
 async def test_a_lost_job_costs_its_tenant_nothing(queue: Queue, hasty: Queue) -> None:
     await put(queue, "unlucky", 200, cost=1.0)
     await put(queue, "lucky", 200, cost=1.0)
