@@ -39,6 +39,7 @@ from service.jobs.job import (
     Usage,
 )
 from service.jobs.outlook import Look
+from service.jobs.preemption import FullPool
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
 from service.settings import QueueSettings, RedisSettings, Settings, TenantSettings
@@ -340,6 +341,26 @@ class Queue:
             found.pop()
         return [_claim(wire.parse(text)) for text in found]
 
+    async def preempt(self, full: FullPool, ratio: float, room_s: float) -> tuple[str, str] | None:
+        """The id of the job that a full pool should put aside and release, and of the one that its
+        next claim takes then; None: there is none.
+
+        Args:
+            ratio: how many times as long as the one that waits takes, at least, it would be until
+                a slot is free by itself.
+            room_s: how long no other pool makes room for that one.
+        """
+        pair = await self._run(
+            "preempt",
+            **asdict(full),
+            ratio=ratio,
+            room_s=room_s,
+            version=WIRE_VERSION,
+            warm_s=self._settings.affinity_s,
+            credit_s=self._settings.deadline_credit_s,
+        )
+        return (pair[0], pair[1]) if pair else None
+
     async def renew(self, claims: Sequence[Claim]) -> Claims:
         """Extend the leases; returns the claims that are no longer ours (lost, canceled)."""
         held = [(claim.job.id, claim.fence) for claim in claims]
@@ -379,9 +400,13 @@ class Queue:
         )
         return JobState(state) if state else None
 
-    async def release(self, claim: Claim) -> bool:
-        """Give it back unharmed (drain): to the head of its queue, the attempt not counted."""
-        return await self._held("release", claim)
+    async def release(self, claim: Claim, *, preempted: bool = False) -> bool:
+        """Give it back unharmed: to its old place in the queue, the attempt not counted.
+
+        Args:
+            preempted: for a job that should go before it: it has not waited while it ran.
+        """
+        return await self._held("release", claim, preempted=preempted or None)
 
     async def canceled(self) -> AsyncGenerator[str, None]:
         """Ids of running jobs as they are canceled or expire, for pools to drop them within one

@@ -4,12 +4,21 @@ local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
 end
 
+-- What is kept of a job need not be done again: it may start later.
+local function set_latest(id, undone)
+  local deadline, run_s = fields(id, 'deadline_at', 'run_s')
+  if deadline and run_s then
+    redis.call('HSET', key('job', id), 'latest_start', seconds(deadline - run_s * undone))
+  end
+end
+
 -- Back to its old place in the queue, as far as is kept of it.
 local function requeue(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('HDEL', key('job', id), 'started_at')
   redis.call('HSET', key('job', id), 'step', fields(id, 'kept') or 0)
   local job = facts_of(id)
+  set_latest(id, job.undone)
   settle_charge(id, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
   enqueue(id)
   set_state(id, 'queued', '{}')

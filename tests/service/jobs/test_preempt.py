@@ -1,0 +1,239 @@
+"""Which running job a full pool is told to put aside, and that its next claim takes the one that it
+was put aside for."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from service.jobs import keys
+from service.jobs.job import PRIORITIES, Job
+from service.jobs.preemption import FullPool, Held
+from service.jobs.queue import Claim, Queue
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import MODEL, a_job, a_snapshot
+
+LOW, NORMAL, HIGH = PRIORITIES["low"], PRIORITIES["normal"], PRIORITIES["high"]
+CLIP = {"bucket": "clip", "cost": 100.0, "run_s": 100.0, "priority": LOW}
+PICTURE = {"bucket": "picture", "cost": 1.0, "run_s": 1.0}
+RATIO = 4
+LEFT_S = 60.0
+
+
+def soon(seconds: float) -> dict[str, float]:
+    return {"deadline_at": time.time() + seconds}
+
+
+async def put(queue: Queue, kind: dict[str, Any], **fields: Any) -> Job:
+    return (await queue.put(a_job(**{**kind, **fields})))[0]
+
+
+async def running(queue: Queue, kind: dict[str, Any], pool: str = "pool", **fields: Any) -> Claim:
+    """A job that a pool of one slot has."""
+    job = await put(queue, kind, **fields)
+    (claim,) = await queue.claim(pool, MODEL, 1)
+    assert claim.job.id == job.id
+    return claim
+
+
+async def asked(queue: Queue, *claims: Claim, **fields: Any) -> tuple[str, str] | None:
+    """By a pool whose slots these claims take, each with a minute to go, and warm for pictures."""
+    held = [Held(c.job.id, c.fence, LEFT_S, c.job.images) for c in claims]
+    slots = sum(claim.job.images for claim in claims)
+    full = {"pool": "pool", "model": MODEL, "slots": slots, "free": 0, "soonest_s": LEFT_S}
+    full |= {"held": held, "warm": ["clip", "picture"]} | fields
+    return await queue.preempt(FullPool(**full), RATIO, room_s=60)
+
+
+async def test_a_long_one_of_low_priority_makes_room_for_a_short_one(queue: Queue) -> None:
+    clip = await running(queue, CLIP)
+    assert await asked(queue, clip) is None
+    picture = await put(queue, PICTURE)
+    assert await asked(queue, clip) == (clip.job.id, picture.id)
+    assert await queue.release(clip, preempted=True)
+    (first,) = await queue.claim("pool", MODEL, 1, warm=["clip", "picture"])
+    assert first.job.id == picture.id
+    (second,) = await queue.claim("pool", MODEL, 1)
+    assert (second.job.id, second.job.attempts, second.job.deaths) == (clip.job.id, 1, [])
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        {"priority": LOW},
+        {"run_s": None},
+        {"run_s": 1.01 * LEFT_S / RATIO},
+        {"images": 2, "run_s": 1.01 * LEFT_S / RATIO},
+        {"bucket": "cold"},
+        {"model": "another"},
+    ],
+    ids=[
+        "no higher priority", "nobody knows how long it takes", "not short", "several, not short",
+        "of a cold bucket it waits for another pool", "another model's",
+    ],
+)  # fmt: skip
+async def test_for_these_nothing_is_put_aside(queue: Queue, picture: dict[str, Any]) -> None:
+    clip = await running(queue, CLIP)
+    await put(queue, PICTURE, **picture)
+    assert await asked(queue, clip) is None
+    # It was not for another reason:
+    good = await put(queue, PICTURE, priority=HIGH)
+    assert await asked(queue, clip) == (clip.job.id, good.id)
+
+
+@pytest.mark.parametrize(
+    "full",
+    [{"soonest_s": 3.9}, {"held": []}, {"held": [Held("job", 1, LEFT_S, 1)]}, {"free": -1}],
+    ids=["a slot is free soon", "nothing has run for long", "held no more", "more than its slots"],
+)
+async def test_these_pools_put_nothing_aside(queue: Queue, full: dict[str, Any]) -> None:
+    clip = await running(queue, CLIP)
+    await put(queue, PICTURE)
+    assert await asked(queue, clip, **full) is None
+    assert await asked(queue, clip) is not None
+
+
+async def test_a_deadline_that_would_be_missed(queue: Queue) -> None:
+    clip = await running(queue, CLIP, priority=HIGH)
+    patient = await put(queue, PICTURE, **soon(LEFT_S + 30))
+    assert await asked(queue, clip) is None, "a slot is free before that"
+    await queue.cancel(patient.id)
+    await put(queue, PICTURE, **soon(5), run_s=4.0)
+    assert await asked(queue, clip, slowness=2.0) is None, "this pool is too slow for it"
+    urgent = await put(queue, PICTURE, **soon(20))
+    assert await asked(queue, clip, slowness=2.0) == (clip.job.id, urgent.id)
+    await queue.release(clip, preempted=True)
+    (first,) = await queue.claim("pool", MODEL, 1, slowness=2.0)
+    assert first.job.id == urgent.id
+
+
+async def test_a_deadline_of_the_held_one_is_not_broken(queue: Queue) -> None:
+    tight = await running(queue, CLIP, **soon(LEFT_S + 50), run_s=LEFT_S)
+    await put(queue, PICTURE, priority=HIGH)
+    assert await asked(queue, tight) is None, "it would be the next claim itself"
+    urgent = await put(queue, PICTURE, **soon(20))
+    assert await asked(queue, tight) == (tight.job.id, urgent.id)
+    await queue.cancel(urgent.id)
+    await put(queue, PICTURE, **soon(40), run_s=13.0)
+    assert await asked(queue, tight) is None, "four times that, and it is too late"
+
+
+async def test_one_pool_makes_room_for_each(queue: Queue) -> None:
+    first, second = [await running(queue, CLIP, pool) for pool in ("one", "two")]
+    picture = await put(queue, PICTURE)
+    assert await asked(queue, first, pool="one") == (first.job.id, picture.id)
+    assert await asked(queue, second, pool="two") is None
+    assert await asked(queue, first, pool="one") == (first.job.id, picture.id), "sent again"
+    another = await put(queue, PICTURE)
+    assert await asked(queue, second, pool="two") == (second.job.id, another.id)
+
+
+async def test_of_several_the_lowest_priority_and_the_longest_to_go(queue: Queue) -> None:
+    claims = [await running(queue, CLIP, priority=level) for level in (NORMAL, LOW, LOW)]
+    picture = await put(queue, PICTURE, priority=HIGH)
+    pairs = zip(claims, (90, 60, 70), strict=True)
+    held = [Held(c.job.id, c.fence, left_s, 1) for c, left_s in pairs]
+    assert await asked(queue, *claims, held=held) == (claims[2].job.id, picture.id)
+
+
+async def test_a_place_ages_while_its_job_waits_and_not_while_it_runs(
+    queue: Queue, empty_redis: Redis
+) -> None:
+    clip = await running(queue, CLIP)
+    assert clip.job.started_at is not None
+    place = float(await empty_redis.hget(keys.job(clip.job.id), "place"))
+    began = time.time()
+    while time.time() < began + 0.01:
+        assert await queue.renew([clip]) == []
+    await queue.release(clip, preempted=True)
+    moved_s = (float(await empty_redis.hget(keys.job(clip.job.id), "place")) - place) / 1e6
+    assert 0.01 <= moved_s <= time.time() - clip.job.started_at
+
+
+async def test_what_has_waited_as_long_as_priority_lets_it_is_put_aside_no_more(
+    connect: Connect,
+) -> None:
+    """A level of priority is worth nothing here: the clip's turn is before the picture's."""
+    queue = await connect(priority_s=0)
+    clip = await running(queue, CLIP)
+    await put(queue, PICTURE)
+    assert await asked(queue, clip) is None
+
+
+async def test_between_tenants_shares_go_before_priority(queue: Queue) -> None:
+    """For who has had more than its share, and than priority is worth, nobody is put aside."""
+    await put(queue, PICTURE, tenant="waits", priority=LOW)  # so that shares are remembered
+    await running(queue, PICTURE, tenant="greedy", cost=200.0, priority=HIGH)
+    clip = await running(queue, CLIP, tenant="modest", priority=NORMAL)
+    await put(queue, PICTURE, tenant="greedy", priority=HIGH)
+    assert await asked(queue, clip) is None
+    light = await put(queue, PICTURE, tenant="light", priority=HIGH)
+    assert await asked(queue, clip) == (clip.job.id, light.id)
+
+
+async def test_what_is_kept_of_a_job_with_a_deadline_may_start_later(
+    queue: Queue, empty_redis: Redis
+) -> None:
+    clip = await running(queue, CLIP, **soon(1000), steps=4)
+    await queue.snapshot(clip, [a_snapshot(clip, step=3)])
+    await queue.release(clip, preempted=True)
+    latest = await empty_redis.zscore(keys.PREFIX + "latest:" + MODEL, clip.job.id)
+    assert latest == pytest.approx(clip.job.deadline_at - 25, abs=1e-3)  # of 100 s, a quarter
+
+
+async def test_the_next_claim_takes_what_room_was_made_for(
+    queue: Queue, empty_redis: Redis
+) -> None:
+    """Of a queue that is anyhow: tenants that have had more or less, deadlines, warm and cold
+    buckets, several pictures, jobs that others have put aside."""
+    made = 0
+    for seed in range(80):
+        await empty_redis.flushall()
+        rng = random.Random(seed)
+        of_pool = {"warm": rng.sample(["clip", "picture", "other"], 2)}
+        of_pool |= {"slowness": rng.choice([1.0, 3.0])}
+        held = await anything_held(queue, rng)
+        for _ in range(rng.randint(0, 10)):
+            await put(queue, PICTURE, **anyhow(rng) | {"priority": HIGH})
+        mine = rng.sample(held, min(2, len(held)))
+        pair = await asked(queue, *mine, slots=2, free=0, **of_pool)
+        if pair is not None:
+            made += 1
+            (put_aside,) = [claim for claim in mine if claim.job.id == pair[0]]
+            await queue.release(put_aside, preempted=True)
+            first, *_ = await queue.claim("pool", MODEL, 1, **of_pool)
+            assert first.job.id == pair[1], seed
+    assert made >= 10, "this proves little"
+
+
+async def anything_held(queue: Queue, rng: random.Random) -> list[Claim]:
+    """Jobs that run somewhere, after many others."""
+    held: list[Claim] = []
+    for _ in range(rng.randint(5, 40)):
+        await put(queue, rng.choice([CLIP, PICTURE]), **anyhow(rng))
+    for number in range(rng.randint(2, 12)):
+        for claim in await queue.claim(f"pool-{number}", MODEL, rng.randint(1, 2)):
+            step = rng.randint(0, 27)
+            await queue.progress(claim, step, 28)
+            await queue.snapshot(claim, [a_snapshot(claim, step=step)])
+            if rng.random() < 0.3:
+                await queue.release(claim, preempted=rng.random() < 0.5)
+            else:
+                held.append(claim)
+    return held
+
+
+def anyhow(rng: random.Random) -> dict[str, Any]:
+    """Fields of a job."""
+    fields: dict[str, Any] = {
+        "tenant": rng.choice("abc"),
+        "weight": rng.choice([1.0, 4.0]),
+        "priority": rng.choice([LOW, NORMAL, HIGH]),
+        "cost": rng.choice([0.5, 5.0, 50.0]),
+        "images": rng.choice([1, 1, 1, 2]),
+    }
+    return fields | rng.choice([{}, {}, {"bucket": "other"}, soon(rng.uniform(100, 300))])
