@@ -154,14 +154,16 @@ async def test_a_place_ages_while_its_job_waits_and_not_while_it_runs(
     assert 0.01 <= moved_s <= time.time() - clip.job.started_at
 
 
-async def test_what_has_waited_as_long_as_priority_lets_it_is_put_aside_no_more(
-    connect: Connect,
+@pytest.mark.parametrize(("waited_s", "is_put_aside"), [(590, True), (610, False)])
+async def test_what_has_waited_for_as_long_as_priority_lets_it_is_put_aside_no_more(
+    connect: Connect, empty_redis: Redis, waited_s: float, is_put_aside: bool
 ) -> None:
-    """A level of priority is worth nothing here: the clip's turn is before the picture's."""
-    queue = await connect(priority_s=0)
+    """As if it had been accepted that long before it was claimed."""
+    queue = await connect(priority_s=600)
     clip = await running(queue, CLIP)
+    await empty_redis.hincrby(keys.job(clip.job.id), "place", round(-waited_s * 1e6))
     await put(queue, PICTURE)
-    assert await asked(queue, clip) is None
+    assert (await asked(queue, clip) is not None) == is_put_aside
 
 
 async def test_between_tenants_shares_go_before_priority(queue: Queue) -> None:
