@@ -59,8 +59,6 @@ __all__ = [
 
 MAX_PREVIEWS = 4
 """Of one running job; some kilobytes each, gone when it ends."""
-RETRY_AFTER_S = 5.0
-"""What a client is told to wait when the queue is full."""
 ANSWER_MS = 60_000
 """How long the answer of a call is kept for its repeat: longer than a client goes on trying."""
 REAP_BATCH = 200
@@ -178,7 +176,7 @@ class Queue:
         if refusal and answer == "refused":
             raise refusal
         if answer == "full":
-            raise QueueFull(job.model, RETRY_AFTER_S)
+            raise QueueFull(job.model)
         if answer == "quota":
             raise QuotaExceeded(stored[0], float(stored[1]))
         if answer == "conflict":

@@ -19,6 +19,7 @@ local function requeue(id)
   redis.call('HSET', key('job', id), 'step', fields(id, 'kept') or 0)
   local job = facts_of(id)
   set_latest(id, job.undone)
+  if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
   settle_charge(id, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
   enqueue(id)
   set_state(id, 'queued', '{}')
@@ -39,13 +40,14 @@ local function drop_snapshots(id)
 end
 
 local function end_job(id, state, data, device_seconds)
-  local old = fields(id, 'state')
+  local old, model = fields(id, 'state', 'model')
   local used = old == 'running' and (device_seconds or used_by(id)) or 0
   if old == 'queued' then dequeue(facts_of(id), 0) end
   if old == 'running' then settle_charge(id, used) end
   redeem(id, used)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)
+  redis.call('SREM', key('kept', model), id)
   redis.call('DEL', key('previews', id))
   drop_snapshots(id)
   redis.call('HSET', key('job', id), 'finished_at', seconds(now))
