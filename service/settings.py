@@ -134,6 +134,8 @@ class QueueSettings(Section):
     more than `max_attempts`."""
     retention_s: float = Field(24 * 3600, gt=0)
     """How long an ended job, its events and its outputs are kept."""
+    model_retention_s: float = Field(7 * 24 * 3600, gt=0)
+    """How long a model is listed, and takes requests, without any pool; its jobs keep it."""
     idempotency_s: float = Field(24 * 3600, gt=0)
     max_events: int = Field(256, gt=0)
     """Of one job; older ones are dropped from its stream."""

@@ -416,7 +416,7 @@ class Queue:
 
     async def reap(self) -> Names:
         """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
-        their retention.
+        their retention, and models that no pool serves any more past theirs.
 
         Returns: store keys to delete (one that ends in / stands for all below it). The next call
             tells Redis that they are deleted; until then any process may be given them again.
@@ -434,6 +434,7 @@ class Queue:
                 lease_s=self._settings.lease_s,
                 max_deaths=max_deaths,
                 retention_s=self._settings.retention_s,
+                model_retention_s=self._settings.model_retention_s,
             )
             done = []
         return self._reaped
