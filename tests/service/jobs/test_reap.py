@@ -164,7 +164,7 @@ async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect
 async def test_nothing_leaks(
     queue: Queue, hasty: Queue, empty_redis: Redis, a_spec: ModelSpec
 ) -> None:
-    """After every kind of life and the retention, only the models and when they were seen are left."""
+    """After every kind of life and the retention, only the models are left."""
     await queue.register("pool", a_spec, ready=True)
     for i in range(9):
         await queue.put(
