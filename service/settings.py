@@ -282,7 +282,7 @@ class PoolSettings(Section):
     snapshot_share: float = Field(0.01, ge=0, lt=1)
     """Of the time that steps take, for keeping how far pictures are, and as much again for putting
     jobs aside for others; 0: only when the pool drains."""
-    quantum_s: float = Field(10, gt=0)
+    quantum_s: float = Field(5, gt=0)
     """How long a job runs at least before it may be put aside for one of higher priority, or one
     that would miss its deadline; inf: none is."""
     preemption_ratio: float = Field(4, ge=1)
