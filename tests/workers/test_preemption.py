@@ -82,6 +82,28 @@ async def test_a_clip_is_put_aside_for_a_picture_and_goes_on(
     assert np.abs(made - reference(pipeline, picture.request).astype(int)).max() <= 1  # test_engine
 
 
+async def test_only_one_of_several_is_put_aside(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
+) -> None:
+    """The one of low priority; its neighbour, of as high a one as the picture's, goes on."""
+    low, neighbour, before = a_clip(), a_clip(seed=1), put_aside_so_far()
+    neighbour = neighbour.model_copy(update={"priority": PRIORITIES["normal"]})
+    picture = a_picture()
+    for job in (low, neighbour):
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, **AT_ONCE | {"slots": 2}):
+        for job in (low, neighbour):
+            await reached(queue, job, JobState.RUNNING)
+        await queue.put(picture)
+        await until_room_is_made(empty_redis, pipeline.gate, picture)
+        pipeline.gate.open()
+        ends = [await ended(queue, job) for job in (low, neighbour, picture)]
+    assert [job.state for job in ends] == [JobState.SUCCEEDED] * 3
+    assert await states(queue, low) == ["queued", "running", "queued", "running", "succeeded"]
+    assert await states(queue, neighbour) == ["queued", "running", "succeeded"]
+    assert put_aside_so_far() == before + 1
+
+
 async def test_what_cannot_be_kept_goes_on(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, empty_redis: Redis, tmp_path: Path
 ) -> None:
@@ -106,7 +128,7 @@ async def test_a_drain_while_it_is_put_aside(
     """The step under way does not end, which both wait for: the drain does not for ever."""
     clip, picture = a_clip(), a_picture()
     await queue.put(clip)
-    async with at_work(pipeline, layout, queue, store, drain_s=1, **AT_ONCE) as (pool, task):
+    async with at_work(pipeline, layout, queue, store, drain_s=5, **AT_ONCE) as (pool, task):
         await asyncio.to_thread(pipeline.gate.wait)
         await queue.put(picture)
         await until_room_is_made(empty_redis, pipeline.gate, picture)

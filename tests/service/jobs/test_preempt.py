@@ -15,7 +15,7 @@ from service.jobs.job import PRIORITIES, Job
 from service.jobs.preemption import FullPool, Held
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import MODEL, a_job, a_snapshot
+from tests.service.jobs.examples import MODEL, USAGE, a_job, a_snapshot
 
 LOW, NORMAL, HIGH = PRIORITIES["low"], PRIORITIES["normal"], PRIORITIES["high"]
 CLIP = {"bucket": "clip", "cost": 100.0, "run_s": 100.0, "priority": LOW}
@@ -169,6 +169,27 @@ async def test_what_has_waited_for_as_long_as_priority_lets_it_is_put_aside_no_m
     await empty_redis.hincrby(name, "place", round(-(waited_s + ran_s) * 1e6))
     await put(queue, PICTURE)
     assert (await asked(queue, clip) is not None) == is_put_aside
+
+
+async def test_low_priority_never_starves(connect: Connect) -> None:
+    """A picture of higher priority comes whenever the clip runs; they all overtake it until it has
+    waited for as long as priority may make it, and then none does."""
+    queue = await connect(priority_s=0.2)
+    clip = await running(queue, CLIP)
+    waited_s = (clip.job.started_at or 0) - clip.job.created_at
+    while True:
+        await put(queue, PICTURE)
+        if await asked(queue, clip) is None:
+            break
+        began = time.monotonic()
+        await queue.release(clip, preempted=True)
+        (picture,) = await queue.claim("pool", MODEL, 1)
+        assert picture.job.id != clip.job.id
+        await queue.finish(picture, [], USAGE)
+        (clip,) = await queue.claim("pool", MODEL, 1)
+        waited_s += time.monotonic() - began
+    assert waited_s >= 0.2 - 0.01  # of two clocks
+    assert (clip.job.attempts, clip.job.deaths) == (1, [])
 
 
 async def test_between_tenants_shares_go_before_priority(queue: Queue) -> None:
