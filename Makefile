@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi train clean
+.PHONY: install demo test lint format openapi load train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -36,6 +36,9 @@ format: $(RAN)-test ## what of it can be mended by itself
 
 openapi: $(RAN)-install ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
+
+load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
+	@$(BIN)/python -m tests.load $(ARGS)
 
 train: $(RAN)-train ## the demo models anew, or from where they stopped (five and a half hours)
 	$(BIN)/python -m models.demo vae pictures
@@ -61,6 +64,10 @@ $(RAN)-install: pyproject.toml $(RAN)-python
 
 $(RAN)-train: $(RAN)-install
 	$(PIP) --editable '.[train]'
+	@touch $@
+
+$(RAN)-load: $(RAN)-install
+	$(PIP) --editable '.[load]'
 	@touch $@
 
 $(RAN)-test: $(RAN)-install

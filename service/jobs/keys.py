@@ -10,7 +10,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `queue:N:MODEL:TENANT`       | zset   | a tenant's queued jobs, by place     | when claimed      |
 | `lane:N:MODEL:N:BUCKET:TENANT` | zset | the same, of one bucket              | when claimed      |
 | `tenants:MODEL`              | zset   | tenants with queued jobs, by order   | with their last   |
-| `line:N:MODEL:BUCKET`        | zset   | the same, of one bucket              | with their last   |
+| `line:N:MODEL:BUCKET`        | set    | those of them with jobs in a bucket  | with their last   |
 | `tags:MODEL`                 | hash   | those tenants' virtual start tags    | with their last   |
 | `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
 | `virtual:MODEL`              | string | virtual time                         | never             |

@@ -5,24 +5,23 @@ local function is_ended(state)
 end
 
 -- What is kept of a job need not be done again: it may start later.
-local function set_latest(id, undone)
-  local deadline, run_s = fields(id, 'deadline_at', 'run_s')
-  if deadline and run_s then
-    redis.call('HSET', key('job', id), 'latest_start', seconds(deadline - run_s * undone))
+local function set_latest(job)
+  if job.deadline and job.run_s then
+    local latest = job.deadline - job.run_s * job.undone
+    redis.call('HSET', key('job', job.id), 'latest_start', seconds(latest))
   end
 end
 
 -- Back to its old place in the queue, as far as is kept of it.
 local function requeue(id)
+  local job = facts_of(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('HDEL', key('job', id), 'started_at')
-  redis.call('HSET', key('job', id), 'step', fields(id, 'kept') or 0)
-  local job = facts_of(id)
-  set_latest(id, job.undone)
+  set_latest(job)
   if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
-  settle_charge(id, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
+  settle_charge(job, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
   enqueue(id)
-  set_state(id, 'queued', '{}')
+  set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
 end
 
 -- Device-seconds that a running job has taken by now, as far as one can tell.
@@ -40,19 +39,18 @@ local function drop_snapshots(id)
 end
 
 local function end_job(id, state, data, device_seconds)
-  local old, model = fields(id, 'state', 'model')
-  local used = old == 'running' and (device_seconds or used_by(id)) or 0
-  if old == 'queued' then dequeue(facts_of(id), 0) end
-  if old == 'running' then settle_charge(id, used) end
+  local job = facts_of(id)
+  local used = job.state == 'running' and (device_seconds or used_by(id)) or 0
+  if job.state == 'queued' then dequeue(job, 0) end
+  if job.state == 'running' then settle_charge(job, used) end
   redeem(id, used)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)
-  redis.call('SREM', key('kept', model), id)
+  redis.call('SREM', key('kept', job.model), id)
   redis.call('DEL', key('previews', id))
   drop_snapshots(id)
-  redis.call('HSET', key('job', id), 'finished_at', seconds(now))
   redis.call('ZADD', key('ended'), seconds(now), id)
-  set_state(id, state, data)
+  set_state(job, state, data, 'finished_at', seconds(now))
 end
 
 local function fail_job(id, failure)

@@ -41,7 +41,7 @@ local function put_aside(held)
   local leads = not first[1] or place <= tonumber(first[2])
   return {
     id = held.id, left_s = held.left_s, pictures = held.pictures, tenant = tenant, place = place,
-    weight = weight, tag = tag, order = tag - advance(leads and held.id or first[1]),
+    weight = weight, tag = tag, order = tag - worth_of(leads and held.id or first[1]),
     priority = tonumber(priority) or 1, deadline = tonumber(deadline),
     latest = deadline and deadline - (tonumber(run_s) or 0) * undone}
 end
