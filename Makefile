@@ -40,16 +40,14 @@ format: $(RAN)-test ## what of it can be mended by itself
 openapi: $(RAN)-install ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
 
-<<<<<<< HEAD
 load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
 	@$(BIN)/python -m tests.load $(ARGS)
-=======
+
 life: $(RAN)-install ## docs/life.md from the code
 	$(BIN)/python -m service.jobs.life > docs/life.md
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/test_life.py --timeout 0 $(ARGS)
->>>>>>> sched-life-idle
 
 train: $(RAN)-train ## the demo models anew, or from where they stopped (five and a half hours)
 	$(BIN)/python -m models.demo vae pictures

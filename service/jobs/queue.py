@@ -39,6 +39,7 @@ from service.jobs.job import (
     Usage,
 )
 from service.jobs.outlook import Look
+from service.jobs.preemption import FullPool
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
 from service.settings import QueueSettings, RedisSettings, Settings, TenantSettings
@@ -58,8 +59,6 @@ __all__ = [
 
 MAX_PREVIEWS = 4
 """Of one running job; some kilobytes each, gone when it ends."""
-RETRY_AFTER_S = 5.0
-"""What a client is told to wait when the queue is full."""
 ANSWER_MS = 60_000
 """How long the answer of a call is kept for its repeat: longer than a client goes on trying."""
 REAP_BATCH = 200
@@ -177,7 +176,7 @@ class Queue:
         if refusal and answer == "refused":
             raise refusal
         if answer == "full":
-            raise QueueFull(job.model, RETRY_AFTER_S)
+            raise QueueFull(job.model)
         if answer == "quota":
             raise QuotaExceeded(stored[0], float(stored[1]))
         if answer == "conflict":
@@ -340,6 +339,26 @@ class Queue:
             found.pop()
         return [_claim(wire.parse(text)) for text in found]
 
+    async def preempt(self, full: FullPool, ratio: float, room_s: float) -> tuple[str, str] | None:
+        """The id of the job that a full pool should put aside and release, and of the one that its
+        next claim takes then; None: there is none.
+
+        Args:
+            ratio: how many times as long as the one that waits takes, at least, it would be until
+                a slot is free by itself.
+            room_s: how long no other pool makes room for that one.
+        """
+        pair = await self._run(
+            "preempt",
+            **asdict(full),
+            ratio=ratio,
+            room_s=room_s,
+            version=WIRE_VERSION,
+            warm_s=self._settings.affinity_s,
+            credit_s=self._settings.deadline_credit_s,
+        )
+        return (pair[0], pair[1]) if pair else None
+
     async def renew(self, claims: Sequence[Claim]) -> Claims:
         """Extend the leases; returns the claims that are no longer ours (lost, canceled)."""
         held = [(claim.job.id, claim.fence) for claim in claims]
@@ -379,9 +398,13 @@ class Queue:
         )
         return JobState(state) if state else None
 
-    async def release(self, claim: Claim) -> bool:
-        """Give it back unharmed (drain): to the head of its queue, the attempt not counted."""
-        return await self._held("release", claim)
+    async def release(self, claim: Claim, *, preempted: bool = False) -> bool:
+        """Give it back unharmed: to its old place in the queue, the attempt not counted.
+
+        Args:
+            preempted: for a job that should go before it: it has not waited while it ran.
+        """
+        return await self._held("release", claim, preempted=preempted or None)
 
     async def canceled(self) -> AsyncGenerator[str, None]:
         """Ids of running jobs as they are canceled or expire, for pools to drop them within one
@@ -393,7 +416,7 @@ class Queue:
 
     async def reap(self) -> Names:
         """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
-        their retention.
+        their retention, and models that no pool serves any more past theirs.
 
         Returns: store keys to delete (one that ends in / stands for all below it). The next call
             tells Redis that they are deleted; until then any process may be given them again.
@@ -411,6 +434,7 @@ class Queue:
                 lease_s=self._settings.lease_s,
                 max_deaths=max_deaths,
                 retention_s=self._settings.retention_s,
+                model_retention_s=self._settings.model_retention_s,
             )
             done = []
         return self._reaped

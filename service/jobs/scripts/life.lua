@@ -1,9 +1,19 @@
 -- What ends a job or puts it back. Prepended to every script, after quota.lua. Which of it a script
 -- does, its header says in arrows, as `life.py` does; but `expire`, queued or running → expired, is
 -- for all that meet a job past its deadline.
+--
+--   kept:model  jobs that went back and go on from a snapshot
 
 local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
+end
+
+-- What is kept of a job need not be done again: it may start later.
+local function set_latest(job)
+  if job.deadline and job.run_s then
+    local latest = job.deadline - job.run_s * job.undone
+    redis.call('HSET', key('job', job.id), 'latest_start', seconds(latest))
+  end
 end
 
 -- Back to its old place in the queue, as far as is kept of it.
@@ -11,6 +21,8 @@ local function requeue(id)
   local job = facts_of(id)
   redis.call('ZREM', key('leases'), id)
   redis.call('HDEL', key('job', id), 'started_at')
+  set_latest(job)
+  if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
   settle_charge(job, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
   enqueue(id)
   set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
@@ -39,6 +51,7 @@ local function end_job(id, state, data, device_seconds)
   redeem(id, used)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)
+  redis.call('SREM', key('kept', job.model), id)
   redis.call('DEL', key('previews', id))
   drop_snapshots(id)
   redis.call('ZADD', key('ended'), seconds(now), id)

@@ -87,9 +87,9 @@ class Life:
 
     @property
     def latest(self) -> float | None:
-        """The latest start that meets its deadline."""
+        """The latest start that meets its deadline, with what is kept."""
         deadline = self.job.deadline_at
-        return None if deadline is None else deadline - (self.job.run_s or 0)
+        return None if deadline is None else deadline - (self.job.run_s or 0) * self.undone
 
     @property
     def ends_at(self) -> float | None:

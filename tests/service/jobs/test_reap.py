@@ -189,7 +189,8 @@ async def test_nothing_leaks(
     await hasty.reap()
     await hasty.reap()
     assert {key for key in await empty_redis.keys("*") if ":call:" not in key} == {
-        "{atelier}:models"
+        "{atelier}:models",
+        "{atelier}:seen",
     }
     lives = [await empty_redis.pttl(key) for key in await empty_redis.keys("*:call:*")]
     assert lives
