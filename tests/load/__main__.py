@@ -35,10 +35,12 @@ def lines(part: str, url: str, plot: Path) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=(*PARTS, []), default=PARTS)
-    parser.add_argument("--plot", type=Path, default=PLOT)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
+    parser.add_argument("--plot", type=Path, default=PLOT, metavar="FILE")
     options = parser.parse_args()
-    for part in options.parts:
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    for part in options.parts or PARTS:
         with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
             print(f"\n## {part}\n", flush=True)
             for line in lines(part, url, options.plot):

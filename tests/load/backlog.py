@@ -1,4 +1,4 @@
-"""What a long queue costs: `python -m tests.load.backlog [--jobs 1000 100000]`.
+"""What a long queue costs: `python -m tests.load backlog`.
 
 Fills an embedded Redis with jobs of many tenants, weights, shapes and costs, and claims half of
 them for simulated pools, one call after the other: no model, no waiting, so that Redis is what is
@@ -7,20 +7,16 @@ measured. Jobs claimed a second are of the server's own time; a claim's time is 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
 from service.jobs.job import Job, new_job_id
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
@@ -131,17 +127,3 @@ def table(url: str, backlogs: Sequence[int], seconds: float) -> Iterator[str]:
     for jobs in backlogs:
         for slots in (1, SLOTS):
             yield asyncio.run(measure(url, jobs, slots, seconds))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--seconds", type=float, default=15)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
-        for line in table(url, options.jobs, options.seconds):
-            print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""A light tenant behind a long backlog: `python -m tests.load.light`.
+"""A light tenant behind a long backlog: `python -m tests.load light`.
 
 Other tenants have 20,000 jobs waiting when a light one, of the same weight, asks for one now and
 then, well below its share. Start-time fair queueing lets each of the others be at most one job
@@ -8,18 +8,14 @@ what its share says is the sum of these, and it should never wait longer.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
 from service.jobs.job import Job, new_job_id
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
@@ -80,17 +76,3 @@ def table(url: str, backlog: int, seconds: float) -> Iterator[str]:
             f"| {others} | {len(found)} | {statistics.median(found):.1f} s | {max(found):.1f} s "
             f"| {said:.1f} s | {whole:,.0f} s |"
         )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=20_000)
-    parser.add_argument("--seconds", type=float, default=40)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
-        for line in table(url, options.jobs, options.seconds):
-            print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Shares of tenants that all have jobs waiting: `python -m tests.load.shares`.
+"""Shares of tenants that all have jobs waiting: `python -m tests.load shares`.
 
 Tenants of the weights 1 to 4, each with as many jobs as its weight says, jobs of three costs and
 many shapes, and 1,000 pools that sleep. What each tenant got is held against its weight: while all
@@ -7,18 +7,14 @@ wait, nobody should get more or less.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
 from service.jobs.job import Job, new_job_id
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
@@ -105,17 +101,3 @@ def table(url: str, jobs: int, seconds: float) -> Iterator[str]:
             f"| {tenants:,} | {shares.jobs / tenants:.0f} | {shares.worst:+.1%} "
             f"| {shares.worst_s / max(COSTS):+.2f} | {gaps} |"
         )
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=60)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
-        for line in table(url, options.jobs, options.seconds):
-            print(line, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Deadlines met and waits, ours against first come, first served: `python -m tests.load.trace`.
+"""Deadlines met and waits, ours against first come, first served: `python -m tests.load trace`.
 
 One trace of pictures and clips by several tenants, each request with a deadline of so many times
 its own run time, at several loads, against the real scripts. Pools only sleep, `SPEED` times as
@@ -9,19 +9,15 @@ not look at them: what is late when it ends has missed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
@@ -175,21 +171,3 @@ def table(found: Iterable[Row]) -> Iterator[str]:
         cells = [f"{row.in_time(kind):.0%}" for kind in (None, *kinds)]
         cells += [f"{row.wait_s(percent):.1f} s" for percent in (50, 99)]
         yield f"| {row.load} | {row.order} | " + " | ".join(cells) + " |"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--loads", type=float, nargs="+", default=LOADS)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture of it, too")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
-        found = list(rows(url, options.loads))
-    print("\n".join(table(found)))
-    if options.plot:
-        from tests.load.plot import draw
-
-        draw(found, options.plot)
-
-
-if __name__ == "__main__":
-    main()
