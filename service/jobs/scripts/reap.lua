@@ -1,9 +1,14 @@
 -- Takes back what lapsed: running → queued, or failed for good, where the lease is over, unended → expired
 -- past the deadline, ended → nothing past the retention.
+--
+-- A lease that lapsed tells of a death only where its pool could have been heard. While the server
+-- was away, or stood still, or nobody reaped, no pool could: those that are alive get one more
+-- lease from then on, and jobs of which nothing is heard even so go back unharmed.
 -- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
---        lease_s, max_deaths (of its pools until a job is set aside), retention_s, max_events
+--        lease_s, silence_s (without a reap: longer than that tells that all stood still),
+--        max_deaths (of its pools until a job is set aside), retention_s, max_events
 -- texts: error of a job that is set aside (JSON)
--- Keys:  trash  models  forget's and common's
+-- Keys:  trash  models  reaped  forget's and common's
 -- Gives: {1 where more is due, store keys to delete}
 -- Sent twice: a store key is given until a later call names it in `deleted`.
 
@@ -21,20 +26,39 @@ for _, id in ipairs(due('deadlines', now)) do expire(id) end
 for _, model in ipairs(redis.call('HKEYS', key('models'))) do
   for _, id in ipairs(due('latest:' .. model, now)) do expire(id) end
 end
--- A server that was away has not heard from the pools that are alive: they get one more lease.
-local up_s = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-local function is_unheard(id)
-  local started = tonumber((fields(id, 'started_at')))
-  return up_s < args.lease_s and started < now - up_s - 1
+local ECHO_S = 1 -- what was sent before a silence may be carried out just after it
+local ROUNDING_S = 0.001 -- of a lease that begins with the end of a silence
+
+-- Since when pools can be heard, without a silence.
+local function heard_since()
+  local up_s = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+  local started = now - up_s - 1 -- or up to a second later
+  local known = redis.call('GET', key('reaped')) or ''
+  local last, since = string.match(known, '^(%S+) (%S+)$')
+  if not last then return started end
+  if tonumber(last) < started or now - tonumber(last) > args.silence_s then return now + ECHO_S end
+  return tonumber(since)
 end
 
-for _, id in ipairs(due('leases', now)) do
-  if is_unheard(id) then
-    redis.call('ZADD', key('leases'), seconds(now + args.lease_s), id)
-  else
-    lose(id, cjson.decode(ARGV[2]))
-  end
+local since = heard_since()
+redis.call('SET', key('reaped'), seconds(now) .. ' ' .. seconds(since))
+
+local function is_unheard(id)
+  local claimed = tonumber((fields(id, 'started_at')))
+  local renewed = tonumber(redis.call('ZSCORE', key('leases'), id)) - args.lease_s
+  return math.max(claimed, renewed) < since + ROUNDING_S
 end
+
+local function lapse(id)
+  if not is_unheard(id) then return lose(id, cjson.decode(ARGV[2])) end
+  if now < since + args.lease_s then
+    return redis.call('ZADD', key('leases'), seconds(since + args.lease_s), id)
+  end
+  redis.call('HINCRBY', key('job', id), 'attempts', -1)
+  requeue(id)
+end
+
+for _, id in ipairs(due('leases', now)) do lapse(id) end
 for _, id in ipairs(due('ended', now - args.retention_s)) do forget(id) end
 
 return {more, redis.call('SRANDMEMBER', key('trash'), args.files)}

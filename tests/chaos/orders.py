@@ -1,0 +1,92 @@
+"""What clients ask for: few distinct requests, so that each is made undisturbed once, and many
+orders of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from PIL import Image
+
+PICTURES, CLIPS = "pictures", "clips"
+"""The models."""
+TENANTS = {"acme": 3.0, "bolt": 1.0, "coop": 1.0}
+"""By name: the weight of each."""
+LONG_S = 3600.0
+"""A deadline that everybody meets."""
+
+
+def _picture() -> str:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((32, 32)).convert("RGB").save(file, "png")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _pictures(seed: int, **fields: Any) -> dict[str, Any]:
+    sizes = {"width": 32, "height": 32, "max_sequence_length": 16}
+    return {"model": PICTURES, "prompt": "a red circle", "seed": seed, **sizes, **fields}
+
+
+def _clip(seed: int) -> dict[str, Any]:
+    sizes = {"width": 32, "height": 32, "num_frames": 5, "max_sequence_length": 16}
+    steps = {"num_inference_steps": 60, "output": {"format": "gif"}}
+    return {"model": CLIPS, "prompt": "a blue star", "seed": seed, **sizes, **steps}
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "short": _pictures(1, num_inference_steps=40),
+    "long": _pictures(2, num_inference_steps=200),
+    "three": _pictures(3, num_inference_steps=80, num_images=3),
+    "wide": _pictures(4, num_inference_steps=100, width=48),
+    "from a picture": _pictures(5, num_inference_steps=80, image=_picture(), strength=0.9),
+    "clip": _clip(6),
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """One client that wants one thing."""
+
+    number: int
+    at_s: float
+    """Since the beginning."""
+    tenant: str
+    request: str
+    priority: str
+    deadline_s: float | None
+    key: str | None
+    """Of idempotency."""
+    repeats: int
+    """How often it posts again what was accepted already."""
+    cancels: bool
+
+    @property
+    def body(self) -> dict[str, Any]:
+        deadline = {} if self.deadline_s is None else {"deadline_s": self.deadline_s}
+        told = {"priority": self.priority, "metadata": {"order": str(self.number)}}
+        return {**REQUESTS[self.request], **told, **deadline}
+
+
+def make(seed: int, span_s: float, count: int) -> tuple[Order, ...]:
+    """So many orders within that time, by time. Two of three carry an idempotency key."""
+    random = Random(f"orders {seed}")
+    times = sorted(round(random.uniform(0, span_s), 3) for _ in range(count))
+    return tuple(_order(random, number, at_s) for number, at_s in enumerate(times))
+
+
+def _order(random: Random, number: int, at_s: float) -> Order:
+    has_key = random.random() < 2 / 3
+    return Order(
+        number=number,
+        at_s=at_s,
+        tenant=random.choice(sorted(TENANTS)),
+        request=random.choice(sorted(REQUESTS)),
+        priority=random.choice(("low", "normal", "normal", "high")),
+        deadline_s=random.choice((None, None, None, LONG_S, 2.0)),
+        key=f"order {number}" if has_key else None,
+        repeats=random.choice((0, 0, 1, 2)) if has_key else 0,
+        cancels=random.random() < 0.05,
+    )
