@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.chaos.history import Answer, Asked
-from tests.chaos.orders import Order
+from tests.chaos.orders import Order, Then
 
 ANSWER_S = 15.0
 """After which a client takes its connection for broken."""
@@ -82,8 +82,11 @@ class Client:
             if not await self._post(asked):
                 return asked
             await asyncio.sleep(PAUSE_S)
-        if order.cancels:
-            await self.until_answered("POST", f"/v1/jobs/{asked.jobs[0]}/cancel", order.tenant)
+        job = f"/v1/jobs/{asked.jobs[0]}"
+        if order.then is Then.CANCELS:
+            await self.until_answered("POST", f"{job}/cancel", order.tenant)
+        elif order.then is Then.DELETES:
+            await self.until_answered("DELETE", job, order.tenant)
         return asked
 
     async def _post(self, asked: Asked) -> bool:

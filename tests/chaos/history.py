@@ -107,6 +107,7 @@ class History:
     def summary(self) -> str:
         """What a run has lived through: one that saw nothing proves nothing."""
         states = Counter(job.state for job in self.seen)
+        busy_s = sum(job.view["usage"]["device_seconds"] for job in self.seen)
         claims = sum(job.fence for job in self.seen)
         repeats = sum(len(asked.jobs) - 1 for asked in self.asked if asked.jobs)
         refused = Counter(answer.status for asked in self.asked for answer in asked.answers)
@@ -115,6 +116,7 @@ class History:
             f"{exit.name.split('-')[0]} {exit.asked or 'by itself'}" for exit in self.exits
         )
         return (
-            f"{len(self.seen)} jobs {dict(states)}, {claims} claims, {self.resumed} went on from a "
-            f"snapshot; {repeats} accepted again, {dict(refused)} refused, {lost} given up; {dict(ends)}"
+            f"{len(self.seen)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, {self.resumed} pictures went on "
+            f"from a snapshot; {repeats} accepted again, {dict(refused)} refused, {lost} given up; "
+            f"{dict(ends)}"
         )

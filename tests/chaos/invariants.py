@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.chaos.history import Asked, Exit, History, Seen
+from tests.chaos.orders import Then
 from tests.chaos.plan import Kind
 
 ENDS = frozenset({"succeeded", "failed", "canceled", "expired"})
@@ -37,7 +38,8 @@ def accepted_is_kept(history: History) -> Found:
     """What was accepted is there."""
     there = {job.id for job in history.seen}
     for asked in history.asked:
-        for job_id in set(asked.jobs) - there:
+        gone = set() if asked.order.then is Then.DELETES else set(asked.jobs) - there
+        for job_id in gone:
             yield f"{job_id} of order {asked.order.number} is gone"
 
 
@@ -58,7 +60,7 @@ def a_good_end(history: History) -> Found:
         order = None if job.order is None else orders[job.order]
         allowed = {"succeeded"}
         allowed |= {"expired"} if order and order.deadline_s is not None else set()
-        allowed |= {"canceled"} if order and order.cancels else set()
+        allowed |= {"canceled"} if order and order.then is Then.CANCELS else set()
         if job.state in ENDS - allowed:
             yield f"{job.id} {job.state}", job
 

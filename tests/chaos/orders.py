@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import io
 from dataclasses import dataclass
+from enum import StrEnum
 from random import Random
 from typing import Any
 
@@ -15,8 +16,10 @@ PICTURES, CLIPS = "pictures", "clips"
 """The models."""
 TENANTS = {"acme": 3.0, "bolt": 1.0, "coop": 1.0}
 """By name: the weight of each."""
-LONG_S = 3600.0
-"""A deadline that everybody meets."""
+MOST_STEPS = 1000
+"""Of one picture: a second or two, enough to be met in the middle."""
+LONG_S, SHORT_S = 3600.0, 2.0
+"""Deadlines: one that everybody meets, one that few do."""
 
 
 def _picture() -> str:
@@ -32,18 +35,26 @@ def _pictures(seed: int, **fields: Any) -> dict[str, Any]:
 
 def _clip(seed: int) -> dict[str, Any]:
     sizes = {"width": 32, "height": 32, "num_frames": 5, "max_sequence_length": 16}
-    steps = {"num_inference_steps": 60, "output": {"format": "gif"}}
+    steps = {"num_inference_steps": 400, "output": {"format": "gif"}}
     return {"model": CLIPS, "prompt": "a blue star", "seed": seed, **sizes, **steps}
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
     "short": _pictures(1, num_inference_steps=40),
-    "long": _pictures(2, num_inference_steps=200),
-    "three": _pictures(3, num_inference_steps=80, num_images=3),
-    "wide": _pictures(4, num_inference_steps=100, width=48),
-    "from a picture": _pictures(5, num_inference_steps=80, image=_picture(), strength=0.9),
+    "long": _pictures(2, num_inference_steps=MOST_STEPS),
+    "three": _pictures(3, num_inference_steps=200, num_images=3),
+    "wide": _pictures(4, num_inference_steps=600, width=48),
+    "from a picture": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),
     "clip": _clip(6),
 }
+
+
+class Then(StrEnum):
+    """What a client does whose request was accepted."""
+
+    WAITS = "waits"
+    CANCELS = "cancels"
+    DELETES = "deletes"
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class Order:
     """Of idempotency."""
     repeats: int
     """How often it posts again what was accepted already."""
-    cancels: bool
+    then: Then = Then.WAITS
 
     @property
     def body(self) -> dict[str, Any]:
@@ -85,8 +96,8 @@ def _order(random: Random, number: int, at_s: float) -> Order:
         tenant=random.choice(sorted(TENANTS)),
         request=random.choice(sorted(REQUESTS)),
         priority=random.choice(("low", "normal", "normal", "high")),
-        deadline_s=random.choice((None, None, None, LONG_S, 2.0)),
+        deadline_s=random.choice((None, None, None, LONG_S, SHORT_S)),
         key=f"order {number}" if has_key else None,
         repeats=random.choice((0, 0, 1, 2)) if has_key else 0,
-        cancels=random.random() < 0.05,
+        then=random.choices(list(Then), (90, 5, 5))[0],
     )

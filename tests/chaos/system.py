@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from deploy.environment import settings_environment
 from service.api_keys import ApiKeys
 from service.settings import (
+    LimitSettings,
     ModelSettings,
     PoolSettings,
     QueueSettings,
@@ -28,7 +29,7 @@ from service.settings import (
 )
 from tests.chaos import checkpoints
 from tests.chaos.history import History
-from tests.chaos.orders import CLIPS, PICTURES, TENANTS
+from tests.chaos.orders import CLIPS, MOST_STEPS, PICTURES, TENANTS
 from tests.chaos.plan import FRONTS, LEASE_S, POOLS
 from tests.chaos.processes import MARK, Process, until
 from tests.chaos.server import Server
@@ -58,6 +59,7 @@ def settings(state: Path, url: str, models: Mapping[str, Path]) -> Settings:
         compile_cache=os.environ.get("TESTS_COMPILED") or None,
         redis=RedisSettings(url=url),
         server=ServerSettings(port=0, keys=True),
+        limits=LimitSettings(max_steps=MOST_STEPS),
         queue=QueueSettings(
             lease_s=LEASE_S,
             reap_every_s=0.5,
