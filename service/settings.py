@@ -135,6 +135,9 @@ class QueueSettings(Section):
     retention_s: float = Field(24 * 3600, gt=0)
     """How long an ended job, its events and its outputs are kept."""
     idempotency_s: float = Field(24 * 3600, gt=0)
+    deposit_s: float = Field(600, gt=0)
+    """How long the pictures of a request wait in the store for it to be accepted: longer than that
+    takes. Those of a front end that died in between are deleted then."""
     max_events: int = Field(256, gt=0)
     """Of one job; older ones are dropped from its stream."""
     priority_s: float = Field(600, ge=0)

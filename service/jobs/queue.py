@@ -141,6 +141,14 @@ class Queue:
         await self._redis.ping()
 
     # the front end's side
+    async def deposit(self, job_id: str) -> None:
+        """Files of this job are about to be stored: if it is never put, `reap` hands them out."""
+        await self._run("deposit", id=job_id)
+
+    async def withdraw(self, job_id: str) -> None:
+        """The job is not put, and its files are gone."""
+        await self._redis.zrem(keys.DEPOSITS, job_id)
+
     async def put(
         self,
         job: Job,
@@ -423,6 +431,7 @@ class Queue:
                 lease_s=self._settings.lease_s,
                 silence_s=self._silence_s,
                 max_deaths=max_deaths,
+                deposit_s=self._settings.deposit_s,
                 retention_s=self._settings.retention_s,
             )
             done = []

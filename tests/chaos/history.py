@@ -116,7 +116,7 @@ class History:
             f"{exit.name.split('-')[0]} {exit.asked or 'by itself'}" for exit in self.exits
         )
         return (
-            f"{len(self.seen)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, {self.resumed} pictures went on "
-            f"from a snapshot; {repeats} accepted again, {dict(refused)} refused, {lost} given up; "
-            f"{dict(ends)}"
+            f"{len(self.seen)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, "
+            f"{self.resumed} pictures went on from a snapshot; {repeats} accepted again, "
+            f"{dict(refused)} refused, {lost} given up; {dict(ends)}"
         )

@@ -542,6 +542,31 @@ async def test_a_store_may_go_and_come_back(
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
 
+async def test_a_job_that_is_deleted_while_its_files_are_written_leaves_none(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
+    wall.write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await until(lambda: "the store failed" in caplog.text)
+        await queue.delete(job.id)
+        wall.unlink()
+        await until(lambda: pool.jobs == 0)
+        last = toy_job()
+        await queue.put(last)
+        last = await ended(queue, last)
+        only = tmp_path / "outputs" / last.outputs[0].key
+        await until(lambda: files_in(tmp_path) == [only])
+        # What was written for the other one, if it came to that, has left: nothing more is coming.
+        await until(lambda: not list(tmp_path.glob(f"*/*/{job.id}")))
+
+
 async def test_redis_may_be_killed_and_come_back(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:

@@ -6,9 +6,10 @@
 -- lease from then on, and jobs of which nothing is heard even so go back unharmed.
 -- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
 --        lease_s, silence_s (without a reap: longer than that tells that all stood still),
+--        deposit_s (that files wait for their job to be put),
 --        max_deaths (of its pools until a job is set aside), retention_s, max_events
 -- texts: error of a job that is set aside (JSON)
--- Keys:  trash  models  reaped  forget's and common's
+-- Keys:  trash  models  reaped  deposits  forget's and common's
 -- Gives: {1 where more is due, store keys to delete}
 -- Sent twice: a store key is given until a later call names it in `deleted`.
 
@@ -60,5 +61,17 @@ end
 
 for _, id in ipairs(due('leases', now)) do lapse(id) end
 for _, id in ipairs(due('ended', now - args.retention_s)) do forget(id) end
+
+local function is_put(id)
+  return redis.call('EXISTS', key('job', id)) == 1
+end
+
+for _, id in ipairs(redis.call('ZRANGE', key('deposits'), 0, args.batch - 1)) do
+  if is_put(id) then redis.call('ZREM', key('deposits'), id) end
+end
+for _, id in ipairs(due('deposits', now - args.deposit_s)) do
+  redis.call('ZREM', key('deposits'), id)
+  if not is_put(id) then redis.call('SADD', key('trash'), 'inputs/' .. id .. '/') end
+end
 
 return {more, redis.call('SRANDMEMBER', key('trash'), args.files)}

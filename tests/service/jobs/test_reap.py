@@ -211,6 +211,22 @@ async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect
     assert await queue.get(claim.job.id) is None
 
 
+async def test_files_of_a_job_that_is_never_put_are_given_to_delete(
+    queue: Queue, connect: Connect, empty_redis: Redis
+) -> None:
+    """Its front end died between the store and the queue."""
+    impatient = await connect(deposit_s=1e-6)
+    lost, put, refused = a_job(), a_job(), a_job()
+    for job in (lost, put, refused):
+        await queue.deposit(job.id)
+    assert await queue.reap() == [], "it may still be put"
+    await queue.put(put)
+    await queue.withdraw(refused.id)
+    assert await impatient.reap() == [f"inputs/{lost.id}/"]
+    assert await impatient.reap() == []
+    assert not await empty_redis.exists("{atelier}:deposits")
+
+
 async def test_nothing_leaks(
     queue: Queue, hasty: Queue, empty_redis: Redis, a_spec: ModelSpec
 ) -> None:

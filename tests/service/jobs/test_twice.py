@@ -35,6 +35,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
         for i in range(8)
     ]
     ids = {job.id: job.metadata["n"] for job, _ in jobs}
+    await queue.deposit(jobs[0][0].id)
     await queue.register("pool", spec, ready=True)
     said: list[object] = [new for _, new in jobs]
     said.append((await queue.put(a_job(), idempotency_key="key 3"))[1])
