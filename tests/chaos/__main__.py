@@ -14,7 +14,7 @@ from tests.chaos.invariants import breaches
 from tests.chaos.run import Run, Size
 
 ACT_EVERY_S = 3.0
-ORDER_EVERY_S = 0.25
+ORDER_EVERY_S = 0.3
 """What two cores can do, with pools that die every few seconds."""
 
 

@@ -82,9 +82,11 @@ class Order:
 
 
 def make(seed: int, span_s: float, count: int) -> tuple[Order, ...]:
-    """So many orders within that time, by time. Two of three carry an idempotency key."""
+    """So many orders within that time, by time: half of them at once, so that pools have something
+    to do from then on. Two of three carry an idempotency key."""
     random = Random(f"orders {seed}")
-    times = sorted(round(random.uniform(0, span_s), 3) for _ in range(count))
+    later = sorted(round(random.uniform(0, span_s), 3) for _ in range(count // 2))
+    times = [0.0] * (count - count // 2) + later
     return tuple(_order(random, number, at_s) for number, at_s in enumerate(times))
 
 

@@ -18,13 +18,14 @@ from tests.chaos.clients import Client
 from tests.chaos.history import Asked, History
 from tests.chaos.observer import Observer
 from tests.chaos.processes import marked, until
-from tests.chaos.system import System
+from tests.chaos.system import DEPOSIT_S, System
 
 SETTLE_S = 240.0
 """Until all jobs have ended when nothing is done to the system any more: they share two cores with
 whatever else runs there."""
-CLEAN_S = 30.0
-"""Until nothing is left of deleted jobs: some rounds of the front ends' brooms."""
+CLEAN_S = DEPOSIT_S + 40.0
+"""Until nothing is left of jobs that are deleted or never were: some rounds of the front ends'
+brooms."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ from tests.chaos.wall import Wall
 SLOTS = 2
 NEVER = 1000
 """Attempts, deaths: a run counts no job out that it has disturbed so often itself."""
+DEPOSIT_S = 20.0
+"""More than a POST takes whose client has not broken off."""
 START_S = 150.0
 """JAX, a checkpoint and its programs, several times at once, on a loaded machine of two cores."""
 MODEL_OF = dict(zip(POOLS, (PICTURES, PICTURES, PICTURES, CLIPS), strict=True))
@@ -67,6 +69,7 @@ def settings(state: Path, url: str, models: Mapping[str, Path]) -> Settings:
             max_deaths=NEVER,
             max_events=100_000,
             affinity_s=0.5,
+            deposit_s=DEPOSIT_S,
         ),
         tenants={
             name: TenantSettings(weight=weight, device_seconds_per_hour=10_000)
