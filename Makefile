@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi train clean
+.PHONY: install demo test lint format openapi chaos train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -36,6 +36,9 @@ format: $(RAN)-test ## what of it can be mended by itself
 
 openapi: $(RAN)-install ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
+
+chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.chaos $(ARGS)
 
 train: $(RAN)-train ## the demo models anew, or from where they stopped (five and a half hours)
 	$(BIN)/python -m models.demo vae pictures

@@ -15,7 +15,7 @@ from tests.chaos.invariants import breaches
 from tests.chaos.run import Run, Size
 
 SEED = 5
-SIZE = Size(span_s=20, acts=len(plan.SORTS), orders=80)
+SIZE = Size(span_s=15, acts=len(plan.SORTS), orders=60)
 
 
 @pytest.mark.timeout(900)  # ten minutes of waiting for a machine that does little for us
