@@ -82,7 +82,7 @@ def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> S
             deposit_s=DEPOSIT_S,
         ),
         tenants={
-            name: TenantSettings(weight=weight, device_seconds_per_hour=10_000)
+            name: TenantSettings(weight=weight, device_seconds_per_hour=1e6)
             for name, weight in TENANTS.items()
         },
         models={
