@@ -1,7 +1,6 @@
 """Chaos in its short form: everything that is done to a system once, and every invariant after it.
 
-`make chaos` does it for longer. A seed that broke something belongs into SEEDS' place for as long
-as it takes to mend it.
+`make chaos` does it for longer, and with another seed each time.
 """
 
 from __future__ import annotations
