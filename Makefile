@@ -9,13 +9,16 @@ ARGS ?=
 # Test processes: two use two cores well, each with JAX's own threads.
 WORKERS ?= 2
 
+# Random histories that `make lives` tries.
+LIVES ?= 3000
+
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi chaos train clean
+.PHONY: install demo test lint format openapi life lives load chaos train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -39,6 +42,15 @@ openapi: $(RAN)-install ## openapi.yaml from the code
 
 chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.chaos $(ARGS)
+
+load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
+	@$(BIN)/python -m tests.load $(ARGS)
+
+life: $(RAN)-install ## docs/life.md from the code
+	$(BIN)/python -m service.jobs.life > docs/life.md
+
+lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
+	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/test_life.py --timeout 0 $(ARGS)
 
 train: $(RAN)-train ## the demo models anew, or from where they stopped (five and a half hours)
 	$(BIN)/python -m models.demo vae pictures
@@ -64,6 +76,10 @@ $(RAN)-install: pyproject.toml $(RAN)-python
 
 $(RAN)-train: $(RAN)-install
 	$(PIP) --editable '.[train]'
+	@touch $@
+
+$(RAN)-load: $(RAN)-install
+	$(PIP) --editable '.[load]'
 	@touch $@
 
 $(RAN)-test: $(RAN)-install

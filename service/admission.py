@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -246,6 +247,8 @@ async def _put(
         )
     except (DeadlineTooSoon, QueueFull, QuotaExceeded, IdempotencyConflict) as error:
         await _drop(front, job, files)
+        if isinstance(error, QueueFull):
+            raise await _full(front, error) from None
         raise _refusal(error, limits) from None
     if is_new:
         front.telemetry.accepted.labels(job.model).inc()
@@ -262,8 +265,13 @@ async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
         await front.queue.withdraw(job.id)
 
 
+async def _full(front: FrontEnd, error: QueueFull) -> Busy:
+    wait_s = await front.costs.room_s(error.model)
+    return Busy(f"{error}; try again in {max(1, math.ceil(wait_s))} s", retry_after_s=wait_s)
+
+
 def _refusal(
-    error: DeadlineTooSoon | QueueFull | QuotaExceeded | IdempotencyConflict,
+    error: DeadlineTooSoon | QuotaExceeded | IdempotencyConflict,
     limits: TenantSettings,
 ) -> Problem:
     if isinstance(error, DeadlineTooSoon):
@@ -276,6 +284,4 @@ def _refusal(
             headers=quotas.used_up(limits, error),
             members={"violated-policies": [error.quota]},
         )
-    if isinstance(error, QueueFull):
-        return Busy(str(error), retry_after_s=error.wait_s)
     return Conflict(str(error), code="idempotency_conflict")

@@ -28,12 +28,12 @@ from service.errors import (
 from service.handlers import REDIS_AWAY, RETRY_AFTER_S, log
 from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import Job, JobState, Output
+from service.jobs.life import ENDED
 from service.jobs.queue import Event
 from service.views import JobView, QueueView, job_url, view_job
 from service.waiting import events_of
 
 KEEP_ALIVE = b": keep-alive\n\n"
-ENDED = frozenset(state for state in JobState if state.ended)
 
 
 async def show(front: FrontEnd, job: Job, *, inline: bool = True) -> JobView:

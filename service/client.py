@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx
 
-ENDED = frozenset({"succeeded", "failed", "canceled", "expired"})
+from service.jobs.life import ENDED
+
 _RETRIES = 6
 _SSE = {"Accept": "text/event-stream"}
 

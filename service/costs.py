@@ -21,6 +21,9 @@ OUTLOOK_AGE_S = 0.25
 READING_SHARE = 0.02
 """Of all time that may go into reading one thing anew: what is dear to read may get older."""
 
+NO_POOL_S = 30.0
+"""What a client is told to wait where no pool is ready that would make room."""
+
 
 class Copies(Generic[T]):
     """One of each model, read again when it is older than `age_s`; callers at once share a read."""
@@ -57,6 +60,7 @@ class Costs:
 
     def __init__(self, queue: Queue, settings: QueueSettings) -> None:
         self._queue = queue
+        self._max_queued = settings.max_queued
         self._rules = Rules(settings.priority_advance_s, settings.deadline_credit_s)
         self._tables = Copies[CostTable](queue.costs, TABLE_AGE_S)
         self._outlooks = Copies[Outlook](self._look, OUTLOOK_AGE_S)
@@ -72,6 +76,12 @@ class Costs:
     async def newcomer(self, job: Job) -> Place:
         """Where a job would stand if it were put now."""
         return (await self._outlooks.get(job.model)).newcomer(job)
+
+    async def room_s(self, model: str) -> float:
+        """Seconds until the model's queue takes a job more."""
+        outlook = await self._outlooks.get(model)
+        seconds = outlook.room_s(self._max_queued)
+        return NO_POOL_S if seconds is None else seconds
 
     def accepted(self, job: Job) -> None:
         """It was put: it goes before others that come before the next look."""

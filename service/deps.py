@@ -51,13 +51,13 @@ class Models:
         """The model of that name; without one, the only model there is.
 
         Raises:
-            Unavailable: no pool has ever registered one.
+            Unavailable: no pool has registered one, or none for very long.
             NotFound: names what there is.
         """
         known = await self.all()
         if not known:
             raise Unavailable(
-                "no model has been registered yet; try again when a pool has started",
+                "no model is registered; try again when a pool has started",
                 code="no_model",
                 retry_after_s=NO_MODEL_RETRY_S,
             )

@@ -134,6 +134,8 @@ class QueueSettings(Section):
     more than `max_attempts`."""
     retention_s: float = Field(24 * 3600, gt=0)
     """How long an ended job, its events and its outputs are kept."""
+    model_retention_s: float = Field(7 * 24 * 3600, gt=0)
+    """How long a model is listed, and takes requests, without any pool; its jobs keep it."""
     idempotency_s: float = Field(24 * 3600, gt=0)
     deposit_s: float = Field(600, gt=0)
     """How long the pictures of a request wait in the store for it to be accepted: longer than that
@@ -281,8 +283,14 @@ class PoolSettings(Section):
     """From SIGTERM to the end at the most. Jobs that end in half of it may; the others are put
     aside, for other pools to go on with."""
     snapshot_share: float = Field(0.01, ge=0, lt=1)
-    """Of the time that steps take, for keeping how far pictures are; 0: only when the pool drains.
-    """
+    """Of the time that steps take, for keeping how far pictures are, and as much again for putting
+    jobs aside for others; 0: only when the pool drains."""
+    quantum_s: float = Field(5, gt=0)
+    """How long a job runs at least before it may be put aside for one of higher priority, or one
+    that would miss its deadline; inf: none is."""
+    preemption_ratio: float = Field(4, ge=1)
+    """How many times as long as that one takes it would have to wait for a slot, or more: so that
+    clips are put aside for pictures, and not pictures for each other."""
 
 
 class Settings(BaseSettings):

@@ -15,6 +15,7 @@ from service.settings import QueueSettings
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
+NO_OPTIMIZATIONS = "jax_disable_most_optimizations"
 COMPILED = "TESTS_COMPILED"
 """Variable with the folder of what systems have compiled, one for all of them and all processes of
 the tests; set here, where the first of these starts."""
@@ -48,3 +49,15 @@ async def queue(redis_url: str, empty_redis: Redis) -> AsyncIterator[Queue]:
     queue = await Queue.connect(redis_url, QueueSettings())
     yield queue
     await queue.close()
+
+
+@pytest.fixture(scope="module")
+def coarse() -> Iterator[None]:
+    """Compile in half the time, for modules that ask what is computed and not how fast: LLVM's
+    optimizations are left out, XLA's are not. The parity tests, the demo's scores and the systems
+    under test compile as users do."""
+    import jax
+
+    jax.config.update(NO_OPTIMIZATIONS, True)
+    yield
+    jax.config.update(NO_OPTIMIZATIONS, False)

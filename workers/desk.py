@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from service.jobs.errors import StoreError
 from service.jobs.outputs import Store
+from service.jobs.preemption import Held
 from service.jobs.queue import Claim, Queue
 from service.jobs.tasks import cancel
 from service.settings import PoolSettings
@@ -87,6 +88,33 @@ class Desk:
             await work.clear_up()
         except StoreError as error:
             log.warning("files of %s may be left: %s", work.claim.job.id, error)
+
+    def full(self, quantum_s: float) -> tuple[float, list[Held]]:
+        """Seconds until a job leaves its places by itself (0: who knows), and those that may be put
+        aside for others.
+
+        Args:
+            quantum_s: that they have run for.
+        """
+        works = [work for work in self._tasks if work.places.pictures]
+        left = {work: work.seconds_left or 0.0 for work in works}
+        held = [
+            Held(work.claim.job.id, work.claim.fence, left[work], work.places.pictures)
+            for work in works
+            if work.may_yield(quantum_s)
+        ]
+        return min(left.values(), default=0.0), held
+
+    async def put_aside(self, job_id: str, time_s: float) -> bool:
+        """Give a job back with all that is done of it, for others to have its places. Whether it
+        was: a job that cannot be kept in that time goes on."""
+        works = [work for work in self._tasks if work.claim.job.id == job_id]
+        if not works or not await works[0].put_aside_whole(time_s):
+            return False
+        # Released first: whatever happens to this task, nobody waits for the lease to lapse.
+        is_ours = await until_reached(self._queue.release, works[0].claim, preempted=True)
+        self.drop_job(job_id)
+        return is_ours
 
     async def clear(self, time_s: float, aside_s: float) -> None:
         """Until no job is left: what ends in that time may end, and the rest is put aside as soon

@@ -185,6 +185,10 @@ class Engine:
         self.stepper.hold(row, partial(self._loop.call_soon_threadsafe, still.set))
         await still.wait()
 
+    def go_on(self, row: Row) -> None:
+        """Step a row again that was held."""
+        self.stepper.go_on(row)
+
     def close(self) -> None:
         """Stop after the step in flight. Pictures that are not done never will be."""
         self.stepper.close(STUCK_S if self.died.done() else None)

@@ -70,11 +70,16 @@ class Herald:
     def __init__(self, engine: Engine, queue: Queue, pool: str) -> None:
         self._engine = engine
         self._queue = queue
-        self._model = engine.pipeline.spec.name
+        self.model = engine.pipeline.spec.name
         self._told: Mapping[CostKey, CostRow] = {}
         self.facts = PoolFacts(describe(pool, engine.layout), engine.slots)
         self.slowness = 1.0
         """How many times as long a picture takes here as on the fastest ready pool."""
+
+    @property
+    def warm(self) -> list[str]:
+        """Buckets that are compiled."""
+        return self._engine.costs.warm
 
     async def run(self) -> None:
         """Until canceled: every few seconds what is new."""
@@ -87,10 +92,10 @@ class Herald:
         devices = self._engine.layout.mesh.size
         rows = self._engine.costs.rows(self.facts.layout, devices)
         try:
-            table = await self._queue.costs(self._model)
+            table = await self._queue.costs(self.model)
             known = {key: row for key, row in self._told.items() if key in table.rows}
             if news := changed(rows, known, WORTH_TELLING):
-                await self._queue.measured(self._model, news)
+                await self._queue.measured(self.model, news)
                 table = CostTable({**table.rows, **news}, table.pools)
         except QUEUE_ERRORS as error:
             log.info("costs cannot be told now: %s", error)

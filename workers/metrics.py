@@ -44,6 +44,9 @@ snapshot_seconds = Counter(
     "atelier_snapshot_seconds_total", "Time from the copy to the queue's answer.", ["model"]
 )
 resumed = Counter("atelier_resumed_total", "Pictures that went on from a snapshot.", ["model"])
+preemptions = Counter(
+    "atelier_preemptions_total", "Running jobs that were put aside for others.", ["model"]
+)
 claims = Counter("atelier_claims_total", "Jobs claimed from the queue.", ["model"])
 jobs = Counter("atelier_pool_jobs_total", "Jobs that left this pool.", ["model", "outcome"])
 cost_ratio = Histogram(

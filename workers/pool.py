@@ -34,6 +34,7 @@ from workers.hosts.together import together
 from workers.launch import Launcher, OneHost
 from workers.loading import MeshSlice
 from workers.measuring import Herald, measure
+from workers.preemption import Preemption
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
 from workers.slice import own
@@ -66,6 +67,7 @@ class Pool:
         self._room = Room(engine.slots)
         self._herald = Herald(engine, queue, name)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
+        self._preemption = Preemption(self.name, self._desk, self._room, self._herald, settings)
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
@@ -100,7 +102,8 @@ class Pool:
         helpers = spawn(
             self._beat(), self._desk.leases.run(), self._hear_cancels(), self._herald.run()
         )
-        main = spawn(self._serve(warmup), self._drain.wait())
+        preempting = self._preemption.run(self._queue)
+        main = spawn(self._serve(warmup), self._drain.wait(), preempting)
         try:
             await asyncio.wait(
                 [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED

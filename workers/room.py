@@ -29,6 +29,12 @@ class Room:
             return 0
         return self._slots - self._pictures
 
+    @property
+    def is_full(self) -> bool:
+        """Of pictures: with one of them less there would be room."""
+        in_bounds = not self._suspects and self._jobs < JOBS_A_SLOT * self._slots
+        return in_bounds and self._pictures >= self._slots
+
     async def wait(self) -> int:
         """Until there is room: for how many pictures."""
         while self.free <= 0:
@@ -55,6 +61,11 @@ class Places:
         self._taken = set(range(pictures))
         self._suspects = int(is_suspect)
         room._change(pictures, 1, self._suspects)
+
+    @property
+    def pictures(self) -> int:
+        """That still have their place."""
+        return len(self._taken)
 
     def step(self, picture: int, steps_to_go: int) -> None:
         """One picture has done a step."""

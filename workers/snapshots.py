@@ -109,6 +109,24 @@ class Snapshots:
         """Whether the queue knows this file as one of a finished picture."""
         return any(output in snapshot.outputs for snapshot in self._kept.values())
 
+    @property
+    def pay_aside(self) -> bool:
+        """Whether what is done pays for putting the job aside; not before a picture has begun."""
+        accounts = self._accounts
+        rows = self._rows.items()
+        return bool(rows) and all(accounts[n].pays_aside(row, self._sizes[n]) for n, row in rows)
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether all that is done is kept."""
+        kept = {number: snapshot.step for number, snapshot in self._kept.items()}
+        return all(kept.get(number, 0) >= row.done for number, row in self._rows.items())
+
+    def go_on(self) -> None:
+        """Undo `put_aside`."""
+        for row in self._rows.values():
+            self._keeper.engine.go_on(row)
+
     async def put_aside(self, boundary_s: float) -> None:
         """No further step of any picture, and what is done is kept.
 

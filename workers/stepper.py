@@ -107,6 +107,11 @@ class Stepper:
         row.on_still, row.held = on_still, True
         self._wake.set()
 
+    def go_on(self, row: Row) -> None:
+        """Step a row that was held."""
+        row.on_still, row.held = None, False
+        self._wake.set()
+
     def close(self, wait_s: float | None = None) -> None:
         """End after the step in flight; rows that are not done are left where they are.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -49,6 +50,8 @@ class Work:
         self._snapshots = snapshots
         self._paces: dict[int, Pace] = {}
         self._storing: set[asyncio.Task[None]] = set()
+        self._begun_at = time.monotonic()
+        self._is_aside = False
         self.places = places
         self.is_ending = False
         """The queue is being told the end, and will answer whether the claim was still ours."""
@@ -70,18 +73,46 @@ class Work:
             return await self._fail(JobError(code="internal", message=message), retry=True)
         return await self._finish(outputs, usage)
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Of its steps, by its pace, or as predicted while it has none; None: nothing tells."""
+        left = [pace.seconds_left for pace in self._paces.values()]
+        known = [one for one in left if one is not None]
+        if known or self._job.run_s is None:
+            return max(known, default=None)
+        return self._job.run_s * (1 - self._job.step / max(1, self._job.steps))
+
+    def may_yield(self, quantum_s: float) -> bool:
+        """Whether it may be put aside for others: it has run for that long, which pays for it, and
+        not as one that a pool has died with."""
+        has_run = time.monotonic() - self._begun_at >= quantum_s
+        is_free = not (self.is_ending or self._is_aside or self._job.deaths)
+        return has_run and is_free and self._snapshots.pay_aside
+
     def ends_within(self, seconds: float) -> bool:
         """Whether it may, by what is known of its pace."""
+        if self._is_aside:
+            return False
         left = [pace.seconds_left for pace in self._paces.values()]
         return max((one for one in left if one is not None), default=0) <= seconds
 
     async def put_aside(self, seconds: float) -> None:
         """Stop its steps, and keep what is done in the time that there is. Cancel it then."""
+        self._is_aside = True
         try:
             async with asyncio.timeout(seconds):
                 await self._snapshots.put_aside(seconds / 2)
         except TimeoutError:
             log.warning("what job %s has done last is not kept: no time", self._job.id)
+
+    async def put_aside_whole(self, seconds: float) -> bool:
+        """As `put_aside`, but where not all can be kept it goes on. Whether it was put aside."""
+        await self.put_aside(seconds)
+        if self._snapshots.are_complete and not self.is_ending:
+            return True
+        self._snapshots.go_on()
+        self._is_aside = False
+        return False
 
     async def _make(self) -> tuple[list[Output], Usage]:
         """All pictures, side by side; the first that fails stops the others."""

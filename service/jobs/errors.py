@@ -4,14 +4,11 @@ from __future__ import annotations
 
 
 class QueueFull(Exception):
-    """The model takes no more jobs for now; `wait_s` says when to try again."""
+    """The model takes no more jobs for now."""
 
-    def __init__(self, model: str, wait_s: float) -> None:
-        super().__init__(
-            f"the queue of model {model!r} takes no more jobs; try again in {wait_s:.0f} s"
-        )
+    def __init__(self, model: str) -> None:
+        super().__init__(f"the queue of model {model!r} takes no more jobs")
         self.model = model
-        self.wait_s = wait_s
 
 
 class QuotaExceeded(Exception):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from service.jobs.life import JobState
 
 WIRE_VERSION = 1
 """Grows when an older reader would misread a newer job; new fields come with a default instead."""
@@ -14,27 +15,6 @@ WIRE_VERSION = 1
 DEFAULT_TENANT = "default"
 """Everybody, where no keys are wanted."""
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
-
-
-class JobState(StrEnum):
-    """`queued → running → one of the four end states`; a lost lease leads back to `queued`."""
-
-    QUEUED = "queued"
-    """Accepted and waiting for a pool."""
-    RUNNING = "running"
-    """Claimed: one pool holds the lease."""
-    SUCCEEDED = "succeeded"
-    """All outputs are in the store."""
-    FAILED = "failed"
-    """It cannot be served; `error` says why."""
-    CANCELED = "canceled"
-    """The client stopped it."""
-    EXPIRED = "expired"
-    """Its deadline passed before it was done."""
-
-    @property
-    def ended(self) -> bool:
-        return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
 class Output(BaseModel):

@@ -10,14 +10,15 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `queue:N:MODEL:TENANT`       | zset   | a tenant's queued jobs, by place     | when claimed      |
 | `lane:N:MODEL:N:BUCKET:TENANT` | zset | the same, of one bucket              | when claimed      |
 | `tenants:MODEL`              | zset   | tenants with queued jobs, by order   | with their last   |
-| `line:N:MODEL:BUCKET`        | zset   | the same, of one bucket              | with their last   |
+| `line:N:MODEL:BUCKET`        | set    | those of them with jobs in a bucket  | with their last   |
 | `tags:MODEL`                 | hash   | those tenants' virtual start tags    | with their last   |
 | `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
-| `virtual:MODEL`              | string | virtual time                         | never             |
+| `virtual:MODEL`              | string | virtual time                         | with its last     |
 | `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
 | `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
-| `queued:MODEL`               | string | how many jobs are queued             | never             |
+| `queued:MODEL`               | string | how many jobs are queued             | with its last     |
 | `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
+| `kept:MODEL`                 | set    | jobs that went back and go on        | when they end     |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
 | `jobs:STATE:TENANT`          | zset   | a tenant's jobs of a state, likewise | with the job      |
 | `promised:TENANT`            | string | what its unended jobs shall take     | with the last one |
@@ -30,14 +31,20 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `deposits`                   | zset   | jobs whose files are stored, not put | when put          |
 | `reaped`                     | string | when it was last, heard since when   | never             |
 | `trash`                      | set    | store keys to delete                 | the reap after    |
-| `models`                     | hash   | model: its spec                      | never             |
+| `models`                     | hash   | model: its spec                      | model_retention_s |
+| `seen`                       | zset   | models, by a pool's last heartbeat   | with the model    |
 | `pools:MODEL`                | hash   | pool: ready or not, end of heartbeat | `lease_s`         |
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
 | `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
-| `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | the oldest, 4,096 |
+| `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
+
+Of `costs:MODEL` the oldest rows leave, too, beyond 4,096.
 
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).
+
+Fields of a job that only the scripts use lie beside those of `wire.py`; one of them, `room`, names
+a pool that makes room for it by putting another aside, and until when others do not.
 
 What is *promised* and *used* counts against a quota, and is kept for tenants that have one alone.
 

@@ -49,11 +49,14 @@ class Look:
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> Look:
         """What the script gives."""
-        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, running, seen = answer
+        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, kept, running, seen = (
+            answer
+        )
+        left = _without(_numbers(backlogs), kept)
         return cls(
             now=float(now),
             virtual=float(virtual),
-            tenants=_tenants(orders, jobs, *map(_numbers, (tags, backlogs, weights))),
+            tenants=_tenants(orders, jobs, _numbers(tags), left, _numbers(weights)),
             idle=_numbers(idle),
             urgent=[
                 Urgent(float(latest), tenant, float(seconds), job_id)
@@ -82,6 +85,14 @@ def _tenants(
         )
         for (name, order), count in zip(_rows(orders, 2), jobs, strict=True)
     }
+
+
+def _without(backlogs: Mapping[str, float], kept: Sequence[str]) -> dict[str, float]:
+    """What is left to do of the tenants' jobs."""
+    left = dict(backlogs)
+    for tenant, seconds in _rows(kept, 2):
+        left[tenant] = max(0.0, left.get(tenant, 0.0) - float(seconds))
+    return left
 
 
 def _running(pool: str, cost: str, run_s: str, step: str, steps: str, images: str) -> Running:
@@ -133,7 +144,7 @@ class Outlook:
             rank: how many of its tenant's jobs go before it.
         """
         ahead = self._ahead(job, rank)
-        position, load = round(ahead.jobs), self._load(job)
+        position, load = round(ahead.jobs), self._load(job, job.step)
         mean_s = ahead.seconds / ahead.jobs if ahead.jobs else 0.0
         start = self._servers.start(ahead.jobs * self.look.seen, mean_s)
         if start is None or load is None:
@@ -159,13 +170,21 @@ class Outlook:
             tag = self._tag(job)
             self._tenants[job.tenant] = Tenant(job.tenant, tag, tag, job.cost, job.weight, 1)
 
+    def room_s(self, max_queued: int) -> float | None:
+        """Seconds until fewer jobs than that wait, if no more come; None: no pool is ready."""
+        tenants = self.look.tenants.values()
+        seconds = sum(tenant.seconds for tenant in tenants)
+        leaving = max(0, self._waiting - max_queued) * self.look.seen
+        found = self._servers.start(leaving, seconds / max(1, self._waiting))
+        return found[0] if found else None
+
     def running_s(self, job: Job) -> float | None:
         """Seconds until a running job ends; None: its pool or its costs are not known."""
-        load, found = self._load(job), self._pools.get(job.pool or "")
+        load, found = self._load(job, 0), self._pools.get(job.pool or "")
         if load is None or found is None:
             return None
         done = min(1.0, job.step / max(1, job.steps))
-        cost = self._cost(job)
+        cost = self._cost(job, 0)
         return remaining_s(load, done, cost.decode_s if cost else 0.0, found, self._servers.busy)
 
     def _ahead(self, job: Job, rank: int) -> Ahead:
@@ -203,7 +222,7 @@ class Outlook:
         for name, theirs in self._urgent_of.items():
             tenant = self._tenants.get(name)
             if tenant and name != job.tenant:
-                by_turn = tenant.before(order, name)
+                by_turn = tenant.before(order, job.tenant)
                 by_deadline = self._within_credit(tenant, theirs, max(self.look.virtual, order))
                 jobs = max(0.0, by_deadline - by_turn)
                 total += Ahead(jobs, jobs * theirs.seconds / theirs.jobs)
@@ -224,14 +243,17 @@ class Outlook:
             return 0.0
         return min(urgent.jobs, credit_s * urgent.jobs / max(urgent.seconds, 1e-9) + 0.5)
 
-    def _cost(self, job: Job) -> Cost | None:
-        return self._table.predict(job.bucket, job.steps, job.images)
+    def _cost(self, job: Job, done: int) -> Cost | None:
+        return self._table.predict(job.bucket, job.steps - done, job.images)
 
-    def _load(self, job: Job) -> Load | None:
-        """By what is known now, or was known when it was put."""
-        if cost := self._cost(job):
+    def _load(self, job: Job, done: int) -> Load | None:
+        """After so many steps, by what is known now, or was known when it was put."""
+        if cost := self._cost(job, done):
             return Load(cost.device_seconds, cost.seconds, job.images)
-        return Load(job.cost, job.run_s, job.images) if job.run_s is not None else None
+        if job.run_s is None:
+            return None
+        left = 1 - min(1.0, done / max(1, job.steps))
+        return Load(job.cost * left, job.run_s * left, job.images)
 
     @cached_property
     def _turns(self) -> Turns:

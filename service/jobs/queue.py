@@ -40,6 +40,7 @@ from service.jobs.job import (
     Usage,
 )
 from service.jobs.outlook import Look
+from service.jobs.preemption import FullPool
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
 from service.settings import QueueSettings, RedisSettings, Settings, TenantSettings
@@ -59,8 +60,6 @@ __all__ = [
 
 MAX_PREVIEWS = 4
 """Of one running job; some kilobytes each, gone when it ends."""
-RETRY_AFTER_S = 5.0
-"""What a client is told to wait when the queue is full."""
 ANSWER_MS = 60_000
 """How long the answer of a call is kept for its repeat: longer than a client goes on trying."""
 REAP_BATCH = 200
@@ -191,7 +190,7 @@ class Queue:
         if refusal and answer == "refused":
             raise refusal
         if answer == "full":
-            raise QueueFull(job.model, RETRY_AFTER_S)
+            raise QueueFull(job.model)
         if answer == "quota":
             raise QuotaExceeded(stored[0], float(stored[1]))
         if answer == "conflict":
@@ -360,11 +359,31 @@ class Queue:
             found.pop()
         return [_claim(wire.parse(text)) for text in found]
 
+    async def preempt(self, full: FullPool, ratio: float, room_s: float) -> tuple[str, str] | None:
+        """The id of the job that a full pool should put aside and release, and of the one that its
+        next claim takes then; None: there is none.
+
+        Args:
+            ratio: how many times as long as the one that waits takes, at least, it would be until
+                a slot is free by itself.
+            room_s: how long no other pool makes room for that one.
+        """
+        pair = await self._run(
+            "preempt",
+            **asdict(full),
+            ratio=ratio,
+            room_s=room_s,
+            version=WIRE_VERSION,
+            warm_s=self._settings.affinity_s,
+            credit_s=self._settings.deadline_credit_s,
+        )
+        return (pair[0], pair[1]) if pair else None
+
     async def renew(self, claims: Sequence[Claim]) -> Claims:
         """Extend the leases; returns the claims that are no longer ours (lost, canceled)."""
         held = [(claim.job.id, claim.fence) for claim in claims]
-        lost = set(await self._run("renew", claims=held, lease_s=self._settings.lease_s))
-        return [claim for claim in claims if claim.job.id in lost]
+        lost = await self._run("renew", claims=held, lease_s=self._settings.lease_s)
+        return [claims[number - 1] for number in lost]
 
     async def progress(
         self, claim: Claim, step: int, steps: int, preview: str | None = None
@@ -399,9 +418,13 @@ class Queue:
         )
         return JobState(state) if state else None
 
-    async def release(self, claim: Claim) -> bool:
-        """Give it back unharmed (drain): to the head of its queue, the attempt not counted."""
-        return await self._held("release", claim)
+    async def release(self, claim: Claim, *, preempted: bool = False) -> bool:
+        """Give it back unharmed: to its old place in the queue, the attempt not counted.
+
+        Args:
+            preempted: for a job that should go before it: it has not waited while it ran.
+        """
+        return await self._held("release", claim, preempted=preempted or None)
 
     async def canceled(self) -> AsyncGenerator[str, None]:
         """Ids of running jobs as they are canceled or expire, for pools to drop them within one
@@ -413,7 +436,7 @@ class Queue:
 
     async def reap(self) -> Names:
         """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
-        their retention.
+        their retention, and models that no pool serves any more past theirs.
 
         Returns: store keys to delete (one that ends in / stands for all below it). The next call
             tells Redis that they are deleted; until then any process may be given them again.
@@ -433,6 +456,7 @@ class Queue:
                 max_deaths=max_deaths,
                 deposit_s=self._settings.deposit_s,
                 retention_s=self._settings.retention_s,
+                model_retention_s=self._settings.model_retention_s,
             )
             done = []
         return self._reaped

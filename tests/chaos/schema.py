@@ -7,7 +7,15 @@ import re
 from service.jobs import keys
 
 ROW = re.compile(r"^\| `(?P<name>[^`]+)`\s*\|(?:[^|]*\|){2}(?P<leaves>[^|]*)\|$", re.MULTILINE)
-OUTLIVE_JOBS = ("models", "apikeys", "reaped", "pools:MODEL", "layouts:MODEL", "costs:MODEL")
+OUTLIVE_JOBS = (
+    "models",
+    "seen",
+    "apikeys",
+    "reaped",
+    "pools:MODEL",
+    "layouts:MODEL",
+    "costs:MODEL",
+)
 """What has nothing to do with single jobs."""
 EXPIRE = {"call:CALL": 60.0, "used:TENANT": 3660.0}
 """What is told of jobs that are gone leaves by itself, in so many seconds at the most."""

@@ -1,7 +1,8 @@
 """A front end with two stand-ins for pools, as a process: `python -m tests.e2e.standins REDIS DIR`.
 
-One makes pictures, the other clips; each has more fields than the smallest real model. It prints
-its address and runs until its standard input ends.
+One makes pictures, the other clips; each has more fields than the smallest real model. A third
+model, the first by name, has had a pool that is gone. It prints its address and runs until its
+standard input ends.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PAINTER = SPEC.model_copy(
         "fields": SPEC.fields | {"mask_image", "clip_skip", "eta", "guidance_rescale"},
     }
 )
+RETIRED = SPEC.model_copy(update={"name": "a-retired-model"})
 
 
 async def main(redis_url: str, folder: Path) -> None:
@@ -34,6 +36,8 @@ async def main(redis_url: str, folder: Path) -> None:
         stack.push_async_callback(queue.close)
         for spec in (PAINTER, VIDEO):
             await stack.enter_async_context(StandIn(queue, store, spec))
+        await queue.register("retired", RETIRED, ready=True)
+        await queue.unregister("retired", RETIRED.name)
         app = create_app(settings, queue, store)
         print(await stack.enter_async_context(served(app, settings)), flush=True)
         await asyncio.to_thread(sys.stdin.read)

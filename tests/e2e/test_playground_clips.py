@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from redis import Redis
 
 from tests.e2e.browser import Open, a_browser, make, pages
+from tests.e2e.standins import RETIRED
 from tests.e2e.system import DEADLINE_S
 from tests.service.standin import MODEL, VIDEO
 
@@ -66,6 +67,13 @@ def request_of(url: str, card: Locator) -> dict[str, Any]:
     expect(card).to_have_attribute("data-state", "succeeded")
     with httpx.Client(base_url=url, trust_env=False) as http:
         return http.get("/v1/jobs", params={"limit": 1}).json()["data"][0]["request"]
+
+
+def test_the_first_model_that_is_ready_is_chosen(open_page: Open) -> None:
+    """Not the first of the list, which has no pool."""
+    models = open_page().locator("#model")
+    expect(models.locator("option")).to_have_text([RETIRED.name, MODEL, VIDEO.name])
+    expect(models).to_have_value(MODEL)
 
 
 def test_a_clip_plays_and_is_downloaded(page: Page, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import tempfile
@@ -23,9 +22,11 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from deploy.redis import embedded
-from service.jobs.job import PRIORITIES, Job, Usage, new_job_id
+from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
+from tests.load.sleepers import Sleepers
+from tests.workers.polling import until
 
 MODEL = "mixed"
 SPEED = 30.0
@@ -36,6 +37,8 @@ KINDS = (("schnell", 1.0, 0.60), ("dev", 6.0, 0.32), ("clip", 90.0, 0.08))
 """Bucket, seconds of one alone, and how often it is asked for."""
 SCALES = (2.0, 4.0, 12.0)
 """Deadlines over run times."""
+END_S = 600.0
+"""For what is left when nobody asks any more, in this machine's time."""
 TENANTS = (("studio", 3.0, 0.5), ("app", 2.0, 0.3), ("hobby", 1.0, 0.2))
 """Name, weight, and how often it asks."""
 
@@ -69,12 +72,12 @@ class Answer:
         return self.took_s is not None and self.took_s <= self.ask.deadline_s
 
 
-def trace(load: float, seed: int = 11) -> Iterator[Ask]:
+def trace(load: float, minutes: float = MINUTES, seed: int = 11) -> Iterator[Ask]:
     """Requests as they come, by a Poisson process, so that all of them take `load` of the pools."""
     rng = random.Random(seed)
     mean_s = sum(run_s * share for _, run_s, share in KINDS)
     at_s = 0.0
-    while (at_s := at_s + rng.expovariate(load * POOLS / mean_s)) < MINUTES * 60:
+    while (at_s := at_s + rng.expovariate(load * POOLS / mean_s)) < minutes * 60:
         kind, run_s, _ = rng.choices(KINDS, [share for *_, share in KINDS])[0]
         tenant, weight, _ = rng.choices(TENANTS, [share for *_, share in TENANTS])[0]
         priority = rng.choices(list(PRIORITIES.values()), [0.1, 0.8, 0.1])[0]
@@ -89,20 +92,17 @@ class Run:
         self._asks = asks
         self._fair = fair
         self._came: dict[str, tuple[Ask, float]] = {}
-        self.answers: list[Answer] = []
+        self._answers: list[Answer] = []
 
     async def go(self) -> list[Answer]:
-        pools = [asyncio.create_task(self._serve(f"pool-{n}")) for n in range(POOLS)]
         began = time.monotonic()
-        for ask in self._asks:
-            await asyncio.sleep(max(0.0, began + ask.at_s / SPEED - time.monotonic()))
-            await self._put(ask)
-        await self._until_empty()
-        for pool in pools:
-            pool.cancel()
-        await asyncio.gather(*pools, return_exceptions=True)
-        self.answers += [Answer(ask, None, None) for ask, _ in self._came.values()]
-        return self.answers
+        async with Sleepers(self._queue, MODEL, POOLS, SPEED, self._done).at_work():
+            for ask in self._asks:
+                await asyncio.sleep(max(0.0, began + ask.at_s / SPEED - time.monotonic()))
+                await self._put(ask)
+            await until(self._is_empty, END_S)
+        never = [Answer(ask, None, None) for ask, _ in self._came.values()]
+        return self._answers + never
 
     async def _put(self, ask: Ask) -> None:
         now = time.time()
@@ -114,82 +114,81 @@ class Run:
             "run_s": ask.run_s / SPEED,
         }
         job = Job(
-            id=new_job_id(),
-            model=MODEL,
-            bucket=ask.kind,
-            cost=ask.run_s / SPEED,
+            id=new_job_id(), model=MODEL, bucket=ask.kind, cost=ask.run_s,
             **(ours if self._fair else {}),
-        )
+        )  # fmt: skip
         self._came[job.id] = (ask, now)
         await self._queue.put(job)
 
-    async def _until_empty(self) -> None:
-        """All are done, or will not be."""
-        while any([await self._is_open(job_id) for job_id in list(self._came)]):
-            await asyncio.sleep(0.2)
-            await self._queue.reap()
+    async def _is_empty(self) -> bool:
+        """All are done, or expired."""
+        await self._queue.reap()
+        jobs = [await self._queue.get(job_id) for job_id in list(self._came)]
+        return all(job is None or job.state.ended for job in jobs)
 
-    async def _is_open(self, job_id: str) -> bool:
-        job = await self._queue.get(job_id)
-        return job is not None and not job.state.ended
-
-    async def _serve(self, name: str) -> None:
-        while True:
-            for claim in await self._queue.claim(name, MODEL, 1, wait_s=1.0):
-                await self._work(claim)
-
-    async def _work(self, claim: Claim) -> None:
-        ask, came = self._came[claim.job.id]
-        wait_s = (time.time() - came) * SPEED
-        await asyncio.sleep(ask.run_s / SPEED)
-        usage = Usage(device_seconds=claim.job.cost)
-        if await self._queue.finish(claim, [], usage):
-            del self._came[claim.job.id]
-            self.answers.append(Answer(ask, wait_s, (time.time() - came) * SPEED))
+    def _done(self, claim: Claim, claimed: float) -> None:
+        ask, came = self._came.pop(claim.job.id)
+        took_s = (time.time() - came) * SPEED
+        self._answers.append(Answer(ask, (claimed - came) * SPEED, took_s))
 
 
-async def run(url: str, load: float, *, fair: bool) -> list[Answer]:
+async def run(url: str, asks: Sequence[Ask], *, fair: bool) -> list[Answer]:
     async with Redis.from_url(url) as redis:
         await redis.flushall()
     queue = await Queue.connect(url, QueueSettings(lease_s=600, priority_advance_s=1.0))
     try:
-        return await Run(queue, list(trace(load)), fair=fair).go()
+        return await Run(queue, asks, fair=fair).go()
     finally:
         await queue.close()
 
 
-def row(name: str, load: float, answers: Iterable[Answer]) -> dict[str, object]:
-    every = list(answers)
-    met = sum(answer.in_time for answer in every) / len(every)
-    waits = [answer.wait_s for answer in every if answer.wait_s is not None]
-    cuts = statistics.quantiles(waits, n=100)
-    by_kind = {
-        kind: statistics.mean(a.in_time for a in every if a.ask.kind == kind) for kind, *_ in KINDS
-    }
-    return {
-        "order": name,
-        "load": load,
-        "requests": len(every),
-        "in_time": met,
-        "wait_p50_s": cuts[49],
-        "wait_p99_s": cuts[98],
-        **{f"in_time_{kind}": share for kind, share in by_kind.items()},
-    }
+@dataclass(frozen=True)
+class Row:
+    """What came of the trace at one load, under one order."""
+
+    order: str
+    load: float
+    answers: Sequence[Answer]
+
+    def in_time(self, kind: str | None = None) -> float:
+        """Which part met its deadline, of all that asked."""
+        return statistics.mean(a.in_time for a in self.answers if kind in (None, a.ask.kind))
+
+    def wait_s(self, percent: int) -> float:
+        """Of those that were started."""
+        waits = [answer.wait_s for answer in self.answers if answer.wait_s is not None]
+        return statistics.quantiles(waits, n=100)[percent - 1]
+
+
+def rows(url: str, loads: Sequence[float], minutes: float = MINUTES) -> Iterator[Row]:
+    for load in loads:
+        asks = list(trace(load, minutes))
+        for order, fair in (("first come", False), ("ours", True)):
+            yield Row(order, load, asyncio.run(run(url, asks, fair=fair)))
+
+
+def table(found: Iterable[Row]) -> Iterator[str]:
+    kinds = [kind for kind, *_ in KINDS]
+    yield "| load | order | in time | " + " | ".join(kinds) + " | wait p50 | p99 |"
+    yield "|---|---|---|" + "---|" * len(kinds) + "---|---|"
+    for row in found:
+        cells = [f"{row.in_time(kind):.0%}" for kind in (None, *kinds)]
+        cells += [f"{row.wait_s(percent):.1f} s" for percent in (50, 99)]
+        yield f"| {row.load} | {row.order} | " + " | ".join(cells) + " |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture of it, too")
     options = parser.parse_args()
-    rows = []
     with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
-        for load in options.loads:
-            for name, fair in (("first come", False), ("ours", True)):
-                rows.append(row(name, load, asyncio.run(run(url, load, fair=fair))))
-                print(json.dumps(rows[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+        found = list(rows(url, options.loads))
+    print("\n".join(table(found)))
+    if options.plot:
+        from tests.load.plot import draw
+
+        draw(found, options.plot)
 
 
 if __name__ == "__main__":

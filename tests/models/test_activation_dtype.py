@@ -18,6 +18,8 @@ from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
 
+pytestmark = pytest.mark.usefixtures("coarse")
+
 FIELDS: dict[str, Any] = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "flux": {"width": 32, "height": 48},

@@ -53,6 +53,21 @@ def test_earlier_claims_do_not_pay_for_this_one() -> None:
     assert not account.pays(begun, size=1000)
 
 
+def test_putting_aside_pays_when_it_costs_no_more_than_the_share() -> None:
+    """A snapshot of half a second, and a prompt that takes as long to encode: after 100 s of this
+    claim, whatever was kept before."""
+    budget, begun = Budget(SHARE), row(shape(1))
+    keeping(budget, begun, 0.1, 0.5, 2000)
+    begun.shape.encode_times.observe(0.5)
+    account = budget.account(begun.device_seconds)
+    begun.advance(None, 99.0)
+    account.spend(begun, 0.5)
+    assert not account.pays_aside(begun, size=1000)
+    begun.advance(None, 2.0)
+    assert account.pays_aside(begun, size=1000)
+    assert not Budget(0).account(0.0).pays_aside(begun, size=1000), "only a drain keeps anything"
+
+
 def test_none_at_all() -> None:
     assert keeping(Budget(0), row(shape(1)), 10.0, 1e-6, 1000) == []
 

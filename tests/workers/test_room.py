@@ -41,6 +41,20 @@ async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
     assert room.free == 1
 
 
+async def test_it_is_full_where_a_place_less_would_make_room() -> None:
+    room = Room(slots=2)
+    places = room.enter(2)
+    assert (room.is_full, places.pictures) == (True, 2)
+    places.step(0, 1)
+    assert (room.is_full, places.pictures) == (False, 1)
+    suspect = room.enter(1, is_suspect=True)
+    assert not room.is_full, "nobody may come in, place or not"
+    suspect.leave()
+    for _ in range(2 * JOBS_A_SLOT):
+        room.enter(1)
+    assert not room.is_full, "too many jobs, wherever they are"
+
+
 async def test_nobody_comes_in_beside_a_suspect() -> None:
     room = Room(slots=4)
     room.enter(1)

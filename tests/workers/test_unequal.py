@@ -51,6 +51,20 @@ async def test_a_slow_pool_leaves_a_tight_deadline_to_a_faster_one(
         assert claim.job.id == tight.id
 
 
+async def test_it_takes_it_when_the_faster_one_has_left(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    await a_faster_pool(queue, step_s=1e-12)
+    tight, easy = tight_job(run_s=600), toy_job(seed=1)
+    for job in (tight, easy):
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, warmup=WARM_UP):
+        assert (await ended(queue, easy)).state == "succeeded"
+        assert (await queue.get(tight.id)).state == "queued"
+        await queue.unregister("fast", SPEC.name)
+        assert (await ended(queue, tight)).state == "succeeded"
+
+
 async def test_the_fastest_takes_it(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:

@@ -15,102 +15,142 @@
 
 local LOOKED_AT = 16 -- jobs or tenants at the head of an order, so that a claim stays short
 
-local function jobs(claims)
+local function still_held(claims)
   local found = {}
   for _, claim in ipairs(claims) do
-    if is_held(claim[1], claim[2]) then
-      found[#found + 1] = whole_job(claim[1])
-    end
+    if is_held(claim[1], claim[2]) then found[#found + 1] = whole_job(claim[1]) end
   end
   return found
 end
 
 local before = redis.call('GET', key('call', args.call))
-if before then return jobs(cjson.decode(before)) end
+if before then return still_held(cjson.decode(before)) end
 
 local newer = false
 
--- Whether this pool may take it: one that reads it, and that is fast enough where others are.
-local function suits(id)
-  local version, deadline, run_s = fields(id, 'version', 'deadline_at', 'run_s')
-  if tonumber(version) > args.version then
+-- Whether it has expired, by now at the latest.
+local function is_late(job)
+  return job.deadline and expire(job.id)
+end
+
+-- Whether this pool may take it: one that it reads, and that it is fast enough for where others are.
+local function suits(job)
+  if job.version > args.version then
     newer = true
     return false
   end
-  if not deadline or not run_s or args.slowness <= 1 then return true end
-  return now + run_s * args.slowness <= tonumber(deadline)
+  if not job.deadline or not job.run_s or args.slowness <= 1 then return true end
+  return now + job.run_s * args.slowness <= job.deadline
+end
+
+-- The first of a sorted set, one by one: nearly always the very first is the one. Meanwhile the
+-- last that was given may leave.
+local function heads(set)
+  local rank, last = 0, nil
+  return function()
+    if last and redis.call('ZRANGE', set, rank, rank)[1] == last then rank = rank + 1 end
+    last = rank < LOOKED_AT and redis.call('ZRANGE', set, rank, rank)[1] or nil
+    return last
+  end
 end
 
 local function urgent()
   local time_now = virtual_time(args.model)
-  for _, id in ipairs(redis.call('ZRANGE', key('latest', args.model), 0, LOOKED_AT - 1)) do
-    local tenant, weight = fields(id, 'tenant', 'weight')
-    local is_near = tag_of(args.model, tenant) <= time_now + args.credit_s / (tonumber(weight) or 1)
-    if not expire(id) and is_near and suits(id) then return id end
+  for id in heads(key('latest', args.model)) do
+    local job = facts_of(id)
+    local is_near = tag_of(args.model, job.tenant) <= time_now + args.credit_s / job.weight
+    if not is_late(job) and is_near and suits(job) then return job end
   end
 end
 
 local function in_turn()
-  for _, tenant in ipairs(redis.call('ZRANGE', key('tenants', args.model), 0, LOOKED_AT - 1)) do
-    local queue = of_model('queue', args.model, tenant)
-    for _, id in ipairs(redis.call('ZRANGE', queue, 0, LOOKED_AT - 1)) do
-      if not expire(id) and suits(id) then return id, tenant end
+  for tenant in heads(key('tenants', args.model)) do
+    for id in heads(of_model('queue', args.model, tenant)) do
+      local job = facts_of(id)
+      if not is_late(job) and suits(job) then return job end
       if newer then return nil end
     end
   end
 end
 
-local function warm_instead(id)
-  local bucket, queued = fields(id, 'bucket', 'queued_at')
+-- The job of the warm bucket whose tenant's turn comes first.
+local function first_warm()
   local best, place = nil, nil
-  for _, warm in ipairs(args.warm) do
-    if warm == bucket then return id end
-    local first, _, order = turn_in_bucket(args.model, warm)
-    if first and (not place or order < place) then best, place = first, order end
+  for _, bucket in ipairs(args.warm) do
+    local turn = first_turn(head_of_line(args.model, bucket, 1))
+    if turn and (not best or turn.order < best.order) then best, place = turn, bucket end
   end
-  local has_waited = now - (tonumber(queued) or 0) >= args.warm_s
-  return (best and not has_waited and not expire(best) and suits(best)) and best or id
+  return best and facts_of(first_of(of_model('lane', args.model, place, best.tenant)))
+end
+
+local function warm_instead(job)
+  if now - job.queued_at >= args.warm_s then return job end
+  for _, bucket in ipairs(args.warm) do
+    if bucket == job.bucket then return job end
+  end
+  local other = first_warm()
+  return other and not is_late(other) and suits(other) and other or job
 end
 
 local function first()
-  local id = urgent()
-  if id then return id end
-  local tenant
-  id, tenant = in_turn()
-  if not id then return nil end
-  pass_time(args.model, tenant, id)
-  return warm_instead(id)
+  local job = urgent()
+  if job then return job end
+  job = in_turn()
+  if not job then return nil end
+  pass_time(job)
+  return warm_instead(job)
 end
 
-local function take(id)
-  local job = facts_of(id)
+local NOBODY = {last = -math.huge}
+local claims, found, free = {}, {}, args.slots
+
+-- Gives where the tenant stands then in the bucket; nil: it has no further job there.
+local function take(job)
   local attempt, fence = job.attempts + 1, job.fence + 1
-  dequeue(job, job.cost * job.undone)
-  redis.call('HSET', key('job', id), 'attempts', attempt, 'fence', fence, 'pool', args.pool,
-    'started_at', seconds(now))
-  redis.call('ZADD', key('leases'), seconds(now + args.lease_s), id)
-  set_state(id, 'running', cjson.encode({pool = args.pool, attempt = attempt}))
-  return {id, fence}
+  local order = dequeue(job, job.cost * job.undone)
+  redis.call('ZADD', key('leases'), seconds(now + args.lease_s), job.id)
+  set_state(job, 'running', cjson.encode({pool = args.pool, attempt = attempt}),
+    'attempts', attempt, 'fence', fence, 'pool', args.pool, 'started_at', seconds(now))
+  claims[#claims + 1] = {job.id, fence}
+  found[#found + 1] = whole_job(job.id)
+  free = free - job.images
+  return order
 end
 
-local claims, free = {}, args.slots
-local id = free > 0 and first() or nil
-local bucket = id and fields(id, 'bucket')
-while id do
-  local images, is_suspect = fields(id, 'images', 'deaths')
-  if #claims > 0 and (tonumber(images) > free or is_suspect) then break end
-  if not expire(id) then
-    if not suits(id) then break end
-    claims[#claims + 1] = take(id)
-    free = is_suspect and 0 or free - images
+local function drop(turns, turn)
+  for i, other in ipairs(turns) do
+    if other == turn then return table.remove(turns, i) end
   end
-  if free <= 0 then break end
-  id = turn_in_bucket(args.model, bucket)
 end
 
-if #claims > 0 then
+-- Those of the same bucket, while they fit.
+local function take_riders(bucket)
+  local turns = NOBODY
+  while free > 0 do
+    local turn = first_turn(turns)
+    if not turn or turn.order > turns.last then
+      turns = head_of_line(args.model, bucket, free)
+      turn = first_turn(turns)
+      if not turn then return end
+    end
+    local job = facts_of(first_of(of_model('lane', args.model, bucket, turn.tenant)))
+    if job.images > free or job.deaths then return end
+    if is_late(job) then
+      turns = NOBODY
+    elseif suits(job) then
+      turn.order = take(job)
+      if not turn.order then drop(turns, turn) end
+    else
+      return
+    end
+  end
+end
+
+local job = free > 0 and first() or nil
+if job then
+  take(job)
+  if not job.deaths then take_riders(job.bucket) end
   redis.call('SET', key('call', args.call), cjson.encode(claims), 'PX', args.answer_ms)
 end
-local found = jobs(claims)
 if newer then found[#found + 1] = 'newer' end
 return found

@@ -4,7 +4,7 @@
 -- ARGV[2…] texts
 --
 -- With order.lua, quota.lua and life.lua, reads and writes for the job `id`:
---   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended
+--   job:id  events:id  previews:id  jobs  jobs:state:tenant  leases  deadlines  ended  trash
 --   and the keys that order.lua and quota.lua name
 -- Publishes on: wake  stopped  queued
 
@@ -14,8 +14,10 @@ local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = now_us / 1000000
 
-local function key(...)
-  return prefix .. table.concat({...}, ':')
+local function key(kind, a, b) -- plain joins: this is called most of all
+  if b then return prefix .. kind .. ':' .. a .. ':' .. b end
+  if a then return prefix .. kind .. ':' .. a end
+  return prefix .. kind
 end
 
 local function whole(number)
@@ -48,10 +50,10 @@ local function emit(id, name, data)
   append(key('events', id), args.max_events, id, name, data)
 end
 
-local function set_state(id, state, data)
-  local old, accepted, tenant = fields(id, 'state', 'accepted', 'tenant')
-  if old then redis.call('ZREM', key('jobs', old, tenant), id) end
-  redis.call('ZADD', key('jobs', state, tenant), accepted, id)
-  redis.call('HSET', key('job', id), 'state', state)
-  emit(id, state, data)
+-- Of a job's facts (order.lua); with further fields of its hash: name, value, …
+local function set_state(job, state, data, ...)
+  redis.call('ZREM', key('jobs', job.state, job.tenant), job.id)
+  redis.call('ZADD', key('jobs', state, job.tenant), job.accepted, job.id)
+  redis.call('HSET', key('job', job.id), 'state', state, ...)
+  emit(job.id, state, data)
 end

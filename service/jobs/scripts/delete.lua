@@ -1,4 +1,4 @@
--- Removes a job; cancels it first if it has not ended.
+-- Removes a job: ended → nothing; before that, queued or running → canceled.
 -- args:  call (of this request, random), id, answer_ms (how long it may be sent again), max_events
 -- Keys:  call:call  forget's and common's
 -- Gives: the job as it was last, or nil

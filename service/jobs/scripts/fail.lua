@@ -1,4 +1,4 @@
--- Ends a job badly: running → failed, or → queued where it may be tried again.
+-- Ends a job badly: running → failed, or running → queued where it may be tried again.
 -- args:  id, fence, retry, max_attempts, max_events
 -- texts: error (JSON)
 -- Keys:  common's

@@ -1,21 +1,35 @@
--- What ends a job or puts it back. Prepended to every script, after quota.lua.
+-- What ends a job or puts it back. Prepended to every script, after quota.lua. Which of it a script
+-- does, its header says in arrows, as `life.py` does; but `expire`, queued or running → expired, is
+-- for all that meet a job past its deadline.
+--
+--   kept:model  jobs that went back and go on from a snapshot
 
 local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
 end
 
--- Back to its old place in the queue, as far as is kept of it.
-local function requeue(id)
-  redis.call('ZREM', key('leases'), id)
-  redis.call('HDEL', key('job', id), 'started_at')
-  redis.call('HSET', key('job', id), 'step', fields(id, 'kept') or 0)
-  local job = facts_of(id)
-  settle_charge(id, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
-  enqueue(id)
-  set_state(id, 'queued', '{}')
+-- What is kept of a job need not be done again: it may start later.
+local function set_latest(job)
+  if job.deadline and job.run_s then
+    local latest = job.deadline - job.run_s * job.undone
+    redis.call('HSET', key('job', job.id), 'latest_start', seconds(latest))
+  end
 end
 
--- Device-seconds that a running job has taken by now, as far as one can tell.
+-- Back to its old place in the queue, as far as is kept of it.
+local function requeue(id)
+  local job = facts_of(id)
+  redis.call('ZREM', key('leases'), id)
+  redis.call('HDEL', key('job', id), 'started_at')
+  set_latest(job)
+  if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
+  settle_charge(job, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
+  enqueue(id)
+  set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
+end
+
+-- Device-seconds that a job has taken by now, as far as one can tell: of a queued one, those that
+-- brought what is kept of it.
 local function used_by(id)
   local cost, step, steps = fields(id, 'cost', 'step', 'steps')
   local done = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)
@@ -30,18 +44,18 @@ local function drop_snapshots(id)
 end
 
 local function end_job(id, state, data, device_seconds)
-  local old = fields(id, 'state')
-  local used = old == 'running' and (device_seconds or used_by(id)) or 0
-  if old == 'queued' then dequeue(facts_of(id), 0) end
-  if old == 'running' then settle_charge(id, used) end
+  local job = facts_of(id)
+  local used = device_seconds or used_by(id)
+  if job.state == 'queued' then dequeue(job, 0) end
+  if job.state == 'running' then settle_charge(job, used) end
   redeem(id, used)
   redis.call('ZREM', key('leases'), id)
   redis.call('ZREM', key('deadlines'), id)
+  redis.call('SREM', key('kept', job.model), id)
   redis.call('DEL', key('previews', id))
   drop_snapshots(id)
-  redis.call('HSET', key('job', id), 'finished_at', seconds(now))
   redis.call('ZADD', key('ended'), seconds(now), id)
-  set_state(id, state, data)
+  set_state(job, state, data, 'finished_at', seconds(now))
 end
 
 local function fail_job(id, failure)

@@ -7,7 +7,7 @@
 --   lane:model:bucket:tenant   the same, of one bucket
 --   tenants:model              tenants with queued jobs, by order: tag, and what the priority of
 --                              their first job is worth
---   line:model:bucket          the same, of one bucket; an order here may be out of date
+--   line:model:bucket          those of them with jobs in one bucket
 --   tags:model                 hash, tenant: its tag, where its next job starts in virtual time
 --   idle:model                 tenants without queued jobs whose tag lies ahead of that time
 --   virtual:model              virtual time: as far as all who wait have come
@@ -16,14 +16,11 @@
 --   queued:model               how many jobs are queued
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
 
-local function of_model(kind, model, ...)
-  local parts = {kind, #model, model} -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
-  local last = select('#', ...)
-  for i, part in ipairs({...}) do
-    if i < last then parts[#parts + 1] = #part end
-    parts[#parts + 1] = part
-  end
-  return key(unpack(parts))
+local HEAD = 256 -- tenants that are looked at together
+
+local function of_model(kind, model, a, b) -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
+  local start = prefix .. kind .. ':' .. #model .. ':' .. model .. ':'
+  return b and start .. #a .. ':' .. a .. ':' .. b or start .. a
 end
 
 local function virtual_time(model)
@@ -38,47 +35,24 @@ local function tag_of(model, tenant)
   return math.max(tonumber(ahead or 0), virtual_time(model))
 end
 
--- What the priority of a job is worth between tenants: an advance of so many device-seconds.
-local function advance(id)
-  return ((tonumber((fields(id, 'priority'))) or 1) - 1) * args.advance_s
-end
-
-local function order_of(model, tenant, first)
-  return tag_of(model, tenant) - advance(first)
-end
-
 local function first_of(jobs)
   return redis.call('ZRANGE', jobs, 0, 0)[1]
 end
 
--- Where a tenant stands now in a set of tenants; it leaves when it has no job there.
-local function place_tenant(set, jobs, model, tenant)
-  local first = first_of(jobs)
-  if not first then
-    redis.call('ZREM', set, tenant)
-    return nil
-  end
-  local order = seconds(order_of(model, tenant, first))
-  redis.call('ZADD', set, order, tenant)
-  return tonumber(order), first
+-- What a priority is worth between tenants: an advance of so many device-seconds.
+local function worth(priority)
+  return ((tonumber(priority) or 1) - 1) * args.advance_s
 end
 
--- The tenant whose turn it is in a bucket, and its first job there.
-local function turn_in_bucket(model, bucket)
-  local line = of_model('line', model, bucket)
-  while true do
-    local tenant, known = unpack(redis.call('ZRANGE', line, 0, 0, 'WITHSCORES'))
-    if not tenant then return nil end
-    local lane = of_model('lane', model, bucket, tenant)
-    local order, first = place_tenant(line, lane, model, tenant)
-    if order and order <= tonumber(known) then return first, tenant, order end
-  end
+local function worth_of(id)
+  return worth((fields(id, 'priority')))
 end
 
--- What the order asks of a job, read at once.
+-- What scripts ask of a job, read at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
-    'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence')
+    'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
+    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths')
   local model, bucket, tenant = f[1], f[2], f[3]
   local steps = math.max(1, tonumber(f[8]) or 1)
   return {
@@ -86,24 +60,74 @@ local function facts_of(id)
     cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
     undone = 1 - math.min(1, (tonumber(f[7]) or 0) / steps), latest = f[9],
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
-    queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant),
-    line = of_model('line', model, bucket)}
+    state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
+    version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
+    queued_at = tonumber(f[19]) or 0, deaths = f[20],
+    queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 
--- Gives a tenant its tag, and its place in the order if it has jobs.
+-- Of those named: {{tenant, order}, …}
+local function orders_of(model, tenants)
+  local found = {last = math.huge}
+  local orders = redis.call('ZMSCORE', key('tenants', model), unpack(tenants))
+  for i, tenant in ipairs(tenants) do
+    found[i] = {tenant = tenant, order = tonumber(orders[i])}
+  end
+  return found
+end
+
+-- Of the first `count` in order, those with jobs in a bucket.
+local function among_the_first(count, model, line)
+  local flat = redis.call('ZRANGE', key('tenants', model), 0, count - 1, 'WITHSCORES')
+  local tenants, found = {}, {last = tonumber(flat[#flat])}
+  for i = 1, #flat, 2 do tenants[#tenants + 1] = flat[i] end
+  for i, is_in in ipairs(redis.call('SMISMEMBER', line, unpack(tenants))) do
+    if is_in == 1 then
+      found[#found + 1] = {tenant = tenants[i], order = tonumber(flat[2 * i])}
+    end
+  end
+  return found
+end
+
+-- Whose turn it is in a bucket, for `wanted` jobs: {{tenant, order}, …}, and `last`: nobody else is
+-- before that. Exact where few tenants have jobs there, or a good part of all; or else the best of
+-- a sample, so that a look stays short.
+local function head_of_line(model, bucket, wanted)
+  local line = of_model('line', model, bucket)
+  local count = redis.call('SCARD', line)
+  if count == 0 then return {last = math.huge} end
+  if count <= HEAD then return orders_of(model, redis.call('SMEMBERS', line)) end
+  local one_in = redis.call('ZCARD', key('tenants', model)) / count
+  local found = among_the_first(math.min(HEAD, math.ceil((wanted + 1) * one_in)), model, line)
+  if #found > 0 then return found end
+  return orders_of(model, redis.call('SRANDMEMBER', line, HEAD))
+end
+
+local function first_turn(turns)
+  local first = nil
+  for _, turn in ipairs(turns) do
+    if not first or turn.order < first.order then first = turn end
+  end
+  return first
+end
+
+-- Gives a tenant its tag, and its order if it has jobs.
 local function set_tag(job, tag)
   local model, tenant = job.model, job.tenant
   local first = first_of(job.queue)
   if first then
+    local order = tag - worth_of(first)
     redis.call('HSET', key('tags', model), tenant, seconds(tag))
-    redis.call('ZADD', key('tenants', model), seconds(tag - advance(first)), tenant)
-    return
+    redis.call('ZADD', key('tenants', model), seconds(order), tenant)
+    return order
   end
   redis.call('HDEL', key('tags', model), tenant)
   redis.call('ZREM', key('tenants', model), tenant)
   -- Where nobody waits, nobody is ahead of anybody.
   if tag > virtual_time(model) and redis.call('EXISTS', key('queued', model)) == 1 then
     redis.call('ZADD', key('idle', model), seconds(tag), tenant)
+  else
+    redis.call('ZREM', key('idle', model), tenant) -- given back so much that it is ahead no more
   end
 end
 
@@ -114,17 +138,16 @@ local function count_out(model)
 end
 
 -- A tenant's turn came by this job: time goes on to it, as far as all who wait have come.
-local function pass_time(model, tenant, first)
-  local tag = tag_of(model, tenant)
-  local to = math.max(virtual_time(model), math.min(tag, tag - advance(first)))
-  redis.call('SET', key('virtual', model), seconds(to))
-  redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(to))
+local function pass_time(job)
+  local tag = tag_of(job.model, job.tenant)
+  local to = math.max(virtual_time(job.model), math.min(tag, tag - job.worth))
+  redis.call('SET', key('virtual', job.model), seconds(to))
+  redis.call('ZREMRANGEBYSCORE', key('idle', job.model), '-inf', seconds(to))
 end
 
 -- A claim is over. The job has taken so many device-seconds by now, in this claim and those before
 -- it, and its tenant was charged what was predicted for all of it.
-local function settle_charge(id, device_seconds)
-  local job = facts_of(id)
+local function settle_charge(job, device_seconds)
   local more = (device_seconds - job.cost) / job.weight
   if more ~= 0 then set_tag(job, tag_of(job.model, job.tenant) + more) end
 end
@@ -141,23 +164,25 @@ local function enqueue(id)
   if job.latest then redis.call('ZADD', key('latest', job.model), job.latest, id) end
   redis.call('ZREM', key('idle', job.model), job.tenant)
   set_tag(job, tag)
-  place_tenant(job.line, job.lane, job.model, job.tenant)
+  redis.call('SADD', of_model('line', job.model, job.bucket), job.tenant)
   redis.call('PUBLISH', key('queued'), job.model)
 end
 
--- Takes a job out of the queue, and charges its tenant so many device-seconds.
+-- Takes a job out of the queue, and charges its tenant so many device-seconds. Gives the tenant's
+-- order then; nil: it has no further job in the bucket.
 local function dequeue(job, device_seconds)
   local tag = tag_of(job.model, job.tenant) + device_seconds / job.weight
   redis.call('ZREM', job.queue, job.id)
   redis.call('ZREM', job.lane, job.id)
   if job.latest then redis.call('ZREM', key('latest', job.model), job.id) end
-  set_tag(job, tag)
-  if redis.call('EXISTS', job.queue) == 1 then
+  local order = set_tag(job, tag)
+  if order then
     redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(-job.cost))
   else
     redis.call('HDEL', key('backlog', job.model), job.tenant)
     redis.call('HDEL', key('weights', job.model), job.tenant)
   end
-  if redis.call('EXISTS', job.lane) == 0 then redis.call('ZREM', job.line, job.tenant) end
   count_out(job.model)
+  if order and redis.call('EXISTS', job.lane) == 1 then return order end
+  redis.call('SREM', of_model('line', job.model, job.bucket), job.tenant)
 end

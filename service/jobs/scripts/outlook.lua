@@ -1,14 +1,15 @@
 -- What waits of a model, tenant by tenant, and what runs: all that an estimate of waits needs. Of
 -- thousands of tenants it takes the server milliseconds: what can be put together by the reader
 -- is given as it lies.
--- args:  model, looked_at (running jobs, and urgent ones, at the most)
+-- args:  model, looked_at (running jobs, urgent ones, and those with something kept, at the most)
 -- Keys:  tenants:model  tags:model  backlog:model  weights:model  idle:model  virtual:model
---        latest:model  queue:model:tenant  leases  job:id
+--        latest:model  queue:model:tenant  kept:model  leases  job:id
 -- Gives: now, virtual time
 --   {tenant, order, …} with queued jobs, by order; {jobs, …} of these in the same order
 --   {tenant, tag, …}  {tenant, device-seconds, …}  {tenant, weight, …}
 --   {tenant, tag, …} without queued jobs whose tag lies ahead
 --   {id, latest start, tenant, device-seconds, …} of the first jobs with a deadline
+--   {tenant, device-seconds, …} of queued jobs, that need not be done again
 --   {pool, device-seconds, run_s or '', step, steps, pictures, …} of running jobs
 --   which share of all running jobs was looked at
 
@@ -23,9 +24,19 @@ for i = 1, #tenants, 2 do jobs[#jobs + 1] = redis.call('ZCARD', queue .. tenants
 local urgent = {}
 local first = redis.call('ZRANGE', key('latest', args.model), 0, args.looked_at - 1, 'WITHSCORES')
 for i = 1, #first, 2 do
-  local tenant, cost = fields(first[i], 'tenant', 'cost')
-  for _, text in ipairs({first[i], first[i + 1], tenant, cost or '0'}) do
+  local job = facts_of(first[i])
+  local left = seconds(job.cost * job.undone)
+  for _, text in ipairs({first[i], first[i + 1], job.tenant, left}) do
     urgent[#urgent + 1] = text
+  end
+end
+
+local kept = {}
+for _, id in ipairs(redis.call('SRANDMEMBER', key('kept', args.model), args.looked_at)) do
+  if fields(id, 'state') == 'queued' then
+    local job = facts_of(id)
+    kept[#kept + 1] = job.tenant
+    kept[#kept + 1] = seconds(job.cost * (1 - job.undone))
   end
 end
 
@@ -45,4 +56,4 @@ local seen = #leased > 0 and #leased / redis.call('ZCARD', key('leases')) or 1
 
 return {seconds(now), seconds(virtual_time(args.model)), tenants, jobs, all('tags'),
   all('backlog'), all('weights'), redis.call('ZRANGE', key('idle', args.model), 0, -1,
-  'WITHSCORES'), urgent, running, seconds(seen)}
+  'WITHSCORES'), urgent, kept, running, seconds(seen)}

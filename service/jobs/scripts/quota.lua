@@ -3,9 +3,10 @@
 --   jobs:queued:tenant  its queued jobs
 --   promised:tenant     what its unended jobs are predicted to take
 --   used:tenant         hash, minute: what jobs took that ended in it, for an hour
+--   pools:model         read, to say when a place becomes free
 --
--- The last two are in millionths of a device-second: whole numbers, so that nothing is left when
--- all is given back. A job has the field `promised` if it counts there.
+-- What is promised and used is in millionths of a device-second: whole numbers, so that nothing is
+-- left when all is given back. A job has the field `promised` if it counts there.
 
 local MINUTE_S = 60
 local HOUR_S = 60 * MINUTE_S

@@ -1,5 +1,6 @@
--- Takes back what lapsed: running → queued, or failed for good, where the lease is over, unended → expired
--- past the deadline, ended → nothing past the retention.
+-- Takes back what lapsed: running → queued where the lease is over, or running → failed for good;
+-- ends what is past its deadline; ended → nothing past the retention. Models that no pool has served
+-- for long leave, too, and files of jobs that were never put.
 --
 -- A lease that lapsed tells of a death only where its pool could have been heard. While the server
 -- was away, or stood still, or nobody reaped, no pool could: those that are alive get one more
@@ -7,9 +8,11 @@
 -- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
 --        lease_s, silence_s (without a reap: longer than that tells that all stood still),
 --        deposit_s (that files wait for their job to be put),
---        max_deaths (of its pools until a job is set aside), retention_s, max_events
+--        max_deaths (of its pools until a job is set aside), retention_s,
+--        model_retention_s, max_events
 -- texts: error of a job that is set aside (JSON)
--- Keys:  trash  models  reaped  deposits  forget's and common's
+-- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model  tags:model
+--        forget's and common's
 -- Gives: {1 where more is due, store keys to delete}
 -- Sent twice: a store key is given until a later call names it in `deleted`.
 
@@ -25,6 +28,7 @@ end
 
 for _, id in ipairs(due('deadlines', now)) do expire(id) end
 for _, model in ipairs(redis.call('HKEYS', key('models'))) do
+  redis.call('ZADD', key('seen'), 'NX', seconds(now), model)
   for _, id in ipairs(due('latest:' .. model, now)) do expire(id) end
 end
 local ECHO_S = 1 -- what was sent before a silence may be carried out just after it
@@ -72,6 +76,22 @@ end
 for _, id in ipairs(due('deposits', now - args.deposit_s)) do
   redis.call('ZREM', key('deposits'), id)
   if not is_put(id) then redis.call('SADD', key('trash'), 'inputs/' .. id .. '/') end
+end
+
+local function is_wanted(model)
+  if redis.call('EXISTS', key('queued', model), key('pools', model)) > 0 then return true end
+  for _, id in ipairs(redis.call('ZRANGE', key('leases'), 0, -1)) do
+    if fields(id, 'model') == model then return true end
+  end
+end
+
+local unseen_since = seconds(now - args.model_retention_s)
+for _, model in ipairs(redis.call('ZRANGE', key('seen'), '-inf', unseen_since, 'BYSCORE')) do
+  if not is_wanted(model) then
+    redis.call('HDEL', key('models'), model)
+    redis.call('ZREM', key('seen'), model)
+    redis.call('DEL', key('costs', model), key('layouts', model), key('tags', model))
+  end
 end
 
 return {more, redis.call('SRANDMEMBER', key('trash'), args.files)}

@@ -1,8 +1,8 @@
 -- A pool announces its model and that it is alive; those that no longer are leave.
 -- args:  pool, model, ready, fresh_s, facts (layout, slots; or absent)
 -- texts: spec (JSON)
--- Keys:  models  pools:model  layouts:model
--- Sent twice: writes the same.
+-- Keys:  models  seen  pools:model  layouts:model
+-- Sent twice: writes the same, a little later.
 
 local pools, layouts = key('pools', args.model), key('layouts', args.model)
 local known = redis.call('HGETALL', pools)
@@ -13,6 +13,7 @@ for i = 1, #known, 2 do
   end
 end
 redis.call('HSET', key('models'), args.model, ARGV[2])
+redis.call('ZADD', key('seen'), seconds(now), args.model)
 redis.call('HSET', pools, args.pool,
   (args.ready and 'ready ' or 'warming ') .. seconds(now + args.fresh_s))
 redis.call('PEXPIRE', pools, math.ceil(args.fresh_s * 1000))

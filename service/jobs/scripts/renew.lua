@@ -1,16 +1,16 @@
 -- Extends the leases of a pool's claims.
 -- args:  claims ([id, fence], …), lease_s, max_events
 -- Keys:  common's
--- Gives: the ids that are no longer held (lost, canceled, expired)
+-- Gives: which of them, 1, 2, …, are no longer held (lost, canceled, expired)
 -- Sent twice: the lease is a little longer.
 
 local lost = {}
-for _, claim in ipairs(args.claims) do
+for i, claim in ipairs(args.claims) do
   local id, fence = claim[1], claim[2]
   if is_held(id, fence) and not expire(id) then
     redis.call('ZADD', key('leases'), seconds(now + args.lease_s), id)
   else
-    lost[#lost + 1] = id
+    lost[#lost + 1] = i
   end
 end
 return lost

@@ -18,6 +18,8 @@ from models.demo.schedule import Clock, warmup_stable_decay
 from models.demo.train import make_advance, start
 from models.demo.train_vae import Normed
 
+pytestmark = pytest.mark.usefixtures("coarse")
+
 SEED = 4
 TINY_CLIP = replace(flux.CLIP, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
 TINY_FLUX = flux.Sizes(

@@ -17,6 +17,9 @@ from tests.service.jobs.examples import MODEL
 
 Connect = Callable[..., Awaitable[Queue]]
 
+for name in ("audit", "history", "life_model", "lives", "queue_model"):
+    pytest.register_assert_rewrite(f"tests.service.jobs.{name}")
+
 
 @pytest.fixture
 async def connect(redis_url: str, empty_redis: Redis) -> AsyncIterator[Connect]:

@@ -1,235 +1,179 @@
-"""The job's life against a plain model of it: any order of calls, by any claim, fresh or stale."""
+"""The life of a job: the table is what the scripts say of themselves, and random histories go by
+it. `make lives` searches longer."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
-from redis.asyncio import Redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
-from service.jobs.job import PRIORITIES, Job, JobState
-from service.jobs.queue import Claim, Queue
-from service.settings import QueueSettings
-from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, an_output
+from service import schemas
+from service.jobs import scripts
+from service.jobs.life import ENDED, TRANSITIONS, Transition, as_markdown
+from service.settings import TenantSettings
+from tests.service.jobs.history import Server
+from tests.service.jobs.lives import Lives
+from tests.service.jobs.order_model import Offer
+from tests.service.jobs.wishes import TENANTS
 
-MAX_ATTEMPTS = MAX_DEATHS = 2
-QUEUED, RUNNING = JobState.QUEUED, JobState.RUNNING
-
-
-@dataclass
-class Life:
-    """What should be true of one job."""
-
-    order: int
-    job: Job
-    state: JobState = QUEUED
-    attempts: int = 0
-    deaths: int = 0
-    fence: int = 0
-    lapsed: bool = False
-    past: dict[int, tuple[str, Any]] = field(default_factory=dict)
-    """By fence: how that claim ended itself, and what it was told."""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        return -self.job.priority, self.order
-
-    def holds(self, fence: int) -> bool:
-        return self.state is RUNNING and self.fence == fence
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
+IS_LONG = "LIVES" in os.environ
+HISTORIES = int(os.environ.get("LIVES", 150))
+CALLS = 40
+"""Of one history, at the most."""
+PHASES = [Phase.generate, Phase.shrink] if IS_LONG else [Phase.generate]
+"""What went wrong is made shorter where there is time: it may take minutes."""
+MOVING = {
+    "enqueue": {"accept"},
+    "take": {"claim"},
+    "end_job": {"finish", "cancel"},
+    "fail_job": {"fail"},
+    "requeue": {"retry", "release", "excuse"},
+    "lose": {"lose", "set aside"},
+    "expire": {"expire"},
+    "forget": {"forget"},
+}
+"""Functions of the scripts that move jobs, and by which transitions."""
 
 
-class Lives(RuleBasedStateMachine):
-    url: str
-    claims: Bundle[tuple[str, Claim]] = Bundle("claims")
-    jobs: Bundle[str] = Bundle("jobs")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner()
-        self.lives: dict[str, Life] = {}
-        self.accepted = 0
-        self.run(self.open())
-
-    def run(self, call: Any) -> Any:
-        return self.runner.run(call)
-
-    async def open(self) -> None:
-        async with Redis.from_url(self.url) as redis:
-            await redis.flushall()
-        self.queue = await Queue.connect(self.url, QueueSettings(max_attempts=MAX_ATTEMPTS))
-        brief = QueueSettings(max_attempts=MAX_ATTEMPTS, lease_s=1e-6)
-        self.hasty = await Queue.connect(self.url, brief)
-
-    def teardown(self) -> None:
-        self.run(self.queue.close())
-        self.run(self.hasty.close())
-        self.runner.close()
-
-    @rule(
-        target=jobs,
-        priority=st.sampled_from(list(PRIORITIES.values())),
-        bucket=st.sampled_from("ab"),
-        images=st.integers(1, 3),
-        late=st.sampled_from([False] * 5 + [True]),
-    )
-    def put(self, priority: int, bucket: str, images: int, late: bool) -> str:
-        deadline = 1.0 if late else None
-        job = a_job(priority=priority, bucket=bucket, images=images, deadline_at=deadline)
-        self.run(self.queue.put(job))
-        self.accepted += 1
-        self.lives[job.id] = Life(self.accepted, job)
-        return job.id
-
-    @rule(target=claims, slots=st.integers(1, 4), lapses=st.booleans())
-    def claim(self, slots: int, lapses: bool) -> Any:
-        queue = self.hasty if lapses else self.queue
-        claims = self.run(queue.claim("pool", MODEL, slots))
-        assert [claim.job.id for claim in claims] == self.next_jobs(slots)
-        for claim in claims:
-            life = self.lives[claim.job.id]
-            life.state, life.lapsed = RUNNING, lapses
-            life.attempts += 1
-            life.fence += 1
-            assert (claim.job.attempts, claim.fence) == (life.attempts, life.fence)
-        return multiple(*((claim.job.id, claim) for claim in claims))
-
-    def next_jobs(self, slots: int) -> list[str]:
-        """What a claim should take; whatever it meets past its deadline expires."""
-        taken: list[Life] = []
-        waiting = [life for life in self.lives.values() if life.state is QUEUED]
-        for life in sorted(waiting, key=lambda life: life.place):
-            if taken and life.job.bucket != taken[0].job.bucket:
-                continue
-            if slots <= 0:
-                break
-            if life.job.deadline_at:
-                life.state = JobState.EXPIRED
-            elif taken and (life.job.images > slots or life.deaths):
-                break
-            else:
-                taken.append(life)
-                slots -= slots if life.deaths else life.job.images
-        return [life.job.id for life in taken]
-
-    def expected(self, claim: Claim, act: str, done: Any, refused: Any, state: JobState) -> Any:
-        """The answer to a claim's own ending, which happens if it holds the job."""
-        life = self.lives.get(claim.job.id)
-        if life is None:
-            return refused
-        if life.holds(claim.fence):
-            life.state = state
-            life.past[claim.fence] = (act, done)
-            return done
-        past_act, past_answer = life.past.get(claim.fence, ("", None))
-        # Only the last ending is remembered: an older claim's repeat is refused.
-        latest = claim.fence == max(life.past, default=0)
-        return past_answer if latest and past_act == act else refused
-
-    @rule(held=claims)
-    def finish(self, held: tuple[str, Claim]) -> None:
-        claim = held[1]
-        answer = self.run(self.queue.finish(claim, [an_output(claim.job)], USAGE))
-        assert answer == self.expected(claim, "finish", True, False, JobState.SUCCEEDED)
-
-    @rule(held=claims, retry=st.booleans())
-    def fail(self, held: tuple[str, Claim], retry: bool) -> None:
-        claim = held[1]
-        again = retry and claim.job.attempts < MAX_ATTEMPTS
-        state = QUEUED if again else JobState.FAILED
-        answer = self.run(self.queue.fail(claim, FAILURE, retry=retry))
-        assert answer == self.expected(claim, "fail", state, None, state)
-
-    @rule(held=claims)
-    def release(self, held: tuple[str, Claim]) -> None:
-        claim = held[1]
-        life = self.lives.get(claim.job.id)
-        if life and life.holds(claim.fence):
-            life.attempts -= 1
-        answer = self.run(self.queue.release(claim))
-        assert answer == self.expected(claim, "release", True, False, QUEUED)
-
-    @rule(held=claims, step=st.integers(1, 28))
-    def progress(self, held: tuple[str, Claim], step: int) -> None:
-        job_id, claim = held
-        life = self.lives.get(job_id)
-        answer = self.run(self.queue.progress(claim, step, 28))
-        assert answer == bool(life and life.holds(claim.fence))
-
-    @rule(held=claims)
-    def renew(self, held: tuple[str, Claim]) -> None:
-        job_id, claim = held
-        life = self.lives.get(job_id)
-        holds = bool(life and life.holds(claim.fence))
-        assert self.run(self.queue.renew([claim])) == ([] if holds else [claim])
-        if holds:
-            self.lives[job_id].lapsed = False
-
-    @rule(job_id=jobs)
-    def cancel(self, job_id: str) -> None:
-        answer = self.run(self.queue.cancel(job_id))
-        life = self.lives.get(job_id)
-        if life and not life.state.ended:
-            life.state = JobState.CANCELED
-        assert (answer and answer.state) == (life and life.state)
-
-    @rule(job_id=jobs)
-    def delete(self, job_id: str) -> None:
-        answer = self.run(self.queue.delete(job_id))
-        life = self.lives.pop(job_id, None)
-        assert (answer is None) == (life is None)
-
-    @rule()
-    def reap(self) -> None:
-        self.run(self.queue.reap())
-        for life in self.lives.values():
-            if life.job.deadline_at and not life.state.ended:
-                life.state = JobState.EXPIRED
-            elif life.state is RUNNING and life.lapsed:
-                life.deaths += 1
-                life.state = QUEUED if life.deaths < MAX_DEATHS else JobState.FAILED
-
-    @invariant()
-    def every_job_is_as_it_should_be(self) -> None:
-        jobs = self.run(self.queue.list(limit=1000))
-        newest_first = sorted(self.lives.values(), key=lambda life: -life.order)
-        assert [(job.id, job.state, job.attempts) for job in jobs] == [
-            (life.job.id, life.state, life.attempts) for life in newest_first
-        ]
-
-    @rule()
-    def every_state_lists_its_own(self) -> None:
-        for state in JobState:
-            jobs = self.run(self.queue.list(limit=1000, state=state))
-            mine = [life.job.id for life in self.lives.values() if life.state is state]
-            assert [job.id for job in jobs] == mine[::-1]
-
-    @rule()
-    def queued_jobs_know_their_place(self) -> None:
-        waiting = [life for life in self.lives.values() if life.state is QUEUED]
-        for i, life in enumerate(sorted(waiting, key=lambda life: life.place)):
-            assert self.run(self.queue.rank(life.job)) == i
+def test_the_page_has_not_drifted() -> None:
+    assert (ROOT / "docs/life.md").read_text() == as_markdown(), "run `make life`"
 
 
-@pytest.mark.usefixtures("empty_redis")
-def test_lives(redis_url: str) -> None:
-    from hypothesis.stateful import run_state_machine_as_test
+def test_the_api_knows_the_end_states() -> None:
+    assert set(schemas.END_EVENTS) == ENDED
 
+
+def pairs(moves: list[Transition]) -> set[tuple[str, str]]:
+    return {
+        (str(state or "nothing"), str(m.after or "nothing")) for m in moves for state in m.before
+    }
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_headers_say_what_the_table_says(name: str) -> None:
+    """In arrows: `queued or running → canceled`. Of expiry life.lua speaks for all."""
+    header = re.match(r"(--.*\n)+", SCRIPTS[name])
+    arrows = re.findall(r"((?:\w+ or )*\w+) → (\w+)", header[0]) if header else []
+    said = {(one, after) for before, after in arrows for one in before.split(" or ")}
+    said |= {(state, "nothing") for state in ENDED if ("ended", "nothing") in said}
+    said -= {("ended", "nothing")}
+    moves = [m for m in TRANSITIONS if name in m.scripts and m.name != "expire"]
+    if name == "life":
+        moves = [m for m in TRANSITIONS if m.name == "expire"]
+    assert said == pairs(moves)
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {*scripts.SHARED, "forget"}))
+def test_scripts_that_move_jobs_are_in_the_table(name: str) -> None:
+    called = set(re.findall(rf"\b({'|'.join(MOVING)})\(", SCRIPTS[name]))
+    possible = {move for function in called for move in MOVING[function]}
+    moves = {move.name for move in TRANSITIONS if name in move.scripts}
+    assert moves <= possible
+    assert all(moves & MOVING[function] for function in called)
+
+
+@pytest.fixture
+def server(redis_url: str) -> Iterator[Server]:
+    server = Server(redis_url)
+    yield server
+    server.close()
+
+
+def test_random_histories(server: Server) -> None:
     class Here(Lives):
-        url = redis_url
+        pass
 
+    Here.server = server
     run_state_machine_as_test(
         Here,
         settings=settings(
-            max_examples=25,
-            stateful_step_count=25,
+            max_examples=HISTORIES,
+            stateful_step_count=CALLS,
             deadline=None,
-            derandomize=True,
+            derandomize=not IS_LONG,
+            phases=PHASES,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+WISH = {
+    "bucket": "a", "tenant": "t", "priority": 1, "images": 1, "cost": 1.0, "deadline": "none",
+    "key": None, "digest": "d", "is_refused": False,
+}  # fmt: skip
+OFFER = [(0, Offer(slots=1, warm=[], slowness=1.0, is_patient=False))]
+
+
+def way(machine: Lives, name: str, script: str) -> None:
+    """The shortest history that leads a job there."""
+    soon = {**WISH, "deadline": "soon"}
+
+    def claimed(wish: dict[str, Any] = WISH) -> None:
+        machine.put("m", [wish], False)
+        machine.claim(OFFER, False)
+
+    match name, script:
+        case "finish", _:
+            claimed()
+            machine.finish(0, 0.5, False)
+        case (("fail" | "retry" | "release"), _):
+            claimed()
+            machine.give_up(0, name, False)
+        case (("lose" | "set aside"), _):
+            machine.put("m", [WISH], False)
+            for _ in range(2):
+                machine.claim_and_stall(OFFER, 0, [], True, False)
+        case "excuse", _:
+            machine.put("m", [WISH], False)
+            machine.reap(False, False)
+            machine.claim_and_stall(OFFER, 0, [], False, False)
+            machine.be_silent()
+        case "expire", "claim":
+            claimed({**WISH, "deadline": "past"})
+        case "expire", "progress":
+            claimed(soon)
+            machine.progress(0, 1, None, True, False)
+        case "expire", "snapshot":
+            claimed(soon)
+            machine.snapshot(0, [1], True, False)
+        case "expire", "renew":
+            claimed(soon)
+            machine.renew([0], False, True, False)
+        case "expire", "reap":
+            claimed(soon)
+            machine.let_time_pass(True)
+            machine.reap(False, False)
+        case "forget", "reap":
+            claimed()
+            machine.finish(0, 0.5, False)
+            machine.reap(True, False)
+        case _:
+            claimed()
+            machine.stop(0, script == "delete", False)
+
+
+@pytest.mark.parametrize(
+    "name, script", [(move.name, script) for move in TRANSITIONS for script in move.scripts]
+)
+def test_every_way_leads_there(server: Server, name: str, script: str) -> None:
+    """By each script that may: as the table says, and so that all that Redis holds agrees."""
+
+    class Here(Lives):
+        pass
+
+    Here.server = server
+    machine = Here()
+    machine.start({"max_deaths": 2}, {tenant: TenantSettings() for tenant in TENANTS}, {"m"})
+    way(machine, name, script)
+    machine.all_is_as_it_should_be()
+    machine.teardown()
+    assert server.seen[name, script]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from redis.asyncio import Redis
+
 from models.spec import ModelSpec
+from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.queue import ModelStatus, Queue
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import a_job
@@ -28,6 +32,45 @@ async def test_the_spec_stays_when_the_pool_leaves(queue: Queue, a_spec: ModelSp
     await queue.register("a", a_spec, ready=True)
     await queue.unregister("a", a_spec.name)
     assert await queue.models() == {a_spec.name: ModelStatus(a_spec, (), ready=False)}
+
+
+@pytest.fixture
+async def forgetful(connect: Connect) -> Queue:
+    return await connect(model_retention_s=1e-6)
+
+
+async def test_a_model_without_pools_is_forgotten_after_its_time(
+    queue: Queue, forgetful: Queue, a_spec: ModelSpec, empty_redis: Redis
+) -> None:
+    await queue.register("a", a_spec, ready=True, facts=PoolFacts("layout", 1))
+    row = CostRow(step_s=1, encode_s=0, decode_s=0)
+    await queue.measured(a_spec.name, {CostKey("bucket", "layout", 1): row})
+    await forgetful.reap()
+    assert list(await queue.models()) == [a_spec.name], "a pool serves it"
+    await queue.unregister("a", a_spec.name)
+    await queue.reap()
+    assert list(await queue.models()) == [a_spec.name], "its time has not come"
+    await forgetful.reap()
+    assert await queue.models() == {}
+    assert await empty_redis.keys() == []
+    await queue.register("a", a_spec, ready=True)
+    assert list(await queue.models()) == [a_spec.name]
+
+
+async def test_a_model_is_kept_by_its_jobs(
+    queue: Queue, forgetful: Queue, a_spec: ModelSpec
+) -> None:
+    await queue.register("a", a_spec, ready=True)
+    job, _ = await queue.put(a_job(model=a_spec.name))
+    await queue.unregister("a", a_spec.name)
+    await forgetful.reap()
+    assert list(await queue.models()) == [a_spec.name]
+    await queue.claim("a", a_spec.name, 1)
+    await forgetful.reap()
+    assert list(await queue.models()) == [a_spec.name]
+    await queue.cancel(job.id)
+    await forgetful.reap()
+    assert await queue.models() == {}
 
 
 async def test_depths(queue: Queue, a_spec: ModelSpec) -> None:

@@ -14,6 +14,8 @@ from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, a_job
 
+MANY = 300
+"""Tenants with jobs of one bucket: more than a look takes in (`HEAD` of order.lua)."""
 FAIR = 0.05
 """How far a share may be from its weight's: one job of the largest cost over what was served."""
 
@@ -86,6 +88,17 @@ async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
     assert_shares(got, {"over": 1, "right": 1})
 
 
+async def test_what_was_not_used_is_given_back_to_who_has_no_job_left(queue: Queue) -> None:
+    """All of it, even where that leaves the tenant no longer ahead of the others."""
+    await put(queue, "first", cost=4.0)
+    await put(queue, "other", 9, cost=1.0)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    assert await served(queue, 2) == {"other": 2}
+    await queue.finish(claim, [], Usage(device_seconds=0.5))
+    await put(queue, "first", 9, cost=1.0)
+    assert await served(queue, 4) == {"first": 3, "other": 1}, "one behind, and first of equals"
+
+
 async def test_a_lost_job_costs_its_tenant_nothing(queue: Queue, hasty: Queue) -> None:
     await put(queue, "unlucky", 200, cost=1.0)
     await put(queue, "lucky", 200, cost=1.0)
@@ -99,6 +112,32 @@ async def test_a_batch_is_shared_too(queue: Queue) -> None:
     await put(queue, "first", 300, cost=1.0)
     await put(queue, "second", 300, cost=1.0)
     assert_shares(await served(queue, 200, slots=4), {"first": 1, "second": 1})
+
+
+async def test_riders_go_by_turns_where_many_tenants_have_jobs_of_the_bucket(queue: Queue) -> None:
+    await put_each("t", queue, jobs=2, cost=1.0)
+    for _ in range(2):
+        riders = Counter(claim.job.tenant for claim in await serve(queue, slots=MANY))
+        assert len(riders) == MANY, "each once before any a second time"
+
+
+async def test_riders_are_found_behind_many_tenants_without_jobs_of_the_bucket(
+    connect: Connect,
+) -> None:
+    queue = await connect(affinity_s=60)
+    await put(queue, "keeper", bucket="other")  # or their charges would be forgotten
+    await put_each("late", queue, bucket="rare", cost=9.0)
+    assert len(await serve(queue, slots=MANY, warm=["rare"])) == MANY
+    await put_each("early", queue, bucket="other", cost=9.0)
+    await put_each("late", queue, bucket="rare", cost=9.0)
+    claims = [claim for _ in range(MANY // 2) for claim in await serve(queue, 2, warm=["rare"])]
+    assert Counter(claim.job.bucket for claim in claims) == {"rare": MANY}
+    assert len({claim.job.id for claim in claims}) == MANY
+
+
+async def put_each(name: str, queue: Queue, jobs: int = 1, **fields: object) -> None:
+    """So many jobs of each of `MANY` tenants."""
+    await asyncio.gather(*(put(queue, f"{name}-{n}", jobs, **fields) for n in range(MANY)))
 
 
 async def test_priority_goes_first_but_not_for_ever(connect: Connect) -> None:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
-from service.jobs.job import Job, new_job_id
+from service.jobs.job import Job, Usage, new_job_id
 from service.jobs.outlook import Look, Outlook, Place, Rules
 from service.jobs.queue import Queue
 from service.jobs.servers import Load, Running
 from service.jobs.turns import Tenant
 from service.settings import QueueSettings
 from tests.load.fleet import MODEL, STEPS, Fleet, SimulatedPool
+from tests.service.jobs.examples import a_snapshot
 
 PICTURE, CLIP = "width=512,height=512", "width=512,height=512,num_frames=17"
 COSTS = {PICTURE: (2.0, 6.0), CLIP: (40.0, 100.0)}
@@ -172,6 +173,40 @@ async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
         )
         assert sees_part.position == sees_all.position
         assert sees_part.ends_s == pytest.approx(sees_all.ends_s, abs=2.0)  # one job
+
+
+async def test_what_is_kept_need_not_be_waited_for(queue: Queue) -> None:
+    """A clip of forty seconds goes back with three quarters done: it will take ten, and who comes
+    after it waits for ten."""
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce({CLIP: (40.0, 40.0), PICTURE: (2.0, 2.0)})
+    table = await queue.costs(MODEL)
+    clip = await put(queue, table, "a", CLIP)
+    assert (await predicted(queue, [clip]))[clip.id].ends_s == pytest.approx(40)
+    (claim,) = await queue.claim("a", MODEL, 1)
+    await queue.snapshot(claim, [a_snapshot(claim, step=3 * STEPS // 4)])
+    await queue.release(claim)
+    clip = await queue.get(clip.id) or clip
+    picture = await put(queue, table, "b", PICTURE)
+    after = await predicted(queue, [clip, picture])
+    assert [after[job.id].ends_s for job in (clip, picture)] == pytest.approx([10, 12])
+    unknown = Outlook(await queue.outlook(MODEL), CostTable({}, table.pools), RULES)
+    assert unknown.queued(clip, 0).ends_s == pytest.approx(10), "by what was predicted then"
+    (again,) = await queue.claim("a", MODEL, 1)
+    await queue.finish(again, [], Usage(steps=STEPS, device_seconds=40.0))
+    assert (await predicted(queue, [picture]))[picture.id].ends_s == pytest.approx(2)
+
+
+async def test_a_kept_job_with_a_deadline_goes_first_for_what_is_left(queue: Queue) -> None:
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce({CLIP: (40.0, 40.0), PICTURE: (2.0, 2.0)})
+    table = await queue.costs(MODEL)
+    await put(queue, table, "a", CLIP, deadline_at=time.time() + 1000)
+    (claim,) = await queue.claim("a", MODEL, 1)
+    await queue.snapshot(claim, [a_snapshot(claim, step=STEPS // 2)])
+    await queue.release(claim)
+    picture = await put(queue, table, "b", PICTURE)
+    assert (await predicted(queue, [picture]))[picture.id].starts_s == pytest.approx(20)
 
 
 def assert_positions(places: dict[str, Place], actual: dict[str, int], within: float) -> None:

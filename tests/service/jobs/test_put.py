@@ -68,9 +68,8 @@ async def test_a_full_queue_refuses_more_of_that_model(connect: Connect) -> None
     job = a_job()
     for each in (job, a_job()):
         await queue.put(each)
-    with pytest.raises(QueueFull, match=MODEL) as refusal:
+    with pytest.raises(QueueFull, match=MODEL):
         await queue.put(a_job())
-    assert refusal.value.wait_s > 0
     await queue.put(a_job(model="other"))
     await queue.cancel(job.id)
     await queue.put(a_job())

@@ -15,7 +15,7 @@ from service.jobs.keys import PREFIX
 from service.jobs.queue import Claim, Queue, QuotaExceeded
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import FAILURE, MODEL, a_job
+from tests.service.jobs.examples import FAILURE, MODEL, a_job, a_snapshot
 
 TENANT = "acme"
 USED = f"{PREFIX}used:{TENANT}"
@@ -129,6 +129,16 @@ async def test_a_job_that_was_stopped_counts_as_far_as_it_came(queue: Queue) -> 
     job = await put(queue, TEN_SECONDS, cost=8, steps=28)
     (claim,) = await queue.claim("pool", MODEL, 1)
     await queue.progress(claim, 7, 28)
+    await queue.cancel(job.id)
+    assert await used(queue) == 2
+
+
+async def test_what_is_kept_of_a_stopped_job_was_used(queue: Queue) -> None:
+    job = await put(queue, TEN_SECONDS, cost=8, steps=28)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    await queue.snapshot(claim, [a_snapshot(claim, step=7)])
+    await queue.progress(claim, 21, 28)
+    await queue.release(claim)
     await queue.cancel(job.id)
     assert await used(queue) == 2
 

@@ -257,6 +257,7 @@ async def test_nothing_leaks(
     assert {key for key in await empty_redis.keys("*") if ":call:" not in key} == {
         "{atelier}:models",
         "{atelier}:reaped",
+        "{atelier}:seen",
     }
     lives = [await empty_redis.pttl(key) for key in await empty_redis.keys("*:call:*")]
     assert lives

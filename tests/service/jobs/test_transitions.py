@@ -91,6 +91,13 @@ async def test_renew_tells_what_is_lost(queue: Queue) -> None:
     assert await queue.renew([]) == []
 
 
+async def test_renew_tells_a_stale_claim_from_the_next_one(queue: Queue) -> None:
+    stale = await claimed(queue)
+    await queue.release(stale)
+    (held,) = await queue.claim("pool", MODEL, 1)
+    assert await queue.renew([stale, held]) == [stale]
+
+
 async def test_renew_keeps_a_job_from_the_reaper(connect: Connect, hasty: Queue) -> None:
     queue = await connect()
     await queue.put(a_job())

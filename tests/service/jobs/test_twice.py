@@ -14,6 +14,7 @@ from models.spec import ModelSpec
 from service.jobs import scripts
 from service.jobs.costs import CostKey, CostRow
 from service.jobs.job import Job
+from service.jobs.preemption import FullPool, Held
 from service.jobs.queue import Queue
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
@@ -48,7 +49,10 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [await queue.snapshot(one, [a_snapshot(one, step=n)]) for n in (3, 4)]
     said += [await queue.finish(one, [an_output(one.job)], USAGE)]
     said += [await queue.fail(two, FAILURE), await queue.fail(three, FAILURE, retry=True)]
-    said += [await queue.release(four), await queue.renew([one, five]) == [one]]
+    held = [Held(four.job.id, four.fence, left_s=60, pictures=1)]
+    full = FullPool("pool", MODEL, slots=5, free=0, soonest_s=60, held=held)
+    said += [await queue.preempt(full, ratio=4, room_s=60)]
+    said += [await queue.release(four, preempted=True), await queue.renew([one, five]) == [one]]
     said += [(await queue.cancel(five.job.id)).state, await queue.renew([five]) == [five]]
     said += [(await queue.delete(jobs[7][0].id)).state]
     (lost,) = await hasty.claim("dead", MODEL, 1)

@@ -7,9 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from service.app import create_app
 from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.job import Job, Usage
+from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.settings import QueueSettings, Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC
 
@@ -106,6 +109,31 @@ async def test_what_cannot_be_met_is_refused_until_it_can(
         return (await ask(http, **soon)).status_code == 202
 
     await eventually(is_taken)
+
+
+async def test_a_full_queue_has_room_when_a_slot_is_free(
+    settings: Settings, store: Store, redis_url: str
+) -> None:
+    bound = settings.model_copy(update={"queue": QueueSettings(max_queued=2)})
+    queue = await Queue.connect(redis_url, bound.queue)
+    row = CostRow(step_s=40 / STEPS, encode_s=0, decode_s=0)
+    await queue.measured(MODEL, {CostKey(SPEC.bucket(SPEC.defaults), "here", 1): row})
+    transport = httpx.ASGITransport(create_app(bound, queue, store))
+    async with httpx.AsyncClient(transport=transport, base_url="http://atelier") as http:
+        assert (await ask(http)).status_code == 202
+        (claim,) = await queue.claim(POOL, MODEL, 1)
+        for _ in range(2):
+            assert (await ask(http)).status_code == 202
+
+        async def is_told(seconds: int) -> bool:
+            answer = await ask(http)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_full")
+            return int(answer.headers["Retry-After"]) == seconds
+
+        await eventually(lambda: is_told(40))
+        await queue.progress(claim, STEPS // 2, STEPS)
+        await eventually(lambda: is_told(20))
+    await queue.close()
 
 
 async def test_who_waits_without_a_deadline_is_overtaken(http: httpx.AsyncClient) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import httpx
 
 from service.jobs.queue import Queue
+from service.settings import QueueSettings
+from tests.service.eventually import eventually
 from tests.service.standin import MODEL, POOL, SPEC, StandIn
 
 
@@ -27,6 +31,34 @@ async def test_a_model_outlives_its_pools(http: httpx.AsyncClient, queue: Queue)
     assert (model["pools"], model["ready"]) == ([], False)
     accepted = await http.post("/v1/generate", json={"prompt": "a cat"})
     assert accepted.status_code == 202
+
+
+async def test_a_model_that_was_removed_is_refused_by_name(
+    http: httpx.AsyncClient, queue: Queue, redis_url: str
+) -> None:
+    forgetful = await Queue.connect(redis_url, QueueSettings(model_retention_s=1e-6))
+    for name in ("old", "new"):
+        await queue.register(name, SPEC.model_copy(update={"name": name}), ready=True)
+
+    async def status(name: str) -> int:
+        return (await http.post("/v1/generate", json={"prompt": "", "model": name})).status_code
+
+    async def removed(name: str) -> None:
+        await queue.unregister(name, name)
+        await forgetful.reap()
+
+    await removed("old")
+    await eventually(lambda: is_now(status("old"), 404))
+    assert (await http.get("/v1/models/old")).status_code == 404
+    refused = await http.post("/v1/generate", json={"prompt": "", "model": "old"})
+    assert "there is new" in refused.json()["detail"]
+    await removed("new")
+    await eventually(lambda: is_now(status("new"), 503))
+    await forgetful.close()
+
+
+async def is_now(status: Awaitable[int], expected: int) -> bool:
+    return await status == expected
 
 
 async def test_without_pools_there_are_no_models(http: httpx.AsyncClient) -> None:

@@ -1,0 +1,34 @@
+"""What a full pool says of itself when it asks whether something should go before what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Held:
+    """A running job that may be put aside."""
+
+    id: str
+    fence: int
+    left_s: float
+    """Seconds until its steps are done."""
+    pictures: int
+    """Slots that it takes."""
+
+
+@dataclass(frozen=True)
+class FullPool:
+    pool: str
+    model: str
+    slots: int
+    free: int
+    """Slots: none or, of a pool that has claimed beyond them, less."""
+    soonest_s: float
+    """Until one is free by itself."""
+    held: Sequence[Held]
+    """Of its jobs, those that may be put aside."""
+    warm: Sequence[str] = ()
+    """As `Queue.claim` takes them."""
+    slowness: float = 1.0

@@ -1,0 +1,49 @@
+"""The queue under load, without models: `make load`, for docs/scheduling.md.
+
+Prints the tables of that page as they come, and draws its plot. Takes about twenty minutes; the
+machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from deploy.redis import embedded
+from tests.load import backlog, light, shares, trace
+from tests.load.plot import draw
+
+PLOT = Path("docs/images/trace.svg")
+PARTS = ("backlog", "shares", "light", "trace")
+
+
+def lines(part: str, url: str, plot: Path) -> Iterator[str]:
+    """A part's table."""
+    if part == "backlog":
+        yield from backlog.table(url, (1_000, 10_000, 100_000), seconds=15)
+    elif part == "shares":
+        yield from shares.table(url, 100_000, seconds=60)
+    elif part == "light":
+        yield from light.table(url, 20_000, seconds=60)
+    else:
+        rows = list(trace.rows(url, trace.LOADS))
+        yield from trace.table(rows)
+        draw(rows, plot)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=(*PARTS, []), default=PARTS)
+    parser.add_argument("--plot", type=Path, default=PLOT)
+    options = parser.parse_args()
+    for part in options.parts:
+        with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
+            print(f"\n## {part}\n", flush=True)
+            for line in lines(part, url, options.plot):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""The trace's picture: deadlines met and waits, over the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+from tests.load.trace import Row
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+STYLES = {"first come": ("#999999", "o--"), "ours": ("#1f6feb", "o-")}
+
+
+def draw(rows: Sequence[Row], file: Path) -> None:
+    """As SVG, PNG or PDF, by the file's name."""
+    figure, (met, waits) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    for order, (colour, style) in STYLES.items():
+        mine = [row for row in rows if row.order == order]
+        loads = [row.load for row in mine]
+        met.plot(loads, [100 * row.in_time() for row in mine], style, color=colour, label=order)
+        for percent, width in ((50, 1.0), (99, 2.2)):
+            seconds = [max(row.wait_s(percent), 0.1) for row in mine]
+            label = f"{order}, p{percent}"
+            waits.plot(loads, seconds, style, color=colour, linewidth=width, label=label)
+    met.set(xlabel="load (1: all the pools can do)", ylabel="in time, %", ylim=(0, 100))
+    waits.set(xlabel="load", ylabel="wait, s", yscale="log")
+    for axes in (met, waits):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    figure.savefig(file)

@@ -1,0 +1,121 @@
+"""Shares of tenants that all have jobs waiting: `python -m tests.load.shares`.
+
+Tenants of the weights 1 to 4, each with as many jobs as its weight says, jobs of three costs and
+many shapes, and 1,000 pools that sleep. What each tenant got is held against its weight: while all
+wait, nobody should get more or less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from deploy.redis import embedded
+from service.jobs.job import Job, new_job_id
+from service.jobs.queue import Claim, Queue
+from service.settings import QueueSettings
+from tests.load.backlog import MODEL, POOLS, REQUEST, SHAPES, TENANTS, put_all
+from tests.load.sleepers import Sleepers
+
+COSTS = (0.5, 3.0, 20.0)
+"""Device-seconds of a job."""
+WEIGHTS = (1, 2, 3, 4)
+SPEED = 5.0
+
+
+@dataclass
+class Shares:
+    """Device-seconds by tenant, and the tenants' weights."""
+
+    got: Counter[str]
+    weights: dict[str, int]
+    jobs: int = 0
+
+    @property
+    def worst(self) -> float:
+        """Of all tenants: how far from what the weight says, as a part of that."""
+        return max((self._gap({tenant}) for tenant in self.weights), key=abs)
+
+    @property
+    def worst_s(self) -> float:
+        """Of all tenants, in device-seconds."""
+        return max((self.got[tenant] - self._due({tenant}) for tenant in self.weights), key=abs)
+
+    def of_weight(self, weight: int) -> float:
+        """As `worst`, of all tenants of a weight together."""
+        return self._gap({tenant for tenant, mine in self.weights.items() if mine == weight})
+
+    def _gap(self, tenants: set[str]) -> float:
+        return sum(self.got[tenant] for tenant in tenants) / self._due(tenants) - 1
+
+    def _due(self, tenants: set[str]) -> float:
+        weight = sum(self.weights[tenant] for tenant in tenants)
+        return self.got.total() * weight / sum(self.weights.values())
+
+
+def jobs_of(weights: dict[str, int], count: int) -> list[Job]:
+    """As many of each tenant as its weight says."""
+    rng, whole = random.Random(5), sum(weights.values())
+    jobs = [
+        Job(
+            id=new_job_id(), model=MODEL, bucket=f"shape-{rng.randrange(SHAPES)}", tenant=tenant,
+            weight=weight, cost=rng.choice(COSTS), request=REQUEST, steps=28,
+        )
+        for tenant, weight in weights.items()
+        for _ in range(round(count * weight / whole))
+    ]  # fmt: skip
+    rng.shuffle(jobs)
+    return jobs
+
+
+async def measure(url: str, tenants: int, jobs: int, seconds: float) -> Shares:
+    weights = {f"tenant-{n}": WEIGHTS[n % len(WEIGHTS)] for n in range(tenants)}
+    shares = Shares(Counter(), weights)
+
+    def done(claim: Claim, claimed: float) -> None:
+        shares.got[claim.job.tenant] += claim.job.cost
+        shares.jobs += 1
+
+    async with Redis.from_url(url) as redis:
+        await redis.flushall()
+    queue = await Queue.connect(url, QueueSettings(max_queued=10**9, lease_s=600))
+    await put_all(queue, jobs_of(weights, jobs))
+    async with Sleepers(queue, MODEL, POOLS, SPEED, done).at_work():
+        await asyncio.sleep(seconds)
+    await queue.close()
+    return shares
+
+
+def table(url: str, jobs: int, seconds: float) -> Iterator[str]:
+    by_weight = " | ".join(f"all of weight {weight}" for weight in WEIGHTS)
+    yield f"| tenants | jobs of each done | worst tenant | in its largest jobs | {by_weight} |"
+    yield "|---|---|---|---|" + "---|" * len(WEIGHTS)
+    for tenants in (40, 400, TENANTS):
+        shares = asyncio.run(measure(url, tenants, jobs, seconds))
+        gaps = " | ".join(f"{shares.of_weight(weight):+.1%}" for weight in WEIGHTS)
+        yield (
+            f"| {tenants:,} | {shares.jobs / tenants:.0f} | {shares.worst:+.1%} "
+            f"| {shares.worst_s / max(COSTS):+.2f} | {gaps} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=60)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, embedded(Path(folder)) as url:
+        for line in table(url, options.jobs, options.seconds):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

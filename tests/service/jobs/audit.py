@@ -1,0 +1,160 @@
+"""All that Redis holds, read at once, and what of it follows from the jobs' hashes alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from service.jobs import keys
+from service.jobs.job import Job, JobState
+
+DUMP = """
+local read = {
+  string = function(name) return redis.call('GET', name) end,
+  hash = function(name) return redis.call('HGETALL', name) end,
+  set = function(name) return redis.call('SMEMBERS', name) end,
+  zset = function(name) return redis.call('ZRANGE', name, 0, -1, 'WITHSCORES') end,
+  stream = function(name) return redis.call('XRANGE', name, '-', '+') end,
+}
+local found, time = {}, redis.call('TIME')
+for i, name in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', name).ok
+  found[i] = {name, kind, redis.call('PTTL', name), read[kind](name)}
+end
+return cjson.encode({time, found})
+"""
+ROW = re.compile(r"^\| `([\w:]+)` +\| (\w+) +\|", re.M)
+SCHEMA = dict(ROW.findall(keys.__doc__ or ""))
+"""Type by pattern of the key, as `keys.py` has them."""
+BRIEF = {"call", "used", "idempotency", "pools", "layouts"}
+"""Kinds of keys that leave by themselves."""
+OWN_FIELDS = {
+    "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",
+    "queued_at", "latest_start", "idempotency", "room",
+}  # fmt: skip
+"""Of a job's hash: those of the scripts, beside the job's."""
+
+
+@dataclass(frozen=True)
+class Dump:
+    now: float
+    """Redis's clock, in seconds."""
+    keys: Mapping[str, Any]
+    """By name without prefix: str, dict (hash; zset, with scores), set, list of (id, fields)."""
+
+    def of_kind(self, kind: str) -> dict[str, Any]:
+        return {name: held for name, held in self.keys.items() if kind_of(name) == kind}
+
+    def without_calls(self) -> dict[str, Any]:
+        return {name: held for name, held in self.keys.items() if kind_of(name) != "call"}
+
+    @property
+    def jobs(self) -> dict[str, dict[str, str]]:
+        return {held["id"]: held for held in self.of_kind("job").values()}
+
+
+async def dump(redis: Redis) -> Dump:
+    """Every key is one that the schema names, of that type, and leaves by itself if it should."""
+    (seconds, micros), found = json.loads(await redis.eval(DUMP, 0))
+    held = {}
+    for full, kind, ttl_ms, value in found:
+        assert full.startswith(keys.PREFIX), full
+        name = full.removeprefix(keys.PREFIX)
+        assert kind in kinds_of(name), f"{name} is a {kind}"
+        assert (ttl_ms >= 0) == (kind_of(name) in BRIEF), f"{name} leaves in {ttl_ms} ms"
+        held[name] = READ[kind](value)
+    return Dump(int(seconds) + int(micros) / 1e6, held)
+
+
+def kind_of(name: str) -> str:
+    return name.partition(":")[0]
+
+
+def kinds_of(name: str) -> set[str]:
+    """Types that keys of that name have, by the schema."""
+    word, *rest = name.split(":")
+    return {
+        kind
+        for pattern, kind in SCHEMA.items()
+        if pattern.split(":")[0] == word and (":" in pattern) == bool(rest)
+    }
+
+
+def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+READ = {
+    "string": str,
+    "hash": lambda flat: dict(_pairs(flat)),
+    "set": set,
+    "zset": lambda flat: {member: float(score) for member, score in _pairs(flat)},
+    "stream": lambda entries: [(entry, dict(_pairs(flat))) for entry, flat in entries],
+}
+
+
+def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """What every key holds that says nothing but what the jobs' hashes say already."""
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    sums: defaultdict[str, float] = defaultdict(float)
+    for name, job in jobs.items():
+        model, tenant, state = job["model"], job["tenant"], JobState(job["state"])
+        found["jobs"][name] = found[f"jobs:{state}:{tenant}"][name] = float(job["accepted"])
+        if state.ended:
+            found["ended"][name] = float(job["finished_at"])
+            continue
+        sums[f"promised:{tenant}"] += int(job.get("promised", 0))
+        if "deadline_at" in job:
+            found["deadlines"][name] = float(job["deadline_at"])
+        if state is JobState.QUEUED:
+            of_model = f"{len(model)}:{model}"
+            lane = f"lane:{of_model}:{len(job['bucket'])}:{job['bucket']}:{tenant}"
+            found[f"queue:{of_model}:{tenant}"][name] = found[lane][name] = float(job["place"])
+            if "latest_start" in job:
+                found[f"latest:{model}"][name] = float(job["latest_start"])
+            backlog = found[f"backlog:{model}"]
+            backlog[tenant] = backlog.get(tenant, 0) + float(job["cost"])
+            found[f"weights:{model}"][tenant] = float(job["weight"])
+            sums[f"queued:{model}"] += 1
+    return {**found, **{name: n for name, n in sums.items() if n}}
+
+
+DERIVED = (
+    "jobs", "ended", "promised", "deadlines", "queue", "lane", "latest", "backlog", "weights",
+    "queued",
+)  # fmt: skip
+
+
+def lines(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, set[str]]:
+    """Who stands in line in which bucket."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for job in jobs.values():
+        if job["state"] == JobState.QUEUED:
+            model = job["model"]
+            found[f"line:{len(model)}:{model}:{job['bucket']}"].add(job["tenant"])
+    return dict(found)
+
+
+def check_derived(dump: Dump) -> None:
+    """Sets, sums and lines are those of the jobs, no more and no less."""
+    jobs = dump.jobs
+    expected = derived(jobs)
+    held = {name: _numbers(dump.keys[name]) for name in dump.keys if kind_of(name) in DERIVED}
+    assert held == expected
+    assert {name: set(held) for name, held in dump.of_kind("line").items()} == lines(jobs)
+    running = {name for name, job in jobs.items() if job["state"] == JobState.RUNNING}
+    assert set(dump.keys.get("leases", ())) == running
+    for job in jobs.values():
+        assert job.keys() <= Job.model_fields.keys() | OWN_FIELDS, job.keys()
+
+
+def _numbers(held: Any) -> Any:
+    if isinstance(held, dict):
+        return {member: float(value) for member, value in held.items()}
+    return float(held)

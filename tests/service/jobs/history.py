@@ -1,0 +1,203 @@
+"""How random histories are followed: each call, with all that the server holds afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+from redis.asyncio import Redis
+
+from models.spec import Limits, ModelSpec
+from service.jobs import connection
+from service.jobs.job import JobState
+from service.jobs.queue import Claim, Queue
+from service.settings import QueueSettings, RedisSettings, TenantSettings
+from tests.service.eventually import eventually
+from tests.service.jobs.audit import Dump, dump
+from tests.service.jobs.life_model import Life
+from tests.service.jobs.queue_model import Model
+from tests.service.jobs.repeating import Repeating
+from tests.service.jobs.wishes import LAPSED_S, LONG_S, MODELS, SOON_S
+
+T = TypeVar("T")
+
+
+class Server:
+    """What all histories share: the connections to one server, and what has happened so far."""
+
+    def __init__(self, url: str) -> None:
+        self.runner = asyncio.Runner()
+        self.seen: Counter[tuple[str, str]] = Counter()
+        pool = connection.client(RedisSettings(url=url)).connection_pool
+        self.redis = Redis.from_pool(pool)
+        self.repeating = Repeating(connection_pool=pool)
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(call)
+
+    def dump(self) -> Dump:
+        return self.run(dump(self.redis))
+
+    def close(self) -> None:
+        self.run(self.redis.flushall())
+        self.run(self.redis.aclose())
+        self.runner.close()
+
+
+class History(RuleBasedStateMachine):
+    """Follows calls, and holds what they leave against the model; `Lives` makes them."""
+
+    server: Server
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.run(self.server.redis.flushall())
+        self.queues: dict[Any, Queue] = {}
+        self.given: dict[Any, set[str]] = {}
+        """What each of them has to delete from the store."""
+        self.claims: list[Claim] = []
+        self.count = 0
+
+    def start(
+        self, settings: dict[str, Any], limits: dict[str, TenantSettings], registered: set[str]
+    ) -> None:
+        self.settings = {**settings, "lease_s": LONG_S}
+        self.model = Model(QueueSettings(**settings), limits, self.server.seen)
+        self.model.registered = registered
+        for model in registered:
+            self.server.run(self.queue(False).register("pool", a_spec(model), ready=True))
+        self.held = self.checked = self.server.dump()
+
+    # how calls are made
+    def queue(self, twice: bool, **settings: float) -> Queue:
+        """With these settings, for one call: whose script is sent twice, or once."""
+        self.let_time_pass(twice)  # what passed between the two, nobody could tell
+        at = (twice, *settings.items())
+        if at not in self.queues:
+            redis = self.server.repeating if twice else self.server.redis
+            self.queues[at] = Queue(redis, QueueSettings(**{**self.settings, **settings}))
+        return self.queues[at]
+
+    def follow(self, call: Coroutine[Any, Any, T]) -> T:
+        """Its answer; `held` is what Redis holds after it.
+
+        Of a deadline that passed meanwhile, only what the script did can say whether it was before
+        the script.
+        """
+        begun = self.clock()
+        answer = self.server.run(call)
+        self.held = self.server.dump()
+        passed = [end for end in self.ends() if begun < end <= self.held.now]
+        self.model.now = max([begun, *(end for end in passed if self.has_expired(end))])
+        return answer
+
+    def unended(self) -> int:
+        return sum(not life.is_ended for life in self.model.lives.values())
+
+    def ends(self) -> list[float]:
+        """Of unended jobs, when they expire."""
+        ends = (life.ends_at for life in self.model.lives.values())
+        return [end for end in ends if end is not None]
+
+    def has_expired(self, end: float) -> bool:
+        """Whether the script has met a job with that end after it."""
+        lives = (life for life in self.model.lives.values() if life.ends_at == end)
+        jobs = [self.held.jobs.get(life.job.id) for life in lives]
+        return any(job is not None and job["state"] == JobState.EXPIRED for job in jobs)
+
+    def let_time_pass(self, is_late: bool) -> None:
+        """Until every deadline that is near has passed, if so."""
+        if not is_late:
+            return
+        soon = self.clock() + 2 * SOON_S
+        last = max((end for end in self.ends() if end < soon), default=0)
+
+        async def has_passed() -> bool:
+            seconds, micros = await self.server.redis.time()
+            return seconds + micros / 1e6 > last
+
+        self.server.run(eventually(has_passed))
+
+    def clock(self) -> float:
+        seconds, micros = self.server.run(self.server.redis.time())
+        return seconds + micros / 1e6
+
+    def claim_of(self, n: int) -> Claim | None:
+        """Most often one that is held, of these one that is late if there is one; or else one that
+        is stale, whose job may be another's by now."""
+        held = [claim for claim in self.claims if self.holds(claim)]
+        stale = [claim for claim in self.claims if not self.holds(claim)]
+        running = {claim.job.id for claim in held}
+        now = self.clock()
+        late = [claim for claim in held if self.model.lives[claim.job.id].is_late(now)]
+        some = late * 9 + held * 4 + stale
+        some += 2 * [claim for claim in stale if claim.job.id in running]
+        return some[n % len(some)] if some else None
+
+    def holds(self, claim: Claim) -> bool:
+        life = self.model.lives.get(claim.job.id)
+        return life is not None and life.holds(claim.fence)
+
+    def model_of(self, n: int) -> str | None:
+        """One with queued jobs."""
+        some = [model for model in MODELS if self.model.order(model).waiting]
+        return some[n % len(some)] if some else None
+
+    def life_of(self, n: int) -> Life | None:
+        """More often one that has ended."""
+        lives = list(self.model.lives.values())
+        some = lives + 2 * [life for life in lives if life.is_ended]
+        return some[n % len(some)] if some else None
+
+    def tell(self, claim: Claim, call: Coroutine[Any, Any, T]) -> T:
+        """What its holder says of it; a stale one changes nothing."""
+        before, is_stale = self.held, not self.holds(claim)
+        answer = self.follow(call)
+        assert not is_stale or self.held.keys == before.keys
+        return answer
+
+    @invariant()
+    def all_is_as_it_should_be(self) -> None:
+        if self.held is not self.checked:
+            self.model.check(self.held)
+            self.checked = self.held
+
+    def teardown(self) -> None:
+        """When all jobs are gone, nothing of them is left."""
+        if not hasattr(self, "held"):
+            return
+        queue = self.queue(False, retention_s=LAPSED_S)
+
+        async def end() -> None:
+            for name in self.held.jobs:
+                await queue.cancel(name)
+            for _ in range(2):
+                await queue.reap()
+
+        self.server.run(end())
+        left = {name.partition(":")[0] for name in self.server.dump().keys}
+        assert left <= {"models", "seen", "reaped", "pools", "used", "call"}, left
+
+
+def a_spec(name: str) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        family="flux",
+        tasks=("text-to-image",),
+        fields=frozenset({"prompt"}),
+        defaults={},
+        limits=Limits(
+            size_multiple_px=16,
+            min_side_px=16,
+            max_side_px=128,
+            max_pixels=128 * 128,
+            max_steps=50,
+            max_images=4,
+            max_sequence_length=64,
+        ),
+        bucket_fields=(),
+        fingerprint="0123",
+    )

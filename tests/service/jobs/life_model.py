@@ -1,0 +1,141 @@
+"""One job as it should be: moved by the transitions of `service/jobs/life.py` and no others."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.jobs.job import Job, JobState, Output, Snapshot, Usage
+from service.jobs.life import QUEUED, RUNNING, TRANSITIONS
+from service.jobs.queue import MAX_PREVIEWS
+
+MOVES = {move.name: move for move in TRANSITIONS}
+
+
+@dataclass
+class Life:
+    job: Job
+    """As it was sent."""
+    accepted: float
+    """When, by Redis's clock, in microseconds."""
+    place: float
+    is_promised: bool
+    """It counts against its tenant's hour."""
+    key: str | None
+    """The client's, for idempotency."""
+    seen: Counter[tuple[str, str]]
+    """What happened to any job: transition, script."""
+    state: JobState | None = None
+    attempts: int = 0
+    fence: int = 0
+    pool: str | None = None
+    is_started: bool = False
+    step: int = 0
+    kept: int = 0
+    snapshots: list[Snapshot] | None = None
+    """None: no pool has said anything of it."""
+    deaths: list[tuple[str, int]] = field(default_factory=list)
+    """Pool, the last step that it told of."""
+    outputs: list[Output] = field(default_factory=list)
+    usage: Usage = Usage()  # noqa: RUF009 - frozen
+    error: str | None = None
+    has_lapsed: bool = False
+    settled: tuple[int, str, Any] | None = None
+    """How the last claim that ended itself did: fence, act, and what it was told."""
+    told: tuple[int, int] | None = None
+    shown: tuple[int, int] | None = None
+    """The last progress and preview: fence, step."""
+    events: list[tuple[str, dict[str, Any] | None]] = field(default_factory=list)
+    """Name and data (None: of any), previews among them."""
+
+    def move(self, name: str, script: str) -> None:
+        move = MOVES[name]
+        assert self.state in move.before and script in move.scripts, (name, script, self.state)
+        self.seen[name, script] += 1
+        self.deaths += [(self.pool or "", self.step)] * move.deaths
+        self.state = move.after
+        self.attempts += move.attempts
+        self.fence += move.fence
+        if move.is_back:
+            self.step, self.is_started = self.kept, False
+        if move.event:
+            self.events.append((move.event, self._told()))
+
+    def _told(self) -> dict[str, Any] | None:
+        if self.state is RUNNING:
+            return {"pool": self.pool, "attempt": self.attempts}
+        return None if self.state is JobState.FAILED else {}
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state is not None and self.state.ended
+
+    def holds(self, fence: int) -> bool:
+        return self.state is RUNNING and self.fence == fence
+
+    @property
+    def undone(self) -> float:
+        """Share of its steps that is not kept."""
+        return 1 - min(1.0, self.kept / self.job.steps)
+
+    @property
+    def used_s(self) -> float:
+        """Device-seconds that it has taken, as far as it told; of a queued one, what is kept."""
+        return self.job.cost * min(1.0, self.step / self.job.steps)
+
+    @property
+    def latest(self) -> float | None:
+        """The latest start that meets its deadline, with what is kept."""
+        deadline = self.job.deadline_at
+        return None if deadline is None else deadline - (self.job.run_s or 0) * self.undone
+
+    @property
+    def ends_at(self) -> float | None:
+        """When it expires if nothing happens to it."""
+        if self.is_ended:
+            return None
+        return self.latest if self.state is QUEUED else self.job.deadline_at
+
+    def is_late(self, now: float) -> bool:
+        return self.ends_at is not None and now >= self.ends_at
+
+    @property
+    def files(self) -> set[str]:
+        """What may lie in the store."""
+        kinds = ("inputs", "outputs", "snapshots")
+        return {output.key for output in self.outputs} | {f"{k}/{self.job.id}/" for k in kinds}
+
+    # against what Redis holds
+    def check(self, job: Job, fields: dict[str, str]) -> None:
+        mine = (self.state, self.attempts, self.fence, self.step, self.pool, self.is_started)
+        is_started = job.started_at is not None
+        fence = int(fields.get("fence", 0))
+        assert mine == (job.state, job.attempts, fence, job.step, job.pool, is_started)
+        assert self.deaths == [(death.pool, death.step) for death in job.deaths]
+        assert self.kept == int(fields.get("kept", 0))
+        assert ([] if self.is_ended else self.snapshots or []) == job.snapshots
+        assert (self.outputs, self.usage) == (job.outputs, job.usage)
+        assert self.error == (job.error and job.error.code)
+        assert self.is_ended == (job.finished_at is not None)
+        assert (self.accepted, self.place) == (float(fields["accepted"]), float(fields["place"]))
+        assert self.is_promised == ("promised" in fields)
+        assert len(self.events) == int(fields["events"])
+
+    def check_events(
+        self, events: list[tuple[str, Any]], previews: list[tuple[str, Any]], max_events: int
+    ) -> None:
+        """Against the streams; the first event, that it is queued, is in none."""
+        numbered = [(f"{n}-0", *event) for n, event in enumerate(self.events, 1)]
+        shown = [event for event in numbered if event[1] == "preview"]
+        others = [event for event in numbered[1:] if event[1] != "preview"]
+        same(others[-max_events:], events)
+        same([] if self.is_ended else shown[-MAX_PREVIEWS:], previews)
+
+
+def same(expected: list[tuple[Any, ...]], entries: list[tuple[str, Any]]) -> None:
+    found = [(entry, held["name"], json.loads(held["data"])) for entry, held in entries]
+    assert [event[:2] for event in expected] == [event[:2] for event in found]
+    for (_, _, data), (_, _, held) in zip(expected, found, strict=True):
+        assert data in (None, held)

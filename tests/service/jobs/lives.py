@@ -1,0 +1,295 @@
+"""Random histories of many jobs against a real server: each call's answer, and after each call all
+that the server holds, are those of a plain model (`queue_model.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from service.jobs.errors import IdempotencyConflict, QueueFull, QuotaExceeded
+from service.jobs.job import Job, JobState, Snapshot, Usage
+from service.jobs.life import QUEUED
+from service.jobs.queue import Claim, Queue
+from service.settings import TenantSettings
+from tests.service.eventually import eventually
+from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
+from tests.service.jobs.history import History
+from tests.service.jobs.order_model import Offer
+from tests.service.jobs.wishes import (
+    DEADLINES,
+    LAPSED_S,
+    LIMITS,
+    LONG_S,
+    MODELS,
+    OFFERS,
+    SETTINGS,
+    SOON_S,
+    STEPS,
+    TENANTS,
+    TWICE,
+    UNENDED,
+    WHICH,
+    WISHES,
+)
+
+
+class Lives(History):
+    @initialize(
+        settings=SETTINGS,
+        limits=LIMITS,
+        registered=st.sets(st.sampled_from(MODELS)),
+        wishes=st.lists(WISHES, min_size=3, max_size=6),
+    )
+    def begin(
+        self,
+        settings: dict[str, Any],
+        limits: dict[str, TenantSettings],
+        registered: set[str],
+        wishes: list[dict[str, Any]],
+    ) -> None:
+        self.start(settings, limits, registered)
+        self.put(MODELS[0], wishes, False)
+
+    # the client
+    @rule(
+        model=st.sampled_from([MODELS[0], *MODELS]),
+        wishes=st.lists(WISHES, min_size=1, max_size=3),
+        twice=TWICE,
+    )
+    def put(self, model: str, wishes: list[dict[str, Any]], twice: bool) -> None:
+        for wish in wishes[: max(0, UNENDED - self.unended())]:
+            self._put_one(self.queue(twice), self._job(model, wish), wish)
+
+    def _job(self, model: str, wish: dict[str, Any]) -> Job:
+        in_s, run_s = DEADLINES[wish["deadline"]]
+        now = self.clock()
+        self.count += 1
+        return a_job(
+            id=f"job_{self.count:03}",
+            model=model,
+            weight=self.model.limits[wish["tenant"]].weight,
+            steps=STEPS,
+            run_s=run_s,
+            deadline_at=in_s and (now + in_s if in_s == SOON_S else int(now) + in_s),
+            **{name: wish[name] for name in ("bucket", "tenant", "priority", "images", "cost")},
+        )
+
+    def _put_one(self, queue: Queue, job: Job, wish: dict[str, Any]) -> None:
+        asked = (wish["key"], wish["digest"], wish["is_refused"])
+        expected = self.model.refusal(job, *asked)
+        answer = self.follow(self._put(queue, job, *asked))
+        assert answer == (expected or "new")
+        if expected is None:
+            accepted = float(self.held.jobs[job.id]["accepted"])
+            assert accepted >= self.model.now * 1e6 - 1  # a microsecond, as a float of seconds
+            self.model.accept(job, wish["key"], wish["digest"], accepted)
+
+    async def _put(
+        self, queue: Queue, job: Job, key: str | None, digest: str, is_refused: bool
+    ) -> str:
+        limits = self.model.limits[job.tenant]
+        refusal = Refused() if is_refused else None
+        try:
+            stored, is_new = await queue.put(
+                job, idempotency_key=key, digest=digest, limits=limits, refusal=refusal
+            )
+        except Refused:
+            return "refused"
+        except QueueFull:
+            return "full"
+        except IdempotencyConflict:
+            return "conflict"
+        except QuotaExceeded as error:
+            assert error.wait_s >= 0
+            return error.quota
+        if not is_new:
+            assert stored.id == self.model.idempotent[job.tenant, str(key)][1]
+        return "new" if is_new else "old"
+
+    @rule(n=WHICH, is_deleted=st.booleans(), twice=TWICE)
+    def stop(self, n: int, is_deleted: bool, twice: bool) -> None:
+        life, queue = self.life_of(n), self.queue(twice)
+        if not life:
+            return
+        call, script = (queue.delete, "delete") if is_deleted else (queue.cancel, "cancel")
+        answer = self.follow(call(life.job.id))
+        self.model.cancel(life, script)
+        assert answer and answer.state is life.state
+        if is_deleted:
+            self.model.forget(life, script)
+            assert self.server.run(queue.delete(life.job.id)) is None
+
+    @rule(tenant=st.sampled_from(TENANTS), state=st.sampled_from([None, *JobState]))
+    def look(self, tenant: str, state: JobState | None) -> None:
+        """What a client sees of its jobs: pages of lists, places, what its quotas hold."""
+        queue, lives = self.queue(False), self.model.of(tenant, *([state] if state else []))
+        newest = sorted(lives, key=lambda life: -life.accepted)
+        for at, life in enumerate(newest):
+            after = newest[at - 1].job.id if at else None
+            page = self.server.run(queue.list(tenant=tenant, limit=1, after=after, state=state))
+            assert [job.id for job in page] == [life.job.id]
+        for life in lives:
+            rank = self.server.run(queue.rank(life.job))
+            before = self.model.order(life.job.model).of(tenant)
+            assert rank == (before.index(life) if life.state is QUEUED else None)
+        standing = self.server.run(queue.standing(tenant, self.model.limits[tenant]))
+        assert standing.queued == len(self.model.of(tenant, QUEUED))
+        assert standing.device_seconds == self.model.spent(tenant)
+
+    # the pools
+    @rule(offers=OFFERS, twice=TWICE)
+    def claim(self, offers: list[tuple[int, Offer]], twice: bool) -> None:
+        for n, offer in offers:
+            self._claim(self.queue(twice, **patience(offer)), n, offer, False)
+
+    @rule(
+        offers=OFFERS,
+        step=st.integers(0, STEPS),
+        kept=st.lists(st.integers(0, STEPS), max_size=2),
+        is_reaped=st.booleans(),
+        twice=TWICE,
+    )
+    def claim_and_stall(
+        self,
+        offers: list[tuple[int, Offer]],
+        step: int,
+        kept: list[int],
+        is_reaped: bool,
+        twice: bool,
+    ) -> None:
+        """Some work, and not a word more; the leases are over, though only a `reap` sees it."""
+        for n, offer in offers:
+            queue = self.queue(twice, **patience(offer), lease_s=LAPSED_S)
+            for claim in self._claim(queue, n, offer, True):
+                self._snapshot(claim, kept, twice)
+                self._progress(claim, step, None, twice)
+        if is_reaped:
+            self.reap(False, twice)
+
+    def _claim(self, queue: Queue, n: int, offer: Offer, lapses: bool) -> list[Claim]:
+        model = self.model_of(n)
+        if not model:
+            return []
+        pool, how = f"pool-{len(self.claims)}", {"warm": offer.warm, "slowness": offer.slowness}
+        claims = self.follow(queue.claim(pool, model, offer.slots, **how))
+        touched = [name for name, job in self.held.jobs.items() if job["state"] == "expired"]
+        touched += [claim.job.id for claim in claims]
+        taken = self.model.claim(model, pool, offer, touched)
+        for life in taken:
+            life.has_lapsed = lapses
+        assert [claim.job.id for claim in claims] == [life.job.id for life in taken]
+        assert [claim.fence for claim in claims] == [life.fence for life in taken]
+        self.claims += claims
+        return claims
+
+    @rule(n=WHICH, used_s=st.sampled_from([0.0, 0.5, 8.0]), twice=TWICE)
+    def finish(self, n: int, used_s: float, twice: bool) -> None:
+        """As every end of a claim: not always the first one."""
+        claim, queue = self.claim_of(n), self.queue(twice)
+        if not claim:
+            return
+        outputs, usage = [an_output(claim.job)], Usage(steps=STEPS, device_seconds=used_s)
+        answer = self.tell(claim, queue.finish(claim, outputs, usage))
+        assert answer == self.model.finish(claim, outputs, usage)
+
+    @rule(n=WHICH, how=st.sampled_from(["retry", "release", "fail"]), twice=TWICE)
+    def give_up(self, n: int, how: str, twice: bool) -> None:
+        claim, queue = self.claim_of(n), self.queue(twice)
+        if not claim:
+            return
+        if how == "release":
+            assert self.tell(claim, queue.release(claim)) == self.model.release(claim)
+        else:
+            state = self.tell(claim, queue.fail(claim, FAILURE, retry=how == "retry"))
+            assert state == self.model.fail(claim, FAILURE.code, how == "retry")
+
+    @rule(
+        n=WHICH,
+        step=st.integers(1, STEPS),
+        preview=st.sampled_from([None, "data:,"]),
+        is_late=st.booleans(),
+        twice=TWICE,
+    )
+    def progress(self, n: int, step: int, preview: str | None, is_late: bool, twice: bool) -> None:
+        self.let_time_pass(is_late)
+        if claim := self.claim_of(n):
+            self._progress(claim, step, preview, twice)
+
+    def _progress(self, claim: Claim, step: int, preview: str | None, twice: bool) -> None:
+        answer = self.tell(claim, self.queue(twice).progress(claim, step, STEPS, preview))
+        shown = {"step": step, "steps": STEPS, "preview": preview} if preview else None
+        assert answer == self.model.progress(claim, step, shown)
+
+    @rule(
+        n=WHICH,
+        steps=st.lists(st.integers(0, STEPS), max_size=2),
+        is_late=st.booleans(),
+        twice=TWICE,
+    )
+    def snapshot(self, n: int, steps: list[int], is_late: bool, twice: bool) -> None:
+        self.let_time_pass(is_late)
+        if claim := self.claim_of(n):
+            self._snapshot(claim, steps, twice)
+
+    def _snapshot(self, claim: Claim, steps: list[int], twice: bool) -> None:
+        """Pictures that are finished have files of their own and no state."""
+        kept = [a_snapshot(claim, index, step) for index, step in enumerate(steps)]
+        kept = [finished(one, claim) if one.step == STEPS else one for one in kept]
+        answer = self.tell(claim, self.queue(twice).snapshot(claim, kept))
+        assert answer == self.model.snapshot(claim, kept)
+
+    @rule(
+        ns=st.lists(WHICH, min_size=1, max_size=3),
+        lapses=st.booleans(),
+        is_late=st.booleans(),
+        twice=TWICE,
+    )
+    def renew(self, ns: list[int], lapses: bool, is_late: bool, twice: bool) -> None:
+        self.let_time_pass(is_late)
+        claims = list({id(claim): claim for claim in map(self.claim_of, ns) if claim}.values())
+        lasting = {"lease_s": LAPSED_S} if lapses else {}
+        lost = self.follow(self.queue(twice, **lasting).renew(claims))
+        assert lost == self.model.renew(claims, lapses)
+
+    # the clock
+    @rule(forgets=st.booleans(), twice=TWICE)
+    def reap(self, forgets: bool, twice: bool) -> None:
+        leases = self.held.keys.get("leases", {})
+        retention = {"retention_s": LAPSED_S} if forgets else {}
+        queue = self.queue(twice, **retention)
+        answer = set(self.follow(queue.reap()))
+        for _ in range(1 + twice):
+            expected = self.model.reap(leases, self.given.pop(queue, set()), forgets)
+        assert answer == expected
+        self.given[queue] = answer
+
+    def be_silent(self) -> None:
+        """Since a `reap` nobody has reaped for so long that leases lapsed which nobody could renew;
+        nothing is heard of their jobs afterwards."""
+        alarmed = self.queue(False, lease_s=LAPSED_S, reap_every_s=LAPSED_S)
+        calm = self.queue(False, lease_s=LAPSED_S, reap_every_s=LONG_S)
+        stalled = [life for life in self.model.lives.values() if life.has_lapsed]
+
+        async def are_back() -> bool:
+            await calm.reap()
+            jobs = [await calm.get(life.job.id) for life in stalled]
+            return all(job is not None and job.state is QUEUED for job in jobs)
+
+        self.follow(alarmed.reap())
+        self.follow(eventually(are_back))
+        for life in stalled:
+            self.model.back(life, "excuse", "reap")
+
+
+class Refused(Exception):
+    """By the front end, which predicts that the job's deadline will not be met."""
+
+
+def patience(offer: Offer) -> dict[str, float]:
+    return {"affinity_s": LONG_S if offer.is_patient else 0}
+
+
+def finished(snapshot: Snapshot, claim: Claim) -> Snapshot:
+    return snapshot.model_copy(update={"key": None, "outputs": (an_output(claim.job),)})

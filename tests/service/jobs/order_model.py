@@ -1,0 +1,184 @@
+"""Start-time fair queueing over one model's queued jobs, on plain lists: what `claim` should take.
+
+All costs and weights are sums of a few powers of two, so that no tag is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.settings import QueueSettings
+from tests.service.jobs.life_model import Life
+
+Expire = Callable[[Life], bool]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a pool asks for."""
+
+    slots: int
+    warm: Sequence[str]
+    slowness: float
+    is_patient: bool
+    """Whether warm buckets go first."""
+
+
+@dataclass
+class Order:
+    settings: QueueSettings
+    waiting: list[Life] = field(default_factory=list)
+    tags: dict[str, float] = field(default_factory=dict)
+    """Where a tenant's next job starts in virtual time."""
+    virtual: float = 0.0
+
+    def of(self, tenant: str, bucket: str | None = None) -> list[Life]:
+        """Its jobs, in their order."""
+        mine = (
+            life
+            for life in self.waiting
+            if life.job.tenant == tenant and bucket in (None, life.job.bucket)
+        )
+        return sorted(mine, key=lambda life: (life.place, life.job.id))
+
+    def tag(self, tenant: str) -> float:
+        ahead = self.tags.get(tenant, 0.0)
+        return ahead if self.of(tenant) else max(ahead, self.virtual)
+
+    def stands(self, tenant: str) -> float:
+        """Its place among the tenants: its tag, and what its first job's priority is worth."""
+        return self.tag(tenant) - self.worth(self.of(tenant)[0])
+
+    def worth(self, life: Life) -> float:
+        return (life.job.priority - 1) * self.settings.priority_advance_s
+
+    def tenants(self) -> list[tuple[float, str]]:
+        """By whose turn it is."""
+        names = {life.job.tenant for life in self.waiting}
+        return sorted((self.stands(name), name) for name in names)
+
+    @property
+    def idle(self) -> dict[str, float]:
+        """Tenants without jobs that are ahead of the others."""
+        ahead = {name: tag for name, tag in self.tags.items() if tag > self.virtual}
+        return {name: tag for name, tag in ahead.items() if not self.of(name)}
+
+    # what happens to jobs
+    def add(self, life: Life) -> None:
+        tenant = life.job.tenant
+        self.tags[tenant] = self.tag(tenant)
+        self.waiting.append(life)
+
+    def remove(self, life: Life, device_seconds: float = 0.0) -> None:
+        tenant = life.job.tenant
+        self.tags[tenant] = self.tag(tenant) + device_seconds / life.job.weight
+        self.waiting.remove(life)
+        if not self.waiting:  # where nobody waits, nobody is ahead of anybody
+            self.tags, self.virtual = {}, 0.0
+
+    def settle(self, life: Life, device_seconds: float) -> None:
+        """A claim is over; its tenant was charged the whole cost."""
+        tenant, more = life.job.tenant, (device_seconds - life.job.cost) / life.job.weight
+        if self.waiting:
+            self.tags[tenant] = self.tag(tenant) + more
+
+    # who is taken
+    def claim(self, offer: Offer, now: float, expire: Expire, touched: Sequence[str]) -> list[Life]:
+        """
+        Args:
+            now: by Redis's clock.
+            expire: ends a job if it is late, and says whether it was.
+            touched: ids of the jobs that Redis has expired or claimed, in its order: between
+                those that have the same turn, the script may choose.
+        """
+        return _Claim(self, offer, now, expire, touched).run()
+
+
+@dataclass
+class _Claim:
+    order: Order
+    offer: Offer
+    now: float
+    expire: Expire
+    touched: Sequence[str]
+    taken: list[Life] = field(default_factory=list)
+
+    def run(self) -> list[Life]:
+        life, free = self.first(), self.offer.slots
+        while life and (not self.taken or self.fits(life, free)):
+            if not self.expire(life):
+                if not self.suits(life):
+                    break
+                self.order.remove(life, life.job.cost * life.undone)
+                self.taken.append(life)
+                free = 0 if life.deaths else free - life.job.images
+            if free <= 0:
+                break
+            life = self.turn([self.taken[0].job.bucket], free)
+        return self.taken
+
+    def fits(self, life: Life, free: float) -> bool:
+        return life.job.images <= free and not life.deaths
+
+    def suits(self, life: Life) -> bool:
+        deadline, run_s, slowness = life.job.deadline_at, life.job.run_s, self.offer.slowness
+        if deadline is None or run_s is None or slowness <= 1:
+            return True
+        return self.now + run_s * slowness <= deadline
+
+    def first(self) -> Life | None:
+        life = self.urgent()
+        if life:
+            return life
+        life = self.in_turn()
+        if not life:
+            return None
+        tag = self.order.tag(life.job.tenant)
+        to = min(tag, tag - self.order.worth(life))
+        self.order.virtual = max(self.order.virtual, to)
+        return self.warm_instead(life)
+
+    def urgent(self) -> Life | None:
+        hurried = [life for life in self.order.waiting if life.latest is not None]
+        credit_s, now = self.order.settings.deadline_credit_s, self.order.virtual
+        for life in sorted(hurried, key=lambda life: (life.latest, life.job.id)):
+            is_near = self.order.tag(life.job.tenant) <= now + credit_s / life.job.weight
+            if not self.expire(life) and is_near and self.suits(life):
+                return life
+        return None
+
+    def in_turn(self) -> Life | None:
+        for _, tenant in self.order.tenants():
+            for life in self.order.of(tenant):
+                if not self.expire(life) and self.suits(life):
+                    return life
+        return None
+
+    def warm_instead(self, life: Life) -> Life:
+        if life.job.bucket in self.offer.warm or not self.offer.is_patient:
+            return life
+        best = self.turn(self.offer.warm, math.inf)
+        is_there = best and not self.expire(best) and self.suits(best)
+        return best if best and is_there else life
+
+    def turn(self, buckets: Iterable[str], free: float) -> Life | None:
+        """Whose turn it is in these buckets: of tenants that stand alike, whom the script chose;
+        where it chose nobody, one that kept it from going on."""
+        firsts = [
+            jobs[0]
+            for bucket in buckets
+            for _, tenant in self.order.tenants()
+            if (jobs := self.order.of(tenant, bucket))
+        ]
+        orders = [self.order.stands(life.job.tenant) for life in firsts]
+        alike = [life for life, at in zip(firsts, orders, strict=True) if at == min(orders)]
+
+        def preference(life: Life) -> tuple[Any, ...]:
+            is_touched = life.job.id in self.touched
+            rank = self.touched.index(life.job.id) if is_touched else math.inf
+            return rank, self.fits(life, free) and self.suits(life)
+
+        return min(alike, key=preference, default=None)

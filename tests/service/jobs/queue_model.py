@@ -1,0 +1,282 @@
+"""The whole queue as it should be: what every call should answer and do, in plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.jobs import wire
+from service.jobs.job import Job, JobState, Output, Snapshot, Usage
+from service.jobs.life import QUEUED, RUNNING
+from service.jobs.queue import Claim
+from service.settings import QueueSettings, TenantSettings
+from tests.service.jobs.audit import Dump, check_derived
+from tests.service.jobs.life_model import Life
+from tests.service.jobs.order_model import Offer, Order
+
+MICRO = 1_000_000
+
+
+@dataclass
+class Model:
+    settings: QueueSettings
+    limits: Mapping[str, TenantSettings]
+    seen: Counter[tuple[str, str]]
+    lives: dict[str, Life] = field(default_factory=dict)
+    orders: dict[str, Order] = field(default_factory=dict)
+    used: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Device-seconds of ended jobs, by tenant."""
+    idempotent: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    """By tenant and client's key: digest and job."""
+    registered: set[str] = field(default_factory=set)
+    trash: set[str] = field(default_factory=set)
+    now: float = 0.0
+    """Of the call that is being followed, by Redis's clock."""
+
+    def order(self, model: str) -> Order:
+        return self.orders.setdefault(model, Order(self.settings))
+
+    def of(self, tenant: str, *states: JobState) -> list[Life]:
+        return [
+            life
+            for life in self.lives.values()
+            if life.job.tenant == tenant and (not states or life.state in states)
+        ]
+
+    # the client's calls
+    def refusal(self, job: Job, key: str | None, digest: str, is_refused: bool) -> str | None:
+        """Why a job is not taken: 'old', 'conflict', 'refused', 'full' or a quota's name."""
+        if key and (job.tenant, key) in self.idempotent:
+            return "old" if self.idempotent[job.tenant, key][0] == digest else "conflict"
+        if is_refused:
+            return "refused"
+        if len(self.order(job.model).waiting) >= self.settings.max_queued:
+            return "full"
+        limits = self.limits[job.tenant]
+        if limits.max_queued and len(self.of(job.tenant, QUEUED)) >= limits.max_queued:
+            return "queued"
+        quota = limits.device_seconds_per_hour
+        return "device-seconds" if quota and self.spent(job.tenant) >= quota else None
+
+    def spent(self, tenant: str) -> float:
+        """Used and promised device-seconds."""
+        unended = [life for life in self.of(tenant, QUEUED, RUNNING) if life.is_promised]
+        return self.used[tenant] + sum(life.job.cost for life in unended)
+
+    def accept(self, job: Job, key: str | None, digest: str, accepted: float) -> None:
+        assert all(accepted > life.accepted for life in self.lives.values())
+        place = accepted + (1 - job.priority) * self.settings.priority_s * MICRO
+        is_promised = self.limits[job.tenant].device_seconds_per_hour is not None
+        life = Life(job, accepted, place, is_promised, key, self.seen)
+        life.move("accept", "put")
+        self.lives[job.id] = life
+        self.order(job.model).add(life)
+        if key:
+            self.idempotent[job.tenant, key] = (digest, job.id)
+
+    def cancel(self, life: Life, script: str = "cancel") -> None:
+        if not life.is_ended:
+            self.end(life, "cancel", script)
+
+    def delete(self, life: Life) -> None:
+        self.cancel(life, "delete")
+        self.forget(life, "delete")
+
+    # the pools' calls
+    def claim(self, model: str, pool: str, offer: Offer, touched: Sequence[str]) -> list[Life]:
+        """`touched`: as of `Order.claim`."""
+
+        def expire(life: Life) -> bool:
+            return self.expire(life, "claim")
+
+        taken = self.order(model).claim(offer, self.now, expire, touched)
+        for life in taken:
+            life.pool, life.is_started = pool, True
+            life.move("claim", "claim")
+        return taken
+
+    def finish(self, claim: Claim, outputs: list[Output], usage: Usage) -> bool:
+        life = self.lives.get(claim.job.id)
+        if not life or not life.holds(claim.fence):
+            return bool(self.told_before(claim, "finish"))
+        life.outputs, life.usage = outputs, usage
+        self.end(life, "finish", "finish", usage.device_seconds)
+        return self.settle(life, "finish", True)
+
+    def fail(self, claim: Claim, code: str, retry: bool) -> JobState | None:
+        life = self.lives.get(claim.job.id)
+        if not life or not life.holds(claim.fence):
+            return self.told_before(claim, "fail")
+        if retry and life.attempts < self.settings.max_attempts:
+            self.back(life, "retry", "fail")
+        else:
+            life.error = code
+            self.end(life, "fail", "fail")
+        return self.settle(life, "fail", life.state)
+
+    def release(self, claim: Claim) -> bool:
+        life = self.lives.get(claim.job.id)
+        if not life or not life.holds(claim.fence):
+            return bool(self.told_before(claim, "release"))
+        self.back(life, "release", "release")
+        return self.settle(life, "release", True)
+
+    def settle(self, life: Life, act: str, answer: Any) -> Any:
+        life.settled = (life.fence, act, answer)
+        return answer
+
+    def told_before(self, claim: Claim, act: str) -> Any:
+        life = self.lives.get(claim.job.id)
+        fence, done, answer = (life and life.settled) or (0, "", None)
+        return answer if (fence, done) == (claim.fence, act) else None
+
+    def held(self, claim: Claim, script: str) -> Life | None:
+        """The claim's job, if it still holds it: it may expire by this very call."""
+        life = self.lives.get(claim.job.id)
+        if not life or not life.holds(claim.fence) or self.expire(life, script):
+            return None
+        return life
+
+    def progress(self, claim: Claim, step: int, shown: dict[str, Any] | None) -> bool:
+        life = self.held(claim, "progress")
+        if not life:
+            return False
+        here = (claim.fence, step)
+        if life.told != here:
+            life.told, life.step = here, step
+            life.events.append(("progress", {"step": step, "steps": life.job.steps}))
+        if shown and life.shown != here:
+            life.shown = here
+            life.events.append(("preview", shown))
+        return True
+
+    def snapshot(self, claim: Claim, snapshots: list[Snapshot]) -> bool:
+        life = self.held(claim, "snapshot")
+        if not life:
+            return False
+        before, after = (
+            {s.key for s in some if s.key} for some in (life.snapshots or [], snapshots)
+        )
+        self.trash |= before - after
+        life.snapshots, life.kept = snapshots, sum(snapshot.step for snapshot in snapshots)
+        if life.deaths and life.kept > life.deaths[-1][1]:
+            life.deaths = []
+        return True
+
+    def renew(self, claims: Iterable[Claim], has_lapsed: bool) -> list[Claim]:
+        lost = []
+        for claim in claims:
+            life = self.held(claim, "renew")
+            if life:
+                life.has_lapsed = has_lapsed
+            else:
+                lost.append(claim)
+        return lost
+
+    # the clock's
+    def reap(self, leases: Mapping[str, float], deleted: set[str], forgets: bool) -> set[str]:
+        """
+        Args:
+            leases: ids of running jobs, by the end of their lease.
+            deleted: what the caller was given before.
+        """
+        self.trash -= deleted
+        ended = [life for life in self.lives.values() if life.is_ended]
+        for life in list(self.lives.values()):
+            passed = life.job.deadline_at is not None and self.now >= life.job.deadline_at
+            if passed or life.job.model in self.registered:
+                self.expire(life, "reap")
+        for name in sorted(leases, key=lambda name: (leases[name], name)):
+            life = self.lives[name]
+            if life.state is RUNNING and life.has_lapsed:
+                self.lose(life)
+        for life in ended if forgets else ():
+            self.forget(life, "reap")
+        return self.trash
+
+    def lose(self, life: Life) -> None:
+        most = min(self.settings.max_deaths, self.settings.max_attempts)
+        if len(life.deaths) + 1 < most:
+            self.back(life, "lose", "reap")
+        else:
+            life.error = "poisonous"
+            self.end(life, "set aside", "reap")
+
+    def expire(self, life: Life, script: str) -> bool:
+        if not life.is_late(self.now):
+            return False
+        self.end(life, "expire", script)
+        return True
+
+    # what they have in common
+    def end(self, life: Life, name: str, script: str, device_seconds: float | None = None) -> None:
+        used_s = life.used_s if device_seconds is None else device_seconds
+        if life.state is QUEUED:
+            self.order(life.job.model).remove(life)
+        else:
+            self.order(life.job.model).settle(life, used_s)
+        if life.is_promised:
+            self.used[life.job.tenant] += used_s
+        if life.snapshots is not None:
+            self.trash.add(f"snapshots/{life.job.id}/")
+        life.move(name, script)
+
+    def back(self, life: Life, name: str, script: str) -> None:
+        order = self.order(life.job.model)
+        order.settle(life, life.job.cost * (1 - life.undone))
+        life.move(name, script)
+        life.has_lapsed = False
+        order.add(life)
+
+    def forget(self, life: Life, script: str) -> None:
+        del self.lives[life.job.id]
+        self.trash |= life.files
+        known = (life.job.tenant, life.key or "")
+        if self.idempotent.get(known, ("", ""))[1] == life.job.id:
+            del self.idempotent[known]
+        life.move("forget", script)
+
+    # against what Redis holds
+    def check(self, dump: Dump) -> None:
+        check_derived(dump)
+        jobs = dump.jobs
+        assert jobs.keys() == self.lives.keys()
+        for name, life in self.lives.items():
+            life.check(wire.from_hash(jobs[name]), jobs[name])
+            streams = (dump.keys.get(f"{kind}:{name}", []) for kind in ("events", "previews"))
+            life.check_events(*streams, self.settings.max_events)
+        self.check_order(dump)
+        self.check_leases(dump)
+        self.check_rest(dump)
+
+    def check_order(self, dump: Dump) -> None:
+        found: dict[str, Any] = {}
+        for model, order in self.orders.items():
+            found[f"tenants:{model}"] = {tenant: at for at, tenant in order.tenants()}
+            waiting = {life.job.tenant for life in order.waiting}
+            found[f"tags:{model}"] = {name: order.tag(name) for name in waiting}
+            found[f"idle:{model}"] = order.idle
+            virtual = float(dump.keys.get(f"virtual:{model}", 0))
+            assert virtual == order.virtual
+        held = {
+            name: {member: float(at) for member, at in dump.keys[name].items()}
+            for kind in ("tenants", "tags", "idle")
+            for name in dump.of_kind(kind)
+        }
+        assert held == {name: of for name, of in found.items() if of}
+
+    def check_leases(self, dump: Dump) -> None:
+        for name, until in dump.keys.get("leases", {}).items():
+            assert (until <= dump.now) == self.lives[name].has_lapsed
+
+    def check_rest(self, dump: Dump) -> None:
+        assert dump.keys.get("trash", set()) == self.trash
+        known = {tuple(held.split(" ")) for held in dump.of_kind("idempotency").values()}
+        assert known == set(self.idempotent.values())
+        for tenant in self.limits:
+            held = dump.keys.get(f"used:{tenant}", {})
+            assert sum(map(int, held.values())) == self.used[tenant] * MICRO
+        streams = {**dump.of_kind("events"), **dump.of_kind("previews")}
+        assert {name.partition(":")[2] for name in streams} <= self.lives.keys()

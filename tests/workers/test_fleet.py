@@ -1,0 +1,85 @@
+"""Pools that come, go, and change their model while the queue lives on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from models.sharding import Layout
+from service.jobs.job import Job, JobState
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from tests.workers.jobs import ended, toy_job
+from tests.workers.test_pool import at_work
+from tests.workers.toy import SPEC, ToyPipeline
+
+OTHER = SPEC.model_copy(update={"name": "other", "fingerprint": "other"})
+
+
+class OtherPipeline(ToyPipeline):
+    spec = OTHER
+
+
+def other_job(**fields: object) -> Job:
+    return toy_job(**fields).model_copy(update={"model": OTHER.name})
+
+
+async def served(queue: Queue) -> dict[str, tuple[int, bool]]:
+    """By model: its pools, and whether one is ready."""
+    models = await queue.models()
+    return {name: (len(status.pools), status.ready) for name, status in models.items()}
+
+
+async def test_a_pool_that_joins_takes_what_waits_for_another(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    long, waits = toy_job(phase="gated", num_inference_steps=50), toy_job()
+    await queue.put(long)
+    async with at_work(pipeline, layout, queue, store, slots=1):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await queue.put(waits)
+        async with at_work(ToyPipeline(), layout, queue, store, slots=2):
+            waits = await ended(queue, waits)
+            assert (waits.state, waits.attempts) == (JobState.SUCCEEDED, 1)
+            assert (await served(queue))[SPEC.name] == (2, True)
+        assert (await queue.get(long.id)).state == JobState.RUNNING
+        assert (await served(queue))[SPEC.name] == (1, True)
+        pipeline.gate.open()
+        assert (await ended(queue, long)).state == JobState.SUCCEEDED
+
+
+async def test_a_pool_that_comes_back_with_another_model(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """Under the same name. What waits for the old model goes on waiting, and none of it is lost."""
+    runs, waits, other = toy_job(phase="gated", num_inference_steps=50), toy_job(), other_job()
+    await queue.put(runs)
+    async with at_work(pipeline, layout, queue, store, slots=1, drain_s=0.1) as (pool, task):
+        await asyncio.to_thread(pipeline.gate.wait)
+        pool.stop()
+        await task
+    for job in (waits, other):
+        await queue.put(job)
+    async with at_work(OtherPipeline(), layout, queue, store, slots=1):
+        assert (await ended(queue, other)).state == JobState.SUCCEEDED
+        assert await served(queue) == {OTHER.name: (1, True), SPEC.name: (0, False)}
+        assert await queue.depths() == {OTHER.name: (0, 0), SPEC.name: (2, 0)}
+    again = ToyPipeline()
+    again.gate.open()
+    async with at_work(again, layout, queue, store, slots=1):
+        for job in (runs, waits):
+            assert (await ended(queue, job)).state == JobState.SUCCEEDED
+
+
+async def test_pools_of_two_models_at_one_queue(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    jobs = [kind(seed=seed) for seed in range(3) for kind in (toy_job, other_job)]
+    for job in jobs:
+        await queue.put(job)
+    async with (
+        at_work(pipeline, layout, queue, store, slots=1),
+        at_work(OtherPipeline(), layout, queue, store, slots=2),
+    ):
+        ends = [await ended(queue, job) for job in jobs]
+        assert {job.state for job in ends} == {JobState.SUCCEEDED}
+        assert len({(job.model, job.pool) for job in ends}) == 2, "each by its own pool"

@@ -1,0 +1,140 @@
+"""A pool puts a long job aside for a short one, and goes on with it: nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+
+from models.sharding import Layout
+from service.jobs import keys
+from service.jobs.job import PRIORITIES, Job, JobState
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from tests.workers.jobs import ended, pixels, reached, toy_job
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.test_pool import at_work
+from tests.workers.toy import SPEC, Gate, ToyPipeline, reference
+
+WARM_UP = dict(SPEC.defaults)
+STEPS = 1000
+"""More than are let through while the pool asks the queue for the first time, by far."""
+AT_ONCE = {"slots": 1, "quantum_s": 0.02, "snapshot_share": 0.99, "warmup": WARM_UP}
+"""Settings of a pool that puts aside whatever it may."""
+
+
+def a_clip(**fields: object) -> Job:
+    """Long, of a bucket of its own, and of low priority."""
+    job = toy_job(phase="gated", width=64, num_inference_steps=STEPS, **fields)
+    return job.model_copy(update={"priority": PRIORITIES["low"]})
+
+
+def a_picture(**fields: object) -> Job:
+    """Known to take next to no time."""
+    return toy_job(**fields).model_copy(update={"run_s": 1e-6})
+
+
+async def until_room_is_made(redis: Redis, gate: Gate, job: Job) -> None:
+    """Step by step, until a pool makes room for that job."""
+
+    async def is_promised() -> bool:
+        gate.open(1)
+        return await redis.hexists(keys.job(job.id), "room")
+
+    await until(is_promised)
+
+
+async def states(queue: Queue, job: Job) -> list[str]:
+    return [event.name async for event in queue.events(job.id) if event.name != "progress"]
+
+
+def put_aside_so_far() -> float:
+    labels = {"model": SPEC.name}
+    return REGISTRY.get_sample_value("atelier_preemptions_total", labels) or 0
+
+
+async def test_a_clip_is_put_aside_for_a_picture_and_goes_on(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
+) -> None:
+    clip, picture, before = a_clip(seed=3), a_picture(seed=4), put_aside_so_far()
+    await queue.put(clip)
+    async with at_work(pipeline, layout, queue, store, **AT_ONCE):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await queue.put(picture)
+        await until_room_is_made(empty_redis, pipeline.gate, picture)
+        pipeline.gate.open()
+        picture, clip = await ended(queue, picture), await ended(queue, clip)
+        assert pipeline.gate.count == STEPS, "a step was done twice"
+        undisturbed = a_clip(seed=3)
+        await queue.put(undisturbed)
+        undisturbed = await ended(queue, undisturbed)
+    assert picture.started_at < clip.started_at
+    assert picture.finished_at < clip.finished_at
+    assert await states(queue, clip) == ["queued", "running", "queued", "running", "succeeded"]
+    assert (clip.attempts, clip.deaths, clip.usage.steps) == (1, [], STEPS)
+    assert put_aside_so_far() == before + 1
+    [made], [expected] = await pixels(store, clip), await pixels(store, undisturbed)
+    assert (made == expected).all()
+    [made] = await pixels(store, picture)
+    assert np.abs(made - reference(pipeline, picture.request).astype(int)).max() <= 1  # test_engine
+
+
+async def test_only_one_of_several_is_put_aside(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
+) -> None:
+    """The one of low priority; its neighbour, of as high a one as the picture's, goes on."""
+    low, neighbour, before = a_clip(), a_clip(seed=1), put_aside_so_far()
+    neighbour = neighbour.model_copy(update={"priority": PRIORITIES["normal"]})
+    picture = a_picture()
+    for job in (low, neighbour):
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, **AT_ONCE | {"slots": 2}):
+        for job in (low, neighbour):
+            await reached(queue, job, JobState.RUNNING)
+        await queue.put(picture)
+        await until_room_is_made(empty_redis, pipeline.gate, picture)
+        pipeline.gate.open()
+        ends = [await ended(queue, job) for job in (low, neighbour, picture)]
+    assert [job.state for job in ends] == [JobState.SUCCEEDED] * 3
+    assert await states(queue, low) == ["queued", "running", "queued", "running", "succeeded"]
+    assert await states(queue, neighbour) == ["queued", "running", "succeeded"]
+    assert put_aside_so_far() == before + 1
+
+
+async def test_what_cannot_be_kept_goes_on(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, empty_redis: Redis, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "outputs"))
+    (tmp_path / "outputs" / "snapshots").write_text("a file where a folder should be")
+    clip, picture, before = a_clip(), a_picture(), put_aside_so_far()
+    await queue.put(clip)
+    async with at_work(pipeline, layout, queue, store, **AT_ONCE):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await queue.put(picture)
+        await until_room_is_made(empty_redis, pipeline.gate, picture)
+        pipeline.gate.open()
+        clip, picture = await ended(queue, clip), await ended(queue, picture)
+    assert await states(queue, clip) == ["queued", "running", "succeeded"]
+    assert picture.state == JobState.SUCCEEDED
+    assert (pipeline.gate.count, put_aside_so_far()) == (STEPS, before)
+
+
+async def test_a_drain_while_it_is_put_aside(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
+) -> None:
+    """The step under way does not end, which both wait for: the drain does not for ever."""
+    clip, picture = a_clip(), a_picture()
+    await queue.put(clip)
+    async with at_work(pipeline, layout, queue, store, drain_s=5, **AT_ONCE) as (pool, task):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await queue.put(picture)
+        await until_room_is_made(empty_redis, pipeline.gate, picture)
+        pipeline.gate.close()
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    clip = await reached(queue, clip, JobState.QUEUED)
+    assert (clip.attempts, clip.deaths) == (0, [])
+    assert clip.step > 0
