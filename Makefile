@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi life lives load train clean
+.PHONY: install demo test lint format openapi life lives load chaos train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -39,6 +39,9 @@ format: $(RAN)-test ## what of it can be mended by itself
 
 openapi: $(RAN)-install ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
+
+chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.chaos $(ARGS)
 
 load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
 	@$(BIN)/python -m tests.load $(ARGS)

@@ -230,6 +230,8 @@ async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | None:
 async def _put(
     front: FrontEnd, job: Job, files: Mapping[str, bytes], key: str | None, digest: str
 ) -> Job:
+    if files:
+        await front.queue.deposit(job.id)
     for name, data in files.items():
         await front.store.put(job.request[name], data, "image/png")
     if front.webhooks and "webhook" in job.request:
@@ -258,7 +260,9 @@ async def _put(
 
 async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
     """The pictures of a job that did not become one."""
-    await front.store.delete([job.request[name] for name in files])
+    if files:
+        await front.store.delete([job.request[name] for name in files])
+        await front.queue.withdraw(job.id)
 
 
 async def _full(front: FrontEnd, error: QueueFull) -> Busy:

@@ -137,6 +137,9 @@ class QueueSettings(Section):
     model_retention_s: float = Field(7 * 24 * 3600, gt=0)
     """How long a model is listed, and takes requests, without any pool; its jobs keep it."""
     idempotency_s: float = Field(24 * 3600, gt=0)
+    deposit_s: float = Field(600, gt=0)
+    """How long the pictures of a request wait in the store for it to be accepted: longer than that
+    takes. Those of a front end that died in between are deleted then."""
     max_events: int = Field(256, gt=0)
     """Of one job; older ones are dropped from its stream."""
     priority_s: float = Field(600, ge=0)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 
+from service.jobs.errors import StoreError
 from service.jobs.outputs import Store
 from service.jobs.preemption import Held
 from service.jobs.queue import Claim, Queue
@@ -77,7 +78,16 @@ class Desk:
     def _drop(self, works: Iterable[Work]) -> None:
         for work in works:
             if not work.is_ending:  # otherwise it is about to hear for itself what became of it
-                self._tasks[work].cancel()
+                task = self._tasks[work]
+                task.cancel()
+                self._keeper.spawn(self._clear_up(work, task))
+
+    async def _clear_up(self, work: Work, task: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.wait([task])
+            await work.clear_up()
+        except StoreError as error:
+            log.warning("files of %s may be left: %s", work.claim.job.id, error)
 
     def full(self, quantum_s: float) -> tuple[float, list[Held]]:
         """Seconds until a job leaves its places by itself (0: who knows), and those that may be put

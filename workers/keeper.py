@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -15,6 +16,9 @@ from workers.kept import Kept, Origin, from_bytes, to_bytes
 from workers.retry import until_stored
 
 CONTENT_TYPE = "application/octet-stream"
+REST_S = 1.0
+"""After a snapshot that could not be kept: a store that is away costs little, and would be asked at
+each step."""
 
 
 class Keeper:
@@ -26,6 +30,15 @@ class Keeper:
         self.store = store
         self.budget = budget
         self._tasks: set[asyncio.Task[None]] = set()
+        self._rests_until = 0.0
+
+    def rest(self) -> None:
+        """Something could not be kept: nothing is tried for a while."""
+        self._rests_until = time.monotonic() + REST_S
+
+    @property
+    def rests(self) -> bool:
+        return time.monotonic() < self._rests_until
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """To its end, even where its job is given up: it clears up behind itself."""

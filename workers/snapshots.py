@@ -90,7 +90,7 @@ class Snapshots:
             return
         if number not in self._rows:
             self._meet(number, row)
-        is_idle = not self._keeping[number].locked()
+        is_idle = not (self._keeping[number].locked() or self._keeper.rests)
         if is_idle and self._accounts[number].pays(row, self._sizes[number]):
             self._keeper.spawn(self._keep(number, row))
 
@@ -151,6 +151,7 @@ class Snapshots:
             try:
                 await self._keep_now(number, row)
             except (StoreError, EngineDied) as error:
+                self._keeper.rest()
                 log.warning("picture %d of %s is not kept: %s", number, self._claim.job.id, error)
 
     async def _keep_now(self, number: int, row: Row) -> None:

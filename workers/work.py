@@ -12,7 +12,7 @@ import numpy as np
 
 from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import JobError, JobState, Output, Snapshot, Usage
-from service.jobs.outputs import Store, input_key, output_key
+from service.jobs.outputs import Store, input_key, job_folders, output_key
 from service.jobs.queue import Claim, Queue
 from workers import metrics
 from workers.engine import Engine
@@ -49,6 +49,7 @@ class Work:
         self._progress = progress
         self._snapshots = snapshots
         self._paces: dict[int, Pace] = {}
+        self._storing: set[asyncio.Task[None]] = set()
         self._begun_at = time.monotonic()
         self._is_aside = False
         self.places = places
@@ -184,7 +185,7 @@ class Work:
 
     async def _store_file(self, index: int, seed: int, file: File) -> Output:
         key = output_key(self._job.id, self.claim.fence, index, file.content_type)
-        await until_stored(self._store.put, key, file.data, file.content_type)
+        await self._put(key, file)
         return Output(
             index=index,
             key=key,
@@ -198,6 +199,24 @@ class Work:
             fps=file.fps,
             duration_s=file.duration_s,
         )
+
+    async def _put(self, key: str, file: File) -> None:
+        """To its end, even where the work is stopped: half a write can't be called back."""
+        put = until_stored(self._store.put, key, file.data, file.content_type)
+        storing = asyncio.create_task(put)
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
+        await asyncio.shield(storing)
+
+    async def clear_up(self) -> None:
+        """After the work was stopped: a job that has been deleted meanwhile leaves no files; those
+        of another one leave with it.
+
+        Raises: StoreError.
+        """
+        await asyncio.gather(*self._storing, return_exceptions=True)
+        if await until_reached(self._queue.get, self._job.id) is None:
+            await self._store.delete(job_folders(self._job.id))
 
     def _usage(self, made: list[Snapshot]) -> Usage:
         waited_s = (self._job.started_at or self._job.created_at) - self._job.created_at
@@ -215,7 +234,10 @@ class Work:
             return JobState.SUCCEEDED
         log.info("job %s is no longer ours: its files are deleted", self._job.id)
         unknown = [output.key for output in outputs if not self._snapshots.holds(output)]
-        await self._store.delete(unknown)
+        try:
+            await self._store.delete(unknown)
+        except StoreError as error:
+            log.warning("files of %s stay until it leaves: %s", self._job.id, error)
         return "lost"
 
     async def _fail(self, error: JobError, *, retry: bool = False) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
@@ -23,6 +24,8 @@ MAX_CONNECTIONS = 64
 COMMAND_TIMEOUT_S = 5.0
 POOL_TIMEOUT_S = 30.0
 RETRIES = 5
+
+T = TypeVar("T")
 
 
 async def connect(settings: RedisSettings) -> Redis:
@@ -69,13 +72,30 @@ def client(settings: RedisSettings) -> Redis:
             protocol=2,
             socket_timeout=COMMAND_TIMEOUT_S,
             socket_connect_timeout=COMMAND_TIMEOUT_S,
-            retry=Retry(ExponentialBackoff(cap=1.0, base=0.02), RETRIES),
+            retry=BriefRetry(ExponentialBackoff(cap=1.0, base=0.02), RETRIES),
             **_credentials(settings),
             **(_tls(settings) if url.startswith("rediss:") else {}),
         )
     except ValueError as error:
         raise ConfigError(f"redis.url: {shown(url)} is no address of a Redis: {error}") from error
     return Redis.from_pool(pool)
+
+
+class BriefRetry(Retry):
+    """Ends with the first failure after `COMMAND_TIMEOUT_S`: a server that stands still is asked
+    once. redis-py retries a command whose connection it retries, which takes minutes there."""
+
+    async def call_with_retry(
+        self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **rest: Any
+    ) -> T:
+        until = time.monotonic() + COMMAND_TIMEOUT_S
+
+        async def fail_in_time(error: Exception, *count: int) -> None:
+            await fail(error, *count)
+            if time.monotonic() >= until:
+                raise error
+
+        return await super().call_with_retry(do, fail_in_time, *args, **rest)
 
 
 class PasswordFile(CredentialProvider):

@@ -28,6 +28,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `ended`                      | zset   | ended jobs, by their end             | with the job      |
 | `idempotency:TENANT:DIGEST`  | string | digest of the body, id of the job    | `idempotency_s`   |
 | `call:CALL`                  | string | a claim's or deletion's answer       | a minute          |
+| `deposits`                   | zset   | jobs whose files are stored, not put | when put          |
+| `reaped`                     | string | when it was last, heard since when   | never             |
 | `trash`                      | set    | store keys to delete                 | the reap after    |
 | `models`                     | hash   | model: its spec                      | model_retention_s |
 | `seen`                       | zset   | models, by a pool's last heartbeat   | with the model    |
@@ -60,6 +62,7 @@ STOPPED = PREFIX + "stopped"
 QUEUED = PREFIX + "queued"
 
 API_KEYS = PREFIX + "apikeys"
+DEPOSITS = PREFIX + "deposits"
 
 
 def job(job_id: str) -> str:

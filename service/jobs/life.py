@@ -85,6 +85,15 @@ TRANSITIONS = (
     ),
     Transition("lose", (RUNNING,), QUEUED, By.CLOCK, "the lease lapsed", ("reap",), deaths=1),
     Transition(
+        "excuse",
+        (RUNNING,),
+        QUEUED,
+        By.CLOCK,
+        "the lease lapsed while nobody could be heard: Redis was away or stood still",
+        ("reap",),
+        attempts=-1,
+    ),
+    Transition(
         "set aside",
         (RUNNING,),
         FAILED,

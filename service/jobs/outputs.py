@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
+import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -39,6 +40,11 @@ def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
 def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
     """Where the state of one picture lies: a stale claim never overwrites its successor's."""
     return f"snapshots/{job_id}/{fence}-{index}-{step}"
+
+
+def job_folders(job_id: str) -> list[str]:
+    """All that the store has of a job, as `Store.delete` takes it."""
+    return [f"{kind}/{job_id}/" for kind in ("inputs", "outputs", "snapshots")]
 
 
 class Store:
@@ -89,10 +95,18 @@ class Store:
         await asyncio.gather(*(one(key) for key in keys))
 
     async def _delete_below(self, folder: str) -> None:
+        if isinstance(self._store, LocalStore) and self._store.prefix:
+            return await self._delete_folder(Path(self._store.prefix), folder)
         async with self._explained("list", folder):
             found = await obstore.list(self._store, prefix=folder).collect_async()
         for entry in found:
             await self._delete_one(entry["path"])
+
+    async def _delete_folder(self, root: Path, folder: str) -> None:
+        """With what no list shows: empty folders, and files half written by a process that died."""
+        with suppress(NotStored):
+            async with self._explained("delete", folder):
+                await asyncio.to_thread(_remove_folder, root / folder)
 
     async def _delete_one(self, key: str) -> None:
         with suppress(NotStored):
@@ -130,6 +144,13 @@ def _open(url: str) -> ObjectStore:
             f"store.url: cannot open {url!r}: {_first_line(error)}; "
             "give a folder, s3://bucket/path or gs://bucket/path"
         ) from error
+
+
+def _remove_folder(folder: Path) -> None:
+    """And the one that it lies in, if that is empty then. Raises: OSError."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        folder.parent.rmdir()
 
 
 def _first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from typing import Any, cast
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from models.spec import ModelSpec
 from service.jobs import connection, events, keys, wire
@@ -64,6 +65,9 @@ ANSWER_MS = 60_000
 REAP_BATCH = 200
 """Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
 REAP_FILES = 2000
+REAPS, RENEWALS = 2, 3
+"""In how many of its intervals a reap comes for certain; in how many parts of a lease a pool renews
+it. After a longer silence without a reap, leases may have lapsed that nobody could renew."""
 LOOKED_AT = 256
 """Running jobs, and urgent ones, of one look at a queue; of more the first ones."""
 MAX_COSTS = 4096
@@ -115,6 +119,8 @@ class Queue:
         self._scripts = Scripts(redis)
         self._subscriber = Subscriber(redis)
         self._reaped: Names = []
+        self._unanswered: dict[str, str] = {}
+        """By pool: the claim that it got no answer to."""
 
     @classmethod
     async def connect(cls, url: str, settings: QueueSettings) -> Queue:
@@ -134,6 +140,14 @@ class Queue:
         await self._redis.ping()
 
     # the front end's side
+    async def deposit(self, job_id: str) -> None:
+        """Files of this job are about to be stored: if it is never put, `reap` hands them out."""
+        await self._run("deposit", id=job_id)
+
+    async def withdraw(self, job_id: str) -> None:
+        """The job is not put, and its files are gone."""
+        await self._redis.zrem(keys.DEPOSITS, job_id)
+
     async def put(
         self,
         job: Job,
@@ -323,18 +337,24 @@ class Queue:
             raise
 
     async def _claim_now(self, **wanted: Any) -> Claims:
-        found = await self._run(
-            "claim",
-            call=_call(),
-            answer_ms=ANSWER_MS,
-            version=WIRE_VERSION,
-            lease_s=self._settings.lease_s,
-            warm_s=self._settings.affinity_s,
-            credit_s=self._settings.deadline_credit_s,
-            **wanted,
-        )
+        """A claim without an answer may have been carried out: the pool's next one repeats it."""
+        pool, model = wanted["pool"], wanted["model"]
+        call = self._unanswered.pop(pool, None) or _call()
+        try:
+            found = await self._run(
+                "claim",
+                call=call,
+                answer_ms=ANSWER_MS,
+                version=WIRE_VERSION,
+                lease_s=self._settings.lease_s,
+                warm_s=self._settings.affinity_s,
+                credit_s=self._settings.deadline_credit_s,
+                **wanted,
+            )
+        except (RedisError, OSError):
+            self._unanswered[pool] = call
+            raise
         if found and found[-1] == "newer":
-            pool, model = wanted["pool"], wanted["model"]
             logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
             found.pop()
         return [_claim(wire.parse(text)) for text in found]
@@ -432,12 +452,19 @@ class Queue:
                 files=REAP_FILES,
                 deleted=done,
                 lease_s=self._settings.lease_s,
+                silence_s=self._silence_s,
                 max_deaths=max_deaths,
+                deposit_s=self._settings.deposit_s,
                 retention_s=self._settings.retention_s,
                 model_retention_s=self._settings.model_retention_s,
             )
             done = []
         return self._reaped
+
+    @property
+    def _silence_s(self) -> float:
+        settings = self._settings
+        return max(REAPS * settings.reap_every_s, settings.lease_s / RENEWALS)
 
     async def _held(self, script: str, claim: Claim, *texts: str, **args: Any) -> bool:
         """A transition that only the holder of a claim may make; whether it was."""

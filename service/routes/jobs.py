@@ -13,6 +13,7 @@ from service.documentation import EVENTS, OUTPUT, problems
 from service.errors import FieldError, NotFound
 from service.jobs.errors import UnknownCursor
 from service.jobs.job import JobState
+from service.jobs.outputs import job_folders
 from service.views import JobPage, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -52,7 +53,7 @@ async def delete_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     job = await front.job(job_id, tenant)
     if await front.queue.delete(job.id) is None:
         raise no_such_job(job_id)
-    await front.store.delete([f"inputs/{job_id}/", f"outputs/{job_id}/"])
+    await front.store.delete(job_folders(job_id))
     return Response(status_code=204)
 
 

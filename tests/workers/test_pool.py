@@ -33,6 +33,7 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.engine import Engine
 from workers.files import DEFAULT_FPS
+from workers.keeper import REST_S
 from workers.pool import Pool, run_pool
 
 LEASE_S = 3.0
@@ -430,6 +431,24 @@ async def test_a_running_job_is_kept_as_often_as_it_pays(
     assert not any([await store.exists(key) for key in seen])
 
 
+async def test_a_store_that_is_away_is_not_asked_at_each_step(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Store(str(tmp_path))
+    (tmp_path / "snapshots").write_text("a file where a folder should be")
+    job = toy_job(num_inference_steps=4000)
+    await queue.put(job)
+    began = time.monotonic()
+    async with at_work(pipeline, layout, queue, store, snapshot_share=0.9):
+        assert (await ended(queue, job)).state == JobState.SUCCEEDED
+        asked = caplog.text.count("is not kept")
+        assert 1 <= asked <= 1 + (time.monotonic() - began) / REST_S
+
+
 async def test_a_suspect_has_the_pool_to_itself(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
@@ -542,6 +561,31 @@ async def test_a_store_may_go_and_come_back(
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
 
+async def test_a_job_that_is_deleted_while_its_files_are_written_leaves_none(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
+    wall.write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await until(lambda: "the store failed" in caplog.text)
+        await queue.delete(job.id)
+        wall.unlink()
+        await until(lambda: pool.jobs == 0)
+        await until(lambda: not {"until_stored", "Desk._clear_up"} & doing())
+        assert not await asyncio.to_thread(files_in, tmp_path)
+
+
+def doing() -> set[str]:
+    """Names of the functions that tasks are in."""
+    return {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
+
+
 async def test_redis_may_be_killed_and_come_back(
     pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
 ) -> None:
@@ -570,6 +614,39 @@ async def test_redis_may_be_killed_and_come_back(
         await at.__aexit__(None, None, None)
         await queue.close()
         await front_end.close()
+
+
+async def test_a_pool_that_leaves_while_redis_is_away_has_not_died(
+    pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
+) -> None:
+    """It cannot give its job back: when Redis is there again, its lease lapses, and no more."""
+    job = toy_job(phase="gated", num_inference_steps=50)
+    settings = QueueSettings(lease_s=2, reap_every_s=0.1)
+    with embedded(tmp_path) as url:
+        queue = await Queue.connect(url, settings)
+        await queue.put(job)
+        at = at_work(pipeline, layout, queue, store, drain_s=1)
+        pool, task = await at.__aenter__()
+        await asyncio.to_thread(pipeline.gate.wait)
+        async with Redis.from_url(url) as redis:
+            os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
+    pool.stop()
+    assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    await at.__aexit__(None, None, None)
+    await queue.close()
+    with embedded(tmp_path) as url:
+        front_end = await Queue.connect(url, settings)
+
+        async def is_back() -> bool:
+            await front_end.reap()
+            return await front_end.get(job.id) != running
+
+        running = await front_end.get(job.id)
+        await until(is_back)
+        job = await front_end.get(job.id)
+        await front_end.close()
+    assert running.state == JobState.RUNNING
+    assert (job.state, job.deaths, job.attempts) == (JobState.QUEUED, [], 0)
 
 
 def test_settings_that_lack_something_are_told() -> None:

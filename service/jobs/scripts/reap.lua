@@ -1,11 +1,17 @@
 -- Takes back what lapsed: running → queued where the lease is over, or running → failed for good;
 -- ends what is past its deadline; ended → nothing past the retention. Models that no pool has served
--- for long leave, too.
+-- for long leave, too, and files of jobs that were never put.
+--
+-- A lease that lapsed tells of a death only where its pool could have been heard. While the server
+-- was away, or stood still, or nobody reaped, no pool could: those that are alive get one more
+-- lease from then on, and jobs of which nothing is heard even so go back unharmed.
 -- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
---        lease_s, max_deaths (of its pools until a job is set aside), retention_s,
+--        lease_s, silence_s (without a reap: longer than that tells that all stood still),
+--        deposit_s (that files wait for their job to be put),
+--        max_deaths (of its pools until a job is set aside), retention_s,
 --        model_retention_s, max_events
 -- texts: error of a job that is set aside (JSON)
--- Keys:  trash  models  seen  costs:model  pools:model  layouts:model  tags:model
+-- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model  tags:model
 --        forget's and common's
 -- Gives: {1 where more is due, store keys to delete}
 -- Sent twice: a store key is given until a later call names it in `deleted`.
@@ -25,21 +31,52 @@ for _, model in ipairs(redis.call('HKEYS', key('models'))) do
   redis.call('ZADD', key('seen'), 'NX', seconds(now), model)
   for _, id in ipairs(due('latest:' .. model, now)) do expire(id) end
 end
--- A server that was away has not heard from the pools that are alive: they get one more lease.
-local up_s = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-local function is_unheard(id)
-  local started = tonumber((fields(id, 'started_at')))
-  return up_s < args.lease_s and started < now - up_s - 1
+local ECHO_S = 1 -- what was sent before a silence may be carried out just after it
+local ROUNDING_S = 0.001 -- of a lease that begins with the end of a silence
+
+-- Since when pools can be heard, without a silence.
+local function heard_since()
+  local up_s = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+  local started = now - up_s - 1 -- or up to a second later
+  local known = redis.call('GET', key('reaped')) or ''
+  local last, since = string.match(known, '^(%S+) (%S+)$')
+  if not last then return started end
+  if tonumber(last) < started or now - tonumber(last) > args.silence_s then return now + ECHO_S end
+  return tonumber(since)
 end
 
-for _, id in ipairs(due('leases', now)) do
-  if is_unheard(id) then
-    redis.call('ZADD', key('leases'), seconds(now + args.lease_s), id)
-  else
-    lose(id, cjson.decode(ARGV[2]))
-  end
+local since = heard_since()
+redis.call('SET', key('reaped'), seconds(now) .. ' ' .. seconds(since))
+
+local function is_unheard(id)
+  local claimed = tonumber((fields(id, 'started_at')))
+  local renewed = tonumber(redis.call('ZSCORE', key('leases'), id)) - args.lease_s
+  return math.max(claimed, renewed) < since + ROUNDING_S
 end
+
+local function lapse(id)
+  if not is_unheard(id) then return lose(id, cjson.decode(ARGV[2])) end
+  if now < since + args.lease_s then
+    return redis.call('ZADD', key('leases'), seconds(since + args.lease_s), id)
+  end
+  redis.call('HINCRBY', key('job', id), 'attempts', -1)
+  requeue(id)
+end
+
+for _, id in ipairs(due('leases', now)) do lapse(id) end
 for _, id in ipairs(due('ended', now - args.retention_s)) do forget(id) end
+
+local function is_put(id)
+  return redis.call('EXISTS', key('job', id)) == 1
+end
+
+for _, id in ipairs(redis.call('ZRANGE', key('deposits'), 0, args.batch - 1)) do
+  if is_put(id) then redis.call('ZREM', key('deposits'), id) end
+end
+for _, id in ipairs(due('deposits', now - args.deposit_s)) do
+  redis.call('ZREM', key('deposits'), id)
+  if not is_put(id) then redis.call('SADD', key('trash'), 'inputs/' .. id .. '/') end
+end
 
 local function is_wanted(model)
   if redis.call('EXISTS', key('queued', model), key('pools', model)) > 0 then return true end

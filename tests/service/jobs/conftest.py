@@ -37,8 +37,8 @@ async def connect(redis_url: str, empty_redis: Redis) -> AsyncIterator[Connect]:
 @pytest.fixture
 async def hasty(connect: Connect) -> Queue:
     """Its leases and its retention last a microsecond: what it claims lapses at once, and what it
-    reaps has been kept for long enough."""
-    return await connect(lease_s=1e-6, retention_s=1e-6)
+    reaps has been kept for long enough. It need not reap often: no silence is one to it."""
+    return await connect(lease_s=1e-6, retention_s=1e-6, reap_every_s=1000)
 
 
 @pytest.fixture

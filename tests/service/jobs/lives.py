@@ -13,6 +13,7 @@ from service.jobs.job import Job, JobState, Snapshot, Usage
 from service.jobs.life import QUEUED
 from service.jobs.queue import Claim, Queue
 from service.settings import TenantSettings
+from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
 from tests.service.jobs.history import History
 from tests.service.jobs.order_model import Offer
@@ -263,6 +264,23 @@ class Lives(History):
             expected = self.model.reap(leases, self.given.pop(queue, set()), forgets)
         assert answer == expected
         self.given[queue] = answer
+
+    def be_silent(self) -> None:
+        """Since a `reap` nobody has reaped for so long that leases lapsed which nobody could renew;
+        nothing is heard of their jobs afterwards."""
+        alarmed = self.queue(False, lease_s=LAPSED_S, reap_every_s=LAPSED_S)
+        calm = self.queue(False, lease_s=LAPSED_S, reap_every_s=LONG_S)
+        stalled = [life for life in self.model.lives.values() if life.has_lapsed]
+
+        async def are_back() -> bool:
+            await calm.reap()
+            jobs = [await calm.get(life.job.id) for life in stalled]
+            return all(job is not None and job.state is QUEUED for job in jobs)
+
+        self.follow(alarmed.reap())
+        self.follow(eventually(are_back))
+        for life in stalled:
+            self.model.back(life, "excuse", "reap")
 
 
 class Refused(Exception):

@@ -35,7 +35,7 @@ MOVING = {
     "take": {"claim"},
     "end_job": {"finish", "cancel"},
     "fail_job": {"fail"},
-    "requeue": {"retry", "release"},
+    "requeue": {"retry", "release", "excuse"},
     "lose": {"lose", "set aside"},
     "expire": {"expire"},
     "forget": {"forget"},
@@ -132,6 +132,11 @@ def way(machine: Lives, name: str, script: str) -> None:
             machine.put("m", [WISH], False)
             for _ in range(2):
                 machine.claim_and_stall(OFFER, 0, [], True, False)
+        case "excuse", _:
+            machine.put("m", [WISH], False)
+            machine.reap(False, False)
+            machine.claim_and_stall(OFFER, 0, [], False, False)
+            machine.be_silent()
         case "expire", "claim":
             claimed({**WISH, "deadline": "past"})
         case "expire", "progress":

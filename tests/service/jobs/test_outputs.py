@@ -118,3 +118,16 @@ async def test_keys_do_not_lead_out_of_the_store(store: Store) -> None:
 def test_no_store(url: str) -> None:
     with pytest.raises(ConfigError, match=r"store\.url: cannot open"):
         Store(url)
+
+
+async def test_nothing_of_a_folder_stays(tmp_path: Path) -> None:
+    """Half a file and an empty folder, as a process leaves them that dies while it writes."""
+    store = Store(str(tmp_path))
+    await store.put("outputs/job_1/1-0.png", b"whole", "image/png")
+    await store.put("outputs/job_2/1-0.png", b"another's", "image/png")
+    (tmp_path / "outputs/job_1/1-1.png#1").write_bytes(b"half")
+    (tmp_path / "snapshots/job_1").mkdir(parents=True)
+    await store.delete(["outputs/job_1/", "snapshots/job_1/", "inputs/job_1/"])
+    left = await asyncio.to_thread(lambda: [str(one) for one in tmp_path.glob("*/*")])
+    assert left == [str(tmp_path / "outputs/job_2")]
+    assert await store.get("outputs/job_2/1-0.png") == b"another's"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from models.spec import ModelSpec
-from service.jobs.job import PRIORITIES, JobState
+from service.jobs.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
 from tests.service.eventually import eventually
@@ -102,26 +104,74 @@ async def test_a_suspect_is_not_taken_beside_another(queue: Queue, hasty: Queue)
     assert [[claim.job.id for claim in taken] for taken in claims] == [[first.id], [suspect.id]]
 
 
-async def test_a_server_that_comes_back_waits_for_its_pools(tmp_path: Path) -> None:
-    """It was away for longer than the leases last; those who hold them may renew them first."""
-    settings = QueueSettings(lease_s=2)
-    with embedded(tmp_path) as url:
-        queue = await Queue.connect(url, settings)
-        job, _ = await queue.put(a_job())
-        (claim,) = await queue.claim("pool", MODEL, 1)
-        await queue.close()
+BRIEF = QueueSettings(lease_s=2, reap_every_s=0.1)
 
+
+async def claimed(url: str) -> Job:
+    """A job that a pool has, from before a silence."""
+    queue = await Queue.connect(url, BRIEF)
+    await queue.put(a_job())
+    await queue.reap()
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    await queue.close()
+    return claim.job
+
+
+async def lapses(job: Job) -> None:
     async def has_lapsed() -> bool:
-        return time.time() > claim.job.started_at + settings.lease_s
+        return time.time() > job.started_at + BRIEF.lease_s
 
     await eventually(has_lapsed)
+
+
+async def check_waits_for_its_pools(url: str, job: Job) -> None:
+    """Those that are alive may renew first; whatever became of the others, it was no death."""
+    queue = await Queue.connect(url, BRIEF)
+    await queue.reap()
+    assert (await queue.get(job.id)).state is JobState.RUNNING
+    while (found := await queue.get(job.id)).state is JobState.RUNNING:
+        await queue.reap()  # nobody renews it
+    assert (found.state, found.deaths, found.attempts) == (JobState.QUEUED, [], 0)
+    await queue.close()
+
+
+async def test_a_server_that_comes_back_waits_for_its_pools(tmp_path: Path) -> None:
+    """It was away for longer than the leases last."""
     with embedded(tmp_path) as url:
-        queue = await Queue.connect(url, settings)
-        await queue.reap()
-        assert (await queue.get(job.id)).state is JobState.RUNNING
-        while (await queue.get(job.id)).state is JobState.RUNNING:
-            await queue.reap()  # nobody renews it
-        await queue.close()
+        job = await claimed(url)
+    await lapses(job)
+    with embedded(tmp_path) as url:
+        await check_waits_for_its_pools(url, job)
+
+
+async def test_a_server_that_stood_still_waits_for_its_pools(tmp_path: Path) -> None:
+    """It has been up all the time, and heard nobody for longer than the leases last."""
+    with embedded(tmp_path) as url:
+        job = await claimed(url)
+        async with Redis.from_url(url) as redis:
+            server = int((await redis.info("server"))["process_id"])
+        os.kill(server, signal.SIGSTOP)
+        try:
+            await lapses(job)
+        finally:
+            os.kill(server, signal.SIGCONT)
+        await check_waits_for_its_pools(url, job)
+
+
+async def test_who_is_heard_after_a_silence_may_die(hasty: Queue, connect: Connect) -> None:
+    """A silence excuses nobody who came after it."""
+    easily_alarmed = await connect(lease_s=1e-6, reap_every_s=1e-6)
+    await hasty.put(a_job())
+    await easily_alarmed.reap()
+    await easily_alarmed.reap()  # more than two microseconds later
+
+    async def has_died() -> bool:
+        (claim,) = await hasty.claim("dead", MODEL, 1)
+        while (job := await hasty.get(claim.job.id)).state is JobState.RUNNING:
+            await hasty.reap()
+        return len(job.deaths) == 1
+
+    await eventually(has_died)  # from a second after the silence on
 
 
 async def test_late_jobs_expire(queue: Queue) -> None:
@@ -161,6 +211,22 @@ async def test_store_keys_are_given_until_they_are_deleted(queue: Queue, connect
     assert await queue.get(claim.job.id) is None
 
 
+async def test_files_of_a_job_that_is_never_put_are_given_to_delete(
+    queue: Queue, connect: Connect, empty_redis: Redis
+) -> None:
+    """Its front end died between the store and the queue."""
+    impatient = await connect(deposit_s=1e-6)
+    lost, put, refused = a_job(), a_job(), a_job()
+    for job in (lost, put, refused):
+        await queue.deposit(job.id)
+    assert await queue.reap() == [], "it may still be put"
+    await queue.put(put)
+    await queue.withdraw(refused.id)
+    assert await impatient.reap() == [f"inputs/{lost.id}/"]
+    assert await impatient.reap() == []
+    assert not await empty_redis.exists("{atelier}:deposits")
+
+
 async def test_nothing_leaks(
     queue: Queue, hasty: Queue, empty_redis: Redis, a_spec: ModelSpec
 ) -> None:
@@ -190,6 +256,7 @@ async def test_nothing_leaks(
     await hasty.reap()
     assert {key for key in await empty_redis.keys("*") if ":call:" not in key} == {
         "{atelier}:models",
+        "{atelier}:reaped",
         "{atelier}:seen",
     }
     lives = [await empty_redis.pttl(key) for key in await empty_redis.keys("*:call:*")]

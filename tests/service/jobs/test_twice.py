@@ -6,7 +6,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
 
 from models.spec import ModelSpec
 from service.jobs import scripts
@@ -34,6 +36,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
         for i in range(8)
     ]
     ids = {job.id: job.metadata["n"] for job, _ in jobs}
+    await queue.deposit(jobs[0][0].id)
     await queue.register("pool", spec, ready=True)
     said: list[object] = [new for _, new in jobs]
     said.append((await queue.put(a_job(), idempotency_key="key 3"))[1])
@@ -94,3 +97,22 @@ async def test_a_life_with_lost_answers_is_the_same(
         await shaky_hasty.close()
     digests = {name: hashlib.sha1(scripts.source(name).encode()).hexdigest() for name in NAMES}
     assert {name for name, digest in digests.items() if digest.encode() in relay.lost} == NAMES
+
+
+async def test_a_claim_without_an_answer_is_what_the_next_one_gives(
+    queue: Queue, connect: Connect, redis_url: str, tmp_path: Path
+) -> None:
+    """Redis went away when it had carried it out, for longer than anybody tries."""
+    first, _ = await queue.put(a_job())
+    async with flaky(redis_url, tmp_path) as (url, relay):
+        shaky = await connect(url)
+        await shaky.claim("pool", "another model", 1)
+        relay.is_deaf = True
+        with pytest.raises(ConnectionError):
+            await shaky.claim("pool", MODEL, 1)
+        relay.is_deaf = False
+        second, _ = await queue.put(a_job())
+        claims = [await shaky.claim("pool", MODEL, 1) for _ in range(2)]
+        await shaky.close()
+    assert [[one.job.id for one in taken] for taken in claims] == [[first.id], [second.id]]
+    assert claims[0][0].job.attempts == 1

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from PIL import Image
+from redis.asyncio import Redis
 
 from service.jobs.job import JobError
 from service.jobs.outputs import Store
@@ -234,13 +235,26 @@ async def test_a_picture_goes_to_the_store_and_makes_it_image_to_image(
 
 
 async def test_a_repeat_leaves_no_second_picture_behind(
-    http: httpx.AsyncClient, pool: StandIn, settings: Any
+    http: httpx.AsyncClient, pool: StandIn, settings: Any, empty_redis: Redis
 ) -> None:
     image = base64.b64encode(picture()).decode()
     for _ in range(2):
-        await generate(http, {"Idempotency-Key": "k"}, image=image)
+        job = (await generate(http, {"Idempotency-Key": "k"}, image=image)).json()
     kept = list((settings.state_dir / "outputs" / "inputs").rglob("image"))
-    assert len(kept) == 1
+    assert [path.parent.name for path in kept] == [job["id"]]
+    # The broom takes that of the accepted one away.
+    assert set(await empty_redis.zrange("{atelier}:deposits", 0, -1)) <= {job["id"]}
+
+
+async def test_a_picture_is_known_to_the_queue_before_it_is_stored(
+    http: httpx.AsyncClient, pool: StandIn, settings: Any, empty_redis: Redis
+) -> None:
+    """So that it does not stay for ever if the front end dies before the job is put."""
+    wall = settings.state_dir / "outputs" / "inputs"
+    wall.write_text("a file where a folder should be")
+    answer = await generate(http, image=base64.b64encode(picture()).decode())
+    assert answer.status_code == 503
+    assert await empty_redis.zcard("{atelier}:deposits") == 1
 
 
 async def test_a_full_queue_says_when_to_come_back(

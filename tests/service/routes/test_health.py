@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from service.app import create_app
+from service.jobs.connection import COMMAND_TIMEOUT_S
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.settings import QueueSettings, Settings
@@ -62,14 +63,14 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/
 """One pixel."""
 
 
-Kill = Callable[[], None]
+Send = Callable[[signal.Signals], None]
 
 
 @pytest.fixture
 async def mortal(
     settings: Settings, tmp_path: Path
-) -> AsyncIterator[tuple[httpx.AsyncClient, Queue, Kill]]:
-    """A client of a front end whose Redis can be killed."""
+) -> AsyncIterator[tuple[httpx.AsyncClient, Queue, Send]]:
+    """A client of a front end whose Redis can be sent signals."""
     with embedded(tmp_path / "own") as url:
         queue = await Queue.connect(url, QueueSettings())
         await queue.register("pool", SPEC, ready=True)
@@ -81,14 +82,14 @@ async def mortal(
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://atelier") as http,
         ):
-            yield http, queue, partial(os.kill, server, signal.SIGKILL)
+            yield http, queue, partial(os.kill, server)
         await queue.close()
 
 
 async def test_a_job_whose_redis_goes_away_is_told_by_name(
-    mortal: tuple[httpx.AsyncClient, Queue, Kill],
+    mortal: tuple[httpx.AsyncClient, Queue, Send],
 ) -> None:
-    http, queue, kill = mortal
+    http, queue, send = mortal
     wait = {"Prefer": "wait=4"}
     waiting = asyncio.create_task(http.post("/v1/generate", json=CAT, headers=wait))
     (claim,) = await queue.claim("pool", MODEL, 1, wait_s=20)
@@ -98,17 +99,17 @@ async def test_a_job_whose_redis_goes_away_is_told_by_name(
         return f'accepted_total{{model="{MODEL}"}} 1.0' in (await http.get("/metrics")).text
 
     await eventually(heard)
-    kill()
+    send(signal.SIGKILL)
     answer = await waiting
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
     assert answer.headers["x-job-id"] == answer.json()["job_id"] == claim.job.id
 
 
 async def test_without_redis_everything_says_so(
-    mortal: tuple[httpx.AsyncClient, Queue, Kill],
+    mortal: tuple[httpx.AsyncClient, Queue, Send],
 ) -> None:
-    lonely, _, kill = mortal
-    kill()
+    lonely, _, send = mortal
+    send(signal.SIGKILL)
 
     async def ask(method: str, path: str) -> httpx.Response:
         return await lonely.request(method, path, json=CAT if method == "POST" else None)
@@ -131,6 +132,22 @@ async def test_without_redis_everything_says_so(
     assert (await lonely.get("/healthz")).status_code == 200
     page = (await lonely.get("/metrics")).text
     assert "atelier_queue_up 0.0" in page and "atelier_queue_jobs{" not in page
+
+
+async def test_a_redis_that_stands_still_is_told_soon(
+    mortal: tuple[httpx.AsyncClient, Queue, Send],
+) -> None:
+    """It takes connections and answers nothing: one try is enough to know."""
+    http, _, send = mortal
+    send(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(4 * COMMAND_TIMEOUT_S):  # all tries would take six times that
+            answer = await http.post("/v1/generate", json=CAT)
+    finally:
+        send(signal.SIGCONT)
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+    assert answer.json()["error"]["code"] == "queue_unreachable"
+    assert (await http.post("/v1/generate", json=CAT)).status_code == 202
 
 
 async def test_metrics_are_told_by_route_model_and_reason(

@@ -1,0 +1,47 @@
+"""Chaos for as long as one likes: `python -m tests.chaos --minutes 10 --seed 7`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.invariants import breaches
+from tests.chaos.run import Run, Size
+
+ACT_EVERY_S = 3.0
+ORDER_EVERY_S = 0.3
+"""What two cores can do, with pools that die every few seconds."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10, help="of chaos (default: 10)")
+    parser.add_argument("--seed", type=int, help="of the plan (default: a new one)")
+    args = parser.parse_args()
+    seed = secrets.randbelow(2**32) if args.seed is None else args.seed
+    span_s = 60 * args.minutes
+    size = Size(span_s, round(span_s / ACT_EVERY_S), round(span_s / ORDER_EVERY_S))
+    say(f"seed {seed}: {size.acts} acts and {size.orders} orders in {args.minutes:g} minutes")
+    folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+    found = breaches(asyncio.run(Run(folder, seed, size, say).run()))
+    for breach in found:
+        say(str(breach))
+    if found:
+        say(f"{len(found)} breaches; the logs are in {folder}")
+        return 1
+    shutil.rmtree(folder)
+    say("every invariant holds")
+    return 0
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What a run has seen: answers, jobs, exits, and what was left at its end. Plain data, for the
+invariants to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.orders import Order
+from tests.chaos.plan import Kind
+
+
+@dataclass(frozen=True)
+class Answer:
+    """To one request of a client."""
+
+    status: int
+    retry_after: str | None
+    body: str
+
+
+@dataclass
+class Asked:
+    """What became of one order, as its client has it."""
+
+    order: Order
+    jobs: list[str] = field(default_factory=list)
+    """Ids, one of each POST that was accepted."""
+    answers: list[Answer] = field(default_factory=list)
+    """All that told of an error."""
+    gave_up: str = ""
+    """Why, if it did."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One event of a job."""
+
+    id: int
+    name: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One job when all was over."""
+
+    tenant: str
+    view: dict[str, Any]
+    """As the API shows it."""
+    events: tuple[Told, ...]
+    fence: int
+    """Of its last claim."""
+    settled: str
+    """How that claim ended, as the queue wrote it down: fence, act, answer."""
+    keys: tuple[str, ...]
+    """Of its outputs, in the store."""
+    digests: tuple[str, ...]
+    """Of their bytes, as the API gives them."""
+
+    @property
+    def id(self) -> str:
+        return str(self.view["id"])
+
+    @property
+    def state(self) -> str:
+        return str(self.view["state"])
+
+    @property
+    def order(self) -> int | None:
+        """The number of its order; None: one of the undisturbed run."""
+        number = self.view["metadata"].get("order")
+        return None if number is None else int(number)
+
+
+@dataclass(frozen=True)
+class Exit:
+    """The end of one process."""
+
+    name: str
+    code: int
+    asked: Kind | None
+    """What was done to it; None: it ended by itself."""
+    lasted_s: float
+    """From there to its end."""
+
+
+@dataclass
+class History:
+    asked: list[Asked] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    expected: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By request: the digests of what it gives undisturbed."""
+    exits: list[Exit] = field(default_factory=list)
+    unknown_keys: list[str] = field(default_factory=list)
+    """In Redis while all was at work, but in no schema."""
+    left_keys: list[str] = field(default_factory=list)
+    """In Redis when all jobs were deleted."""
+    left_files: list[str] = field(default_factory=list)
+    """In the store then."""
+    resumed: int = 0
+    """Pictures that went on from what a claim before had kept."""
+    left_processes: list[str] = field(default_factory=list)
+    """When all had ended."""
+
+    def summary(self) -> str:
+        """What a run has lived through: one that saw nothing proves nothing."""
+        states = Counter(job.state for job in self.seen)
+        busy_s = sum(job.view["usage"]["device_seconds"] for job in self.seen)
+        claims = sum(job.fence for job in self.seen)
+        repeats = sum(len(asked.jobs) - 1 for asked in self.asked if asked.jobs)
+        refused = Counter(answer.status for asked in self.asked for answer in asked.answers)
+        lost = sum(bool(asked.gave_up) for asked in self.asked)
+        ends = Counter(
+            f"{exit.name.split('-')[0]} {exit.asked or 'by itself'}" for exit in self.exits
+        )
+        return (
+            f"{len(self.seen)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, "
+            f"{self.resumed} pictures went on from a snapshot; {repeats} accepted again, "
+            f"{dict(refused)} refused, {lost} given up; {dict(ends)}"
+        )

@@ -1,0 +1,104 @@
+"""Looks at a system from outside: what its API tells, what lies in Redis and in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from service.client import parse_events
+from service.jobs import keys, wire
+from tests.chaos import schema
+from tests.chaos.clients import Client
+from tests.chaos.history import Seen, Told
+from tests.chaos.invariants import ENDS
+from tests.chaos.orders import TENANTS
+
+PAGE = 100
+JOB = re.compile(re.escape(keys.job("")) + "(.+)")
+AT_ONCE = 8
+
+
+class Observer:
+    """To be used while Redis is there."""
+
+    def __init__(self, redis: Redis, client: Client, store: Path) -> None:
+        self._redis = redis
+        self._client = client
+        self._store = store
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def unended(self) -> list[str]:
+        """Ids of jobs that have not ended, by Redis itself."""
+        found = []
+        async for key in self._redis.scan_iter(match=keys.job("*")):
+            if await self._redis.hget(key, "state") not in ENDS:
+                found.append(JOB.fullmatch(key)[1])
+        return found
+
+    async def jobs(self) -> list[Seen]:
+        """All jobs of all tenants."""
+        views = [(tenant, view) for tenant in TENANTS for view in await self._views(tenant)]
+        return await asyncio.gather(*(self._seen(tenant, view) for tenant, view in views))
+
+    async def _views(self, tenant: str) -> list[dict]:
+        found: list[dict] = []
+        while True:
+            after = f"&after={found[-1]['id']}" if found else ""
+            path = f"/v1/jobs?limit={PAGE}{after}"
+            page = (await self._client.until_answered("GET", path, tenant)).json()
+            found += page["data"]
+            if not page["has_more"]:
+                return found
+
+    async def _seen(self, tenant: str, view: dict) -> Seen:
+        async with self._turns:
+            fields = await self._redis.hgetall(keys.job(view["id"]))
+            outputs = wire.from_hash(fields).outputs
+            return Seen(
+                tenant=tenant,
+                view=view,
+                events=await self._events(tenant, view),
+                fence=int(fields.get("fence", 0)),
+                settled=fields.get("settled", ""),
+                keys=tuple(output.key for output in outputs),
+                digests=tuple([await self._digest(tenant, one) for one in view["outputs"]]),
+            )
+
+    async def _events(self, tenant: str, view: dict) -> tuple[Told, ...]:
+        """The whole stream, which ends where the job has ended."""
+        if view["state"] not in ENDS:
+            return ()
+        path = f"/v1/jobs/{view['id']}/events"
+        text = (await self._client.until_answered("GET", path, tenant)).text
+        events = parse_events(iter(text.splitlines()))
+        return tuple(Told(int(event.id), event.name, event.data) for event in events)
+
+    async def _digest(self, tenant: str, output: dict) -> str:
+        data = await self._client.until_answered("GET", output["url"], tenant)
+        return hashlib.sha256(data.content).hexdigest()
+
+    async def delete(self, jobs: Sequence[Seen]) -> None:
+        async def one(job: Seen) -> None:
+            async with self._turns:
+                await self._client.until_answered("DELETE", f"/v1/jobs/{job.id}", job.tenant)
+
+        await asyncio.gather(*(one(job) for job in jobs))
+
+    async def unknown_keys(self) -> list[str]:
+        """Keys that are in no schema."""
+        return [key async for key in self._redis.scan_iter() if not schema.rows_of(key)]
+
+    async def left_keys(self) -> list[str]:
+        """Keys that have no business to be there without jobs."""
+        found = [key async for key in self._redis.scan_iter()]
+        lives = {key: await self._redis.pttl(key) / 1000 for key in found}
+        return sorted(key for key, ttl_s in lives.items() if not schema.may_stay(key, ttl_s))
+
+    def left_files(self) -> list[str]:
+        """Files and folders below the store's own three."""
+        return sorted(str(path.relative_to(self._store)) for path in self._store.glob("*/**/*"))

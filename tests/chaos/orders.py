@@ -1,0 +1,105 @@
+"""What clients ask for: few distinct requests, so that each is made undisturbed once, and many
+orders of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+from PIL import Image
+
+PICTURES, CLIPS = "pictures", "clips"
+"""The models."""
+TENANTS = {"acme": 3.0, "bolt": 1.0, "coop": 1.0}
+"""By name: the weight of each."""
+MOST_STEPS = 1000
+"""Of one picture: a second or two, enough to be met in the middle."""
+LONG_S, SHORT_S = 3600.0, 2.0
+"""Deadlines: one that everybody meets, one that few do."""
+
+
+def _picture() -> str:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((32, 32)).convert("RGB").save(file, "png")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def _pictures(seed: int, **fields: Any) -> dict[str, Any]:
+    sizes = {"width": 32, "height": 32, "max_sequence_length": 16}
+    return {"model": PICTURES, "prompt": "a red circle", "seed": seed, **sizes, **fields}
+
+
+def _clip(seed: int) -> dict[str, Any]:
+    sizes = {"width": 32, "height": 32, "num_frames": 5, "max_sequence_length": 16}
+    steps = {"num_inference_steps": 400, "output": {"format": "gif"}}
+    return {"model": CLIPS, "prompt": "a blue star", "seed": seed, **sizes, **steps}
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "short": _pictures(1, num_inference_steps=40),
+    "long": _pictures(2, num_inference_steps=MOST_STEPS),
+    "three": _pictures(3, num_inference_steps=400, num_images=3),
+    "wide": _pictures(4, num_inference_steps=600, width=48),
+    "from a picture": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),
+    "clip": _clip(6),
+}
+
+
+class Then(StrEnum):
+    """What a client does whose request was accepted."""
+
+    WAITS = "waits"
+    CANCELS = "cancels"
+    DELETES = "deletes"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One client that wants one thing."""
+
+    number: int
+    at_s: float
+    """Since the beginning."""
+    tenant: str
+    request: str
+    priority: str
+    deadline_s: float | None
+    key: str | None
+    """Of idempotency."""
+    repeats: int
+    """How often it posts again what was accepted already."""
+    then: Then = Then.WAITS
+
+    @property
+    def body(self) -> dict[str, Any]:
+        deadline = {} if self.deadline_s is None else {"deadline_s": self.deadline_s}
+        told = {"priority": self.priority, "metadata": {"order": str(self.number)}}
+        return {**REQUESTS[self.request], **told, **deadline}
+
+
+def make(seed: int, span_s: float, count: int) -> tuple[Order, ...]:
+    """So many orders within that time, by time: half of them at once, so that pools have something
+    to do from then on. Two of three carry an idempotency key."""
+    random = Random(f"orders {seed}")
+    later = sorted(round(random.uniform(0, span_s), 3) for _ in range(count // 2))
+    times = [0.0] * (count - count // 2) + later
+    return tuple(_order(random, number, at_s) for number, at_s in enumerate(times))
+
+
+def _order(random: Random, number: int, at_s: float) -> Order:
+    has_key = random.random() < 2 / 3
+    return Order(
+        number=number,
+        at_s=at_s,
+        tenant=random.choice(sorted(TENANTS)),
+        request=random.choice(sorted(REQUESTS)),
+        priority=random.choice(("low", "normal", "normal", "high")),
+        deadline_s=random.choice((None, None, None, LONG_S, SHORT_S)),
+        key=f"order {number}" if has_key else None,
+        repeats=random.choice((0, 0, 1, 2)) if has_key else 0,
+        then=random.choices(list(Then), (90, 5, 5))[0],
+    )

@@ -1,0 +1,82 @@
+"""What is done to a system, and when: a seed gives a plan of acts, which is data.
+
+A plan says when an act is due. When it can be done depends on the machine: a pool that is to drain
+has to be there first. So a seed repeats the plan, not every interleaving.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+LEASE_S = 3.0
+"""Of the system under test: short, so that a run sees many of them lapse."""
+POOLS = ("pool-0", "pool-1", "pool-2", "pool-3")
+FRONTS = ("front-0", "front-1")
+REDIS, STORE = "redis", "store"
+
+
+class Kind(StrEnum):
+    KILL = "kill"
+    """SIGKILL; whoever died is started anew, Redis after a while."""
+    FREEZE = "freeze"
+    """SIGSTOP, and SIGCONT after a while: beyond the lease."""
+    DRAIN = "drain"
+    """SIGTERM: it has to leave in time, with exit code 0."""
+    BREAK = "break"
+    """The store's folder is no folder for a while."""
+
+
+@dataclass(frozen=True)
+class Act:
+    at_s: float
+    """Since the beginning."""
+    kind: Kind
+    target: str
+    lasts_s: float = 0.0
+    """Frozen, away or broken for so long."""
+
+    def __str__(self) -> str:
+        lasts = f" for {self.lasts_s:.1f} s" if self.lasts_s else ""
+        return f"{self.at_s:6.1f} s  {self.kind} {self.target}{lasts}"
+
+
+@dataclass(frozen=True)
+class Sort:
+    """Acts of one sort: what is done to one of these, for how long."""
+
+    kind: Kind
+    targets: tuple[str, ...]
+    lasts_s: tuple[float, float] = (0.0, 0.0)
+
+
+BEYOND_LEASE = (1.3 * LEASE_S, 2 * LEASE_S)
+SORTS = (
+    Sort(Kind.KILL, POOLS),
+    Sort(Kind.FREEZE, POOLS, BEYOND_LEASE),
+    Sort(Kind.DRAIN, POOLS),
+    Sort(Kind.KILL, FRONTS),
+    Sort(Kind.DRAIN, FRONTS),
+    Sort(Kind.KILL, (REDIS,), (0.5, 2 * LEASE_S)),
+    Sort(Kind.FREEZE, (REDIS,), BEYOND_LEASE),
+    Sort(Kind.BREAK, (STORE,), (1.0, 2 * LEASE_S)),
+)
+
+
+def make(seed: int, span_s: float, count: int) -> tuple[Act, ...]:
+    """So many acts within that time, by time: each sort comes up before any comes up again."""
+    random = Random(seed)
+    sorts: list[Sort] = []
+    while len(sorts) < count:
+        sorts += random.sample(SORTS, len(SORTS))
+    every_s = span_s / count
+    return tuple(
+        Act(
+            at_s=round((number + random.random()) * every_s, 3),
+            kind=sort.kind,
+            target=random.choice(sort.targets),
+            lasts_s=round(random.uniform(*sort.lasts_s), 3),
+        )
+        for number, sort in enumerate(sorts[:count])
+    )

@@ -1,0 +1,161 @@
+"""Processes that are kept alive, whatever is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+from deploy.redis import LAUNCH
+from tests.chaos.history import Exit
+from tests.chaos.invariants import DRAINED_S
+from tests.chaos.plan import Kind
+
+MARK = "CHAOS_RUN"
+LOOK_EVERY_S = 0.02
+PAUSE_S = 0.2
+"""Before it is started anew."""
+
+
+async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float, what: str) -> None:
+    """Raises: TimeoutError naming what never came."""
+    end = time.monotonic() + deadline_s
+    while not await condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {deadline_s:g} s: {what}")
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+class Process:
+    """One of the system's processes, over all its lives.
+
+    Args:
+        is_ready: whether its latest life, with this log, is up and heeds signals.
+        on_exit: told of the end of each life.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        folder: Path,
+        is_ready: Callable[[Path], Awaitable[bool]],
+        on_exit: Callable[[Exit], None],
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.name = name
+        self._command = [sys.executable, "-I", "-S", "-c", LAUNCH, str(os.getpid()), *command]
+        self._env = dict(env)
+        self._folder = folder
+        self._is_ready = is_ready
+        self._on_exit = on_exit
+        self._pass_fds = tuple(pass_fds)
+        self._lives = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asked: tuple[Kind, float] | None = None
+        self._is_wanted = True
+        self.turn = asyncio.Lock()
+        """Whoever does something to it holds this: one thing at a time."""
+
+    @property
+    def log(self) -> Path:
+        """Of its latest life."""
+        return self._folder / f"{self.name}.{self._lives}.log"
+
+    async def first_ready(self) -> bool:
+        """As `ready`. Raises: RuntimeError: its first life is over already."""
+        if self._lives > 1:
+            said = (self._folder / f"{self.name}.1.log").read_text(errors="replace")
+            raise RuntimeError(f"{self.name} does not start: {said}")
+        return await self.ready()
+
+    async def ready(self) -> bool:
+        return self._runs and await self._is_ready(self.log)
+
+    async def has_drained(self) -> bool:
+        """Whether nothing more is to come of a `drain`."""
+        return not (self._runs and self._asked)
+
+    @property
+    def _runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def keep(self) -> None:
+        """Start it, again and again, until it has drained `for_good`."""
+        while self._is_wanted:
+            self._start()
+            await self._end()
+            await asyncio.sleep(PAUSE_S if self._is_wanted else 0)
+
+    def _start(self) -> None:
+        self._lives += 1
+        self._asked = None
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=self._pass_fds,
+                start_new_session=True,
+            )
+
+    async def _end(self) -> None:
+        assert self._process is not None
+        while (code := self._process.poll()) is None:
+            if self._asked and self._asked[0] is Kind.DRAIN and self._waited_s > 2 * DRAINED_S:
+                self._process.kill()  # it will be told of: its code is not 0
+            await asyncio.sleep(LOOK_EVERY_S)
+        asked = self._asked[0] if self._asked else None
+        self._on_exit(Exit(self.name, code, asked, self._waited_s))
+
+    @property
+    def _waited_s(self) -> float:
+        return time.monotonic() - self._asked[1] if self._asked else 0.0
+
+    def kill(self) -> None:
+        self._ask(Kind.KILL, signal.SIGKILL)
+
+    def drain(self) -> None:
+        self._ask(Kind.DRAIN, signal.SIGTERM)
+
+    def drain_for_good(self) -> None:
+        self._is_wanted = False
+        self.drain()
+
+    def freeze(self) -> None:
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def _ask(self, kind: Kind, number: signal.Signals) -> None:
+        if self._runs:
+            self._asked = (kind, time.monotonic())
+            self._send(number)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._runs:
+            assert self._process is not None
+            self._process.send_signal(number)
+
+
+def marked(mark: str) -> list[str]:
+    """Command lines of all processes of a run that are there, this one and zombies not counted."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+            if is_ours and int(folder.name) != os.getpid():
+                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found.append(f"{folder.name} {words.decode(errors='replace')}")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has just ended, or is nobody's of ours
+    return found

@@ -1,0 +1,46 @@
+"""The Redis of a run: the embedded server, killed, frozen, and started again on its files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+from redis import Redis
+
+from deploy.redis import embedded
+
+
+class Server:
+    """To be used from the main thread: the server ends with the thread that started it."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._life = ExitStack()
+        self._pid = 0
+        self.url = ""
+        self.turn = asyncio.Lock()
+
+    def start(self) -> None:
+        self.url = self._life.enter_context(embedded(self._state))
+        with Redis.from_url(self.url) as redis:
+            self._pid = int(redis.info("server")["process_id"])
+
+    async def kill(self, away_s: float) -> None:
+        """SIGKILL; it is there again after that time, with what its file has."""
+        os.kill(self._pid, signal.SIGKILL)
+        await asyncio.sleep(away_s)
+        self._life.close()
+        self.start()
+
+    async def freeze(self, lasts_s: float) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(lasts_s)
+        finally:
+            os.kill(self._pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        self._life.close()

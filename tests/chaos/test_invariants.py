@@ -1,0 +1,105 @@
+"""The invariants bite: a good history breaks none, and each kind of wrong breaks its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import Answer, Asked, Exit, History, Seen, Told
+from tests.chaos.invariants import breaches
+from tests.chaos.orders import Order
+from tests.chaos.plan import Kind
+
+ORDER = Order(0, 0.0, "acme", "short", "normal", None, "order 0", 1)
+EVENTS = (
+    Told(1, "queued", {}),
+    Told(2, "running", {"pool": "one", "attempt": 1}),
+    Told(3, "progress", {"step": 3, "steps": 4}),
+    Told(4, "queued", {}),
+    Told(5, "running", {"pool": "two", "attempt": 2}),
+    Told(6, "progress", {"step": 2, "steps": 4}),
+    Told(7, "succeeded", {}),
+)
+VIEW = {
+    "id": "job_1",
+    "state": "succeeded",
+    "metadata": {"order": "0"},
+    "outputs": [{"sha256": "aa"}],
+    "usage": {"device_seconds": 1.0},
+}
+JOB = Seen("acme", VIEW, EVENTS, 2, "2 finish succeeded", ("outputs/job_1/2-0.png",), ("aa",))
+
+
+def history(job: Seen = JOB, **changes: Any) -> History:
+    asked = Asked(ORDER, ["job_1", "job_1"], [Answer(503, "2", "away")])
+    good = History([asked], [job], {"short": ("aa",)}, [Exit("pool-0", 0, Kind.DRAIN, 3.0)])
+    return replace(good, **changes)
+
+
+def test_a_good_history_breaks_nothing() -> None:
+    assert breaches(history()) == []
+    assert "1 jobs" in history().summary()
+
+
+def asked(**changes: Any) -> History:
+    return history(asked=[replace(history().asked[0], **changes)])
+
+
+def job(**changes: Any) -> History:
+    return history(replace(JOB, **changes))
+
+
+def ended(state: str, *tail: Told) -> History:
+    """The job, in that state, with these last events."""
+    return job(view=VIEW | {"state": state}, events=EVENTS[:-1] + tail)
+
+
+WRONG: dict[str, Callable[[], History]] = {
+    "accepted_is_kept: job_2 of": lambda: asked(jobs=["job_1", "job_2"]),
+    "one_end: job_1 has not ended": lambda: ended("running"),
+    "one_end: job_1 is succeeded and": lambda: ended("succeeded"),
+    "one_end: job_1 is succeeded and its": lambda: ended(
+        "succeeded", EVENTS[-1], Told(8, "succeeded", {})
+    ),
+    "one_end: job_1 is succeeded and its events": lambda: ended(
+        "succeeded", EVENTS[-1], Told(8, "progress", {"step": 4, "steps": 4})
+    ),
+    "a_good_end: job_1 failed": lambda: ended("failed", Told(7, "failed", {})),
+    "a_good_end: job_1 expired": lambda: ended("expired", Told(7, "expired", {})),
+    "one_job_a_key": lambda: history(seen=[JOB, replace(JOB, view=VIEW | {"id": "job_2"})]),
+    "events_in_order: job_1 has events": lambda: job(events=EVENTS[::-1]),
+    "events_in_order: job_1 was claimed": lambda: job(fence=3, settled="3 finish succeeded"),
+    "events_in_order: job_1 went back": lambda: job(
+        events=(*EVENTS[:3], Told(4, "progress", {"step": 2, "steps": 4}), *EVENTS[4:])
+    ),
+    "no_stale_result": lambda: job(settled="1 finish succeeded"),
+    "no_stale_result: job_1: claim 2": lambda: job(keys=("outputs/job_1/1-0.png",)),
+    "same_pixels": lambda: job(digests=("bb",)),
+    "polite": lambda: asked(answers=[Answer(500, None, "?")]),
+    "polite: order 0": lambda: asked(answers=[Answer(503, None, "away")]),
+    "known_keys": lambda: history(unknown_keys=["{atelier}:what"]),
+    "nothing_left: key": lambda: history(left_keys=["{atelier}:leases"]),
+    "nothing_left: file": lambda: history(left_files=["outputs/job_1"]),
+    "nothing_left: process": lambda: history(left_processes=["7 python"]),
+    "orderly_exits": lambda: history(exits=[Exit("pool-0", 1, None, 0.0)]),
+    "orderly_exits: Exit(name='pool-0', code=1": lambda: history(
+        exits=[Exit("pool-0", 1, Kind.DRAIN, 3.0)]
+    ),
+    "orderly_exits: Exit(name='pool-0', code=0": lambda: history(
+        exits=[Exit("pool-0", 0, Kind.DRAIN, 31.0)]
+    ),
+    "everybody_served": lambda: history(seen=[], asked=[Asked(ORDER)]),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_told_by_name(what: str) -> None:
+    assert any(str(breach).startswith(what) for breach in breaches(WRONG[what]()))
+
+
+def test_a_breach_shows_the_jobs_events() -> None:
+    (breach,) = breaches(ended("failed", Told(7, "failed", {"error": {"code": "internal"}})))
+    assert "7 failed {'error': {'code': 'internal'}}" in str(breach)

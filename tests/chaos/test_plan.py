@@ -1,0 +1,37 @@
+"""Plans and orders are data: the same of the same seed, and all that there is in each."""
+
+from __future__ import annotations
+
+from tests.chaos import orders, plan
+
+
+def test_a_seed_is_a_plan() -> None:
+    assert plan.make(1, 60, 20) == plan.make(1, 60, 20) != plan.make(2, 60, 20)
+    assert orders.make(1, 60, 50) == orders.make(1, 60, 50) != orders.make(2, 60, 50)
+
+
+def test_every_sort_comes_up_before_any_comes_up_again() -> None:
+    acts = plan.make(3, 40, 2 * len(plan.SORTS))
+    assert [act.at_s for act in acts] == sorted(act.at_s for act in acts)
+    for half in (acts[: len(plan.SORTS)], acts[len(plan.SORTS) :]):
+        assert {_sort(act) for act in half} == {(s.kind, s.targets) for s in plan.SORTS}
+
+
+def _sort(act: plan.Act) -> tuple[plan.Kind, tuple[str, ...]]:
+    (found,) = {
+        (sort.kind, sort.targets)
+        for sort in plan.SORTS
+        if sort.kind is act.kind
+        and act.target in sort.targets
+        and sort.lasts_s[0] <= act.lasts_s <= sort.lasts_s[1]
+    }
+    return found
+
+
+def test_orders_are_of_all_kinds() -> None:
+    placed = orders.make(4, 60, 400)
+    assert {order.tenant for order in placed} == orders.TENANTS.keys()
+    assert {order.request for order in placed} == orders.REQUESTS.keys()
+    assert {order.deadline_s for order in placed} == {None, orders.LONG_S, orders.SHORT_S}
+    assert {order.then for order in placed} == set(orders.Then)
+    assert all(order.key or not order.repeats for order in placed)

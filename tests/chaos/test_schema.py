@@ -1,0 +1,22 @@
+"""Every key that the tests know is in the schema, and what may stay is told from what may not."""
+
+from __future__ import annotations
+
+from service.jobs import keys
+from tests.chaos import schema
+
+
+def test_the_table_is_read() -> None:
+    assert len(schema.SCHEMA) > 25
+    assert set(schema.OUTLIVE_JOBS) | schema.EXPIRE.keys() <= schema.SCHEMA.keys()
+    for key in (keys.API_KEYS, keys.job("1"), keys.events("1"), keys.queue("m", "acme")):
+        assert schema.rows_of(key)
+    assert not schema.rows_of("{atelier}:what") and not schema.rows_of("job:1")
+
+
+def test_what_may_stay() -> None:
+    kept = {"models": -1, "apikeys": -1, "pools:flux": 3, "call:ab": 59, "used:acme": 3600}
+    assert all(schema.may_stay(keys.PREFIX + key, ttl_s) for key, ttl_s in kept.items())
+    gone = {"job:1": -1, "leases": -1, "trash": -1, "call:ab": -1, "queue:4:flux:acme": -1}
+    gone |= {"used:acme": -1, "promised:acme": -1, "previews:1": 5, "what": 5}
+    assert not any(schema.may_stay(keys.PREFIX + key, ttl_s) for key, ttl_s in gone.items())

@@ -1,0 +1,68 @@
+"""A store that has no room: tried again, then told with the reason, and no half file is left."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.jobs.errors import StoreError
+from service.jobs.job import JobState
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from tests.workers.jobs import ended, pixels, toy_job
+
+FEW_BYTES = 64
+"""Less than any picture."""
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def pool(redis_url: str, empty_redis: object, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [redis_url, str(tmp_path / "outputs"), str(FEW_BYTES)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [sys.executable, "-m", "tests.workers.full_store", *arguments]
+    with subprocess.Popen(command, **quiet) as process:
+        yield process
+        process.kill()
+
+
+async def test_a_full_store_fails_the_job_with_the_reason_and_may_be_emptied(
+    pool: subprocess.Popen[bytes], queue: Queue, tmp_path: Path
+) -> None:
+    job = toy_job()
+    await queue.put(job)
+    job = await ended(queue, job)
+    assert (job.state, job.attempts) == (JobState.FAILED, 2)
+    assert job.error.code == "store"
+    assert "File too large" in job.error.message and "has room" in job.error.message
+    assert not await asyncio.to_thread(files_in, tmp_path)
+
+    _, most = resource.prlimit(pool.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pool.pid, resource.RLIMIT_FSIZE, (most, most))
+    other = toy_job()
+    await queue.put(other)
+    other = await ended(queue, other)
+    assert len(await pixels(Store(str(tmp_path / "outputs")), other)) == 1
+
+
+async def test_what_the_store_has_no_room_for_is_not_there(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
+    try:
+        with pytest.raises(StoreError, match="has room"):
+            await store.put("outputs/job/1-0.png", bytes(2**21), "image/png")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not await asyncio.to_thread(files_in, tmp_path / "outputs")
+    await store.put("outputs/job/1-0.png", bytes(2**21), "image/png")
+    assert len(await store.get("outputs/job/1-0.png")) == 2**21
