@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 VOLUME_FIELDS = ("width", "height", "num_frames")
 """Of a bucket: their product is what work is in proportion to."""
+MAX_COSTS = 4096
+"""Rows of one model's table; those measured longest ago leave."""
 
 
 class CostKey(NamedTuple):

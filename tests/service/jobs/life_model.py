@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.jobs.handout import MAX_PREVIEWS
 from service.jobs.job import Job, JobState, Output, Snapshot, Usage
 from service.jobs.life import QUEUED, RUNNING, TRANSITIONS
-from service.jobs.queue import MAX_PREVIEWS
 
 MOVES = {move.name: move for move in TRANSITIONS}
 

@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 
 from models.spec import ModelSpec
-from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed
+from service.jobs.costs import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts, changed
 from service.jobs.keys import PREFIX
-from service.jobs.queue import MAX_COSTS, Queue
+from service.jobs.queue import Queue
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL
 

@@ -1,0 +1,57 @@
+"""What all sides of the queue share: the connection, and how a script is called."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Self
+
+from redis.asyncio import Redis
+
+from service.jobs import connection
+from service.jobs.scripts import Scripts
+from service.jobs.subscriber import Subscriber
+from service.settings import QueueSettings, RedisSettings, Settings
+
+ANSWER_MS = 60_000
+"""How long the answer of a call is kept for its repeat: longer than a client goes on trying."""
+
+
+class Calls:
+    """Owns its connections: `close` ends them, and every iterator with them."""
+
+    def __init__(self, redis: Redis, settings: QueueSettings) -> None:
+        self._redis = redis
+        self._settings = settings
+        self._scripts = Scripts(redis)
+        self._subscriber = Subscriber(redis)
+
+    @classmethod
+    async def connect(cls, url: str, settings: QueueSettings) -> Self:
+        """Raises: ConfigError where Redis is not there, too old or may evict keys."""
+        return cls(await connection.connect(RedisSettings(url=url)), settings)
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Self:
+        """The queue of these settings. Raises: ConfigError: as `connect`."""
+        return cls(await connection.connect(settings.redis), settings.queue)
+
+    async def close(self) -> None:
+        await self._subscriber.close()
+        await self._redis.aclose()
+
+    async def ping(self) -> None:
+        await self._redis.ping()
+
+    async def _run(self, script: str, *texts: str, **args: Any) -> Any:
+        return await self._scripts.run(
+            script,
+            *texts,
+            max_events=self._settings.max_events,
+            advance_s=self._settings.priority_advance_s,
+            **args,
+        )
+
+
+def new_call() -> str:
+    """Names one call, so that its repeat is known."""
+    return secrets.token_hex(8)

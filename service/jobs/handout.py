@@ -1,0 +1,232 @@
+"""The pools' side of the queue: who is there, what each takes, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from models.spec import ModelSpec
+from service.jobs import keys, wire
+from service.jobs.calls import ANSWER_MS, Calls, new_call
+from service.jobs.costs import MAX_COSTS, CostKey, CostRow, PoolFacts
+from service.jobs.job import WIRE_VERSION, Job, JobError, JobState, Output, Snapshot, Usage
+from service.jobs.preemption import FullPool
+from service.settings import QueueSettings
+
+MAX_PREVIEWS = 4
+"""Of one running job; some kilobytes each, gone when it ends."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A pool's hold on one job. `fence` grows with each claim; a stale one is refused."""
+
+    job: Job
+    fence: int
+
+
+Claims = list[Claim]
+
+
+class Handout(Calls):
+    """Fulfils what pools ask of a `Queue`."""
+
+    def __init__(self, redis: Redis, settings: QueueSettings) -> None:
+        super().__init__(redis, settings)
+        self._unanswered: dict[str, str] = {}
+        """By pool: the claim that it got no answer to."""
+
+    async def register(
+        self, pool: str, spec: ModelSpec, *, ready: bool, facts: PoolFacts | None = None
+    ) -> None:
+        """Announce a pool and its model; a heartbeat too, so call it every `lease_s` / 3."""
+        await self._run(
+            "register",
+            spec.model_dump_json(),
+            pool=pool,
+            model=spec.name,
+            ready=ready,
+            fresh_s=self._settings.lease_s,
+            facts=facts and asdict(facts),
+        )
+
+    async def unregister(self, pool: str, model: str) -> None:
+        await self._run("unregister", pool=pool, model=model)
+
+    async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
+        """Tell what was measured; rows of the same keys are replaced."""
+        told = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
+        await self._run("measured", model=model, rows=told, max_rows=MAX_COSTS)
+
+    async def claim(
+        self,
+        pool: str,
+        model: str,
+        slots: int,
+        *,
+        wait_s: float = 0.0,
+        warm: Sequence[str] = (),
+        slowness: float = 1.0,
+    ) -> Claims:
+        """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
+        pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
+
+        Args:
+            warm: buckets that the pool has compiled; another pool's wait for it a little.
+            slowness: how many times as long a job takes here as on the fastest pool that is there.
+        """
+        if slots < 1:
+            return []
+        until = asyncio.get_running_loop().time() + wait_s
+        once = partial(
+            self._claim_now,
+            pool=pool,
+            model=model,
+            slots=slots,
+            warm=list(warm),
+            slowness=slowness,
+        )
+        claims = await self._or_release(once)
+        if claims or wait_s <= 0:
+            return claims
+        with self._subscriber.waking(keys.QUEUED, model) as wake:
+            while not claims and not self._subscriber.closed:
+                wake.clear()
+                claims = await self._or_release(once)
+                if not claims and not await _set_before(wake, until):
+                    break
+        return claims
+
+    async def _or_release(self, once: Callable[[], Coroutine[Any, Any, Claims]]) -> Claims:
+        """One try; what it took is given back if the caller is cancelled meanwhile."""
+        call = asyncio.ensure_future(once())
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            for claim in await call:
+                await self.release(claim)
+            raise
+
+    async def _claim_now(self, **wanted: Any) -> Claims:
+        """A claim without an answer may have been carried out: the pool's next one repeats it."""
+        pool, model = wanted["pool"], wanted["model"]
+        call = self._unanswered.pop(pool, None) or new_call()
+        try:
+            found = await self._run(
+                "claim",
+                call=call,
+                answer_ms=ANSWER_MS,
+                version=WIRE_VERSION,
+                lease_s=self._settings.lease_s,
+                warm_s=self._settings.affinity_s,
+                credit_s=self._settings.deadline_credit_s,
+                **wanted,
+            )
+        except (RedisError, OSError):
+            self._unanswered[pool] = call
+            raise
+        if found and found[-1] == "newer":
+            logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
+            found.pop()
+        return [_claim(wire.parse(text)) for text in found]
+
+    async def preempt(self, full: FullPool, ratio: float, room_s: float) -> tuple[str, str] | None:
+        """The id of the job that a full pool should put aside and release, and of the one that its
+        next claim takes then; None: there is none.
+
+        Args:
+            ratio: how many times as long as the one that waits takes, at least, it would be until
+                a slot is free by itself.
+            room_s: how long no other pool makes room for that one.
+        """
+        pair = await self._run(
+            "preempt",
+            **asdict(full),
+            ratio=ratio,
+            room_s=room_s,
+            version=WIRE_VERSION,
+            warm_s=self._settings.affinity_s,
+            credit_s=self._settings.deadline_credit_s,
+        )
+        return (pair[0], pair[1]) if pair else None
+
+    async def renew(self, claims: Sequence[Claim]) -> Claims:
+        """Extend the leases; returns the claims that are no longer ours (lost, canceled)."""
+        held = [(claim.job.id, claim.fence) for claim in claims]
+        lost = await self._run("renew", claims=held, lease_s=self._settings.lease_s)
+        return [claims[number - 1] for number in lost]
+
+    async def progress(
+        self, claim: Claim, step: int, steps: int, preview: str | None = None
+    ) -> bool:
+        """False: no longer ours. `preview` is a data URI."""
+        shown = {"step": step, "steps": steps, "preview": preview}
+        texts = [json.dumps(shown)] if preview else []
+        return await self._held(
+            "progress", claim, *texts, step=step, steps=steps, max_previews=MAX_PREVIEWS
+        )
+
+    async def snapshot(self, claim: Claim, snapshots: Sequence[Snapshot]) -> bool:
+        """Keep how far its pictures are, each named once, in place of what was kept before: whose
+        files `reap` hands out. False: no longer ours; what was stored for it may be deleted."""
+        return await self._held("snapshot", claim, wire.snapshots_json(snapshots))
+
+    async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
+        """False: no longer ours; what was stored for it may be deleted."""
+        return await self._held(
+            "finish", claim, wire.outputs_json(outputs), usage.model_dump_json()
+        )
+
+    async def fail(self, claim: Claim, error: JobError, *, retry: bool = False) -> JobState | None:
+        """With retry it goes back to the queue, until `max_attempts`. None: no longer ours."""
+        state = await self._run(
+            "fail",
+            error.model_dump_json(),
+            id=claim.job.id,
+            fence=claim.fence,
+            retry=retry,
+            max_attempts=self._settings.max_attempts,
+        )
+        return JobState(state) if state else None
+
+    async def release(self, claim: Claim, *, preempted: bool = False) -> bool:
+        """Give it back unharmed: to its old place in the queue, the attempt not counted.
+
+        Args:
+            preempted: for a job that should go before it: it has not waited while it ran.
+        """
+        return await self._held("release", claim, preempted=preempted or None)
+
+    async def canceled(self) -> AsyncGenerator[str, None]:
+        """Ids of running jobs as they are canceled or expire, for pools to drop them within one
+        step. None of them is repeated: what a lost connection swallows, `renew` and `progress`
+        tell. Ends on `close`."""
+        with self._subscriber.feed(keys.STOPPED) as stopped:
+            while (job_id := await stopped.get()) is not None:
+                yield job_id
+
+    async def _held(self, script: str, claim: Claim, *texts: str, **args: Any) -> bool:
+        """A transition that only the holder of a claim may make; whether it was."""
+        return bool(await self._run(script, *texts, id=claim.job.id, fence=claim.fence, **args))
+
+
+def _claim(fields: dict[str, str]) -> Claim:
+    return Claim(wire.from_hash(fields), int(fields["fence"]))
+
+
+async def _set_before(wake: asyncio.Event, until: float) -> bool:
+    try:
+        async with asyncio.timeout_at(until):
+            return await wake.wait()
+    except TimeoutError:
+        return False
