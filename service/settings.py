@@ -274,7 +274,7 @@ class PoolSettings(Section):
     flags: Literal["auto"] | tuple[str, ...] = "auto"
     """For XLA and libtpu; "auto": those that are known to help this model on these chips."""
     batch_sizes: tuple[int, ...] = ()
-    """Compiled batch sizes; empty: 1, 2, 4, … up to slots."""
+    """Compiled batch sizes, 1 always among them; empty: 1, 2, 4, … up to slots."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
     """None: no metrics page of its own."""
     preview_every_s: float = Field(1, ge=0)
