@@ -37,8 +37,8 @@ from tests.chaos.server import Server
 from tests.chaos.wall import Wall
 
 SLOTS = 1
-"""In a batch of one size a picture is the same to the bit whoever makes it. With more slots the size
-changes with the company, and with it the last bits of latents, which shows in a pixel of few
+"""In a batch of one size a picture is the same to the bit whoever makes it. With more slots the
+size changes with the company, and with it the last bits of latents, which shows in a pixel of few
 pictures."""
 NEVER = 1000
 """Attempts, deaths: a run counts no job out that it has disturbed so often itself."""

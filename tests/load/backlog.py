@@ -1,7 +1,7 @@
 """What a long queue costs: `python -m tests.load backlog`.
 
-Fills an embedded Redis with jobs of many tenants, weights, shapes and costs, and claims some of them
-for simulated pools, one call after the other: no model, no waiting, so that Redis is what is
+Fills an embedded Redis with jobs of many tenants, weights, shapes and costs, and claims some of
+them for simulated pools, one call after the other: no model, no waiting, so that Redis is what is
 measured. Jobs claimed a second are of the server's own time; a claim's time is the caller's.
 """
 
