@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,11 @@ from tests.e2e.system import System
 
 MARKER = "zz" + secrets.token_hex(8)
 """In every prompt, and wherever else a client may write something."""
-SIZES = [(32 + 16 * n, 48) for n in range(20)]
-"""More shapes than a pool names."""
+ALLOWED = {"time", "level", "logger", "message", "job", "tenant", "pool", "exception"}
+ABSENT = {
+    "atelier_peak_flops", "atelier_communication_ratio", "atelier_device_memory_bytes",
+}  # fmt: skip
+"""Of a CPU's pool that nobody has profiled."""
 TENANT = {"metrics_class": "gold"}
 SETTINGS = {
     "ATELIER_LOG_LEVEL": "debug",
@@ -89,14 +91,108 @@ def check_starting(pool: httpx.Client) -> None:
     assert ready.json()["detail"].startswith("it ")
 
 
-def test_a(watched: Watched) -> None:
-    print(watched.generate())
-    for page in ("front", "pool"):
+PROVOCATIONS: tuple[dict[str, Any], ...] = (
+    {"content": f'{{"prompt": "{MARKER}"'},
+    {"json": {"prompt": MARKER, MARKER: MARKER}},
+    {"json": {"prompt": {"text": MARKER}}},
+    {"json": {"prompt": MARKER, "width": MARKER}},
+    {"json": {"prompt": MARKER, "width": 1}},
+    {"json": {"prompt": MARKER, "model": MARKER}},
+    {"json": {"prompt": MARKER, "image": MARKER}},
+    {"json": {"prompt": MARKER, "scheduler": {"name": MARKER}}},
+    {"json": {"prompt": MARKER}, "headers": {"Idempotency-Key": MARKER * 40}},
+    {"json": {"prompt": MARKER}, "headers": {"Authorization": f"Bearer atl_{MARKER}"}},
+    {"json": {"prompt": MARKER}, "headers": {"Accept": MARKER}},
+    {"json": {"prompt": MARKER}, "params": {"prompt": MARKER, "key": MARKER}},
+)
+"""Requests that are refused, or taken in spite of what else they say."""
+
+
+def test_a_systems_life_is_counted_and_told(watched: Watched) -> None:
+    """Jobs succeed, fail, are canceled and expire; prompts and keys are in no line of any log."""
+    assert watched.pool.get("/readyz").json() == {"status": "ok"}
+    assert watched.generate(deadline_s=600)["state"] == "succeeded"
+    assert watched.generate(num_images=3)["state"] == "succeeded"
+    failed = watched.generate(guidance_scale=1e38)
+    assert failed["state"] == "failed", failed
+    accepted = 3 + provoke(watched)
+    late, canceled = while_nobody_claims(watched)
+    accepted += 2
+    ended = {
+        outcome: watched.value("atelier_jobs_ended_total", outcome=outcome)
+        for outcome in ("succeeded", "failed", "canceled", "expired")
+    }
+    assert sum(ended.values()) == accepted
+    assert (ended["failed"], ended["canceled"], ended["expired"]) == (1, 1, 1)
+    assert watched.value("atelier_job_duration_seconds_count") == accepted
+    assert watched.value("atelier_jobs_accepted_total", "front", tenant_class="gold") == accepted
+    assert watched.value("atelier_job_deadlines_total", outcome="met") == 1
+    assert watched.value("atelier_job_deadlines_total", outcome="missed") == 1
+    claimed = accepted - 2
+    assert watched.value("atelier_job_wait_seconds_count", "pool") == claimed
+    pictures = claimed + 2
+    for stage in ("encode", "denoise"):
+        assert watched.value("atelier_job_stage_seconds_count", stage=stage) >= pictures - 1
+    assert watched.value("atelier_output_bytes_total", content_type="image/png") > 0
+    assert watched.value("atelier_flops_total") > 0
+    assert watched.value("atelier_queue_backlog_device_seconds") == 0
+    check_pages(watched)
+    check_logs(watched, late, canceled)
+
+
+def provoke(watched: Watched) -> int:
+    """How many of the provocations were taken."""
+    taken = []
+    for request in PROVOCATIONS:
+        headers = {"Prefer": "wait=60"} | request.get("headers", {})
+        answer = watched.front.post("/v1/generate", **{**request, "headers": headers})
+        taken.append(answer.is_success)
+    watched.front.get(f"/{MARKER}", params={"prompt": MARKER})
+    watched.front.get(f"/v1/jobs/{MARKER}")
+    watched.pool.get(f"/{MARKER}?{MARKER}")
+    assert not all(taken)
+    return sum(taken)
+
+
+def while_nobody_claims(watched: Watched) -> tuple[str, str]:
+    """A job that expires and one that is canceled, of a pool that stands still."""
+    worker = watched.system.child("worker")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        late = watched.front.post(
+            "/v1/generate",
+            json={"prompt": MARKER, "num_inference_steps": 1, "deadline_s": 2},
+        ).json()
+        other = watched.front.post("/v1/generate", json={"prompt": MARKER}).json()
+        assert watched.value("atelier_queue_backlog_device_seconds", "front") > 0
+        watched.front.post(f"/v1/jobs/{other['id']}/cancel")
+        expired = 'outcome="expired",tenant_class="gold"} 1.0'
+        until(lambda: expired in watched.front.get("/metrics").text, "it expires")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    return late["id"], other["id"]
+
+
+def check_pages(watched: Watched) -> None:
+    """`promtool` has no objection, and each page has the families that are documented for it."""
+    for page, documented in zip(("front", "pool"), pages().values(), strict=True):
         text = getattr(watched, page).get("/metrics").text
-        Path(f"/tmp/metrics-{page}.txt").write_text(text)
-        done = subprocess.run(
-            ["promtool", "check", "metrics"], input=text, capture_output=True, text=True
-        )
-        print(page, done.returncode, done.stdout, done.stderr)
-    print("\n".join(watched.system.lines[-40:]))
-    assert 0
+        check(which("promtool"), text)
+        told = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE atelier_")}
+        assert told == documented.keys()
+        empty = {name for name in told if not re.search(rf"^{name}(_count)?[ {{]", text, re.M)}
+        assert empty == (ABSENT if page == "pool" else set())
+    assert MARKER not in text
+
+
+def check_logs(watched: Watched, *jobs: str) -> None:
+    lines = [line for line in watched.system.lines if re.match(r"(front|tiny) +\|", line)]
+    assert lines and MARKER not in "\n".join(watched.system.lines)
+    told = [json.loads(line.partition("|")[2]) for line in lines]
+    for one in told:
+        assert {"time", "level", "logger", "message"} <= one.keys() <= ALLOWED, one
+    pool = [one for one in told if "worked on" in one["message"]]
+    assert pool and all(one["pool"] == "tiny" and one["tenant"] == "default" for one in pool)
+    assert all(one["job"] in one["message"] for one in pool)
+    front = [one for one in told if "was accepted" in one["message"]]
+    assert {*jobs, *(one["job"] for one in pool)} == {one["job"] for one in front}
