@@ -204,6 +204,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         ConfigError: the settings do not name what is needed, or do not fit the devices.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
+    everywhere(pool=pool_name)
     pool, model = loading.configured(settings, pool_name)
     if settings.redis.url is None:
         raise ConfigError("redis.url: a pool needs the address of the queue")
@@ -244,7 +245,6 @@ async def serve(
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
     queue = await Queue.open(settings)
-    everywhere(pool=pool_name)
     queue.tally = metrics.tally
     engine = Engine(
         pipeline,
