@@ -18,7 +18,6 @@ from typing import Any
 import jax
 
 from models.pipeline import Fields, Pipeline
-from service.jobs.about import everywhere
 from service.jobs.outputs import Store
 from service.jobs.queue import Claims, Queue
 from service.jobs.tasks import cancel
@@ -204,7 +203,6 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         ConfigError: the settings do not name what is needed, or do not fit the devices.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    everywhere(pool=pool_name)
     pool, model = loading.configured(settings, pool_name)
     if settings.redis.url is None:
         raise ConfigError("redis.url: a pool needs the address of the queue")
