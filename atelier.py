@@ -75,7 +75,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="atelier", description="Pictures and clips from SDXL, Flux and Wan"
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    for add in (_add_up, _add_serve, _add_worker, _add_generate, _add_keys, _add_plan):
+    for add in (
+        _add_up,
+        _add_serve,
+        _add_worker,
+        _add_generate,
+        _add_keys,
+        _add_plan,
+        _add_profile,
+    ):
         add(commands)
     return parser
 
@@ -222,6 +230,29 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument("--json", action="store_true", help="on standard output, for programs")
     plan.set_defaults(run=_plan)
+
+
+def _add_profile(commands: Any) -> None:
+    profile = commands.add_parser(
+        "profile", help="where the time of a running pool's steps goes, without stopping it"
+    )
+    _add_settings(profile)
+    profile.add_argument(
+        "--pool", required=True, metavar="NAME", help="of the settings, or one's own"
+    )
+    for name, default, meaning in (
+        ("steps", 10, "to record"),
+        ("seconds", 30, "that it takes at the most"),
+        ("wait", 0, "seconds to wait for something to run"),
+    ):
+        kind = int if name == "wait" else _count
+        told = f"{meaning} ({default})"
+        profile.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=told)
+    profile.add_argument(
+        "--output", type=Path, metavar="DIR", help="keep the recording, for TensorBoard or Perfetto"
+    )
+    profile.add_argument("--json", action="store_true", help="on standard output, for programs")
+    profile.set_defaults(run=_profile)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -456,6 +487,19 @@ def _revoke_key(args: argparse.Namespace) -> int:
         _say(f"atelier: there is no key {args.id!r}; `atelier keys list` shows all")
         return EXIT_FAILED
     _say(f"revoked {args.id}")
+    return 0
+
+
+def _profile(args: argparse.Namespace) -> int:
+    from deploy.profiling import Refused, profile
+    from service.jobs.profiles import Wish
+
+    wish = Wish(args.steps, args.seconds, args.wait, raw=args.output is not None)
+    try:
+        profile(_settings(args), args.pool, wish, args.output, as_json=args.json)
+    except Refused as refusal:
+        _say(f"atelier: {refusal}")
+        return EXIT_FAILED
     return 0
 
 

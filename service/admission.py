@@ -22,6 +22,7 @@ from service.body import read_json
 from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
 from service.handlers import REDIS_AWAY, field_errors
+from service.jobs import journey, spans
 from service.jobs.about import note
 from service.jobs.errors import DeadlineTooSoon, StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
@@ -55,7 +56,11 @@ async def admit(
     Raises: Problem: it was refused, and nothing was kept.
     """
     limits = front.settings.tenant(tenant)
-    with _counting_refusals(front, limits.metrics_class) as counted:
+    parent = spans.here().traceparent
+    with (
+        _counting_refusals(front, limits.metrics_class) as counted,
+        spans.span("admission") as span,
+    ):
         idempotency_key = _idempotency_key(request)
         body = _parse(await read_json(request, front.settings.limits.max_body_bytes))
         counted["model"] = body.model
@@ -71,11 +76,16 @@ async def admit(
                 "tenant": tenant,
                 "tenant_class": limits.metrics_class,
                 "weight": limits.weight,
+                "traceparent": parent,
             }
         )
         job = await _priced(front, owned)
         digest = _digest(body) if idempotency_key else ""
-        return await _put(front, job, files, idempotency_key, digest)
+        stored = await _put(front, job, files, idempotency_key, digest)
+        span.set(journey.about(stored))
+        if stored.traceparent != parent:
+            span.link(spans.parse(stored.traceparent))
+        return stored
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from service.jobs.tasks import cancel
 from service.reaper import keep_sweeping
 from service.settings import Settings
 from service.telemetry import MeasureRequests
+from service.tracing import TraceRequests
 
 
 def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
@@ -29,6 +30,8 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
     app.state.front = front = FrontEnd.make(settings, queue, store)
     handlers.install(app)
     app.add_middleware(MeasureRequests, telemetry=front.telemetry)
+    if settings.tracing.endpoint:
+        app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
     routes.include(app)
     openapi.install(app)
     return app

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from service.app import create_app
 from service.callers import check_first_key
+from service.jobs import spans
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.listening import address_of, listening_at
@@ -73,7 +74,10 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
 
     Raises: ConfigError: it cannot start with these settings.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        spans.exporting(settings.tracing, "atelier-frontend"),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         return runner.run(_serve(settings, fd))
 
 

@@ -149,10 +149,10 @@ def test_a_front_end_loads_no_jax() -> None:
 
 
 def declared() -> set[str]:
-    """Distributions that pyproject.toml asks for at run time, for training and for plans."""
+    """Distributions that pyproject.toml asks for at run time, training, plans and traces."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["train"], *extras["plan"]]
+    wanted = [*project["dependencies"], *extras["train"], *extras["plan"], *extras["otel"]]
     return {normal(re.split(r"[<>=~;\s\[]", line)[0]) for line in wanted}
 
 

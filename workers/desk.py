@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 
+from service.jobs import journey
 from service.jobs.about import note
 from service.jobs.errors import StoreError
 from service.jobs.outputs import Store
@@ -67,6 +68,7 @@ class Desk:
         self.leases.hold(claim)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
         metrics.claims.labels(job.model).inc()
+        journey.waited(claim)
 
     def drop(self, claim: Claim) -> None:
         """It is no longer ours: its rows leave with the next step, and nobody need be told."""
@@ -152,12 +154,17 @@ class Desk:
     async def _see_through(self, work: Work) -> None:
         job, outcome = work.claim.job, "dropped"
         note(job=job.id, tenant=job.tenant)
-        log.info("job %s is worked on", job.id)
-        try:
-            outcome = await work.run()
-        finally:
-            log.info("job %s left: %s", job.id, outcome)
-            self.leases.drop(work.claim)
-            work.places.leave()
-            del self._tasks[work]
-            metrics.jobs.labels(job.model, outcome).inc()
+        with journey.attempt(work.claim) as work.span:
+            log.info("job %s is worked on", job.id)
+            try:
+                outcome = await work.run()
+            finally:
+                log.info("job %s left: %s", job.id, outcome)
+                work.span.set({journey.OUTCOME: outcome})
+                self._let_go(work, outcome)
+
+    def _let_go(self, work: Work, outcome: str) -> None:
+        self.leases.drop(work.claim)
+        work.places.leave()
+        del self._tasks[work]
+        metrics.jobs.labels(work.claim.job.model, outcome).inc()

@@ -19,7 +19,9 @@ import numpy as np
 
 from models.pipeline import Fields, Pipeline, Prepared, PyTree
 from models.sharding import Layout
-from workers import metrics, warmup
+from service.jobs import spans
+from service.jobs.spans import Attributes
+from workers import warmup
 from workers.compiler import Compiler, signature
 from workers.costs import Costs
 from workers.errors import EngineDied, PictureFailed, picture_failed
@@ -29,6 +31,7 @@ from workers.meter import Meter
 from workers.programs import Programs
 from workers.row import Checked, Row
 from workers.shape import Compiling, Shape
+from workers.stages import marking, stage
 from workers.step_times import Recent
 from workers.stepper import Stepper
 
@@ -143,20 +146,23 @@ class Engine:
         """
         doing, model = "preparing the request", self.pipeline.spec.name
         try:
-            prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
+            with spans.span("prepare"):
+                prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
             doing = "compiling"
-            shape = await self._compiled(fields, prepared)
+            with spans.span("compile"):
+                shape = await self._compiled(fields, prepared)
             doing = "encoding the prompt"
-            with metrics.stage(model, "encode"):
+            with stage(model, "encode"):
                 state = await self._run("encode", self._encode, shape, prepared)
             start = Checked(state, 0, 0.0)
             if begin is not None:
                 start = await self._run("encode", self._take_up, shape, prepared, start, begin)
             doing = "denoising"
-            with metrics.stage(model, "denoise"):
-                row = await self._denoise(shape, prepared, start, on_step)
+            with stage(model, "denoise") as span:
+                row = await self._denoise(shape, prepared, start, marking(span, on_step))
+                span.set(told_of(row, start))
             doing = "decoding the picture"
-            with metrics.stage(model, "decode"):
+            with stage(model, "decode"):
                 pixels = await self._decode(row)
         except EngineDied:
             raise
@@ -318,6 +324,15 @@ def resolve(ended: asyncio.Future[Row], row: Row, failure: PictureFailed | None)
 async def ready(*programs: Compiling) -> None:
     """Wait for programs that others may be waiting for too: canceling this leaves them alone."""
     await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))
+
+
+def told_of(row: Row, start: Checked) -> Attributes:
+    """What its span says of a denoising that is done."""
+    return {
+        "atelier.steps": len(row.steps),
+        "atelier.steps.before": start.done,
+        "atelier.device_s": row.device_seconds - start.device_seconds,
+    }
 
 
 def powers_of_two(slots: int) -> tuple[int, ...]:

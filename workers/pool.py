@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from models.pipeline import Fields, Pipeline
+from service.jobs import spans
 from service.jobs.outputs import Store
 from service.jobs.queue import Claims, Queue
 from service.jobs.tasks import cancel
@@ -35,6 +36,7 @@ from workers.launch import Launcher, OneHost
 from workers.loading import MeshSlice
 from workers.measuring import Herald, measure
 from workers.preemption import Preemption
+from workers.profiling.taking import Profiler
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
 from workers.slice import own
@@ -69,6 +71,7 @@ class Pool:
         self._herald = Herald(engine, queue, name)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
         self._preemption = Preemption(self.name, self._desk, self._room, self._herald, settings)
+        self._profiler = Profiler(self.name, engine, queue, store)
         self.vitals = vitals or Vitals()
         self._is_ready = False
         self._drain = asyncio.Event()
@@ -108,6 +111,7 @@ class Pool:
             self._desk.leases.run(),
             self._hear_cancels(),
             self._herald.run(),
+            self._profiler.run(),
         )
         preempting = self._preemption.run(self._queue)
         main = spawn(self._serve(warmup), self._drain.wait(), preempting)
@@ -210,6 +214,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     keep_compiled(settings.compile_folder)
     vitals = Vitals()
     with (
+        spans.exporting(settings.tracing, "atelier-pool", {"atelier.model": pool.model}),
         page.shown(pool_name, pool.metrics_port, vitals) as shown,
         together(pool.hosts, settings.queue.lease_s) as company,
     ):

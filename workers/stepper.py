@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.profiler import TraceAnnotation
 
 from models.pipeline import PyTree
 from workers.batching import Batch, next_batch
@@ -28,6 +29,7 @@ from workers.errors import (
     picture_failed,
 )
 from workers.meter import Meter
+from workers.profiling.marks import NO_WORK, STEP
 from workers.row import Row
 from workers.weights import Weights
 
@@ -81,6 +83,8 @@ class Stepper:
         self._at_work = 0.0
         """When the loop last woke up or sent a step."""
         self._wake = threading.Event()
+        self.settled = 0
+        """Steps of batches that have ended."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="stepper", daemon=True)
         meter.has(slots)
@@ -142,7 +146,8 @@ class Stepper:
         if self._in_flight and (batch is None or len(self._in_flight) > AHEAD):
             self._settle(self._in_flight.popleft())
         elif batch is None:
-            self._wake.wait()
+            with TraceAnnotation(NO_WORK):
+                self._wake.wait()
             self._at_work = time.perf_counter()
 
     def _seat(self) -> None:
@@ -196,13 +201,15 @@ class Stepper:
     def _settle(self, sent: Sent) -> None:
         """Wait for a step to end, and see how it went."""
         try:
-            finite = self._fetch(sent.finite)
+            with TraceAnnotation(STEP):
+                finite = self._fetch(sent.finite)
         except EngineDied:
             raise
         except Exception as error:
             self._fail(sent.batch, sent.epochs, error)
             return
         share = self._measure(sent) / len(sent.batch.rows)
+        self.settled += 1
         results = zip(sent.batch.rows, sent.epochs, sent.states, finite, strict=False)
         for row, epoch, state, is_finite in results:
             if row.epoch == epoch:

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from service.jobs import spans
 from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import JobError, JobState, Output, Snapshot, Usage
 from service.jobs.outputs import Store, input_key, job_folders, output_key
 from service.jobs.queue import Claim, Queue
+from service.jobs.spans import NOTHING
 from workers import metrics
 from workers.engine import Engine
 from workers.errors import EngineDied, PictureFailed
@@ -24,6 +26,7 @@ from workers.retry import until_reached, until_stored
 from workers.room import Places
 from workers.row import Row
 from workers.snapshots import Snapshots
+from workers.stages import Turns
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,8 @@ class Work:
         self._begun_at = time.monotonic()
         self._is_aside = False
         self.places = places
+        self.span = NOTHING
+        """This attempt's."""
         self.is_ending = False
         """The queue is being told the end, and will answer whether the claim was still ours."""
 
@@ -99,6 +104,7 @@ class Work:
     async def put_aside(self, seconds: float) -> None:
         """Stop its steps, and keep what is done in the time that there is. Cancel it then."""
         self._is_aside = True
+        self.span.event("put aside")
         try:
             async with asyncio.timeout(seconds):
                 await self._snapshots.put_aside(seconds / 2)
@@ -111,6 +117,7 @@ class Work:
         if self._snapshots.are_complete and not self.is_ending:
             return True
         self._snapshots.go_on()
+        self.span.event("goes on")
         self._is_aside = False
         return False
 
@@ -163,9 +170,10 @@ class Work:
             self._snapshots.step(number, row)
             self._progress.step(number, row)
 
-        begin = await self._snapshots.begin(number, fields)
-        picture = await self._engine.generate(fields, images, on_step, begin)
-        outputs = await self._save(number, seed, picture.pixels)
+        with spans.saying({"atelier.picture": number}):
+            begin = await self._snapshots.begin(number, fields)
+            picture = await self._engine.generate(fields, images, on_step, begin)
+            outputs = await self._save(number, seed, picture.pixels)
         return Snapshot(
             index=number,
             step=picture.steps,
@@ -176,16 +184,16 @@ class Work:
 
     async def _save(self, number: int, seed: int, pixels: np.ndarray) -> list[Output]:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
-        encoding, turns = files(pixels, self._job.request), metrics.Turns(self._job.model)
+        encoding, turns = files(pixels, self._job.request), Turns(self._job.model)
         index = number * count(pixels, self._job.request)
         outputs: list[Output] = []
-        while file := await self._next_file(encoding, turns):
-            with turns.of("store"):
-                outputs.append(await self._store_file(index + len(outputs), seed, file))
-        turns.tell()
+        with turns:
+            while file := await self._next_file(encoding, turns):
+                with turns.of("store"):
+                    outputs.append(await self._store_file(index + len(outputs), seed, file))
         return outputs
 
-    async def _next_file(self, encoding: Iterator[File], turns: metrics.Turns) -> File | None:
+    async def _next_file(self, encoding: Iterator[File], turns: Turns) -> File | None:
         with turns.of("media"):
             return await asyncio.to_thread(next, encoding, None)
 
@@ -234,7 +242,8 @@ class Work:
 
     async def _finish(self, outputs: list[Output], usage: Usage) -> str:
         self.is_ending = True
-        finished = await until_reached(self._queue.finish, self.claim, outputs, usage)
+        with spans.span("finish"):
+            finished = await until_reached(self._queue.finish, self.claim, outputs, usage)
         if finished:
             metrics.finished(self._job, outputs, usage)
             return JobState.SUCCEEDED
@@ -249,5 +258,7 @@ class Work:
     async def _fail(self, error: JobError, *, retry: bool = False) -> str:
         log.warning("job %s failed: %s: %s", self._job.id, error.code, error.message)
         self.is_ending = True
-        state = await until_reached(self._queue.fail, self.claim, error, retry=retry)
+        self.span.fail(error.code)
+        with spans.span("finish"):
+            state = await until_reached(self._queue.fail, self.claim, error, retry=retry)
         return state or "lost"

@@ -34,6 +34,8 @@ class Claim:
 
     job: Job
     fence: int
+    queued_at: float | None = None
+    """When it came to the queue, or back, by Redis's clock."""
 
 
 Claims = list[Claim]
@@ -240,7 +242,8 @@ class Handout(Calls):
 
 
 def _claim(fields: dict[str, str]) -> Claim:
-    return Claim(wire.from_hash(fields), int(fields["fence"]))
+    came_at = fields.get("queued_at")
+    return Claim(wire.from_hash(fields), int(fields["fence"]), float(came_at) if came_at else None)
 
 
 async def _set_before(wake: asyncio.Event, until: float) -> bool:

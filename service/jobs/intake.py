@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import cast
 
 from models.spec import ModelSpec
-from service.jobs import events, keys, wire
+from service.jobs import events, journey, keys, wire
 from service.jobs.calls import ANSWER_MS, Calls, new_call
 from service.jobs.costs import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
@@ -178,6 +178,7 @@ class Intake(Calls):
         job = wire.from_hash(fields)
         if fields.get("ended_by") == call:
             self.tally.ended(End.of(job, job.state, float(fields["finished_at"])))
+            journey.stopped(job)
         return job
 
     def events(self, job_id: str, after: str = "0") -> AsyncGenerator[Event, None]:

@@ -141,6 +141,8 @@ class Job(BaseModel):
     deaths: list[Death] = Field(default_factory=list)
     """Of its pools, since it was last known to have got further than where one died."""
     metadata: dict[str, str] = Field(default_factory=dict)
+    traceparent: str | None = None
+    """The span of the request that it came with, as W3C Trace Context writes it."""
 
 
 def new_job_id() -> str:

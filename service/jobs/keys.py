@@ -39,6 +39,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
 | `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
 | `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
+| `profile:POOL`               | string | a profile that is wanted of it       | when answered     |
+| `profiled:ID`                | string | what became of that profile          | ten minutes       |
 
 Of `costs:MODEL` the oldest rows leave, too, beyond 4,096.
 
@@ -77,6 +79,14 @@ def events(job_id: str) -> str:
 
 def previews(job_id: str) -> str:
     return f"{PREFIX}previews:{job_id}"
+
+
+def profile(pool: str) -> str:
+    return f"{PREFIX}profile:{pool}"
+
+
+def profiled(wish_id: str) -> str:
+    return f"{PREFIX}profiled:{wish_id}"
 
 
 def queue(model: str, tenant: str) -> str:

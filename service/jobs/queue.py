@@ -15,6 +15,7 @@ from service.jobs.errors import (
 from service.jobs.events import Event
 from service.jobs.handout import Claim, Claims, Handout
 from service.jobs.intake import Depth, Intake, ModelStatus, Standing
+from service.jobs.profiles import Profiles
 from service.jobs.upkeep import Upkeep
 
 __all__ = [
@@ -33,5 +34,5 @@ __all__ = [
 ]
 
 
-class Queue(Intake, Handout, Upkeep):
+class Queue(Intake, Handout, Upkeep, Profiles):
     """All sides of it, over one connection."""

@@ -7,9 +7,9 @@ lapsed) it writes down in Redis, and the reaper that takes the note away counts 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
@@ -139,9 +139,8 @@ class Tally:
     def retried(self, model: str, reason: str) -> None:
         self.retries.labels(model, reason).inc()
 
-    def hear(self, note: str) -> None:
-        """One of those that the scripts leave behind (`note` in life.lua)."""
-        said = json.loads(note)
+    def hear(self, said: Mapping[str, Any]) -> None:
+        """One of the notes that the scripts leave behind (`note` in life.lua)."""
         event, model = said["event"], said["model"]
         if event in (LOST, EXCUSED):
             self.reclaimed.labels(model).inc()

@@ -3,8 +3,11 @@ is forgotten."""
 
 from __future__ import annotations
 
+import json
+
 from redis.asyncio import Redis
 
+from service.jobs import journey
 from service.jobs.calls import ANSWER_MS, Calls, new_call
 from service.jobs.job import JobError
 from service.settings import QueueSettings
@@ -54,7 +57,9 @@ class Upkeep(Calls):
             )
             done = []
             for note in notes:
-                self.tally.hear(note)
+                said = json.loads(note)
+                self.tally.hear(said)
+                journey.hear(said)
         return self._reaped
 
     @property

@@ -63,13 +63,23 @@ local function ended_at(id)
   return (fields(id, 'finished_at'))
 end
 
+-- For `journey.py`, of a job that came with a trace: whose it is, and since when.
+local function trace_of(id, since, is_claimed)
+  local parent, tenant, fence, pool, attempts =
+    fields(id, 'traceparent', 'tenant', 'fence', 'pool', 'attempts')
+  if not parent or not since then return nil end
+  return {id = id, parent = parent, tenant = tenant or nil, since = since, claimed = is_claimed,
+    fence = fence or nil, pool = pool or nil, attempt = attempts or nil}
+end
+
 -- For `tally.py`: that a job has ended, or that its lease has lapsed, and whether it waits again.
-local function note(id, event)
+local function note(id, event, trace)
   local model, tenant_class, created, finished, deadline, state =
     fields(id, 'model', 'tenant_class', 'created_at', 'finished_at', 'deadline_at', 'state')
   redis.call('RPUSH', key('notes'), cjson.encode({
     event = event, model = model, tenant_class = tenant_class or nil, created_at = created,
-    finished_at = finished or nil, deadline_at = deadline or nil, again = state == 'queued'}))
+    finished_at = finished or nil, deadline_at = deadline or nil, again = state == 'queued',
+    trace = trace}))
 end
 
 local function fail_job(id, failure)
@@ -80,17 +90,18 @@ end
 -- A pool died or stalled with the job: back to the queue, or set aside as one that kills its pools.
 -- `failure` lacks the trace.
 local function lose(id, failure)
-  local pool, step, before = fields(id, 'pool', 'step', 'deaths')
+  local pool, step, before, since = fields(id, 'pool', 'step', 'deaths', 'started_at')
+  local trace = trace_of(id, since, true)
   local deaths = cjson.decode(before or '[]')
   deaths[#deaths + 1] = {pool = pool, step = tonumber(step) or 0, at = now}
   redis.call('HSET', key('job', id), 'deaths', cjson.encode(deaths))
   if #deaths < args.max_deaths then
     requeue(id)
-    return note(id, 'lost')
+    return note(id, 'lost', trace)
   end
   failure.deaths = deaths
   fail_job(id, cjson.encode(failure))
-  note(id, 'lost')
+  note(id, 'lost', trace)
   note(id, 'failed')
 end
 
@@ -100,8 +111,9 @@ local function expire(id)
   local deadline, latest, state = fields(id, 'deadline_at', 'latest_start', 'state')
   if not deadline or is_ended(state) then return false end
   if now < tonumber(state == 'queued' and latest or deadline) then return false end
+  local trace = state == 'queued' and trace_of(id, fields(id, 'queued_at'), false) or nil
   end_job(id, 'expired', '{}')
-  note(id, 'expired')
+  note(id, 'expired', trace)
   if state == 'running' then redis.call('PUBLISH', key('stopped'), id) end
   return true
 end

@@ -61,9 +61,10 @@ local function lapse(id)
   if now < since + args.lease_s then
     return redis.call('ZADD', key('leases'), seconds(since + args.lease_s), id)
   end
+  local trace = trace_of(id, fields(id, 'started_at'), true)
   redis.call('HINCRBY', key('job', id), 'attempts', -1)
   requeue(id)
-  note(id, 'excused')
+  note(id, 'excused', trace)
 end
 
 for _, id in ipairs(due('leases', now)) do lapse(id) end

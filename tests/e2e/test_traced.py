@@ -1,0 +1,220 @@
+"""A real system that sends its traces to a real collector, and whose pool is profiled.
+
+One system for all of it: a pool of two virtual devices that splits each picture.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.collector import ROOT, Collector, Told, collecting
+from tests.e2e.conftest import launch
+from tests.e2e.system import ATELIER, System, environment, until
+
+MARKER = "zz" + secrets.token_hex(8)
+"""In every prompt."""
+LONG = 3000
+"""Steps of a job that must not be done before something has happened to its pool."""
+CLOCKS_S = 0.005
+"""Between Redis's clock and Python's, of one machine, with roundings to microseconds."""
+SETTINGS = {
+    "ATELIER_LOG_FORMAT": "json",
+    "ATELIER_QUEUE__REAP_EVERY_S": "0.2",
+    "ATELIER_QUEUE__LEASE_S": "5",
+    "ATELIER_LIMITS__MAX_STEPS": str(LONG),
+    "ATELIER_POOLS": json.dumps(
+        {"tiny": {"model": "tiny", "slots": 2, "snapshot_share": 0.5, "metrics_port": 0}}
+    ),
+}
+STAGES = ["prepare", "compile", "encode", "denoise", "decode", "media", "store"]
+
+
+@dataclass
+class Traced:
+    system: System
+    state: Path
+    collector: Collector
+    front: httpx.Client
+
+    def put(self, headers: Any = (), **fields: Any) -> dict[str, Any]:
+        body = {"prompt": MARKER, "seed": 1, "num_inference_steps": 4, **fields}
+        answer = self.front.post("/v1/generate", json=body, headers=dict(headers))
+        assert answer.is_success, answer.text
+        return dict(answer.json())
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return dict(self.front.get(f"/v1/jobs/{job_id}").json())
+
+    def ended(self, job_id: str) -> dict[str, Any]:
+        until(lambda: self.job(job_id)["state"] in ("succeeded", "failed"), "the job ends")
+        return self.job(job_id)
+
+    def tree(self, job_id: str, *names: str) -> list[Told]:
+        """The trace of a job, once it has spans of these names."""
+
+        def is_whole() -> bool:
+            there = [span.name for span in self.collector.of_job(job_id)]
+            return all(there.count(name) >= names.count(name) for name in names)
+
+        until(is_whole, f"spans {names}")
+        return self.collector.of_job(job_id)
+
+    def profile(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*ATELIER, "profile", "--pool", "tiny", "--state", str(self.state), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=environment())
+
+
+@pytest.fixture(scope="module")
+def traced(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    state = tmp_path_factory.mktemp("traced")
+    with collecting() as collector:
+        split = ("--host-devices", "2", "--mesh", "context=2")
+        tracing = {"ATELIER_TRACING__ENDPOINT": collector.url}
+        system = launch(state, checkpoint, *split, **SETTINGS, **tracing)
+        try:
+            with httpx.Client(base_url=system.url, timeout=90, trust_env=False) as front:
+                yield Traced(system, state, collector, front)
+        finally:
+            system.close()
+
+
+def check_whole(spans: list[Told], outside: str = ROOT) -> None:
+    """Each span but the first is below one that is there, and lies within its trace's time.
+
+    Args:
+        outside: the parent of the first, which somebody else has.
+    """
+    ids = {span.id for span in spans}
+    assert len(ids) == len(spans)
+    above = [span for span in spans if span.parent not in ids]
+    assert [span.parent for span in above] == [outside]
+    by_id = {span.id: span for span in spans}
+    for span in spans:
+        assert span.start <= span.end, span.name
+        if span.parent in by_id:
+            assert span.start >= by_id[span.parent].start - CLOCKS_S, span.name
+
+
+def below(spans: list[Told], parent: Told) -> list[Told]:
+    return [span for span in spans if span.parent == parent.id]
+
+
+def one(spans: list[Told], name: str) -> Told:
+    (found,) = (span for span in spans if span.name == name)
+    return found
+
+
+def test_a_jobs_trace_is_whole(traced: Traced) -> None:
+    """From the client's own span through request, queue and pool to the store, in order."""
+    trace, parent = secrets.token_hex(16), secrets.token_hex(8)
+    headers = {"traceparent": f"00-{trace}-{parent}-01", "Prefer": "wait=60"}
+    job = traced.put(headers, num_images=2)
+    assert job["state"] == "succeeded"
+    spans = traced.tree(job["id"], "POST /v1/generate", "finish", "attempt")
+    check_whole(spans, outside=parent)
+    request = one(spans, "POST /v1/generate")
+    assert (request.trace, request.service) == (trace, "atelier-frontend")
+    assert request.attributes["http.response.status_code"] == 200
+    admission, queue, attempt = below(spans, request)
+    assert [admission.name, queue.name, attempt.name] == ["admission", "queue", "attempt"]
+    assert queue.end <= attempt.start + CLOCKS_S and attempt.end <= request.end + CLOCKS_S
+    assert {queue.service, attempt.service} == {"atelier-pool"}
+    for span in (admission, queue, attempt):
+        assert span.attributes["atelier.job.id"] == job["id"]
+        assert span.attributes["gen_ai.request.model"] == "tiny"
+        assert span.attributes["atelier.tenant"] == "default"
+    assert attempt.attributes["atelier.outcome"] == "succeeded"
+    assert attempt.attributes["atelier.pool"].startswith("tiny-")
+    *pictures, finish = below(spans, attempt)
+    assert [span.name for span in (*pictures, finish)] == ["picture", "picture", "finish"]
+    for picture in pictures:
+        stages = below(spans, picture)
+        assert [span.name for span in stages] == STAGES
+        for before, after in pairwise(stages):
+            assert before.end <= after.start + CLOCKS_S, (before.name, after.name)
+        denoise = stages[STAGES.index("denoise")]
+        assert denoise.attributes["atelier.steps"] == 4
+        assert [name for name, _ in denoise.events] == ["step"] * 4
+    assert all(span.error is None for span in spans)
+
+
+def test_a_killed_pools_job_shows_both_attempts(traced: Traced) -> None:
+    """The front end that takes the job back tells of the attempt that nobody else can tell of."""
+    job = traced.put(num_inference_steps=LONG)
+    until(lambda: traced.job(job["id"])["progress"]["step"] > 10, "it runs")
+    traced.tree(job["id"], "encode")
+    os.kill(traced.system.child("worker"), signal.SIGKILL)
+    assert traced.ended(job["id"])["state"] == "succeeded"
+    spans = traced.tree(job["id"], "attempt", "attempt", "finish")
+    check_whole(spans)
+    first, second = (span for span in spans if span.name == "attempt")
+    assert (first.attributes["atelier.attempt"], first.error) == (1, "lost")
+    assert (second.attributes["atelier.attempt"], second.error) == (2, None)
+    assert first.attributes["atelier.pool"] != second.attributes["atelier.pool"]
+    assert first.service == "atelier-frontend" and second.service == "atelier-pool"
+    assert first.start < first.end <= second.start + CLOCKS_S
+    waits = [span.attributes["atelier.attempt"] for span in spans if span.name == "queue"]
+    assert waits == [1, 2]
+    assert "encode" in {
+        span.name for picture in below(spans, first) for span in below(spans, picture)
+    } | {span.name for span in spans if span.start < first.end}
+    assert [name for name, _ in second.events] == ["pool died before"]
+
+
+def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
+    hostile = ("00-" + "0" * 32 + "-" + "1" * 16 + "-01", "zz" * 5000, f"{MARKER}\t")
+    for header in hostile:
+        job = traced.put({"traceparent": header, "Prefer": "wait=60"})
+        spans = traced.tree(job["id"], "finish", "POST /v1/generate")
+        check_whole(spans)
+    not_sampled = secrets.token_hex(16)
+    quiet = {"traceparent": f"00-{not_sampled}-{'1' * 16}-00", "Prefer": "wait=60"}
+    traced.put(quiet)
+    refused = traced.front.post("/v1/generate", json={"prompt": MARKER, "width": MARKER})
+    assert refused.status_code == 422
+
+    def is_told() -> bool:
+        found = [span for spans in traced.collector.traces().values() for span in spans]
+        return any(span.error == "invalid_request" for span in found)
+
+    until(is_told, "the refusal")
+    assert not_sampled not in traced.collector.traces()
+    assert MARKER.encode() not in traced.collector.raw
+    lines = [json.loads(line.partition("|")[2]) for line in traced.system.lines if '"job"' in line]
+    told = {line["job"]: line["trace_id"] for line in lines if "left" in line["message"]}
+    assert told[job["id"]] == spans[0].trace
+
+
+def test_a_running_pool_is_profiled(traced: Traced, tmp_path: Path) -> None:
+    """It goes on meanwhile, and its pictures are what they were."""
+    idle = traced.profile("--seconds", "1")
+    assert idle.returncode == 1 and "denoised nothing" in idle.stderr
+    alone = traced.ended(traced.put(num_inference_steps=200)["id"])
+    watched = traced.put(num_inference_steps=200)
+    done = traced.profile("--steps", "20", "--json", "--wait", "30", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["devices"], report["steps"]) == (2, 20)
+    parts = [
+        report[f"{part}_s"] for part in ("compute", "communication", "other", "waiting", "no_work")
+    ]
+    assert sum(parts) == pytest.approx(report["window_s"], rel=1e-9)
+    assert report["compute_s"] > 0 and report["communication_s"] > 0
+    assert any("all-to-all" in op["name"] for op in report["top"])
+    assert sorted(path.suffix for path in tmp_path.rglob("*.*") if path.is_file()) == [".gz", ".pb"]
+    assert not (traced.state / "outputs" / "profiles").exists()
+    same = traced.ended(watched["id"])
+    assert same["outputs"][0]["sha256"] == alone["outputs"][0]["sha256"]
+    assert same["attempts"] == 1

@@ -1,0 +1,121 @@
+"""What a client's `traceparent` may be, and that nothing of tracing is there while it is off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from service.jobs import spans
+from service.jobs.job import Job
+from service.jobs.spans import NOTHING
+from service.jobs.wire import from_hash, to_hash
+from service.settings import ConfigError, TracingSettings
+from tests.test_arrows import ROOT
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+GOOD = f"00-{TRACE}-{SPAN}-01"
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (GOOD, GOOD),
+        (f"00-{TRACE}-{SPAN}-00", f"00-{TRACE}-{SPAN}-00"),
+        (f"00-{TRACE}-{SPAN}-03", GOOD),  # the second flag is no business of ours
+        (f"cc-{TRACE}-{SPAN}-01", GOOD),  # a later version begins like this one
+        (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", GOOD),
+        (f"00-{TRACE}-{SPAN}-01-more", None),
+        (f"ff-{TRACE}-{SPAN}-01", None),
+        (f"00-{'0' * 32}-{SPAN}-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        (GOOD.upper(), None),
+        (f" {GOOD}", None),
+        (f"{GOOD}\n", None),
+        (GOOD[:-1], None),
+        ("", None),
+        (None, None),
+        ("00-" + "a" * 100_000, None),
+        (f"00-{TRACE}-{SPAN}-٠١", None),
+    ],
+)
+def test_a_clients_header_is_well_formed_or_ignored(given: str | None, taken: str | None) -> None:
+    assert spans.parse(given) == taken
+
+
+@given(st.text())
+def test_no_text_does_harm(text: str) -> None:
+    assert spans.parse(text) in (None, spans.parse(spans.parse(text)))
+
+
+def test_while_off_a_span_is_nothing() -> None:
+    with spans.exporting(TracingSettings(), "atelier-test"), spans.span("a") as a:
+        assert a is NOTHING and spans.here() is NOTHING and a.traceparent is None
+        assert spans.begin("b") is NOTHING
+
+
+LOOK = """
+import sys
+from service.settings import TracingSettings
+from service.jobs import spans
+import {module}
+with spans.exporting(TracingSettings(endpoint={endpoint!r}), "x"), spans.span("a"):
+    pass
+print([name for name in sys.modules if name.startswith("opentelemetry")])
+"""
+
+
+def loaded(module: str, endpoint: str | None, *hidden: str) -> str:
+    """OpenTelemetry's modules in a process that has imported that one, or its last complaint."""
+    hide = "".join(f"import sys; sys.modules[{name!r}] = None\n" for name in hidden)
+    look = hide + LOOK.format(module=module, endpoint=endpoint)
+    done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+
+def test_while_off_nothing_of_it_is_loaded() -> None:
+    """FastAPI and redis-py have modules of OpenTelemetry's for themselves, where it is installed;
+    what records and sends spans is not there."""
+    for module in ("service.server", "workers.pool"):
+        there = loaded(module, None)
+        assert there.startswith("[")
+        assert "opentelemetry.sdk.trace" not in there and "opentelemetry.exporter" not in there
+
+
+def test_what_is_missing_is_named_at_the_start() -> None:
+    there = loaded("service.jobs", "http://127.0.0.1:9")
+    assert "opentelemetry.sdk.trace" in there
+    said = loaded("service.jobs", "http://127.0.0.1:9", "opentelemetry.sdk")
+    assert said.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
+    assert "pip install 'atelier[otel]'" in said and "opentelemetry.sdk" in said
+
+
+def test_a_job_of_before_has_no_trace() -> None:
+    job = Job(id="job_1", model="m", bucket="b", traceparent=GOOD)
+    fields = to_hash(job)
+    assert from_hash(fields).traceparent == GOOD
+    del fields["traceparent"]
+    assert from_hash(fields).traceparent is None
+    assert "traceparent" not in to_hash(from_hash(fields))
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address"),
+    [
+        ("http://collector:4318", "http://collector:4318/v1/traces"),
+        ("https://collector/", "https://collector/v1/traces"),
+        ("http://collector/mine", "http://collector/mine"),
+    ],
+)
+def test_an_endpoint_has_a_path(endpoint: str, address: str) -> None:
+    assert TracingSettings(endpoint=endpoint).address == address
+
+
+@pytest.mark.parametrize("endpoint", ["collector:4318", "grpc://collector:4317", "http://", ""])
+def test_an_endpoint_that_cannot_be_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValidationError, match="endpoint"):
+        TracingSettings(endpoint=endpoint)
