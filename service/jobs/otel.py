@@ -34,7 +34,7 @@ from service.settings import TracingSettings
 
 SEND_EVERY_S = 1.0
 """What a process that is killed had to tell of the last second is lost."""
-TIMEOUT_S = 5.0
+TIMEOUT_S = 10.0
 """Of one batch, its repeats included."""
 LAST_WORDS_S = 1.0
 """How long a process that ends tries to send what is left."""

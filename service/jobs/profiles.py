@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from service.jobs import keys
@@ -58,9 +58,12 @@ class Profiles(Calls):
             await self._redis.delete(keys.profile(pool))
 
     async def wanted_profile(self, pool: str) -> Wish | None:
-        """What is asked of that pool."""
+        """What is asked of that pool; of a newer command what is known here."""
         text = await self._redis.get(keys.profile(pool))
-        return None if text is None else Wish(**json.loads(text))
+        if text is None:
+            return None
+        known = {one.name for one in fields(Wish)}
+        return Wish(**{name: value for name, value in json.loads(text).items() if name in known})
 
     async def answer_profile(self, wish: Wish, answer: dict[str, Any]) -> None:
         await self._redis.set(keys.profiled(wish.id), json.dumps(answer), ex=KEPT_S)

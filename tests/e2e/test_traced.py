@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -29,14 +30,19 @@ LONG = 1000
 """Steps of a job that must not be done before something has happened to its pool."""
 CLOCKS_S = 0.005
 """Between Redis's clock and Python's, of one machine, with roundings to microseconds."""
+POOL = {
+    "model": "tiny",
+    "slots": 1,
+    "elastic": False,
+    "snapshot_share": 0.5,
+    "metrics_port": 0,
+}
 SETTINGS = {
     "ATELIER_LOG_FORMAT": "json",
     "ATELIER_QUEUE__REAP_EVERY_S": "0.2",
     "ATELIER_QUEUE__LEASE_S": "5",
     "ATELIER_LIMITS__MAX_STEPS": str(LONG),
-    "ATELIER_POOLS": json.dumps(
-        {"tiny": {"model": "tiny", "slots": 2, "snapshot_share": 0.5, "metrics_port": 0}}
-    ),
+    "ATELIER_POOLS": json.dumps({"tiny": POOL}),
 }
 PARTS = ("compute", "communication", "other", "waiting", "no_work")
 STAGES = ["prepare", "compile", "encode", "denoise", "decode", "media", "store"]
@@ -51,7 +57,7 @@ class Traced:
 
     def put(self, headers: Any = (), **fields: Any) -> dict[str, Any]:
         body = {"prompt": MARKER, "seed": 1, "num_inference_steps": 4, **fields}
-        answer = self.front.post("/v1/generate", json=body, headers=dict(headers))
+        answer = self.front.post("/v1/generate", json=body, headers=list(headers))
         assert answer.is_success, answer.text
         return dict(answer.json())
 
@@ -72,9 +78,18 @@ class Traced:
         until(is_whole, f"spans {names}")
         return self.collector.of_job(job_id)
 
-    def profile(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def profile(self, *arguments: str) -> subprocess.Popen[str]:
         command = [*ATELIER, "profile", "--pool", "tiny", "--state", str(self.state), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=environment())
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment())
+
+    def pool_page(self) -> str:
+        ports = [
+            found[1]
+            for line in self.system.lines
+            if (found := re.search(r"health and metrics are told on port (\d+)", line))
+        ]
+        return httpx.get(f"http://127.0.0.1:{ports[-1]}/metrics", trust_env=False).text
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +135,7 @@ def one(spans: list[Told], name: str) -> Told:
 def test_a_jobs_trace_is_whole(traced: Traced) -> None:
     """From the client's own span through request, queue and pool to the store, in order."""
     trace, parent = secrets.token_hex(16), secrets.token_hex(8)
-    headers = {"traceparent": f"00-{trace}-{parent}-01", "Prefer": "wait=60"}
+    headers = [("traceparent", f"00-{trace}-{parent}-01"), ("Prefer", "wait=60")]
     job = traced.put(headers, num_images=2)
     assert job["state"] == "succeeded"
     spans = traced.tree(job["id"], "POST /v1/generate", "finish", "attempt")
@@ -143,7 +158,7 @@ def test_a_jobs_trace_is_whole(traced: Traced) -> None:
     for picture in (0, 1):
         own = [span for span in stages if span.attributes["atelier.picture"] == picture]
         assert [span.name for span in own] == STAGES
-        for before, after in pairwise(own):
+        for before, after in pairwise(own[:-1]):  # file by file, media and store take turns
             assert before.end <= after.start + CLOCKS_S, (before.name, after.name)
         denoise = one(own, "denoise")
         assert denoise.attributes["atelier.steps"] == 4
@@ -175,13 +190,18 @@ def test_a_killed_pools_job_shows_both_attempts(traced: Traced) -> None:
 
 
 def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
-    hostile = ("00-" + "0" * 32 + "-" + "1" * 16 + "-01", "zz" * 5000, f"{MARKER}\t")
-    for header in hostile:
-        job = traced.put({"traceparent": header, "Prefer": "wait=60"})
-        spans = traced.tree(job["id"], "attempt", "finish", "POST /v1/generate")
+    own, twice = secrets.token_hex(16), secrets.token_hex(16)
+    hostile = (f"00-{'0' * 32}-{'1' * 16}-01", "zz" * 5000, MARKER, f"00-{own}-{MARKER}-01")
+    headers = [[("traceparent", text)] for text in hostile]
+    headers.append([("traceparent", f"00-{twice}-{'1' * 16}-01")] * 2)
+    wait = ("Prefer", "wait=60")
+    jobs = [traced.put([*header, wait])["id"] for header in headers]
+    for job in jobs:
+        spans = traced.tree(job, "attempt", "finish", "POST /v1/generate")
         check_whole(spans)
+    assert not {own, twice} & traced.collector.traces().keys()
     not_sampled = secrets.token_hex(16)
-    quiet = {"traceparent": f"00-{not_sampled}-{'1' * 16}-00", "Prefer": "wait=60"}
+    quiet = [("traceparent", f"00-{not_sampled}-{'1' * 16}-00"), wait]
     traced.put(quiet)
     refused = traced.front.post("/v1/generate", json={"prompt": MARKER, "width": MARKER})
     assert refused.status_code == 422
@@ -195,24 +215,33 @@ def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
     assert MARKER.encode() not in traced.collector.raw
     lines = [json.loads(line.partition("|")[2]) for line in traced.system.lines if '"job"' in line]
     told = {line["job"]: line["trace_id"] for line in lines if "left" in line["message"]}
-    assert told[job["id"]] == spans[0].trace
+    assert told[job] == spans[0].trace
 
 
 def test_a_running_pool_is_profiled(traced: Traced, tmp_path: Path) -> None:
     """It goes on meanwhile, and its pictures are what they were."""
-    idle = traced.profile("--seconds", "1")
-    assert idle.returncode == 1 and "denoised nothing" in idle.stderr
-    alone = traced.ended(traced.put(num_inference_steps=200)["id"])
-    watched = traced.put(num_inference_steps=200)
-    done = traced.profile("--steps", "20", "--json", "--wait", "30", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    idle = traced.profile("--seconds", "1").communicate()
+    assert "denoised nothing" in idle[1]
+    there_is_none = traced.profile("--pool", "none").communicate()
+    assert "no pool 'none' is running here; there is tiny-" in there_is_none[1]
+    alone = traced.ended(traced.put(num_inference_steps=50)["id"])
+    profile = traced.profile("--steps", "20", "--json", "--wait", "60", "--output", str(tmp_path))
+    traced.system.wait_for("a profile of 20 steps is taken")
+    busy = traced.profile().communicate()
+    assert "is being profiled already" in busy[1]
+    while profile.poll() is None:  # one such job may be over before the recording has begun
+        watched = traced.ended(traced.put(num_inference_steps=50)["id"])
+        assert watched["outputs"][0]["sha256"] == alone["outputs"][0]["sha256"]
+        assert watched["state"] == "succeeded"
+    told, complaint = profile.communicate()
+    assert profile.returncode == 0, complaint
+    report = json.loads(told)
     assert (report["devices"], report["steps"]) == (2, 20)
     assert sum(report[f"{part}_s"] for part in PARTS) == pytest.approx(report["window_s"], rel=1e-9)
     assert report["compute_s"] > 0 and report["communication_s"] > 0
-    assert any("all-to-all" in op["name"] for op in report["top"])
+    assert {"compute", "communication"} <= {op["kind"] for op in report["top"]}
     assert sorted(path.suffix for path in tmp_path.rglob("*.*") if path.is_file()) == [".gz", ".pb"]
     assert not (traced.state / "outputs" / "profiles").exists()
-    same = traced.ended(watched["id"])
-    assert same["outputs"][0]["sha256"] == alone["outputs"][0]["sha256"]
-    assert same["attempts"] == 1
+    page = traced.pool_page()
+    share = re.search(r'^atelier_communication_ratio{model="tiny"} (\S+)$', page, re.M)
+    assert share and float(share[1]) == pytest.approx(report["share"])

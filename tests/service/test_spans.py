@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from service.jobs import spans
+from service.jobs.about import about, note, told
 from service.jobs.job import Job
 from service.jobs.spans import NOTHING
 from service.jobs.wire import from_hash, to_hash
@@ -80,10 +84,9 @@ def loaded(module: str, endpoint: str | None, *hidden: str) -> str:
 def test_while_off_nothing_of_it_is_loaded() -> None:
     """FastAPI and redis-py have modules of OpenTelemetry's for themselves, where it is installed;
     what records and sends spans is not there."""
-    for module in ("service.server", "workers.pool"):
-        there = loaded(module, None)
-        assert there.startswith("[")
-        assert "opentelemetry.sdk.trace" not in there and "opentelemetry.exporter" not in there
+    there = loaded("service.server, workers.pool", None)
+    assert there.startswith("[")
+    assert "opentelemetry.sdk.trace" not in there and "opentelemetry.exporter" not in there
 
 
 def test_what_is_missing_is_named_at_the_start() -> None:
@@ -119,3 +122,43 @@ def test_an_endpoint_has_a_path(endpoint: str, address: str) -> None:
 def test_an_endpoint_that_cannot_be_is_refused(endpoint: str) -> None:
     with pytest.raises(ValidationError, match="endpoint"):
         TracingSettings(endpoint=endpoint)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a collector that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_collector_that_hangs_keeps_nobody(silent: str) -> None:
+    """More spans than there is room for are begun and ended; whoever leaves does not wait for the
+    answer that never comes. The one that sends them waits still: for ten seconds in all."""
+    with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
+        for _ in range(10_000):
+            with spans.span("a"):
+                pass
+    assert any(thread.name == "last spans" for thread in threading.enumerate())
+    assert spans.begin("b") is NOTHING
+
+
+def test_the_same_claim_is_the_same_span(silent: str) -> None:
+    with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
+        twice = [spans.begin("a", parent=GOOD, identity="job_1 1") for _ in range(2)]
+        other = spans.begin("a", parent=GOOD, identity="job_1 2")
+        plain = spans.begin("a", parent=GOOD)
+    names = {span.traceparent for span in (*twice, other, plain)}
+    assert len(names) == 3 and all(TRACE in str(name) for name in names)
+
+
+def test_a_span_is_where_it_was_begun(silent: str) -> None:
+    with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
+        with about(), spans.span("outer") as outer, spans.saying({"a": 1}):
+            note(job="job_1")
+            with spans.span("inner") as inner:
+                assert told()["span_id"] == inner.names["span_id"]
+                note(tenant="acme")
+            assert spans.here() is outer
+            assert told()["span_id"] == outer.names["span_id"]
+            assert (told()["job"], told()["tenant"]) == ("job_1", "acme")
+        assert spans.here() is NOTHING
