@@ -160,5 +160,5 @@ async def test_a_repeat_is_given_its_job_even_when_it_is_late(http: httpx.AsyncC
 async def test_refusals_are_counted(http: httpx.AsyncClient) -> None:
     await ask(http, deadline_s=RUN_S / 2)
     page = (await http.get("/metrics")).text
-    labels = f'model="{MODEL}",reason="deadline_too_soon"'
+    labels = f'model="{MODEL}",reason="deadline_too_soon",tenant_class="default"'
     assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page

@@ -278,6 +278,7 @@ async def test_a_full_queue_says_when_to_come_back(
     assert "try again in 30 s" in answer.json()["detail"]
     assert answer.json()["error"]["type"] == "rate_limit_error"
     assert not list((settings.state_dir / "outputs" / "inputs").rglob("image"))
-    assert 'atelier_jobs_refused_total{model="flux-demo",reason="queue_full"} 1.0' in page
-    assert 'atelier_jobs_accepted_total{model="flux-demo"} 1.0' in page
+    labels = 'model="flux-demo",reason="queue_full",tenant_class="default"'
+    assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page
+    assert 'atelier_jobs_accepted_total{model="flux-demo",tenant_class="default"} 1.0' in page
     assert 'atelier_queue_jobs{model="flux-demo",state="queued"} 1.0' in page
