@@ -86,7 +86,7 @@ def hear(note: Mapping[str, Any]) -> None:
         OUTCOME: note["event"],
     }
     fence, since = int(trace.get("fence") or 0), float(trace["since"])
-    until = float(note["finished_at"]) if "finished_at" in note else None
+    until = float(trace["till"])
     if not trace["claimed"]:
         _tell(QUEUE, attributes, trace["parent"], since, until, failure=note["event"])
         return

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.collector import ROOT, Collector, Told, collecting
+from tests.collector import ROOT, Collector, Told, collecting
 from tests.e2e.conftest import launch
 from tests.e2e.system import ATELIER, System, environment, until
 
@@ -145,7 +145,7 @@ def test_a_jobs_trace_is_whole(traced: Traced) -> None:
     assert request.attributes["http.response.status_code"] == 200
     admission, queue, attempt = below(spans, request)
     assert [admission.name, queue.name, attempt.name] == ["admission", "queue", "attempt"]
-    assert queue.end <= attempt.start + CLOCKS_S and attempt.end <= request.end + CLOCKS_S
+    assert queue.end <= attempt.start + CLOCKS_S
     assert {queue.service, attempt.service} == {"atelier-pool"}
     for span in (admission, queue, attempt):
         assert span.attributes["atelier.job.id"] == job["id"]

@@ -68,7 +68,8 @@ local function trace_of(id, since, is_claimed)
   local parent, tenant, fence, pool, attempts =
     fields(id, 'traceparent', 'tenant', 'fence', 'pool', 'attempts')
   if not parent or not since then return nil end
-  return {id = id, parent = parent, tenant = tenant or nil, since = since, claimed = is_claimed,
+  return {id = id, parent = parent, tenant = tenant or nil, since = since, till = seconds(now),
+    claimed = is_claimed,
     fence = fence or nil, pool = pool or nil, attempt = attempts or nil}
 end
 

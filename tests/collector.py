@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -70,8 +71,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.headers.get("Content-Encoding") == "gzip":
-            import gzip
-
             body = gzip.decompress(body)
         assert self.path == "/v1/traces"
         with self.server.lock:
