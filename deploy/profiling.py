@@ -19,7 +19,7 @@ from service.settings import Settings
 
 TAKEN_S = 15.0
 """Until a pool that lives has seen what is asked of it."""
-POLL_S = 0.1
+POLL_S = 0.2
 
 PARTS = (
     ("compute", "compute_s", ""),
@@ -61,8 +61,8 @@ async def _profile(
 ) -> dict[str, Any]:
     queue = await Queue.open(settings)
     try:
-        chosen = await _choose(queue, pool)
-        answer = await _answer(queue, chosen, wish)
+        taken_by = await _asked(queue, await _named(queue, pool), wish)
+        answer = await _answer(queue, taken_by, wish)
         if output is not None:
             await _fetch(Store(settings.store_url), answer["files"], output)
     finally:
@@ -70,50 +70,67 @@ async def _profile(
     return dict(answer["report"])
 
 
-async def _choose(queue: Queue, name: str) -> str:
-    """One of the pools of that name. Raises: Refused: there is none."""
-    there = sorted(pool for status in (await queue.models()).values() for pool in status.pools)
+async def _named(queue: Queue, name: str) -> list[str]:
+    """The pools of that name. Raises: Refused: there is none."""
+    there = await _running(queue)
     found = [pool for pool in there if name in (pool, pool.rpartition("-")[0])]
     if not found:
         known = f"there is {', '.join(there)}" if there else "no pool is running"
         raise Refused(f"no pool {name!r} is running here; {known}")
-    return found[0]
+    return found
+
+
+async def _running(queue: Queue) -> list[str]:
+    return sorted(pool for status in (await queue.models()).values() for pool in status.pools)
+
+
+async def _asked(queue: Queue, pools: list[str], wish: Wish) -> str:
+    """The first of them that takes it. Raises: Refused: none does."""
+    reasons = []
+    for pool in pools:
+        busy_s = await queue.ask_profile(pool, wish)
+        if busy_s is not None:
+            again = f"try again in {busy_s:.0f} s at most"
+            reasons.append(f"{pool} is being profiled already; {again}")
+            continue
+        if await _said(queue, pool, wish, ("taken",), TAKEN_S):
+            return pool
+        await queue.drop_profile(pool, wish)
+        reasons.append(f"{pool} does not answer; it has gone, or hangs")
+    raise Refused("\n".join(reasons))
 
 
 async def _answer(queue: Queue, pool: str, wish: Wish) -> dict[str, Any]:
     """Raises: Refused."""
-    busy_s = await queue.ask_profile(pool, wish)
-    if busy_s is not None:
-        raise Refused(f"{pool} is being profiled already; try again in {busy_s:.0f} s at most")
-    answered = False
+    answer = None
     try:
-        if await _said(queue, wish, ("taken",), TAKEN_S) is None:
-            raise Refused(f"{pool} does not answer; it has gone, or hangs")
-        last = await _said(queue, wish, ("done", "idle", "failed"), wish.at_most_s)
-        answered = last is not None
+        answer = await _said(queue, pool, wish, ("done", "idle", "failed"), wish.at_most_s)
     finally:
-        if not answered:
+        if answer is None:
             await queue.drop_profile(pool, wish)
-    return _checked(last, pool, wish)
+    return _checked(answer, pool, wish)
 
 
 async def _said(
-    queue: Queue, wish: Wish, states: tuple[str, ...], seconds: float
+    queue: Queue, pool: str, wish: Wish, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
-    """What the pool says, once it is one of these or later ones; None: not in that time."""
+    """What the pool says, once it is one of these or later ones; None: not in that time, or it has
+    gone."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:
         answer = await queue.profile_answer(wish)
         if answer and (answer["state"] in states or "taken" in states):
             return answer
+        if pool not in await _running(queue):
+            return None
         await asyncio.sleep(POLL_S)
     return None
 
 
 def _checked(answer: dict[str, Any] | None, pool: str, wish: Wish) -> dict[str, Any]:
     if answer is None:
-        raise Refused(f"{pool} has not answered in {wish.at_most_s:.0f} s; it has gone, or hangs")
+        raise Refused(f"{pool} has not said what it has recorded; it has gone, or hangs")
     if answer["state"] == "idle":
         raise Refused(
             f"{pool} denoised nothing, or less than a step, in {wish.wait_s + wish.seconds:g} s;"

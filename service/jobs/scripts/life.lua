@@ -69,8 +69,7 @@ local function trace_of(id, since, is_claimed)
     fields(id, 'traceparent', 'tenant', 'fence', 'pool', 'attempts')
   if not parent or not since then return nil end
   return {id = id, parent = parent, tenant = tenant or nil, since = since, till = seconds(now),
-    claimed = is_claimed,
-    fence = fence or nil, pool = pool or nil, attempt = attempts or nil}
+    claimed = is_claimed, fence = fence or nil, pool = pool or nil, attempt = attempts or nil}
 end
 
 -- For `tally.py`: that a job has ended, or that its lease has lapsed, and whether it waits again.
