@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T", str, str | None)
 
 FIELDS = ("job", "tenant", "pool", "trace_id", "span_id")
 
@@ -20,9 +23,10 @@ def everywhere(**fields: str) -> None:
     _everywhere.update(_known(fields))
 
 
-def note(**fields: str) -> None:
-    """Of all that is said from now on in this task, and in tasks that it begins."""
-    _here.set({**(_here.get() or {}), **_known(fields)})
+def note(**fields: str | None) -> None:
+    """Of all that is said from now on in this task, and in tasks that it begins; None: no more."""
+    known = {**(_here.get() or {}), **_known(fields)}
+    _here.set({name: value for name, value in known.items() if value is not None})
 
 
 @contextmanager
@@ -41,7 +45,7 @@ def told() -> dict[str, str]:
     return {name: known[name] for name in FIELDS if name in known}
 
 
-def _known(fields: Mapping[str, str]) -> Mapping[str, str]:
+def _known(fields: Mapping[str, T]) -> Mapping[str, T]:
     unknown = fields.keys() - set(FIELDS)
     if unknown:
         raise TypeError(f"log lines have no field {', '.join(sorted(unknown))}")

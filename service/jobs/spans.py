@@ -170,7 +170,7 @@ def within(one: Span) -> Iterator[Span]:
     finally:
         one.end()
         _here.reset(token)
-        note(**above.names)
+        note(**{name: above.names.get(name) for name in one.names})
 
 
 def kind_of(error: BaseException) -> str:

@@ -153,12 +153,13 @@ def test_the_same_claim_is_the_same_span(silent: str) -> None:
 
 def test_a_span_is_where_it_was_begun(silent: str) -> None:
     with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
-        with about(), spans.span("outer") as outer, spans.saying({"a": 1}):
-            note(job="job_1")
-            with spans.span("inner") as inner:
-                assert told()["span_id"] == inner.names["span_id"]
-                note(tenant="acme")
-            assert spans.here() is outer
-            assert told()["span_id"] == outer.names["span_id"]
-            assert (told()["job"], told()["tenant"]) == ("job_1", "acme")
+        with about():
+            with spans.span("outer") as outer, spans.saying({"a": 1}):
+                note(job="job_1")
+                with spans.span("inner") as inner:
+                    assert told()["span_id"] == inner.names["span_id"]
+                    note(tenant="acme")
+                assert spans.here() is outer
+                assert told()["span_id"] == outer.names["span_id"]
+            assert told() == {"job": "job_1", "tenant": "acme"}
         assert spans.here() is NOTHING
