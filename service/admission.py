@@ -50,7 +50,8 @@ async def admit(
 
     Raises: Problem: it was refused, and nothing was kept.
     """
-    with _counting_refusals(front) as counted:
+    limits = front.settings.tenant(tenant)
+    with _counting_refusals(front, limits.metrics_class) as counted:
         idempotency_key = _idempotency_key(request)
         body = _parse(await read_json(request, front.settings.limits.max_body_bytes))
         counted["model"] = body.model
@@ -62,7 +63,11 @@ async def admit(
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"], spec, media_types)
         owned = _job(body, spec, resolved, files).model_copy(
-            update={"tenant": tenant, "weight": front.settings.tenant(tenant).weight}
+            update={
+                "tenant": tenant,
+                "tenant_class": limits.metrics_class,
+                "weight": limits.weight,
+            }
         )
         job = await _priced(front, owned)
         digest = _digest(body) if idempotency_key else ""
@@ -70,7 +75,7 @@ async def admit(
 
 
 @contextmanager
-def _counting_refusals(front: FrontEnd) -> Iterator[dict[str, str | None]]:
+def _counting_refusals(front: FrontEnd, tenant_class: str) -> Iterator[dict[str, str | None]]:
     counted: dict[str, str | None] = {"model": None}
     reason = None
     try:
@@ -88,7 +93,7 @@ def _counting_refusals(front: FrontEnd) -> Iterator[dict[str, str | None]]:
         if reason:
             model = counted["model"]
             known = model if model in front.models.known else ""
-            front.telemetry.refused.labels(known, reason).inc()
+            front.telemetry.refused.labels(known, tenant_class, reason).inc()
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -251,7 +256,7 @@ async def _put(
             raise await _full(front, error) from None
         raise _refusal(error, limits) from None
     if is_new:
-        front.telemetry.accepted.labels(job.model).inc()
+        front.telemetry.accepted.labels(job.model, job.tenant_class).inc()
         front.costs.accepted(stored)
     else:
         await _drop(front, job, files)

@@ -97,13 +97,14 @@ class FrontEnd:
     @classmethod
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
         """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
-        server = settings.server
+        server, telemetry = settings.server, Telemetry()
+        queue.tally = telemetry.tally
         http = outgoing.client(server.allow_networks, server.fetch_timeout_s)
         return cls(
             settings=settings,
             queue=queue,
             store=store,
-            telemetry=Telemetry(),
+            telemetry=telemetry,
             models=Models(queue, server.models_age_s),
             costs=Costs(queue, settings.queue),
             http=http,

@@ -230,7 +230,7 @@ class Work:
         self.is_ending = True
         finished = await until_reached(self._queue.finish, self.claim, outputs, usage)
         if finished:
-            metrics.cost(self._job, usage)
+            metrics.finished(self._job, outputs, usage)
             return JobState.SUCCEEDED
         log.info("job %s is no longer ours: its files are deleted", self._job.id)
         unknown = [output.key for output in outputs if not self._snapshots.holds(output)]

@@ -14,12 +14,13 @@ from service.jobs.errors import (
 )
 from service.jobs.events import Event
 from service.jobs.handout import Claim, Claims, Handout
-from service.jobs.intake import Intake, ModelStatus, Standing
+from service.jobs.intake import Depth, Intake, ModelStatus, Standing
 from service.jobs.upkeep import Upkeep
 
 __all__ = [
     "Claim",
     "Claims",
+    "Depth",
     "Event",
     "IdempotencyConflict",
     "ModelStatus",
