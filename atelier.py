@@ -333,7 +333,7 @@ def _serve(args: argparse.Namespace) -> int:
     from service.server import serve
 
     settings = _settings(args)
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     return serve(settings, fd=args.fd)
 
 
@@ -343,7 +343,7 @@ def _worker(args: argparse.Namespace) -> int:
 
     hosts = _given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
     settings = _settings(args, pools=hosts and {args.pool: {"hosts": hosts}})
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     if args.explain:
         from workers.explain import explain
 

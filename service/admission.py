@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from service.body import read_json
 from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
 from service.handlers import REDIS_AWAY, field_errors
+from service.jobs.about import note
 from service.jobs.errors import DeadlineTooSoon, StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
@@ -28,6 +30,8 @@ from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.resolve import Resolved, resolve, with_size_of
 from service.schemas import GenerateRequest
 from service.settings import TenantSettings
+
+log = logging.getLogger("atelier")
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Of the request that are not the model's business, and are shown with it."""
@@ -255,7 +259,9 @@ async def _put(
         if isinstance(error, QueueFull):
             raise await _full(front, error) from None
         raise _refusal(error, limits) from None
+    note(job=stored.id)
     if is_new:
+        log.info("job %s was accepted for %s", stored.id, stored.model)
         front.telemetry.accepted.labels(job.model, job.tenant_class).inc()
         front.costs.accepted(stored)
     else:

@@ -165,6 +165,25 @@ def stage(model: str, name: str) -> Iterator[None]:
     stages.labels(model, name).observe(time.perf_counter() - started)
 
 
+class Turns:
+    """Of one picture: stages that take turns, each told once, with the sum of its times."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        took_s = time.perf_counter() - started
+        self._seconds[name] = self._seconds.get(name, 0.0) + took_s
+
+    def tell(self) -> None:
+        for name, seconds in self._seconds.items():
+            stages.labels(self._model, name).observe(seconds)
+
+
 def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:
     """A job is done; one that was put before anything was measured tells nothing of its cost."""
     for output in outputs:

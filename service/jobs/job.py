@@ -99,6 +99,8 @@ class Usage(BaseModel):
 class Job(BaseModel):
     """One accepted request. Times are seconds since the epoch, by Redis's clock."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # errors end in logs
+
     version: int = WIRE_VERSION
     id: str
     model: str
