@@ -57,7 +57,9 @@ async def admit(
     limits = front.settings.tenant(tenant)
     with _counting_refusals(front, limits.metrics_class) as counted:
         idempotency_key = _idempotency_key(request)
-        body = _parse(await read_json(request, front.settings.limits.max_body_bytes))
+        said = await read_json(request, front.settings.limits.max_body_bytes)
+        began = time.perf_counter()
+        body = _parse(said)
         counted["model"] = body.model
         spec = (await front.models.get(body.model)).spec
         counted["model"] = spec.name
@@ -75,7 +77,9 @@ async def admit(
         )
         job = await _priced(front, owned)
         digest = _digest(body) if idempotency_key else ""
-        return await _put(front, job, files, idempotency_key, digest)
+        stored = await _put(front, job, files, idempotency_key, digest)
+        front.telemetry.admissions.labels(spec.name).observe(time.perf_counter() - began)
+        return stored
 
 
 @contextmanager

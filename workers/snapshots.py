@@ -152,6 +152,7 @@ class Snapshots:
                 await self._keep_now(number, row)
             except (StoreError, EngineDied) as error:
                 self._keeper.rest()
+                metrics.snapshot_failures.labels(self._claim.job.model).inc()
                 log.warning("picture %d of %s is not kept: %s", number, self._claim.job.id, error)
 
     async def _keep_now(self, number: int, row: Row) -> None:

@@ -57,7 +57,7 @@ NOW = Row(
         ),
         Panel(
             6,
-            "Achieved of peak (MFU)",
+            "Of the chips' peak (MFU)",
             "FLOP/s of the networks over the chips' peak while they step. Absent where the peak is"
             " unknown.",
             (Query(f"avg(model:atelier_mfu:ratio_rate30m{{{CHOSEN}}})"),),
@@ -186,9 +186,12 @@ PROGRAMS = Row(
         Panel(
             24,
             "Experts brought to the chip",
-            "Share of the time that Wan 2.2's two experts cost where they take turns.",
-            (Query(rate("atelier_expert_swap_seconds_total", HERE), "{{model}}"),),
-            unit="percentunit",
+            "How often, and the share of the time that it takes, where the two experts of Wan 2.2"
+            " take turns on a chip.",
+            (
+                Query(rate("atelier_expert_swap_seconds_total", HERE), "{{model}}, share of time"),
+                Query(rate("atelier_expert_swaps_total", HERE), "{{model}}, a second"),
+            ),
         ),
         Panel(
             25,
@@ -238,7 +241,7 @@ COMING = Row(
         Panel(
             40,
             "Ready",
-            "1 after the warm-up, by pool.",
+            "1 after the warm-up, while the pool takes jobs.",
             (Query(f"atelier_pool_ready{{{HERE}}}", "{{model}} {{instance}}"),),
             top=1, first="red", thresholds=((1, "green"),),
         ),

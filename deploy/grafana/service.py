@@ -68,7 +68,7 @@ NOW = Row(
         Panel(
             5,
             "Longest wait now",
-            "Age of the oldest job that no pool has claimed yet.",
+            "Since the job that has waited longest came to the queue, or came back to it.",
             (Query(f"max(atelier_queue_oldest_seconds{{{CHOSEN}}})"),),
             unit="s", kind="stat", width=4, height=5, thresholds=((300, "orange"), (1800, "red")),
         ),
@@ -188,7 +188,8 @@ QUEUE = Row(
         Panel(
             31,
             "Oldest that waits",
-            "Grows by a second a second where nobody claims.",
+            "Since that job came to the queue, or came back to it. Grows by a second a second"
+            " where nobody claims.",
             (Query(f"max by (model) (atelier_queue_oldest_seconds{{{CHOSEN}}})", "{{model}}"),),
             unit="s", thresholds=((1800, "red"),), links=(WAITING_JOBS,),
         ),

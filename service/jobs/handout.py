@@ -213,7 +213,8 @@ class Handout(Calls):
             return None
         state, *finished_at = answer
         if finished_at:
-            self.tally.ended(End.of(claim.job, JobState(state), float(finished_at[0])))
+            end = End.of(claim.job, JobState(state), float(finished_at[0]), error.code)
+            self.tally.ended(end)
         else:
             self.tally.retried(claim.job.model, error.code)
         return JobState(state)
