@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from service.jobs.job import DEFAULT_CLASS, ErrorCode, Job
+from service.jobs.job import DEFAULT_CLASS, Job
 from service.jobs.life import ENDED, JobState
 
 disable_created_metrics()  # they would double the series, and Prometheus has no use for them
@@ -26,9 +25,9 @@ DURATION_BUCKETS_S = (
 """From a picture of a distilled model to a clip in high resolution, behind a queue."""
 
 LOST, EXCUSED = "lost", "excused"
-RETRY_REASONS = (LOST, EXCUSED, *get_args(ErrorCode))
-"""Why a job goes back to the queue: its lease lapsed, its lease lapsed while nobody could be
-heard, or what its pool says."""
+RETRY_REASONS = (LOST, EXCUSED, "store", "internal")
+"""Why a job goes back to the queue: its lease lapsed, its lease lapsed while nobody could be heard,
+or what its pool says (a `JobError.code`)."""
 SET_ASIDE: ErrorCode = "poisonous"
 """Why jobs fail beside the errand of a caller."""
 MET, MISSED = "met", "missed"

@@ -12,7 +12,7 @@ import yaml
 
 from deploy.grafana.__main__ import DASHBOARDS as WRITTEN
 from deploy.grafana.__main__ import FOLDER, text
-from service.telemetry import Telemetry
+from deploy.metrics_page import pages
 from tests.deploy.watching.files import (
     CONFIG,
     DASHBOARDS,
@@ -23,7 +23,6 @@ from tests.deploy.watching.files import (
     panels,
     rules,
 )
-from workers import metrics
 
 ALL = dashboards()
 GRAFANAS = {"__rate_interval", "__range"}
@@ -87,20 +86,19 @@ def test_every_metric_that_exists_is_asked_for() -> None:
     """Or nobody would look at it."""
     asked = [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]
     words = " ".join(one.expr for one in asked)
-    families = {re.sub("_(bucket|sum|count)$", "", name) for name in told()}
-    ours = {name for name in families if name.startswith("atelier_")}
-    assert not {name for name in ours if not re.search(rf"\b{name}(_\w+)?\b", words)}
+    ours = {name for page in pages().values() for name in page}
+    assert not {name for name in ours if not re.search(rf"\b{name}(_bucket|_sum|_count)?\b", words)}
 
 
 def told() -> set[str]:
     """Names of the samples that pools and front ends may tell."""
-    names = set()
-    for family in (*metrics.REGISTRY.collect(), *Telemetry().registry.collect()):
-        names |= {family.name} if family.type == "gauge" else set()
-        names |= {f"{family.name}_total"} if family.type == "counter" else set()
-        if family.type == "histogram":
-            names |= {f"{family.name}_{part}" for part in ("bucket", "sum", "count")}
-    return names
+    ours = [family for page in pages().values() for family in page.values()]
+    parts = ("_bucket", "_sum", "_count")
+    return {
+        family.name + part
+        for family in ours
+        for part in (parts if family.kind == "histogram" else ("",))
+    }
 
 
 def test_grafana_is_given_what_compose_mounts() -> None:
