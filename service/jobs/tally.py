@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from service.jobs.job import DEFAULT_CLASS, Job
+from service.jobs.job import DEFAULT_CLASS, ErrorCode, Job
 from service.jobs.life import ENDED, JobState
 
 disable_created_metrics()  # they would double the series, and Prometheus has no use for them

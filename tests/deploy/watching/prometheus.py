@@ -54,6 +54,11 @@ class Prometheus:
         assert said["status"] == "success", f"{given['query']}\n{said.get('error')}"
         return dict(said["data"])
 
+    def alerts(self) -> dict[str, dict[str, Any]]:
+        """One of each that is pending or fires, by name."""
+        found = self._http.get("/api/v1/alerts").json()["data"]["alerts"]
+        return {alert["labels"]["alertname"]: alert for alert in found}
+
     def unhealthy_rules(self) -> list[str]:
         """Names of rules that could not be evaluated, or not yet."""
         groups = self._http.get("/api/v1/rules").json()["data"]["groups"]
