@@ -64,8 +64,8 @@ def run(checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory)
     try:
         page = system.wait_for(POOLS_PAGE, START_S)[1]
         targets = {
-            "atelier-frontend": system.url.removeprefix("http://"),
-            "atelier-pools": f"127.0.0.1:{page}",
+            "atelier-frontend": [system.url.removeprefix("http://")],
+            "atelier-pools": [f"127.0.0.1:{page}"],
         }
         with running(tmp_path_factory.mktemp("prometheus"), targets) as prometheus:
             yield at_work(system, prometheus, state / "outputs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Prometheus:
         return [rule["name"] for rule in found if rule["health"] != "ok"]
 
 
-def configuration(targets: Mapping[str, str]) -> dict[str, Any]:
+def configuration(targets: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """The project's own, with these targets (host and port) in place of those of compose, by job.
 
     Raises: AssertionError: it has other jobs.
@@ -78,14 +78,14 @@ def configuration(targets: Mapping[str, str]) -> dict[str, Any]:
     jobs = config["scrape_configs"]
     assert {job["job_name"] for job in jobs} == set(targets) | {"prometheus"}
     config["scrape_configs"] = [
-        {"job_name": name, "static_configs": [{"targets": [target]}]}
-        for name, target in targets.items()
+        {"job_name": name, "static_configs": [{"targets": list(pages)}]}
+        for name, pages in targets.items()
     ]
     return config
 
 
 @contextmanager
-def running(folder: Path, targets: Mapping[str, str]) -> Iterator[Prometheus]:
+def running(folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prometheus]:
     """It scrapes these targets and evaluates the project's rules; its data lie in the folder."""
     file = folder / "prometheus.yml"
     file.write_text(yaml.safe_dump(configuration(targets)))

@@ -1,0 +1,297 @@
+"""Pictures of the dashboards without Grafana: their own queries, asked of a Prometheus and drawn in
+their own layout."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from tests.deploy.watching.files import filled_in
+from tests.deploy.watching.prometheus import Prometheus
+from tests.deploy.watching.units import shown
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+
+COLUMN_IN, LINE_IN = 0.66, 0.3
+"""A column and a line of Grafana's grid, in inches."""
+DPI = 110
+GAP_IN = 0.05
+HEAD_IN = 0.62
+BACK, CARD, EDGE, INK, FAINT = "#f4f5f5", "#ffffff", "#e0e3e8", "#24292e", "#8a9099"
+CURVES = (
+    "#3274d9", "#ff9830", "#56a64b", "#a352cc", "#e02f44", "#00a3a3", "#b8860b", "#6e7681",
+)  # fmt: skip
+NAMED = {"green": "#3b9a4f", "orange": "#f08c1a", "red": "#d9303e"}
+MOST_NAMES = 6
+"""Of a panel's curves; further ones are drawn and not named."""
+Series = list[tuple[str, np.ndarray, np.ndarray]]
+"""Name, seconds since the beginning, values."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """What is shown; times are seconds since the epoch."""
+
+    prometheus: Prometheus
+    start: float
+    end: float
+    interval: str = "20s"
+    """That rates are taken over."""
+
+    @property
+    def length_s(self) -> int:
+        return int(self.end - self.start)
+
+    def ask(self, target: Mapping[str, Any]) -> Series:
+        expr = filled_in(target["expr"], self.interval, f"{self.length_s}s")
+        if target["instant"]:
+            found = self.prometheus.query(expr, self.end)
+            return [
+                (name(target, one["metric"]), np.array([self.length_s]), numbers([one["value"]]))
+                for one in found
+            ]
+        found = self.prometheus.span(expr, self.start, self.end, 1)
+        return [
+            (
+                name(target, one["metric"]),
+                np.array([time - self.start for time, _ in one["values"]]),
+                numbers(one["values"]),
+            )
+            for one in found
+        ]
+
+
+def numbers(samples: Sequence[Sequence[Any]]) -> np.ndarray:
+    return np.array([float(value) for _, value in samples])
+
+
+def name(target: Mapping[str, Any], labels: Mapping[str, str]) -> str:
+    """By the query's legend; without one, by all labels."""
+    if target["legendFormat"] == "__auto":
+        return ", ".join(labels.values())
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), target["legendFormat"])
+
+
+def draw(dashboard: Mapping[str, Any], span: Span, file: Path) -> None:
+    """As PNG."""
+    lines = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in dashboard["panels"])
+    width, height = 24 * COLUMN_IN, lines * LINE_IN + HEAD_IN
+    with pyplot.rc_context({"font.size": 8, "text.color": INK, "font.family": "DejaVu Sans"}):
+        figure = pyplot.figure(figsize=(width, height), facecolor=BACK)
+        head(figure, dashboard, span)
+        for panel in dashboard["panels"]:
+            place(figure, panel, span)
+        figure.savefig(file, dpi=DPI, facecolor=BACK)
+        pyplot.close(figure)
+
+
+def head(figure: Figure, dashboard: Mapping[str, Any], span: Span) -> None:
+    width, height = figure.get_size_inches()
+    top = 1 - 0.3 / height
+    figure.text(0.1 / width, top, dashboard["title"], size=14, weight="bold", va="center")
+    said = f"{dashboard['description']} {span.length_s // 60} minutes on two cores of a CPU"
+    figure.text(1 - 0.1 / width, top, said, color=FAINT, va="center", ha="right", size=9)
+
+
+def place(figure: Figure, panel: Mapping[str, Any], span: Span) -> None:
+    """One panel's card, and what is on it."""
+    width, height = figure.get_size_inches()
+    grid = panel["gridPos"]
+    left, w = grid["x"] * COLUMN_IN + GAP_IN, grid["w"] * COLUMN_IN - 2 * GAP_IN
+    h = grid["h"] * LINE_IN - 2 * GAP_IN
+    bottom = height - HEAD_IN - (grid["y"] + grid["h"]) * LINE_IN + GAP_IN
+    if panel["type"] == "row":
+        at = (left + 0.05) / width, (bottom + h / 2) / height
+        figure.text(*at, panel["title"], size=10, weight="bold", va="center")
+        return
+    card = FancyBboxPatch(
+        (left, bottom), w, h, boxstyle="round,pad=0,rounding_size=0.05", facecolor=CARD,
+        edgecolor=EDGE, linewidth=0.8, transform=figure.dpi_scale_trans,
+    )  # fmt: skip
+    figure.add_artist(card)
+    at = (left + 0.1) / width, (bottom + h - 0.14) / height
+    figure.text(*at, panel["title"], size=8.5, weight="bold", va="center")
+    sides = MARGINS[panel["type"]]
+    box = (left + sides[0], bottom + sides[1], w - sides[0] - sides[2], h - sides[1] - 0.3)
+    axes = figure.add_axes(
+        (box[0] / width, box[1] / height, box[2] / width, box[3] / height), facecolor=CARD
+    )
+    DRAWN[panel["type"]](axes, panel, span)
+
+
+MARGINS = {
+    "timeseries": (0.75, 0.55, 0.2),
+    "heatmap": (0.75, 0.3, 0.2),
+    "bargauge": (0.85, 0.1, 0.75),
+    "stat": (0.1, 0.05, 0.1),
+    "text": (0.12, 0.05, 0.1),
+}
+"""Of a panel's card, in inches: left, below, right."""
+
+
+def results(panel: Mapping[str, Any], span: Span) -> Series:
+    found = [one for target in panel["targets"] for one in span.ask(target)]
+    return [one for one in found if np.isfinite(one[2]).any()]
+
+
+def nothing(axes: Axes) -> None:
+    axes.axis("off")
+    axes.text(0.5, 0.5, "no data", ha="center", va="center", color=FAINT, size=9,
+              transform=axes.transAxes)  # fmt: skip
+
+
+def curves(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
+    """A curve a series, or areas on each other."""
+    found = results(panel, span)
+    if not found:
+        return nothing(axes)
+    plain = panel["fieldConfig"]["defaults"]
+    if plain["custom"]["stacking"]["mode"] == "normal":
+        stacked(axes, found, span)
+    else:
+        for (label, times, values), color in zip(found, cycled(len(found)), strict=True):
+            axes.plot(times, values, color=color, linewidth=1.3, label=label)
+            axes.fill_between(times, values, color=color, alpha=0.06, linewidth=0)
+    limit(axes, plain, found)
+    frame(axes, plain["unit"], span)
+    legend(axes, len(found))
+
+
+def stacked(axes: Axes, found: Series, span: Span) -> None:
+    times = np.arange(span.length_s + 1)
+    values = [np.interp(times, at, ys, left=0, right=0) for _, at, ys in found]
+    labels = [label for label, _, _ in found]
+    axes.stackplot(times, values, labels=labels, colors=cycled(len(found)), alpha=0.55, linewidth=0)
+
+
+def cycled(number: int) -> list[str]:
+    return [CURVES[i % len(CURVES)] for i in range(number)]
+
+
+def limit(axes: Axes, plain: Mapping[str, Any], found: Series) -> None:
+    """From 0 on, and the thresholds that are in sight."""
+    top = plain.get("max") or axes.get_ylim()[1]
+    axes.set_ylim(0, 1.06 * top if top > 0 else 1)
+    if all(np.nanmax(values) == 0 for _, _, values in found):
+        axes.set_ylim(0, plain.get("max", 1))
+    for step in plain["thresholds"]["steps"][1:]:
+        if step["value"] <= axes.get_ylim()[1]:
+            axes.axhline(step["value"], color=NAMED[step["color"]], linewidth=0.8, linestyle="--")
+
+
+def frame(axes: Axes, unit: str, span: Span) -> None:
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(EDGE)
+    axes.grid(axis="y", color=EDGE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=7, colors=FAINT)
+    axes.set_xlim(0, span.length_s)
+    axes.xaxis.set_major_locator(pyplot.MultipleLocator(60))
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 60:.0f} min")
+    axes.yaxis.set_major_locator(pyplot.MaxNLocator(4))
+    axes.yaxis.set_major_formatter(lambda y, _: shown(y, unit))
+
+
+def legend(axes: Axes, number: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    rest = f" and {number - MOST_NAMES} more" if number > MOST_NAMES else ""
+    kept = [*labels[: MOST_NAMES - 1], labels[MOST_NAMES - 1] + rest] if rest else labels
+    axes.legend(
+        handles[:MOST_NAMES], kept[:MOST_NAMES], loc="upper left", bbox_to_anchor=(-0.12, -0.1),
+        ncols=3, frameon=False, fontsize=6.3, handlelength=1, columnspacing=1.2, labelspacing=0.2,
+    )  # fmt: skip
+
+
+def number(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
+    """The last value, large, over how it came."""
+    found = results(panel, span)
+    if not found:
+        return nothing(axes)
+    axes.axis("off")
+    _, times, values = found[0]
+    plain = panel["fieldConfig"]["defaults"]
+    last = values[np.isfinite(values)][-1]
+    color = colour(last, plain["thresholds"]["steps"])
+    axes.text(0.5, 0.62, shown(last, plain["unit"]), ha="center", va="center", size=20,
+              weight="bold", color=color, transform=axes.transAxes)  # fmt: skip
+    axes.fill_between(times, values, color=color, alpha=0.15, linewidth=0)
+    axes.plot(times, values, color=color, linewidth=1)
+    axes.set_xlim(0, span.length_s)
+    axes.set_ylim(0, max(3.2 * np.nanmax(values), 1e-9))
+
+
+def colour(value: float, steps: Sequence[Mapping[str, Any]]) -> str:
+    passed = [step for step in steps if step["value"] is None or value >= step["value"]]
+    return NAMED[passed[-1]["color"]]
+
+
+def bars(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
+    """One for each query, in their order."""
+    found = results(panel, span)
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    values = [float(series[-1]) for _, _, series in found]
+    places = np.arange(len(found))
+    axes.barh(places, [max(values, default=1)] * len(found), color=BACK, height=0.62)
+    axes.barh(places, values, color=CURVES[0], height=0.62)
+    for place_, value in zip(places, values, strict=True):
+        at = max(values) * 1.02
+        axes.text(at, place_, shown(value, unit), va="center", size=8, color=INK)
+    axes.set_yticks(places, [label for label, _, _ in found])
+    axes.invert_yaxis()
+    axes.tick_params(length=0, labelsize=8)
+    axes.set_xticks([])
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def heat(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
+    """A histogram's buckets over time."""
+    found = sorted(results(panel, span), key=lambda one: float(one[0]))
+    if not found:
+        return nothing(axes)
+    times = np.arange(span.length_s + 1)
+    below = np.array([np.interp(times, at, ys, left=0, right=0) for _, at, ys in found])
+    each = np.clip(np.diff(below, axis=0, prepend=0), 0, None)
+    used = np.flatnonzero(each.max(axis=1) > 0)
+    low, high = (used[0], used[-1] + 1) if len(used) else (0, len(found))
+    shade = np.where(each[low:high] > 0, each[low:high], np.nan)
+    axes.pcolormesh(times, np.arange(high - low + 1), shade[:, :-1], cmap="Blues", vmin=0)
+    edges = [float(label) for label, _, _ in found[low:high]]
+    frame(axes, "s", span)
+    axes.yaxis.set_major_locator(pyplot.FixedLocator(np.arange(len(edges)) + 1))
+    axes.yaxis.set_major_formatter(
+        pyplot.FixedFormatter([shown(e, "s") if np.isfinite(e) else "more" for e in edges])
+    )
+
+
+def words(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
+    """Markdown, read as it stands."""
+    axes.axis("off")
+    plain = re.sub(r"\*\*|`", "", panel["options"]["content"])
+    paragraphs = re.split(r"\n\n|\n(?=- )", plain)
+    inches = axes.get_window_extent().width / axes.figure.dpi
+    wrapped = [
+        textwrap.fill(" ".join(one.split()), int(inches * 15.5), subsequent_indent="  ")
+        for one in paragraphs
+    ]
+    axes.text(0, 1, "\n".join(wrapped), va="top", size=7.6, linespacing=1.5,
+              transform=axes.transAxes)  # fmt: skip
+
+
+DRAWN = {
+    "timeseries": curves, "stat": number, "bargauge": bars, "heatmap": heat, "text": words,
+}  # fmt: skip
+"""How each kind of panel is."""
