@@ -34,7 +34,7 @@ LABELS = {
     " heard), `store`, `internal`; of failures the job's `error.code`",
     "result": "`hit`, `miss`",
     "route": "a route's template, or `none`",
-    "shape": "the first sixteen compiled shapes of a pool, those of its warm-up first; then `other`",
+    "shape": "a pool's first sixteen compiled shapes, its warm-up's first; then `other`",
     "stage": "`encode`, `denoise`, `decode`, `media` (the file), `store`",
     "state": "`queued`, `running`",
     "status": "of the answer",

@@ -20,6 +20,7 @@ from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 from tests.service.jobs.flaky import flaky
+from tests.service.jobs.test_tally import counted
 
 NAMES = {
     path.stem for path in Path(scripts.__file__).parent.glob("*.lua")
@@ -74,6 +75,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [
         sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
     ]
+    said += [counted(queue, hasty)]
     return said
 
 
