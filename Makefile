@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi life metrics lives load chaos train clean
+.PHONY: install demo test lint format openapi life metrics dashboards pictures lives load chaos train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -51,6 +51,12 @@ life: $(RAN)-install ## docs/life.md from the code
 
 metrics: $(RAN)-install ## docs/metrics.md from the code
 	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
+
+dashboards: $(RAN)-install ## deploy/grafana/dashboards from the code
+	$(BIN)/python -m deploy.grafana
+
+pictures: $(RAN)-test $(RAN)-load ## of the dashboards, for the README, from six minutes of a real system
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.deploy.watching $(ARGS)
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/test_life.py --timeout 0 $(ARGS)

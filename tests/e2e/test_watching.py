@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -74,8 +74,8 @@ def run(checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 def at_work(system: System, prometheus: Prometheus, store: Path) -> Run:
-    """Jobs that wait for a pool that stands still, and then end; each time until Prometheus has
-    seen it twice, so that there are rates."""
+    """One job, then jobs that wait for a pool that stands still, and their ends; each of these
+    until Prometheus has seen it."""
     clients = Clients(system.url, width=64, height=48, num_inference_steps=4)
     try:
         first = clients.ends({"first": clients.submit()})
@@ -86,7 +86,7 @@ def at_work(system: System, prometheus: Prometheus, store: Path) -> Run:
         ends = clients.ends(jobs)
     finally:
         clients.close()
-    seen_with(prometheus, 'changes(atelier_jobs_ended_total{outcome="failed"}[1m]) == 1')
+    seen_with(prometheus, f"sum(atelier_jobs_ended_total) == {len(first | ends)}")
     return Run(system, prometheus, first | ends)
 
 
@@ -113,8 +113,16 @@ def test_every_query_gives_data(run: Run) -> None:
     asked = [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]
     assert len(asked) > 100
     excused = {name for names in NOTHING_BECAUSE.values() for name in names}
-    until(lambda: nothing(run.prometheus, asked) <= excused, "data for all queries")
-    assert nothing(run.prometheus, asked) == excused
+    soon(lambda: nothing(run.prometheus, asked), excused)
+
+
+def soon(ask: Callable[[], set[str]], expected: set[str]) -> None:
+    """A series is away for a second where a scrape took too long, and a rate needs two of them."""
+    try:
+        until(lambda: ask() == expected, "what is expected")
+    except AssertionError:
+        assert ask() == expected
+        raise
 
 
 def nothing(prometheus: Prometheus, asked: list[Asked]) -> set[str]:
@@ -154,8 +162,8 @@ def test_every_series_that_is_asked_for_is_there(run: Run) -> None:
     """Also those beside which there is another one (`or`), so that the query gives data."""
     asked = [*asked_by_dashboards("1m", "1h"), *asked_by_rules()]
     named = {name for one in asked for name in SELECTOR.findall(one.expr)}
-    missing = {name for name in named if not run.prometheus.query(name)}
-    assert missing == {name for names in UNMATCHED_BECAUSE.values() for name in names}
+    excused = {name for names in UNMATCHED_BECAUSE.values() for name in names}
+    soon(lambda: {name for name in named if not run.prometheus.query(name)}, excused)
 
 
 def test_the_numbers_are_those_of_the_run(run: Run) -> None:

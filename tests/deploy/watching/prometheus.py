@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +117,21 @@ def running(folder: Path, targets: Mapping[str, Sequence[str]]) -> Iterator[Prom
 
 
 LISTENS = "0A"
+"""A socket's state in the kernel's table."""
 
 
 def port_of(pid: int) -> int | None:
     """Of the first socket that a process listens on; Prometheus does not say which it was given."""
-    files = list(Path(f"/proc/{pid}/fd").iterdir())
-    own = {str(file.readlink()) for file in files if file.is_symlink()}
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            _, local, _, state, *_, inode = line.split()[:10]
-            if state == LISTENS and f"socket:[{inode}]" in own:
-                return int(local.rpartition(":")[2], 16)
+    own = set(opened(pid))
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *_, inode = line.split()[:10]
+        if state == LISTENS and f"socket:[{inode}]" in own:
+            return int(local.rpartition(":")[2], 16)
     return None
+
+
+def opened(pid: int) -> Iterator[str]:
+    """What its file descriptors are, as far as they are still open."""
+    for file in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(FileNotFoundError):
+            yield str(file.readlink())
