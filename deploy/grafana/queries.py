@@ -48,10 +48,10 @@ def quantiles(
     legend: str = "{{model}}",
     percents: tuple[int, ...] = (50, 95),
 ) -> tuple[Query, ...]:
-    return tuple(
-        Query(quantile(percent, histogram, where, by), f"{legend} p{percent}")
-        for percent in percents
-    )
+    """Each called by its percent where there are several."""
+    names = [f"{legend} p{percent}" if len(percents) > 1 else legend for percent in percents]
+    exprs = [quantile(percent, histogram, where, by) for percent in percents]
+    return tuple(Query(expr, name) for expr, name in zip(exprs, names, strict=True))
 
 
 def mean(histogram: str, where: str, by: str = "") -> str:

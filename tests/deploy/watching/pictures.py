@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import Locator
 
 from tests.deploy.watching.files import filled_in
 from tests.deploy.watching.prometheus import Prometheus
@@ -63,14 +64,14 @@ class Span:
                 for one in found
             ]
         found = self.prometheus.span(expr, self.start, self.end, 1)
-        return [
-            (
-                name(target, one["metric"]),
-                np.array([time - self.start for time, _ in one["values"]]),
-                numbers(one["values"]),
-            )
-            for one in found
-        ]
+        return [(name(target, one["metric"]), *self._each_second(one["values"])) for one in found]
+
+    def _each_second(self, samples: Sequence[Sequence[Any]]) -> tuple[np.ndarray, np.ndarray]:
+        """Times and values; no number where there is no sample."""
+        values = np.full(self.length_s + 1, np.nan)
+        at = np.array([round(time - self.start) for time, _ in samples])
+        values[at] = numbers(samples)
+        return np.arange(len(values)), values
 
 
 def numbers(samples: Sequence[Sequence[Any]]) -> np.ndarray:
@@ -118,7 +119,7 @@ def place(figure: Figure, panel: Mapping[str, Any], span: Span) -> None:
         return
     card = FancyBboxPatch(
         (left, bottom), w, h, boxstyle="round,pad=0,rounding_size=0.05", facecolor=CARD,
-        edgecolor=EDGE, linewidth=0.8, transform=figure.dpi_scale_trans,
+        edgecolor=EDGE, linewidth=0.8, transform=figure.dpi_scale_trans, zorder=-1,
     )  # fmt: skip
     figure.add_artist(card)
     at = (left + 0.1) / width, (bottom + h - 0.14) / height
@@ -166,14 +167,20 @@ def curves(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
             axes.fill_between(times, values, color=color, alpha=0.06, linewidth=0)
     limit(axes, plain, found)
     frame(axes, plain["unit"], span)
-    legend(axes, len(found))
+    legend(axes, found)
 
 
 def stacked(axes: Axes, found: Series, span: Span) -> None:
-    times = np.arange(span.length_s + 1)
-    values = [np.interp(times, at, ys, left=0, right=0) for _, at, ys in found]
+    values = [np.nan_to_num(ys) for _, _, ys in found]
     labels = [label for label, _, _ in found]
-    axes.stackplot(times, values, labels=labels, colors=cycled(len(found)), alpha=0.55, linewidth=0)
+    axes.stackplot(
+        np.arange(span.length_s + 1),
+        values,
+        labels=labels,
+        colors=cycled(len(found)),
+        alpha=0.55,
+        linewidth=0,
+    )
 
 
 def cycled(number: int) -> list[str]:
@@ -182,11 +189,12 @@ def cycled(number: int) -> list[str]:
 
 def limit(axes: Axes, plain: Mapping[str, Any], found: Series) -> None:
     """From 0 on, and the thresholds that are in sight."""
+    steps = plain["thresholds"]["steps"][1:]
     top = plain.get("max") or axes.get_ylim()[1]
-    axes.set_ylim(0, 1.06 * top if top > 0 else 1)
     if all(np.nanmax(values) == 0 for _, _, values in found):
-        axes.set_ylim(0, plain.get("max", 1))
-    for step in plain["thresholds"]["steps"][1:]:
+        top = plain.get("max") or max([1.4 * step["value"] for step in steps], default=1)
+    axes.set_ylim(0, 1.06 * top)
+    for step in steps:
         if step["value"] <= axes.get_ylim()[1]:
             axes.axhline(step["value"], color=NAMED[step["color"]], linewidth=0.8, linestyle="--")
 
@@ -201,18 +209,39 @@ def frame(axes: Axes, unit: str, span: Span) -> None:
     axes.set_xlim(0, span.length_s)
     axes.xaxis.set_major_locator(pyplot.MultipleLocator(60))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 60:.0f} min")
-    axes.yaxis.set_major_locator(pyplot.MaxNLocator(4))
+    axes.yaxis.set_major_locator(marks(axes.get_ylim()[1], unit))
     axes.yaxis.set_major_formatter(lambda y, _: shown(y, unit))
 
 
-def legend(axes: Axes, number: int) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    rest = f" and {number - MOST_NAMES} more" if number > MOST_NAMES else ""
-    kept = [*labels[: MOST_NAMES - 1], labels[MOST_NAMES - 1] + rest] if rest else labels
+def marks(top: float, unit: str) -> Locator:
+    """Where an axis is marked: at whole numbers of what is counted."""
+    if unit == "s" and top > 120:
+        return pyplot.MultipleLocator(60 * np.ceil(top / 240))
+    if unit == "percentunit" and 0.9 < top < 1.2:
+        return pyplot.MultipleLocator(0.25)
+    return pyplot.MaxNLocator(4, integer=unit == "short" and top > 1)
+
+
+def legend(axes: Axes, found: Series) -> None:
+    """Of curves that are ever above nothing, if any is; long names are cut."""
+    handles, _ = axes.get_legend_handles_labels()
+    pairs = [(handle, one) for handle, one in zip(handles, found, strict=True)]
+    seen = [pair for pair in pairs if np.nanmax(pair[1][2]) > 0] or pairs
+    names = [label for _, (label, _, _) in seen[:MOST_NAMES]]
+    if len(seen) > MOST_NAMES:
+        names[-1] += f" and {len(seen) - MOST_NAMES} more"
+    columns = next((n for n, room in ROOM.items() if max(map(len, names)) <= room), 1)
+    inches = axes.get_window_extent().width / axes.figure.dpi
     axes.legend(
-        handles[:MOST_NAMES], kept[:MOST_NAMES], loc="upper left", bbox_to_anchor=(-0.12, -0.1),
-        ncols=3, frameon=False, fontsize=6.3, handlelength=1, columnspacing=1.2, labelspacing=0.2,
+        [handle for handle, _ in seen[:MOST_NAMES]],
+        [textwrap.shorten(one, ROOM[1], placeholder=" …") for one in names],
+        loc="upper left", bbox_to_anchor=(-0.65 / inches, -0.1), ncols=columns, frameon=False,
+        fontsize=6.3, handlelength=1, columnspacing=1.2, labelspacing=0.2,
     )  # fmt: skip
+
+
+ROOM = {3: 24, 2: 40, 1: 85}
+"""Columns of names, and letters that fit into one."""
 
 
 def number(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
@@ -263,7 +292,7 @@ def heat(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
     if not found:
         return nothing(axes)
     times = np.arange(span.length_s + 1)
-    below = np.array([np.interp(times, at, ys, left=0, right=0) for _, at, ys in found])
+    below = np.array([np.nan_to_num(values) for _, _, values in found])
     each = np.clip(np.diff(below, axis=0, prepend=0), 0, None)
     used = np.flatnonzero(each.max(axis=1) > 0)
     low, high = (used[0], used[-1] + 1) if len(used) else (0, len(found))
