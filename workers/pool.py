@@ -70,7 +70,7 @@ class Pool:
         self._herald = Herald(engine, queue, name)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
         self._preemption = Preemption(self.name, self._desk, self._room, self._herald, settings)
-        self._vitals = vitals or Vitals()
+        self.vitals = vitals or Vitals()
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
@@ -102,9 +102,9 @@ class Pool:
 
         Raises: whatever keeps the model from being compiled.
         """
-        self._vitals.warms_up()
+        self.vitals.warms_up()
         helpers = spawn(
-            self._vitals.beat(),
+            self.vitals.beat(),
             self._beat(),
             self._desk.leases.run(),
             self._hear_cancels(),
@@ -117,7 +117,7 @@ class Pool:
                 [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED
             )
             raise_failures([*helpers, *main])
-            self._vitals.drains()
+            self.vitals.drains()
             metrics.ready.labels(self._spec.name).set(0)
             await cancel(*main)
             await self._empty_desk()
@@ -133,16 +133,16 @@ class Pool:
         await until_reached(self._register)
         log.info("pool %s is ready", self.name)
         metrics.ready.labels(self._spec.name).set(1)
-        self._vitals.serves()
+        self.vitals.serves()
         while True:
             pictures = await self._room.wait()
             for claim in await until_reached(self._claim, pictures):
                 self._desk.take(claim)
-            self._vitals.rests()
+            self.vitals.rests()
 
     async def _claim(self, pictures: int) -> Claims:
         """Raises: as `Queue.claim`."""
-        self._vitals.claims()
+        self.vitals.claims()
         return await self._queue.claim(
             self.name,
             self._spec.name,

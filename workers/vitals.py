@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 BEAT_S = 1.0
 LOOP_S = 60.0
@@ -23,17 +24,23 @@ DRAINING = "it drains: it takes no more jobs"
 
 
 class Vitals:
-    """Written by one thread, read by any."""
+    """Written by one thread, read by any.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, from any moment on.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._reason: str | None = LOADING
         self._beat_at: float | None = None
         self._claims_since: float | None = None
+        self.claims_begun = 0
 
     @property
     def illness(self) -> str | None:
         """Why the process should be replaced; None: it should not."""
-        now, beat_at, since = time.monotonic(), self._beat_at, self._claims_since
+        now, beat_at, since = self._clock(), self._beat_at, self._claims_since
         if self._reason == DRAINING:
             return None  # that has an end of its own
         if beat_at is not None and now - beat_at > LOOP_S:
@@ -58,7 +65,8 @@ class Vitals:
 
     def claims(self) -> None:
         """A claim begins."""
-        self._claims_since = time.monotonic()
+        self.claims_begun += 1
+        self._claims_since = self._clock()
 
     def rests(self) -> None:
         """It waits for room, however long that takes, or works on what it has claimed."""
@@ -67,5 +75,5 @@ class Vitals:
     async def beat(self) -> None:
         """Until canceled: the event loop turns."""
         while True:
-            self._beat_at = time.monotonic()
+            self._beat_at = self._clock()
             await asyncio.sleep(BEAT_S)

@@ -123,7 +123,10 @@ async def test_tenants_are_told_by_the_classes_of_the_settings(
     own = with_keys(settings, redis_url).model_copy(update={"tenants": named})
     app = create_app(own, queue, Store(own.store_url))
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://a") as http:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://a") as http,
+    ):
         for name in NAMES:
             _, key = await keys.create(name)  # type: ignore[attr-defined]
             answer = await http.post("/v1/generate", json=CAT, headers=bearer(key))
