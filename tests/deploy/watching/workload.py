@@ -35,15 +35,11 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 class Clients:
-    """Of one system.
+    """Of one system."""
 
-    Args:
-        job: fields of each request.
-    """
-
-    def __init__(self, url: str, **job: Any) -> None:
+    def __init__(self, url: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=DEADLINE_S, trust_env=False)
-        self._job = {"prompt": "a star"} | job
+        self._job = {"prompt": "a star"}
 
     def close(self) -> None:
         self._http.close()
