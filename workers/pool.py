@@ -18,7 +18,6 @@ from typing import Any
 import jax
 
 from models.pipeline import Fields, Pipeline
-from service.jobs.about import everywhere
 from service.jobs.outputs import Store
 from service.jobs.queue import Claims, Queue
 from service.jobs.tasks import cancel
@@ -244,7 +243,6 @@ async def serve(
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
     queue = await Queue.open(settings)
-    everywhere(pool=pool_name)
     queue.tally = metrics.tally
     engine = Engine(
         pipeline,
