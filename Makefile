@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi life metrics dashboards pictures lives load chaos train clean
+.PHONY: install demo test lint format openapi life metrics rules dashboards pictures lives load chaos train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -51,6 +51,9 @@ life: $(RAN)-install ## docs/life.md from the code
 
 metrics: $(RAN)-install ## docs/metrics.md from the code
 	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
+
+rules: $(RAN)-install ## deploy/prometheus/kubernetes/rules.yaml from deploy/prometheus/rules
+	$(BIN)/python -m deploy.rules > deploy/prometheus/kubernetes/rules.yaml
 
 dashboards: $(RAN)-install ## deploy/grafana/dashboards from the code
 	$(BIN)/python -m deploy.grafana

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-Kind = Literal["timeseries", "stat", "bargauge", "heatmap", "table", "text"]
+Kind = Literal["timeseries", "stat", "bargauge", "heatmap", "text"]
 Thresholds = Sequence[tuple[float, str]]
 """Colours from these values on; below the first one it is green."""
 
@@ -20,13 +20,13 @@ class Query:
     legend: str = ""
 
     def json(self, index: int, kind: Kind) -> dict[str, Any]:
-        now = kind in ("bargauge", "table")
+        now = kind == "bargauge"
         return {
             "refId": chr(ord("A") + index),
             "datasource": SOURCE,
             "expr": self.expr,
             "legendFormat": self.legend or "__auto",
-            "format": {"heatmap": "heatmap", "table": "table"}.get(kind, "time_series"),
+            "format": "heatmap" if kind == "heatmap" else "time_series",
             "range": not now,
             "instant": now,
         }
@@ -134,7 +134,6 @@ OPTIONS: dict[Kind, dict[str, Any]] = {
         "yAxis": {"unit": "s"},
         "tooltip": {"show": True, "yHistogram": False},
     },
-    "table": {"showHeader": True, "sortBy": []},
 }
 
 
@@ -184,7 +183,7 @@ class Dashboard:
     description: str
     variables: tuple[Variable, ...]
     rows: tuple[Row, ...]
-    links: tuple[Link, ...] = field(default=())
+    links: tuple[Link, ...] = ()
 
     def json(self) -> dict[str, Any]:
         """As Grafana reads it."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.rules import API, EVERY, RULES, manifest
 from tests.deploy.watching.files import (
     CONFIG,
     PANEL_LINK,
     RULE_TESTS,
-    RULES,
     RUNBOOK,
     rules,
     titles,
@@ -38,6 +38,20 @@ def entries() -> dict[str, tuple[str, str]]:
 def test_prometheus_takes_them() -> None:
     promtool("check", "config", CONFIG)
     promtool("check", "rules", *RULES)
+
+
+@pytest.mark.parametrize("kind", API)
+def test_a_cluster_gets_the_same(kind: str) -> None:
+    made = yaml.safe_load(manifest(kind))
+    groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
+    assert (made["kind"], made["apiVersion"]) == (kind, API[kind])
+    assert made["spec"]["groups"] == [group | {"interval": EVERY} for group in groups]
+
+
+def test_the_clusters_file_is_what_the_code_writes() -> None:
+    said = "deploy/prometheus/kubernetes/rules.yaml differs: run `make rules`"
+    file = CONFIG.parent / "kubernetes" / "rules.yaml"
+    assert file.read_text() == manifest("Rules"), said
 
 
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)

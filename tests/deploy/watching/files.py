@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from deploy.rules import RULES
+
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
-RULES = tuple(sorted((DEPLOY / "prometheus" / "rules").glob("*.yaml")))
 RULE_TESTS = tuple(sorted((DEPLOY.parent / "tests" / "deploy" / "rules").glob("*.yaml")))
 DASHBOARDS = tuple(sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")))
 RUNBOOK = DEPLOY / "runbook.md"

@@ -13,7 +13,8 @@ import httpx
 import yaml
 
 from deploy.children import dies_with_parent
-from tests.deploy.watching.files import CONFIG, RULES
+from deploy.rules import RULES
+from tests.deploy.watching.files import CONFIG
 from tests.deploy.watching.tools import program
 from tests.e2e.system import DEADLINE_S, until
 
