@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.conftest import COMPILED
 from tests.deploy.watching.files import dashboards
 from tests.deploy.watching.pictures import Span, draw
 from tests.deploy.watching.prometheus import Prometheus, running
-from tests.e2e.system import ATELIER, START_S, System, environment, until
+from tests.e2e.system import ATELIER, READY, System, environment, until
 
 FOLDER = Path("docs/images")
 PAGES = {"flux-demo": 19101, "wan-demo": 19102}
@@ -35,6 +36,8 @@ TENANTS = {"shop": {"metrics_class": "paying", "weight": 3}, "lab": {"metrics_cl
 CLIENTS = 8
 FIRST = 2
 """That are there from the beginning; the others come one after the other, and leave so."""
+READY_S = 600
+"""Until the pools are, on a busy machine."""
 KILL_AT = 0.5
 """Of the time, when a pool dies."""
 WAIT = {"Prefer": "wait=120"}
@@ -85,37 +88,47 @@ def request(dice: random.Random) -> dict[str, Any]:
     return asked
 
 
-def client(number: int, url: str, api_key: str, until_s: float) -> None:
-    """Sends one request after the other, and waits for most of them."""
-    dice = random.Random(SEED + number)
-    headers = {"Authorization": f"Bearer {api_key}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=150, trust_env=False) as http:
-        while time.monotonic() < until_s:
-            is_patient = dice.random() < 0.9
-            asked = {"headers": WAIT} if is_patient else {}
-            answer = http.post("/v1/generate", json=request(dice), **asked)
-            if answer.status_code == 202 and dice.random() < 0.5:
-                http.post(f"/v1/jobs/{answer.json()['id']}/cancel")
+@dataclass(frozen=True)
+class Visit:
+    """One client's: it comes and leaves at these times, of the monotonic clock."""
+
+    number: int
+    comes_s: float
+    leaves_s: float
+
+    def send(self, url: str, api_key: str) -> None:
+        """One request after the other; most of them are waited for, some that are not canceled."""
+        dice = random.Random(SEED + self.number)
+        headers = {"Authorization": f"Bearer {api_key}"}
+        time.sleep(max(0, self.comes_s - time.monotonic()))
+        with httpx.Client(base_url=url, headers=headers, timeout=150, trust_env=False) as http:
+            while time.monotonic() < self.leaves_s:
+                asked = WAIT if dice.random() < 0.9 else {}
+                answer = http.post("/v1/generate", json=request(dice), headers=asked)
+                if answer.status_code == 202 and dice.random() < 0.5:
+                    http.post(f"/v1/jobs/{answer.json()['id']}/cancel")
+
+
+def visits(seconds: float) -> list[Visit]:
+    """Clients come one after the other, and leave so, twice as fast."""
+    now, step_s = time.monotonic(), seconds / (CLIENTS + 4)
+    after = [max(0, number - FIRST) for number in range(CLIENTS)]
+    before = [max(0, CLIENTS - number - FIRST) / 2 for number in range(CLIENTS)]
+    return [
+        Visit(number, now + step_s * after[number], now + seconds - step_s * before[number])
+        for number in range(CLIENTS)
+    ]
 
 
 def work(one: System, keys: list[str], seconds: float) -> None:
-    """Clients come, and go in the order in which they came; halfway a pool is killed."""
-    began, url = time.monotonic(), one.url
-    step_s = seconds / (CLIENTS + 4)
+    """What clients do in that time; on the way a pool is killed."""
+    dies_s = time.monotonic() + KILL_AT * seconds
     with ThreadPoolExecutor(CLIENTS) as threads:
-        tasks = []
-        for number in range(CLIENTS):
-            comes = began + step_s * max(0, number - FIRST)
-            leaves = began + seconds - step_s * max(0, CLIENTS - number - FIRST) / 2
-            tasks.append(
-                threads.submit(
-                    lambda n=number, c=comes, e=leaves: (
-                        time.sleep(max(0, c - time.monotonic())),
-                        client(n, url, keys[n % len(keys)], e),
-                    )
-                )
-            )
-        time.sleep(max(0, began + KILL_AT * seconds - time.monotonic()))
+        tasks = [
+            threads.submit(visit.send, one.url, keys[visit.number % len(keys)])
+            for visit in visits(seconds)
+        ]
+        time.sleep(max(0, dies_s - time.monotonic()))
         os.kill(one.child("worker --pool flux-demo"), signal.SIGKILL)
         for task in tasks:
             task.result()
@@ -124,11 +137,10 @@ def work(one: System, keys: list[str], seconds: float) -> None:
 def run(folder: Path, seconds: float) -> None:
     os.environ[COMPILED] = str(folder / "compiled")
     with system(folder) as one:
-        one.wait_for("is ready at", 5 * START_S)
-        url = one.wait_for(r"Atelier is ready at (\S+)", 5 * START_S)[1]
+        one.wait_for(READY, READY_S)
         keys = [key(tenant, folder) for tenant in TENANTS]
         pages = [f"127.0.0.1:{port}" for port in PAGES.values()]
-        targets = {"atelier-frontend": [url.removeprefix("http://")], "atelier-pools": pages}
+        targets = {"atelier-frontend": [one.url.removeprefix("http://")], "atelier-pools": pages}
         with running(folder, targets) as prometheus:
             until(lambda: prometheus.query("atelier_queue_up"), "the first scrape")
             start = time.time()
