@@ -25,8 +25,9 @@ import httpx
 
 from tests.conftest import COMPILED
 from tests.deploy.watching.files import dashboards
-from tests.deploy.watching.pictures import Span, draw
+from tests.deploy.watching.pictures import draw
 from tests.deploy.watching.prometheus import Prometheus, running
+from tests.deploy.watching.span import Span
 from tests.e2e.system import ATELIER, READY, System, environment, until
 
 FOLDER = Path("docs/images")
