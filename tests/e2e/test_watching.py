@@ -21,7 +21,7 @@ from tests.deploy.watching.files import (
     panels,
 )
 from tests.deploy.watching.prometheus import Prometheus, running
-from tests.deploy.watching.workload import Clients, all_kinds, stopped
+from tests.deploy.watching.workload import Clients, all_kinds, none, stopped
 from tests.e2e.conftest import launch
 from tests.e2e.system import START_S, System, until
 
@@ -80,6 +80,7 @@ def at_work(system: System, prometheus: Prometheus, store: Path) -> Run:
     try:
         seen_with(prometheus, "atelier_admission_seconds_count == 0")
         seen_with(prometheus, "atelier_claims_total == 0")
+        none(clients)
         first = clients.ends({"first": clients.submit()})
         seen_with(prometheus, 'atelier_jobs_ended_total{outcome="succeeded"} == 1')
         with stopped(system.child("worker")):

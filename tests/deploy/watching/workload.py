@@ -89,6 +89,10 @@ def all_kinds(clients: Clients, store: Path) -> dict[str, str]:
     }
     clients.cancel(waiting["canceled"])
     shutil.rmtree(store / "inputs" / waiting["failed"])  # the store has lost it
+    return waiting
+
+
+def none(clients: Clients) -> None:
+    """Requests that are refused; a pool has to be there, for its predictions."""
     assert clients.refused(deadline_s=NO_TIME_S) == 429
     assert clients.refused(width=-1) == 422
-    return waiting
