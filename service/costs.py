@@ -83,6 +83,14 @@ class Costs:
         seconds = outlook.room_s(self._max_queued)
         return NO_POOL_S if seconds is None else seconds
 
+    async def turn_s(self, job_id: str | None) -> float:
+        """Seconds until the tenant of that queued job has its next turn with the job's model."""
+        job = await self._queue.get(job_id) if job_id else None
+        if job is None or job.state is not JobState.QUEUED:
+            return 0.0  # it has just left the queue
+        starts_s = (await self._outlooks.get(job.model)).queued(job, rank=0).starts_s
+        return NO_POOL_S if starts_s is None else starts_s
+
     def accepted(self, job: Job) -> None:
         """It was put: it goes before others that come before the next look."""
         if outlook := self._outlooks.last(job.model):

@@ -102,7 +102,7 @@ class Lives(History):
         except IdempotencyConflict:
             return "conflict"
         except QuotaExceeded as error:
-            assert error.wait_s >= 0
+            assert error.standing.next_s >= 0
             return error.quota
         if not is_new:
             assert stored.id == self.model.idempotent[job.tenant, str(key)][1]
