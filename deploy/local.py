@@ -25,6 +25,7 @@ from deploy.environment import settings_environment, with_host_devices
 from deploy.ready import becoming_ready
 from deploy.redis import embedded
 from deploy.slices import deal, visible_devices
+from service.listening import local_url
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo"
@@ -255,9 +256,8 @@ class System:
     async def _announce(self) -> None:
         """Say of every model once that it can be used, and where, and at last of all."""
         started = time.monotonic()
-        host, port = self._settings.server.host, self._settings.server.port
-        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-        url, names = f"http://{shown}:{port}", ", ".join(self._settings.models)
+        server, names = self._settings.server, ", ".join(self._settings.models)
+        url = local_url(server.host, server.port)
         say(f"starting the front end at {url} and {len(self._pools)} pool(s) for {names}")
         async for model in becoming_ready(url, set(self._settings.models)):
             seconds = time.monotonic() - started

@@ -6,7 +6,8 @@ import time
 
 from service.api_keys import ApiKeys, digest_of
 from service.jobs import connection
-from service.listening import is_local, wants_keys
+from service.jobs.loopback import is_local
+from service.listening import wants_keys
 from service.settings import ConfigError, Settings
 
 MAX_REMEMBERED = 10_000

@@ -64,7 +64,10 @@ class RedisSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> RedisSettings:
-        parts = urlsplit(self.url or "")
+        try:
+            parts = urlsplit(self.url or "")
+        except ValueError:  # which may quote a part of the password
+            raise ValueError("url is no address, such as redis://HOST:PORT") from None
         secret = self.password or self.password_file
         if self.url is None and (self.username or secret):
             raise ValueError("username and password need url: the embedded server has none")
@@ -155,11 +158,11 @@ class QueueSettings(Section):
 class TenantSettings(Section):
     """What a tenant may have. Left out of a tenant's section: no limit."""
 
-    weight: float = Field(1, gt=0)
+    weight: float = Field(1, gt=0, allow_inf_nan=False)
     """Its share of the pools, against those of others that wait."""
     max_queued: int | None = Field(None, gt=0)
     """Jobs that wait at the same time, of all models together."""
-    device_seconds_per_hour: float | None = Field(None, gt=0)
+    device_seconds_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Of jobs that ended within the last hour and of those that have not ended, as predicted; a
     job is taken while anything is left, so that the last one may go beyond it."""
 

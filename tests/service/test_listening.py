@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 
+import httpx
 import pytest
 
-from service.listening import address_of, is_local, wants_keys
+from service.jobs.loopback import is_local
+from service.listening import address_of, local_url, wants_keys
 from service.settings import ServerSettings
 
-LOCAL = ["127.0.0.1", "127.9.9.9", "127.1", "localhost", "::1"]
+LOCAL = ["127.0.0.1", "127.9.9.9", "127.1", "localhost", "::1", "::ffff:127.0.0.1"]
 OPEN = ["0.0.0.0", "0", "::", "", "192.0.2.1", "10.0.0.1", "fe80::1", "nowhere.invalid", "a" * 300]
+OPEN += ["::ffff:0.0.0.0", "::ffff:10.0.0.1"]
 
 
 @pytest.mark.parametrize("address", LOCAL)
@@ -25,6 +28,21 @@ def test_others_too(address: str) -> None:
     assert not is_local(address)
     assert wants_keys(ServerSettings(), address)
     assert not wants_keys(ServerSettings(keys=False), address)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("localhost", "http://localhost:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("::1", "http://[::1]:80"),
+    ],
+)
+def test_where_this_machine_reaches_it(host: str, url: str) -> None:
+    assert local_url(host, 80) == url
+    httpx.URL(url)
 
 
 @pytest.mark.parametrize(("host", "local"), [("127.0.0.1", True), ("0.0.0.0", False)])
