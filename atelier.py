@@ -24,6 +24,7 @@ EXIT_CONFIG = 78
 """No restart can mend it: settings or a checkpoint are wrong (`EX_CONFIG` of sysexits)."""
 EXIT_INTERRUPTED = 130
 
+MAX_LABEL_CHARS = 80
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DTYPES = ("float32", "bfloat16", "float16")
 FORMATS = {
@@ -167,7 +168,9 @@ def _add_keys(commands: Any) -> None:
     acts = keys.add_subparsers(required=True, metavar="act")
     create = acts.add_parser("create", help="a new key, printed once on standard output")
     create.add_argument("--tenant", required=True, metavar="NAME", help="whose jobs it makes")
-    create.add_argument("--name", default="", metavar="TEXT", help="to know it by in the list")
+    create.add_argument(
+        "--name", type=_label, default="", metavar="TEXT", help="to know it by in the list"
+    )
     create.set_defaults(run=_create_key)
     shown = acts.add_parser("list", help="id, tenant, time and name of every key")
     shown.set_defaults(run=_list_keys)
@@ -239,6 +242,13 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether requests need an API key; left out: unless this machine alone can reach it",
     )
+
+
+def _label(text: str) -> str:
+    """What stands on one line of a table and does nothing to a terminal."""
+    if len(text) > MAX_LABEL_CHARS or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
+    return text
 
 
 def _scheduler(text: str) -> dict[str, Any]:
@@ -416,7 +426,9 @@ def _generate(args: argparse.Namespace) -> int:
     from service.settings import KEY_VARIABLE
 
     body = _request(args)
-    key = args.key or os.environ.get(KEY_VARIABLE)
+    key = (args.key or os.environ.get(KEY_VARIABLE) or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"--key, {KEY_VARIABLE}: there are signs in it that no API key has")
     with Client(args.server, key) as client:
         try:
             return _make(client, body, args.output)
@@ -449,11 +461,13 @@ def _list_keys(args: argparse.Namespace) -> int:
 
 def _revoke_key(args: argparse.Namespace) -> int:
     from deploy import keys
+    from service.api_keys import id_of
 
-    if not keys.revoke(_settings(args), args.id):
-        _say(f"atelier: there is no key {args.id!r}; `atelier keys list` shows all")
+    key_id = id_of(args.id)
+    if not keys.revoke(_settings(args), key_id):
+        _say(f"atelier: there is no key {key_id!r}; `atelier keys list` shows all")
         return EXIT_FAILED
-    _say(f"revoked {args.id}")
+    _say(f"revoked {key_id}")
     return 0
 
 

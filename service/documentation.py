@@ -136,7 +136,11 @@ OUTPUT: Documents = {
         200: {
             "description": "The file.",
             "content": _FILES,
-            "headers": {"ETag": _header("The file's SHA-256."), "Cache-Control": _header("")},
+            "headers": {
+                "ETag": _header("The file's SHA-256."),
+                "Cache-Control": _header("Private: a copy is for one client."),
+                "Vary": _header("`Authorization`, where keys are wanted: and for one key."),
+            },
         },
         206: {"description": "The part of the file that was asked for.", "content": _FILES},
         304: {"description": "The client holds it already."},
