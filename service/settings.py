@@ -126,7 +126,8 @@ class ServerSettings(Section):
 
 class QueueSettings(Section):
     max_queued: int = Field(10_000, gt=0)
-    """Of one model; more are refused with 429."""
+    """Of one model; more are refused with 429, but of tenants that have less than an even share of
+    these places: nobody keeps the others out."""
     lease_s: float = Field(15, gt=0)
     """A pool that does not renew for this long loses its jobs."""
     reap_every_s: float = Field(2, gt=0)

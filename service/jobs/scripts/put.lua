@@ -24,8 +24,16 @@ end
 
 if args.refused then return {'refused'} end
 
-local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
-if waiting >= args.max_queued then return {'full'} end
+-- For a tenant that has its even share of the places: nobody keeps the others out.
+local function is_full()
+  local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
+  if waiting < args.max_queued then return false end
+  local mine = redis.call('ZCARD', of_model('queue', args.model, args.tenant))
+  local tenants = redis.call('ZCARD', key('tenants', args.model))
+  return mine > 0 and mine * tenants >= args.max_queued
+end
+
+if is_full() then return {'full'} end
 local quota = used_up(args.tenant, args.tenant_max_queued, args.device_seconds_per_hour)
 if quota then
   local oldest = redis.call('ZRANGE', key('jobs', 'queued', args.tenant), 0, 0)[1]
