@@ -23,7 +23,8 @@ def test_a_keys_life(capsys: pytest.CaptureFixture[str], tmp_path: Path, is_runn
     def life() -> None:
         code, text, said = run(capsys, "create", "--tenant", "acme", "--name", "shop", *at)
         key_id = text.split("_")[1]
-        assert code == 0 and text.count("\n") == 1 and "acme" in said and text.strip() not in said
+        assert code == 0 and text.count("\n") == 1 and text.strip() not in said
+        assert "acme" in said and str(tmp_path) in said, "of which tenant, and for which servers"
         code, table, _ = run(capsys, "list", *at)
         assert code == 0 and [key_id, "acme", "shop"] == [*table.split()[4:6], table.split()[-1]]
         assert text.strip() not in table and text.split("_", 2)[2].strip() not in table
