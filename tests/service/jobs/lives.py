@@ -17,6 +17,7 @@ from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
 from tests.service.jobs.history import History
 from tests.service.jobs.order_model import Offer
+from tests.service.jobs.queue_model import MICRO
 from tests.service.jobs.wishes import (
     DEADLINES,
     LAPSED_S,
@@ -33,6 +34,9 @@ from tests.service.jobs.wishes import (
     WHICH,
     WISHES,
 )
+
+CLOCK_S = 2e-6
+"""Microseconds of a clock, as floats of seconds."""
 
 
 class Lives(History):
@@ -194,16 +198,30 @@ class Lives(History):
         answer = self.tell(claim, queue.finish(claim, outputs, usage))
         assert answer == self.model.finish(claim, outputs, usage)
 
-    @rule(n=WHICH, how=st.sampled_from(["retry", "release", "fail"]), twice=TWICE)
+    @rule(n=WHICH, how=st.sampled_from(["retry", "release", "make room", "fail"]), twice=TWICE)
     def give_up(self, n: int, how: str, twice: bool) -> None:
         claim, queue = self.claim_of(n), self.queue(twice)
         if not claim:
             return
         if how == "release":
             assert self.tell(claim, queue.release(claim)) == self.model.release(claim)
+        elif how == "make room":
+            self._make_room(claim, queue)
         else:
             state = self.tell(claim, queue.fail(claim, FAILURE, retry=how == "retry"))
             assert state == self.model.fail(claim, FAILURE.code, how == "retry")
+
+    def _make_room(self, claim: Claim, queue: Queue) -> None:
+        """Its place moves by the time that it ran, which the script alone knows to the end."""
+        before, is_held = self.held.jobs.get(claim.job.id), self.holds(claim)
+        answer = self.tell(claim, queue.release(claim, preempted=True))
+        moved_s = 0.0
+        if before and is_held:
+            place = float(self.held.jobs[claim.job.id]["place"])
+            moved_s = (place - float(before["place"])) / MICRO
+            ended = float(before["started_at"]) + moved_s
+            assert self.model.now - CLOCK_S <= ended <= self.held.now + CLOCK_S
+        assert answer == self.model.make_room(claim, moved_s)
 
     @rule(
         n=WHICH,

@@ -35,7 +35,7 @@ MOVING = {
     "take": {"claim"},
     "end_job": {"finish", "cancel"},
     "fail_job": {"fail"},
-    "requeue": {"retry", "release", "excuse"},
+    "requeue": {"retry", "release", "make room", "excuse"},
     "lose": {"lose", "set aside"},
     "expire": {"expire"},
     "forget": {"forget"},
@@ -125,7 +125,7 @@ def way(machine: Lives, name: str, script: str) -> None:
         case "finish", _:
             claimed()
             machine.finish(0, 0.5, False)
-        case (("fail" | "retry" | "release"), _):
+        case (("fail" | "retry" | "release" | "make room"), _):
             claimed()
             machine.give_up(0, name, False)
         case (("lose" | "set aside"), _):
