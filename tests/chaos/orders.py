@@ -71,7 +71,9 @@ class Order:
     key: str | None
     """Of idempotency."""
     repeats: int
-    """How often it posts again what was accepted already."""
+    """How often it posts again what was accepted already, or may be just now."""
+    at_once: bool = False
+    """Whether it does not wait for an answer before it repeats itself."""
     then: Then = Then.WAITS
 
     @property
@@ -101,5 +103,6 @@ def _order(random: Random, number: int, at_s: float) -> Order:
         deadline_s=random.choice((None, None, None, LONG_S, SHORT_S)),
         key=f"order {number}" if has_key else None,
         repeats=random.choice((0, 0, 1, 2)) if has_key else 0,
+        at_once=random.random() < 1 / 2,
         then=random.choices(list(Then), (90, 5, 5))[0],
     )
