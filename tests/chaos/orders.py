@@ -42,6 +42,7 @@ def _clip(seed: int) -> dict[str, Any]:
 REQUESTS: dict[str, dict[str, Any]] = {
     "short": _pictures(1, num_inference_steps=40),
     "long": _pictures(2, num_inference_steps=MOST_STEPS),
+    "longest": _pictures(7, num_inference_steps=MOST_STEPS, num_images=4),
     "three": _pictures(3, num_inference_steps=400, num_images=3),
     "wide": _pictures(4, num_inference_steps=600, width=48),
     "from a picture": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),
