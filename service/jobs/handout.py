@@ -203,7 +203,8 @@ class Handout(Calls):
         """Give it back unharmed: to its old place in the queue, the attempt not counted.
 
         Args:
-            preempted: for a job that should go before it: it has not waited while it ran.
+            preempted: for a job that should go before it: its place moves by the time that it ran,
+                since it has not waited meanwhile.
         """
         return await self._held("release", claim, preempted=preempted or None)
 

@@ -129,6 +129,14 @@ class Model:
         self.back(life, "release", "release")
         return self.settle(life, "release", True)
 
+    def make_room(self, claim: Claim, ran_s: float) -> bool:
+        life = self.lives.get(claim.job.id)
+        if not life or not life.holds(claim.fence):
+            return bool(self.told_before(claim, "release"))
+        life.place += round(ran_s * MICRO)
+        self.back(life, "make room", "release")
+        return self.settle(life, "release", True)
+
     def settle(self, life: Life, act: str, answer: Any) -> Any:
         life.settled = (life.fence, act, answer)
         return answer
