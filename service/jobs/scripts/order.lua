@@ -17,6 +17,7 @@
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
 
 local HEAD = 256 -- tenants that are looked at together
+local CHUNK = 32 -- of an order, read at once
 
 local function of_model(kind, model, a, b) -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
   local start = prefix .. kind .. ':' .. #model .. ':' .. model .. ':'
@@ -39,6 +40,23 @@ local function first_of(jobs)
   return redis.call('ZRANGE', jobs, 0, 0)[1]
 end
 
+-- Those of a sorted set one by one, each with its score: nearly always the very first is the one, so
+-- it is read alone. What was given may leave meanwhile; at most so many stay.
+local function heads(set, most)
+  local rank, flat, at, count = 0, {}, 0, nil
+  return function()
+    if at == #flat then
+      local left = redis.call('ZCARD', set)
+      if count then rank = rank + #flat / 2 - (count - left) end
+      local more = count and math.min(CHUNK, most - rank) or 1
+      if more < 1 then return nil end
+      flat, at, count = redis.call('ZRANGE', set, rank, rank + more - 1, 'WITHSCORES'), 0, left
+    end
+    at = at + 2
+    return flat[at - 1], tonumber(flat[at])
+  end
+end
+
 -- What a priority is worth between tenants: an advance of so many device-seconds.
 local function worth(priority)
   return ((tonumber(priority) or 1) - 1) * args.advance_s
@@ -48,17 +66,29 @@ local function worth_of(id)
   return worth((fields(id, 'priority')))
 end
 
--- What scripts ask of a job, read at once.
+local function undone_of(kept, steps)
+  return 1 - math.min(1, (tonumber(kept) or 0) / math.max(1, tonumber(steps) or 1))
+end
+
+-- Of a job, what tells whether a pool may take it: of many jobs that are passed over.
+local function glance(id)
+  local tenant, weight, version, deadline, run_s, kept, steps =
+    fields(id, 'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps')
+  return {
+    tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
+    deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps)}
+end
+
+-- What scripts ask of a job otherwise, read at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
     'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths')
   local model, bucket, tenant = f[1], f[2], f[3]
-  local steps = math.max(1, tonumber(f[8]) or 1)
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
     cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
-    undone = 1 - math.min(1, (tonumber(f[7]) or 0) / steps), latest = f[9],
+    undone = undone_of(f[7], f[8]), latest = f[9],
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
     state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
     version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),

@@ -127,7 +127,7 @@ class _Claim:
         deadline, run_s, slowness = life.job.deadline_at, life.job.run_s, self.offer.slowness
         if deadline is None or run_s is None or slowness <= 1:
             return True
-        return self.now + run_s * slowness <= deadline
+        return self.now + run_s * life.undone * slowness <= deadline
 
     def first(self) -> Life | None:
         life = self.urgent()

@@ -12,7 +12,7 @@ import pytest
 from service.jobs.job import PRIORITIES, Usage
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import MODEL, a_job
+from tests.service.jobs.examples import MODEL, a_job, a_snapshot
 
 MANY = 300
 """Tenants with jobs of one bucket: more than a look takes in (`HEAD` of order.lua)."""
@@ -195,6 +195,39 @@ async def test_a_slow_pool_leaves_what_only_a_faster_one_can_do(queue: Queue) ->
     assert [claim.job.id for claim in await serve(queue, slowness=2.0)] == [easy]
     assert await serve(queue, slowness=2.0) == []
     assert [claim.job.id for claim in await serve(queue)] == [tight]
+
+
+async def test_a_slow_pool_finds_work_behind_many_that_it_leaves(queue: Queue) -> None:
+    """Of the same tenant, and of others: what it could do does not wait for what it cannot."""
+    for tenant in "abc":
+        await put(queue, tenant, 40, deadline_at=time.time() + 60, run_s=40.0)
+    (easy,) = await put(queue, "a", priority=PRIORITIES["low"])
+    (loose,) = await put(queue, "d", deadline_at=time.time() + 1000, run_s=40.0)
+    found = [claim.job.id for _ in range(2) for claim in await serve(queue, slowness=2.0)]
+    assert found == [loose, easy]
+    assert await serve(queue, slowness=2.0) == []
+
+
+async def test_a_slow_pool_takes_what_it_can_still_end_in_time(queue: Queue) -> None:
+    """Of ten seconds' work five are left: twice that fits into fifteen."""
+    await put(queue, "a", deadline_at=time.time() + 15, run_s=10.0, steps=4)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    await queue.snapshot(claim, [a_snapshot(claim, step=2)])
+    await queue.release(claim)
+    (again,) = await serve(queue, slowness=2.0)
+    assert again.job.id == claim.job.id
+
+
+async def test_who_is_beyond_its_credit_hides_no_deadline_of_others(connect: Connect) -> None:
+    queue = await connect(deadline_credit_s=10)
+    await put(queue, "plain", 3, cost=1.0)
+    await put(queue, "modest", cost=5.0, deadline_at=time.time() + 50, run_s=1.0)
+    assert [claim.job.tenant for claim in await serve(queue)] == ["modest"]
+    await put(queue, "flood", 100, cost=6.0, deadline_at=time.time() + 100, run_s=1.0)
+    assert [claim.job.tenant for _ in range(2) for claim in await serve(queue)] == ["flood"] * 2
+    await put(queue, "modest", cost=1.0, deadline_at=time.time() + 500, run_s=1.0)
+    order = [claim.job.tenant for _ in range(2) for claim in await serve(queue)]
+    assert order == ["modest", "plain"], "within its credit, which the flood has used up"
 
 
 async def test_warm_buckets_first_but_not_for_long(connect: Connect) -> None:
