@@ -15,7 +15,7 @@ from typing import Any
 
 from service.jobs.costs import Cost, CostTable
 from service.jobs.job import PRIORITIES, Job
-from service.jobs.servers import Load, Pool, Running, Servers, remaining_s
+from service.jobs.servers import Load, Pool, Running, Servers, Takes, remaining_s
 from service.jobs.turns import Ahead, Tenant, Turns
 
 
@@ -136,6 +136,8 @@ class Outlook:
         self._rules = rules
         self._tenants = dict(look.tenants)
         self._urgent = list(look.urgent)
+        self._servers_of: dict[float, Servers] = {}
+        """By the slowest of their pools."""
 
     def queued(self, job: Job, rank: int) -> Place:
         """Of a job that waits, or comes now.
@@ -143,15 +145,19 @@ class Outlook:
         Args:
             rank: how many of its tenant's jobs go before it.
         """
-        ahead = self._ahead(job, rank)
+        ahead, is_urgent = self._ahead(job, rank)
         position, load = round(ahead.jobs), self._load(job, job.step)
         mean_s = ahead.seconds / ahead.jobs if ahead.jobs else 0.0
-        start = self._servers.start(ahead.jobs * self.look.seen, mean_s)
-        if start is None or load is None:
+        if load is None:
+            return Place(position, None, None)
+        takes = self._takes(job, load)
+        servers = self._within_reach(takes) if is_urgent and takes else self._servers
+        start = servers.start(ahead.jobs * self.look.seen, mean_s, takes)
+        if start is None:
             return Place(position, None, None)
         starts_s, server = start
         waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
-        rows = self._servers.rows(waiting)
+        rows = servers.rows(waiting)
         lasts_s = load.lasts(server.slots, rows) * server.slowness
         return Place(position, starts_s, starts_s + lasts_s)
 
@@ -187,22 +193,38 @@ class Outlook:
         cost = self._cost(job, 0)
         return remaining_s(load, done, cost.decode_s if cost else 0.0, found, self._servers.busy)
 
-    def _ahead(self, job: Job, rank: int) -> Ahead:
-        """Of all tenants: by turns or, with a deadline and credit, by the latest start."""
+    def _takes(self, job: Job, load: Load) -> Takes | None:
+        """As `claim.lua`: who is too slow for its deadline leaves it to a faster one."""
+        if job.deadline_at is None or load.alone_s is None:
+            return None
+        left_s, alone_s = job.deadline_at - self.look.now, load.alone_s
+        return lambda at, slowness: slowness <= 1 or at + alone_s * slowness <= left_s
+
+    def _within_reach(self, takes: Takes) -> Servers:
+        """Of the pools that take it now: those take what goes before it, too."""
+        slowest = max((slow for slow in self._paces if takes(0.0, slow)), default=math.inf)
+        if slowest not in self._servers_of:
+            pools = [pool for pool in self._seen_pools if pool.slowness <= slowest]
+            self._servers_of[slowest] = Servers(pools, self.look.running, self._waiting > 0)
+        return self._servers_of[slowest]
+
+    def _ahead(self, job: Job, rank: int) -> tuple[Ahead, bool]:
+        """Of all tenants: by turns or, with a deadline and credit, by the latest start; whether it
+        was the latter."""
         tenant = self._tenants.get(job.tenant)
         tag = tenant.tag if tenant else self._tag(job)
         pace = tenant.pace if tenant else job.cost / job.weight
         level = job.priority - PRIORITIES["normal"]
         order = tag + rank * pace - level * self._rules.advance_s
         if job.deadline_at is None:
-            return self._by_turns(job, order, rank)
+            return self._by_turns(job, order, rank), False
         latest = job.deadline_at - (job.run_s or 0.0)
         first = [one for one in self._urgent if one.latest <= latest and one.id != job.id]
         mine = [one.seconds for one in first if one.tenant == job.tenant]
         near = tag + (sum(mine) - self._rules.credit_s) / job.weight
         if near <= self.look.virtual:
-            return self._by_deadline(first, self.look.virtual)
-        return self._by_turns(job, min(order, near), len(mine) if near < order else rank)
+            return self._by_deadline(first, self.look.virtual), True
+        return self._by_turns(job, min(order, near), len(mine) if near < order else rank), False
 
     def _tag(self, job: Job) -> float:
         return max(self.look.virtual, self.look.idle.get(job.tenant, 0.0))
@@ -275,13 +297,20 @@ class Outlook:
         return {name: Pool(name, pool.slots, slowness[pool.layout]) for name, pool in pools.items()}
 
     @cached_property
-    def _servers(self) -> Servers:
+    def _seen_pools(self) -> Sequence[Pool]:
         """Where only a share of what runs was seen, as many pools, those that were seen first: they
         are to serve that share of the queue."""
         busy = {one.pool for one in self.look.running}
         pools = sorted(self._pools.values(), key=lambda pool: pool.name not in busy)
-        pools = pools[: math.ceil(len(pools) * self.look.seen)]
-        return Servers(pools, self.look.running, self._waiting > 0)
+        return pools[: math.ceil(len(pools) * self.look.seen)]
+
+    @cached_property
+    def _paces(self) -> frozenset[float]:
+        return frozenset(pool.slowness for pool in self._seen_pools)
+
+    @cached_property
+    def _servers(self) -> Servers:
+        return Servers(self._seen_pools, self.look.running, self._waiting > 0)
 
 
 def _by_tenant(urgent: Sequence[Urgent]) -> Mapping[str, Ahead]:

@@ -6,8 +6,9 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 ONE_BY_ONE = 256
 """Jobs ahead that are dealt to the slots one by one; what is before these is poured over them."""
@@ -63,6 +64,11 @@ class Server:
     slowness: float
 
 
+Takes = Callable[[float, float], bool]
+"""Whether a slot that is free so many seconds from now, of a pool so many times as slow as the
+fastest, takes a job."""
+
+
 class Servers:
     """All slots, with what runs on them laid out to its end.
 
@@ -82,11 +88,14 @@ class Servers:
         self._slots = sorted(slots, key=lambda server: server.free_at)
         self._levels, self._speeds = _levels(self._slots)
 
-    def start(self, jobs: float, mean_s: float) -> tuple[float, Server] | None:
+    def start(
+        self, jobs: float, mean_s: float, takes: Takes | None = None
+    ) -> tuple[float, Server] | None:
         """When a job starts that so many others go before, and where; None: there is no slot.
 
         Args:
             mean_s: device-seconds of one of those.
+            takes: left out, any slot does; where none does, the first to be free counts.
         """
         if not self._slots:
             return None
@@ -99,7 +108,13 @@ class Servers:
         for _ in range(count - bulk):
             at, number, server = heap[0]
             heapq.heapreplace(heap, (at + _lasts(mean_s, server), number, server))
-        return heap[0][0], heap[0][2]
+        first = (heap[0][0], heap[0][2])
+        if takes is None:
+            return first
+        free = [(at, server) for at, _, server in heap]
+        free += [(max(server.free_at, level), server) for server in self._slots[len(heap) :]]
+        taking = [(at, server) for at, server in free if takes(at, server.slowness)]
+        return min(taking, key=itemgetter(0), default=first)
 
     def _level(self, device_seconds: float) -> float:
         """To where the slots are filled when so much work is poured over them."""

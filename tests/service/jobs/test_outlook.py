@@ -157,6 +157,22 @@ async def test_accepted_since_the_look(queue: Queue) -> None:
     assert told == [0, 1, 2]
 
 
+async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> None:
+    """Of two pools the slow one is free; those with tight deadlines are left to the fast one, one
+    after the other, and end as they are told."""
+    fleet = Fleet(queue, [SimulatedPool("fast", 1), SimulatedPool("slow", 1, slowness=10.0)])
+    await fleet.announce({PICTURE: (20.0, 20.0)})
+    table = await queue.costs(MODEL)
+    deadlines = [time.time() + 100 + n for n in range(4)]
+    jobs = [await put(queue, table, "a", PICTURE, deadline_at=one) for one in deadlines]
+    places = await predicted(queue, jobs)
+    await fleet.run()
+    ends = {name: place.ends_s for name, place in places.items()}
+    assert fleet.ended == pytest.approx(ends)
+    patient = await put(queue, table, "a", PICTURE, deadline_at=time.time() + 300)
+    assert (await predicted(queue, [patient]))[patient.id].starts_s == 0
+
+
 async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
     """A quarter of a hundred equal pools tells the same of a quarter of the queue."""
     facts = {f"p{i:03}": PoolFacts("x", 1) for i in range(100)}
