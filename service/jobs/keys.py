@@ -14,6 +14,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `tags:MODEL`                 | hash   | those tenants' virtual start tags    | with their last   |
 | `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
 | `virtual:MODEL`              | string | virtual time                         | with its last     |
+| `busy:MODEL`                 | string | since when any have been queued      | with its last     |
 | `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
 | `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
 | `queued:MODEL`               | string | how many jobs are queued             | with its last     |

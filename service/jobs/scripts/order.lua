@@ -11,6 +11,7 @@
 --   tags:model                 hash, tenant: its tag, where its next job starts in virtual time
 --   idle:model                 tenants without queued jobs whose tag lies ahead of that time
 --   virtual:model              virtual time: as far as all who wait have come
+--   busy:model                 since when jobs have been queued without a break
 --   backlog:model              hash, tenant: predicted device-seconds of its queued jobs
 --   weights:model              hash, tenant: its weight, as its last accepted job has it
 --   queued:model               how many jobs are queued
@@ -83,7 +84,7 @@ end
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
-    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths')
+    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at')
   local model, bucket, tenant = f[1], f[2], f[3]
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
@@ -92,7 +93,7 @@ local function facts_of(id)
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
     state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
     version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
-    queued_at = tonumber(f[19]) or 0, deaths = f[20],
+    queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21],
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 
@@ -166,7 +167,8 @@ end
 
 local function count_out(model)
   if redis.call('DECR', key('queued', model)) == 0 then
-    redis.call('DEL', key('queued', model), key('idle', model), key('virtual', model))
+    redis.call('DEL', key('queued', model), key('idle', model), key('virtual', model),
+      key('busy', model))
   end
 end
 
@@ -178,11 +180,20 @@ local function pass_time(job)
   redis.call('ZREMRANGEBYSCORE', key('idle', job.model), '-inf', seconds(to))
 end
 
+-- Whether what a tenant was charged when its job started still counts: where nobody waits, that is
+-- forgotten.
+local function is_charged(model, started)
+  local since = redis.call('GET', key('busy', model))
+  return since and tonumber(started) >= tonumber(since)
+end
+
 -- A claim is over. The job has taken so many device-seconds by now, in this claim and those before
 -- it, and its tenant was charged what was predicted for all of it.
 local function settle_charge(job, device_seconds)
   local more = (device_seconds - job.cost) / job.weight
-  if more ~= 0 then set_tag(job, tag_of(job.model, job.tenant) + more) end
+  if more ~= 0 and is_charged(job.model, job.started) then
+    set_tag(job, tag_of(job.model, job.tenant) + more)
+  end
 end
 
 local function enqueue(id)
@@ -191,7 +202,9 @@ local function enqueue(id)
   redis.call('ZADD', job.queue, job.place, id)
   redis.call('ZADD', job.lane, job.place, id)
   redis.call('HSET', key('job', id), 'queued_at', seconds(now))
-  redis.call('INCR', key('queued', job.model))
+  if redis.call('INCR', key('queued', job.model)) == 1 then
+    redis.call('SET', key('busy', job.model), seconds(now))
+  end
   redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(job.cost))
   redis.call('HSET', key('weights', job.model), job.tenant, job.weight)
   if job.latest then redis.call('ZADD', key('latest', job.model), job.latest, id) end

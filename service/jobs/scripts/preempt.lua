@@ -31,7 +31,8 @@ local function put_aside(held)
     'run_s')
   local undone, weight = undone_of(step, steps), tonumber(weight) or 1
   local first = redis.call('ZRANGE', of_model('queue', args.model, tenant), 0, 0, 'WITHSCORES')
-  local tag = tag_of(args.model, tenant) - (tonumber(cost) or 0) * undone / weight
+  local back = is_charged(args.model, started) and (tonumber(cost) or 0) * undone / weight or 0
+  local tag = tag_of(args.model, tenant) - back
   if not first[1] then tag = math.max(tag, time_now) end
   local place = tonumber(place) + (now - tonumber(started)) * 1000000
   local leads = not first[1] or place <= tonumber(first[2])

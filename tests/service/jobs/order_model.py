@@ -34,6 +34,8 @@ class Order:
     tags: dict[str, float] = field(default_factory=dict)
     """Where a tenant's next job starts in virtual time."""
     virtual: float = 0.0
+    charged: set[str] = field(default_factory=set)
+    """Jobs that were claimed since nobody waited last."""
 
     def of(self, tenant: str, bucket: str | None = None) -> list[Life]:
         """Its jobs, in their order."""
@@ -77,12 +79,12 @@ class Order:
         self.tags[tenant] = self.tag(tenant) + device_seconds / life.job.weight
         self.waiting.remove(life)
         if not self.waiting:  # where nobody waits, nobody is ahead of anybody
-            self.tags, self.virtual = {}, 0.0
+            self.tags, self.virtual, self.charged = {}, 0.0, set()
 
     def settle(self, life: Life, device_seconds: float) -> None:
         """A claim is over; its tenant was charged the whole cost."""
         tenant, more = life.job.tenant, (device_seconds - life.job.cost) / life.job.weight
-        if self.waiting:
+        if life.job.id in self.charged:
             self.tags[tenant] = self.tag(tenant) + more
 
     # who is taken
@@ -112,6 +114,7 @@ class _Claim:
             if not self.expire(life):
                 if not self.suits(life):
                     break
+                self.order.charged.add(life.job.id)
                 self.order.remove(life, life.job.cost * life.undone)
                 self.taken.append(life)
                 free = 0 if life.deaths else free - life.job.images

@@ -99,6 +99,16 @@ async def test_what_was_not_used_is_given_back_to_who_has_no_job_left(queue: Que
     assert await served(queue, 4) == {"first": 3, "other": 1}, "one behind, and first of equals"
 
 
+async def test_what_was_forgotten_is_not_given_back(queue: Queue) -> None:
+    """A job that nobody had to wait for was free: who stops it gains nothing by that."""
+    (clip,) = await put(queue, "sly", cost=1000.0)
+    await queue.claim("pool", MODEL, 1)
+    for tenant in ("sly", "plain"):
+        await put(queue, tenant, 40, cost=1.0)
+    await queue.cancel(clip)
+    assert_shares(await served(queue, 40), {"sly": 1, "plain": 1})
+
+
 async def test_a_lost_job_costs_its_tenant_nothing(queue: Queue, hasty: Queue) -> None:
     await put(queue, "unlucky", 200, cost=1.0)
     await put(queue, "lucky", 200, cost=1.0)
