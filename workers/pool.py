@@ -133,6 +133,7 @@ class Pool:
                 wait_s=CLAIM_WAIT_S,
                 warm=self.engine.costs.warm,
                 slowness=self._herald.slowness,
+                slowness_in=self._herald.slowness_in,
             )
             for claim in claims:
                 self._desk.take(claim)

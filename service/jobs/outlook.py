@@ -136,8 +136,10 @@ class Outlook:
         self._rules = rules
         self._tenants = dict(look.tenants)
         self._urgent = list(look.urgent)
-        self._servers_of: dict[float, Servers] = {}
-        """By the slowest of their pools."""
+        self._servers_of: dict[frozenset[str], Servers] = {}
+        """By the layouts of their pools."""
+        self._slowness: dict[str, Mapping[str, float]] = {}
+        """By bucket and layout."""
 
     def queued(self, job: Job, rank: int) -> Place:
         """Of a job that waits, or comes now.
@@ -158,7 +160,8 @@ class Outlook:
         starts_s, server = start
         waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
         rows = servers.rows(waiting)
-        lasts_s = load.lasts(server.slots, rows) * server.slowness
+        slowness = self._slowness_in(job.bucket)[server.layout]
+        lasts_s = load.lasts(server.slots, rows) * slowness
         return Place(position, starts_s, starts_s + lasts_s)
 
     def newcomer(self, job: Job) -> Place:
@@ -198,15 +201,34 @@ class Outlook:
         if job.deadline_at is None or load.alone_s is None:
             return None
         left_s, alone_s = job.deadline_at - self.look.now, load.alone_s
-        return lambda at, slowness: slowness <= 1 or at + alone_s * slowness <= left_s
+        slowness = self._slowness_in(job.bucket)
+
+        def takes(at: float, layout: str) -> bool:
+            return slowness[layout] <= 1 or at + alone_s * slowness[layout] <= left_s
+
+        return takes
+
+    def _slowness_in(self, bucket: str) -> Mapping[str, float]:
+        """By layout: how many times as long as on the fastest a job of that bucket takes."""
+        if bucket not in self._slowness:
+            self._slowness[bucket] = {
+                pool.layout: self._by_bucket[pool.layout].get(bucket, pool.slowness)
+                for pool in self._pools.values()
+            }
+        return self._slowness[bucket]
+
+    @cached_property
+    def _by_bucket(self) -> Mapping[str, Mapping[str, float]]:
+        layouts = {pool.layout for pool in self._table.pools.values()}
+        return {layout: self._table.slowness_by_bucket(layout) for layout in layouts}
 
     def _within_reach(self, takes: Takes) -> Servers:
         """Of the pools that take it now: those take what goes before it, too."""
-        slowest = max((slow for slow in self._paces if takes(0.0, slow)), default=math.inf)
-        if slowest not in self._servers_of:
-            pools = [pool for pool in self._seen_pools if pool.slowness <= slowest]
-            self._servers_of[slowest] = Servers(pools, self.look.running, self._waiting > 0)
-        return self._servers_of[slowest]
+        layouts = frozenset(layout for layout in self._layouts if takes(0.0, layout))
+        if layouts not in self._servers_of:
+            pools = [pool for pool in self._seen_pools if pool.layout in layouts]
+            self._servers_of[layouts] = Servers(pools, self.look.running, self._waiting > 0)
+        return self._servers_of[layouts] if layouts else self._servers
 
     def _ahead(self, job: Job, rank: int) -> tuple[Ahead, bool]:
         """Of all tenants: by turns or, with a deadline and credit, by the latest start; whether it
@@ -294,7 +316,10 @@ class Outlook:
         pools = self._table.pools
         layouts = {pool.layout for pool in pools.values()}
         slowness = {layout: self._table.slowness(layout) for layout in layouts}
-        return {name: Pool(name, pool.slots, slowness[pool.layout]) for name, pool in pools.items()}
+        return {
+            name: Pool(name, pool.slots, slowness[pool.layout], pool.layout)
+            for name, pool in pools.items()
+        }
 
     @cached_property
     def _seen_pools(self) -> Sequence[Pool]:
@@ -305,8 +330,8 @@ class Outlook:
         return pools[: math.ceil(len(pools) * self.look.seen)]
 
     @cached_property
-    def _paces(self) -> frozenset[float]:
-        return frozenset(pool.slowness for pool in self._seen_pools)
+    def _layouts(self) -> frozenset[str]:
+        return frozenset(pool.layout for pool in self._seen_pools)
 
     @cached_property
     def _servers(self) -> Servers:

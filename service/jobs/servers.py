@@ -43,6 +43,7 @@ class Pool:
     slots: int
     slowness: float = 1.0
     """How many times as long all takes as on the fastest."""
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ class Server:
     free_at: float
     """Seconds from now."""
     slots: int
-    """Of its pool."""
+    """Of its pool, as the next two."""
     slowness: float
+    layout: str
 
 
-Takes = Callable[[float, float], bool]
-"""Whether a slot that is free so many seconds from now, of a pool so many times as slow as the
-fastest, takes a job."""
+Takes = Callable[[float, str], bool]
+"""Whether a slot that is free so many seconds from now, of a pool of that layout, takes a job."""
 
 
 class Servers:
@@ -113,7 +114,7 @@ class Servers:
             return first
         free = [(at, server) for at, _, server in heap]
         free += [(max(server.free_at, level), server) for server in self._slots[len(heap) :]]
-        taking = [(at, server) for at, server in free if takes(at, server.slowness)]
+        taking = [(at, server) for at, server in free if takes(at, server.layout)]
         return min(taking, key=itemgetter(0), default=first)
 
     def _level(self, device_seconds: float) -> float:
@@ -144,7 +145,7 @@ def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[Ser
     ends = [0.0] * pool.slots
     for seconds in left:
         heapq.heapreplace(ends, ends[0] + seconds)
-    return [Server(end, pool.slots, pool.slowness) for end in ends]
+    return [Server(end, pool.slots, pool.slowness, pool.layout) for end in ends]
 
 
 def _levels(slots: Sequence[Server]) -> tuple[list[float], list[float]]:

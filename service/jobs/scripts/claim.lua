@@ -7,7 +7,8 @@
 -- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
 --        slots, version, lease_s, warm (buckets that this pool has compiled), warm_s (how long a job
 --        of another one waits for a pool that has its own), slowness (how many times as long a job
---        takes here as on the fastest pool), credit_s (device-seconds by which a deadline may bring
+--        takes here as on the fastest pool), slowness_in (the same by bucket, where it differs),
+--        credit_s (device-seconds by which a deadline may bring
 --        a tenant ahead), advance_s, max_events
 -- Keys:  call:call  and common's
 -- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
@@ -42,8 +43,9 @@ local function suits(job)
     newer = true
     return false
   end
-  if not job.deadline or not job.run_s or args.slowness <= 1 then return true end
-  return now + job.run_s * job.undone * args.slowness <= job.deadline
+  if not job.deadline or not job.run_s then return true end
+  local slowness = slowness_in(job.bucket)
+  return slowness <= 1 or now + job.run_s * job.undone * slowness <= job.deadline
 end
 
 local passed, looks = {}, LOOKS

@@ -41,6 +41,11 @@ local function first_of(jobs)
   return redis.call('ZRANGE', jobs, 0, 0)[1]
 end
 
+-- How many times as long as on the fastest pool a job takes on the one that asks.
+local function slowness_in(bucket)
+  return args.slowness_in[bucket] or args.slowness
+end
+
 -- Those of a sorted set one by one, each with its score: nearly always the very first is the one, so
 -- it is read alone. What was given may leave meanwhile; at most so many stay.
 local function heads(set, most)
@@ -73,11 +78,12 @@ end
 
 -- Of a job, what tells whether a pool may take it: of many jobs that are passed over.
 local function glance(id)
-  local tenant, weight, version, deadline, run_s, kept, steps =
-    fields(id, 'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps')
+  local tenant, weight, version, deadline, run_s, kept, steps, bucket =
+    fields(id, 'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps', 'bucket')
   return {
     tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
-    deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps)}
+    deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps),
+    bucket = bucket}
 end
 
 -- What scripts ask of a job otherwise, read at once.

@@ -5,7 +5,7 @@
 -- args:  pool, model, slots, free (slots; none, or less), soonest_s (until one is free by itself),
 --        held ({{id, fence, left_s, pictures}, …}: those that may be put aside), ratio (how many times
 --        as long as the one that waits takes), room_s (how long other pools make no room for it),
---        version, warm, warm_s, slowness, credit_s, advance_s (as of a claim)
+--        version, warm, warm_s, slowness, slowness_in, credit_s, advance_s (as of a claim)
 -- Keys:  queued:model  virtual:model  tenants:model  latest:model  queue:model:tenant  job:id
 -- Gives: {id to put aside, id of the one that waits}, or nil
 -- Sent twice: gives the same, if nothing has changed.
@@ -51,7 +51,7 @@ local function look_at(id)
     'steps', 'deadline_at', 'latest_start', 'queued_at', 'deaths', 'version', 'room')
   if tonumber(version) > args.version then return nil, true end
   if latest and now >= tonumber(latest) or is_promised(room) then return nil end
-  local takes_s = run_s and run_s * args.slowness * undone_of(kept, steps)
+  local takes_s = run_s and run_s * slowness_in(bucket) * undone_of(kept, steps)
   if deadline and takes_s and now + takes_s > tonumber(deadline) then return nil end
   return {
     id = id, tenant = tenant, weight = tonumber(weight) or 1, priority = tonumber(priority) or 1,

@@ -207,6 +207,18 @@ async def test_a_slow_pool_leaves_what_only_a_faster_one_can_do(queue: Queue) ->
     assert [claim.job.id for claim in await serve(queue)] == [tight]
 
 
+async def test_a_pool_may_be_slow_at_some_things_alone(queue: Queue) -> None:
+    fields = {"deadline_at": time.time() + 30, "run_s": 20.0}
+    (clip,) = await put(queue, "a", bucket="clip", **fields)
+    (picture,) = await put(queue, "a", bucket="picture", **fields)
+    good_at_pictures = {"slowness": 2.0, "slowness_in": {"picture": 1.0}}
+    assert [claim.job.id for claim in await serve(queue, **good_at_pictures)] == [picture]
+    assert await serve(queue, **good_at_pictures) == []
+    bad_at_clips = {"slowness_in": {"clip": 2.0}}
+    assert await serve(queue, **bad_at_clips) == []
+    assert [claim.job.id for claim in await serve(queue)] == [clip]
+
+
 async def test_a_slow_pool_finds_work_behind_many_that_it_leaves(queue: Queue) -> None:
     """Of the same tenant, and of others: what it could do does not wait for what it cannot."""
     for tenant in "abc":

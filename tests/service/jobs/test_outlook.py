@@ -173,6 +173,26 @@ async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> 
     assert (await predicted(queue, [patient]))[patient.id].starts_s == 0
 
 
+async def test_each_job_is_told_of_pools_that_are_good_at_it() -> None:
+    """Of two pools one takes ten times as long for clips, and is free."""
+    steps = {("a", PICTURE): 0.1, ("a", CLIP): 1.0, ("b", PICTURE): 0.1, ("b", CLIP): 10.0}
+    rows = {
+        CostKey(bucket, layout, 1): CostRow(step_s=step_s, encode_s=0, decode_s=0)
+        for (layout, bucket), step_s in steps.items()
+    }
+    table = CostTable(rows, {name: PoolFacts(name, 1) for name in "ab"})
+    running = [Running("a", Load(20.0, 20.0), 0.5)]
+    outlook = Outlook(Look(now=1000.0, running=running), table, RULES)
+    picture, clip = (
+        Job(id=name, model=MODEL, bucket=bucket, steps=STEPS, deadline_at=1040.0)
+        for name, bucket in (("picture", PICTURE), ("clip", CLIP))
+    )
+    assert outlook.newcomer(picture).ends_s == pytest.approx(2.0)
+    assert outlook.newcomer(clip).ends_s == pytest.approx(10.0 + 20.0)
+    patient = clip.model_copy(update={"deadline_at": None})
+    assert outlook.newcomer(patient).ends_s == pytest.approx(200.0)
+
+
 async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
     """A quarter of a hundred equal pools tells the same of a quarter of the queue."""
     facts = {f"p{i:03}": PoolFacts("x", 1) for i in range(100)}

@@ -49,11 +49,11 @@ def test_a_slow_pool_takes_longer() -> None:
 
 def test_a_job_goes_where_it_is_taken() -> None:
     """A slow pool is free at once, and leaves what it cannot end in 40 s to the fast one."""
-    pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0)]
+    pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0, layout="slow")]
     servers = Servers(pools, [Running("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
 
     def within(seconds: float) -> Takes:
-        return lambda at, slowness: at + 20.0 * slowness <= seconds
+        return lambda at, layout: at + (200.0 if layout == "slow" else 20.0) <= seconds
 
     def found(ahead: float, seconds: float) -> tuple[float, float]:
         at, server = servers.start(ahead, 2.0, within(seconds)) or (-1.0, None)
