@@ -1,111 +1,26 @@
-"""How long a job has to wait: one look at a model's queue, and what is reckoned from it.
+"""How long a job has to wait, reckoned from one look at its model's queue.
 
 An estimate: jobs count with their tenant's mean cost, batches are taken to be as large as pays,
-warm shapes to go in turn, and nobody is foreseen who has not come yet.
+warm shapes to go in turn, and nobody is foreseen who has not come yet. That others are put aside is
+foreseen for deadlines alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from service.jobs.costs import Cost, CostTable
 from service.jobs.job import PRIORITIES, Job
+from service.jobs.look import Look, Urgent
 from service.jobs.servers import Load, Pool, Running, Servers, Takes, remaining_s
 from service.jobs.turns import Ahead, Tenant, Turns
 
-
-@dataclass(frozen=True)
-class Urgent:
-    """A queued job with a deadline."""
-
-    latest: float
-    """Its latest start, in seconds since the epoch."""
-    tenant: str
-    seconds: float
-    """Device-seconds."""
-    id: str
-
-
-@dataclass(frozen=True)
-class Look:
-    """What `scripts/outlook.lua` saw."""
-
-    now: float = 0.0
-    virtual: float = 0.0
-    tenants: Mapping[str, Tenant] = field(default_factory=dict)
-    idle: Mapping[str, float] = field(default_factory=dict)
-    """Tags of tenants without queued jobs."""
-    urgent: Sequence[Urgent] = ()
-    """By latest start; of very many the first ones."""
-    running: Sequence[Running] = ()
-    seen: float = 1.0
-    """Which share of what runs that is: of very much, only the first part is looked at."""
-
-    @classmethod
-    def parse(cls, answer: Sequence[Any]) -> Look:
-        """What the script gives."""
-        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, kept, running, seen = (
-            answer
-        )
-        left = _without(_numbers(backlogs), kept)
-        return cls(
-            now=float(now),
-            virtual=float(virtual),
-            tenants=_tenants(orders, jobs, _numbers(tags), left, _numbers(weights)),
-            idle=_numbers(idle),
-            urgent=[
-                Urgent(float(latest), tenant, float(seconds), job_id)
-                for job_id, latest, tenant, seconds in _rows(urgent, 4)
-            ],
-            running=[_running(*row) for row in _rows(running, 6)],
-            seen=float(seen),
-        )
-
-
-def _tenants(
-    orders: Sequence[str],
-    jobs: Sequence[int],
-    tags: Mapping[str, float],
-    backlogs: Mapping[str, float],
-    weights: Mapping[str, float],
-) -> dict[str, Tenant]:
-    return {
-        name: Tenant(
-            name,
-            float(order),
-            tags.get(name, 0.0),
-            backlogs.get(name, 0.0),
-            weights.get(name, 1.0),
-            count,
-        )
-        for (name, order), count in zip(_rows(orders, 2), jobs, strict=True)
-    }
-
-
-def _without(backlogs: Mapping[str, float], kept: Sequence[str]) -> dict[str, float]:
-    """What is left to do of the tenants' jobs."""
-    left = dict(backlogs)
-    for tenant, seconds in _rows(kept, 2):
-        left[tenant] = max(0.0, left.get(tenant, 0.0) - float(seconds))
-    return left
-
-
-def _running(pool: str, cost: str, run_s: str, step: str, steps: str, images: str) -> Running:
-    done = min(1.0, int(step) / max(1, int(steps)))
-    return Running(pool, Load(float(cost), float(run_s) if run_s else None, int(images)), done)
-
-
-def _rows(flat: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(flat[column::width] for column in range(width)), strict=True)
-
-
-def _numbers(flat: Sequence[str]) -> dict[str, float]:
-    return {name: float(number) for name, number in _rows(flat, 2)}
+ASKED_EVERY_S = 1.0
+"""How often a full pool asks whether it should put something aside (`workers/preemption.py`)."""
 
 
 @dataclass(frozen=True)
@@ -153,16 +68,23 @@ class Outlook:
         if load is None:
             return Place(position, None, None)
         takes = self._takes(job, load)
-        servers = self._within_reach(takes) if is_urgent and takes else self._servers
-        start = servers.start(ahead.jobs * self.look.seen, mean_s, takes)
-        if start is None:
-            return Place(position, None, None)
-        starts_s, server = start
-        waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
-        rows = servers.rows(waiting)
-        slowness = self._slowness_in(job.bucket)[server.layout]
-        lasts_s = load.lasts(server.slots, rows) * slowness
-        return Place(position, starts_s, starts_s + lasts_s)
+
+        def place(servers: Servers) -> Place:
+            start = servers.start(ahead.jobs * self.look.seen, mean_s, takes)
+            if start is None:
+                return Place(position, None, None)
+            starts_s, server = start
+            waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
+            slowness = self._slowness_in(job.bucket)[server.layout]
+            lasts_s = load.lasts(server.slots, servers.rows(waiting)) * slowness
+            return Place(position, starts_s, starts_s + lasts_s)
+
+        if takes is None or not is_urgent:
+            return place(self._servers)
+        found = place(self._within_reach(takes))
+        is_late = found.ends_s and self.look.now + found.ends_s > (job.deadline_at or math.inf)
+        room = self._room_for(job.bucket, load) if is_late else None
+        return min(found, place(room), key=lambda one: one.ends_s or 0) if room else found
 
     def newcomer(self, job: Job) -> Place:
         """Of a job that may be put now: behind all of its tenant."""
@@ -207,6 +129,23 @@ class Outlook:
             return slowness[layout] <= 1 or at + alone_s * slowness[layout] <= left_s
 
         return takes
+
+    def _room_for(self, bucket: str, load: Load) -> Servers | None:
+        """Where pools put jobs aside for one that would be late; None: none does."""
+        slowness = self._slowness_in(bucket)
+
+        def left(one: Running) -> Running:
+            pool = self._pools.get(one.pool)
+            takes_s = (load.alone_s or math.inf) * (slowness[pool.layout] if pool else 1.0)
+            if pool is None or takes_s > one.yields_to_s or load.images > one.load.images:
+                return one
+            seconds = (ASKED_EVERY_S + one.step_s) / pool.slowness
+            return Running(one.pool, Load(0.0, seconds, one.load.images), 0.0)
+
+        running = [left(one) for one in self.look.running]
+        if running == list(self.look.running):
+            return None
+        return Servers(self._seen_pools, running, self._waiting > 0)
 
     def _slowness_in(self, bucket: str) -> Mapping[str, float]:
         """By layout: how many times as long as on the fastest a job of that bucket takes."""

@@ -52,6 +52,10 @@ class Running:
     load: Load
     done: float
     """Share of its steps, from 0 to 1."""
+    step_s: float = 0.0
+    """Of one of its steps."""
+    yields_to_s: float = 0.0
+    """It is put aside for a job that takes no longer and would miss its deadline."""
 
 
 @dataclass(frozen=True)

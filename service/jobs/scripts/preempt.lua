@@ -7,10 +7,21 @@
 --        as long as the one that waits takes), room_s (how long other pools make no room for it),
 --        version, warm, warm_s, slowness, slowness_in, credit_s, advance_s (as of a claim)
 -- Keys:  queued:model  virtual:model  tenants:model  latest:model  queue:model:tenant  job:id
+-- Keeps: of each held job, in its field `yields`, that it may be put aside; outlook.lua reads it
 -- Gives: {id to put aside, id of the one that waits}, or nil
 -- Sent twice: gives the same, if nothing has changed.
 
 local URGENT, LOOKS, TENANTS = 256, 512, 16 -- as of a claim
+
+local FRESH_S = 5 -- until a pool that asks every second must have asked again
+
+-- For what comes next: these may be put aside, for a job that takes no longer than that.
+for _, held in ipairs(args.held) do
+  if is_held(held.id, held.fence) then
+    redis.call('HSET', key('job', held.id), 'yields',
+      seconds(now + FRESH_S) .. ' ' .. seconds(args.soonest_s / args.ratio))
+  end
+end
 
 if redis.call('EXISTS', key('queued', args.model)) == 0 then return nil end
 

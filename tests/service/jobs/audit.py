@@ -36,7 +36,7 @@ BRIEF = {"call", "used", "idempotency", "pools", "layouts"}
 """Kinds of keys that leave by themselves."""
 OWN_FIELDS = {
     "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",
-    "queued_at", "latest_start", "idempotency", "room",
+    "queued_at", "latest_start", "idempotency", "room", "yields",
 }  # fmt: skip
 """Of a job's hash: those of the scripts, beside the job's."""
 

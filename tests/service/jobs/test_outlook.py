@@ -10,7 +10,8 @@ import pytest
 
 from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.job import Job, Usage, new_job_id
-from service.jobs.outlook import Look, Outlook, Place, Rules
+from service.jobs.look import Look
+from service.jobs.outlook import Outlook, Place, Rules
 from service.jobs.queue import Queue
 from service.jobs.servers import Load, Running
 from service.jobs.turns import Tenant
