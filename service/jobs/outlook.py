@@ -91,6 +91,22 @@ class Outlook:
         tenant = self._tenants.get(job.tenant)
         return self.queued(job, tenant.jobs if tenant else 0)
 
+    def thinned_s(self, job: Job, within_s: float) -> float | None:
+        """Seconds until so few are left of all that runs and waits, if no more come, that a
+        newcomer lasts no longer than that beside them; None: nobody knows."""
+        load, pools = self._load(job, 0), self._seen_pools
+        if load is None or not pools:
+            return None
+        fastest = min(pools, key=lambda pool: self._slowness_in(job.bucket)[pool.layout])
+        slowness = self._slowness_in(job.bucket)[fastest.layout]
+        fitting = [
+            rows
+            for rows in range(load.images, fastest.slots + 1)
+            if load.lasts(fastest.slots, rows) * slowness <= within_s
+        ]
+        left = max(0, max(fitting, default=0) * len(pools) - load.images)
+        return self._servers.thinned_s(self._waiting * self.look.seen, self._mean_s, left)
+
     def accepted(self, job: Job) -> None:
         """A job with a deadline was put after the look: those that come now have to know of it."""
         if job.deadline_at is None:
@@ -103,10 +119,8 @@ class Outlook:
 
     def room_s(self, max_queued: int) -> float | None:
         """Seconds until fewer jobs than that wait, if no more come; None: no pool is ready."""
-        tenants = self.look.tenants.values()
-        seconds = sum(tenant.seconds for tenant in tenants)
         leaving = max(0, self._waiting - max_queued) * self.look.seen
-        found = self._servers.start(leaving, seconds / max(1, self._waiting))
+        found = self._servers.start(leaving, self._mean_s)
         return found[0] if found else None
 
     def running_s(self, job: Job) -> float | None:
@@ -249,6 +263,12 @@ class Outlook:
     @cached_property
     def _waiting(self) -> int:
         return sum(tenant.jobs for tenant in self.look.tenants.values())
+
+    @cached_property
+    def _mean_s(self) -> float:
+        """Device-seconds of one that waits."""
+        seconds = sum(tenant.seconds for tenant in self.look.tenants.values())
+        return seconds / max(1, self._waiting)
 
     @cached_property
     def _pools(self) -> Mapping[str, Pool]:

@@ -104,15 +104,9 @@ class Servers:
         """
         if not self._slots:
             return None
-        count = round(jobs)
-        bulk = max(0, count - ONE_BY_ONE)
-        level = self._level(bulk * mean_s)
-        # The first to become free are enough, and in order, which makes them a heap.
-        nearest = enumerate(self._slots[: count - bulk + 1])
-        heap = [(max(server.free_at, level), number, server) for number, server in nearest]
-        for _ in range(count - bulk):
-            at, number, server = heap[0]
-            heapq.heapreplace(heap, (at + _lasts(mean_s, server), number, server))
+        # The first to become free are enough, and in order.
+        nearest = self._slots[: min(round(jobs), ONE_BY_ONE) + 1]
+        heap, level = self._dealt(jobs, mean_s, nearest)
         first = (heap[0][0], heap[0][2])
         if takes is None:
             return first
@@ -120,6 +114,30 @@ class Servers:
         free += [(max(server.free_at, level), server) for server in self._slots[len(heap) :]]
         taking = [(at, server) for at, server in free if takes(at, server.layout)]
         return min(taking, key=itemgetter(0), default=first)
+
+    def thinned_s(self, jobs: float, mean_s: float, left: int) -> float:
+        """Seconds until no more pictures than that are left of what runs and waits.
+
+        Args:
+            jobs, mean_s: those that wait, as of `start`.
+        """
+        heap, _ = self._dealt(jobs, mean_s, self._slots)
+        ends = sorted((at for at, _, _ in heap), reverse=True)
+        return ends[left] if left < len(ends) else 0.0
+
+    def _dealt(
+        self, jobs: float, mean_s: float, slots: Sequence[Server]
+    ) -> tuple[list[tuple[float, int, Server]], float]:
+        """When these are free with so many jobs on them, as a heap of time, number and slot; and to
+        where all slots are filled by those that are poured."""
+        count = min(round(jobs), ONE_BY_ONE)
+        level = self._level((round(jobs) - count) * mean_s)
+        heap = [(max(server.free_at, level), n, server) for n, server in enumerate(slots)]
+        heapq.heapify(heap)
+        for _ in range(count):
+            at, number, server = heap[0]
+            heapq.heapreplace(heap, (at + _lasts(mean_s, server), number, server))
+        return heap, level
 
     def _level(self, device_seconds: float) -> float:
         """To where the slots are filled when so much work is poured over them."""

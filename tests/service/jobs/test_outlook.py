@@ -174,6 +174,27 @@ async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> 
     assert (await predicted(queue, [patient]))[patient.id].starts_s == 0
 
 
+async def test_what_lasts_too_long_in_company_fits_when_that_has_gone(queue: Queue) -> None:
+    """Two seconds alone, six in a full batch, and four is the deadline: with twenty others before
+    it the pool is full for half a minute, not for six seconds."""
+    fleet = Fleet(queue, [SimulatedPool("a", 4)])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    for _ in range(24):
+        await put(queue, table, "a", PICTURE)
+    await fleet.run(until=1.0)
+    soon = {"deadline_at": time.time() + 4, "run_s": 2.0}
+    job = Job(id="job", model=MODEL, bucket=PICTURE, steps=STEPS, cost=1.5, **soon)
+    outlook = await look(queue)
+    assert (outlook.newcomer(job).ends_s or 0) > 4
+    wait_s = outlook.thinned_s(job, 4.0)
+    assert wait_s is not None
+    assert 29 <= wait_s <= 36  # 24 of 1.5 s each, and the last ones thin out
+    await fleet.run(until=fleet.now + wait_s)
+    await fleet.tell()
+    assert ((await look(queue)).newcomer(job).ends_s or 0) <= 4
+
+
 async def test_each_job_is_told_of_pools_that_are_good_at_it() -> None:
     """Of two pools one takes ten times as long for clips, and is free."""
     steps = {("a", PICTURE): 0.1, ("a", CLIP): 1.0, ("b", PICTURE): 0.1, ("b", CLIP): 10.0}

@@ -47,6 +47,15 @@ def test_a_slow_pool_takes_longer() -> None:
     assert [started(servers, ahead) for ahead in range(2)] == [3.0, 9.0]
 
 
+def test_until_few_are_left() -> None:
+    running = [Running("four", Load(2.0, 2.0), done) for done in (0.0, 0.25, 0.5, 0.75)]
+    servers = Servers([FOUR], running, is_crowded=True)
+    assert [servers.thinned_s(0, 0.0, left) for left in range(5)] == [8.0, 6.0, 4.0, 2.0, 0.0]
+    assert [servers.thinned_s(2, 1.0, left) for left in range(3)] == [8.0, 8.0, 6.0]
+    many = ONE_BY_ONE + 400
+    assert servers.thinned_s(many, 1.0, 0) == pytest.approx(5.0 + many, abs=4.0)  # a job, of four
+
+
 def test_a_job_goes_where_it_is_taken() -> None:
     """A slow pool is free at once, and leaves what it cannot end in 40 s to the fast one."""
     pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0, layout="slow")]
