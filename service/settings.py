@@ -155,7 +155,7 @@ class QueueSettings(Section):
 class TenantSettings(Section):
     """What a tenant may have. Left out of a tenant's section: no limit."""
 
-    weight: float = Field(1, gt=0)
+    weight: float = Field(1, gt=0, allow_inf_nan=False)
     """Its share of the pools, against those of others that wait."""
     max_queued: int | None = Field(None, gt=0)
     """Jobs that wait at the same time, of all models together."""

@@ -55,15 +55,24 @@ local function pass_over(id)
   looks = looks - 1
 end
 
+local is_first = true
+
+-- All its facts, of the very first, which nearly always is the one.
+local function look_at(id)
+  local look = is_first and facts_of or glance
+  is_first = false
+  return look(id)
+end
+
 local function urgent()
   local time_now, tags = virtual_time(args.model), {}
   for id in heads(key('latest', args.model), URGENT) do
-    local job = glance(id)
+    local job = look_at(id)
     if not is_late(id, job) then
       tags[job.tenant] = tags[job.tenant] or tag_of(args.model, job.tenant)
       local is_near = tags[job.tenant] <= time_now + args.credit_s / job.weight
       if is_near then
-        if suits(job) then return facts_of(id) end
+        if suits(job) then return job.id and job or facts_of(id) end
         pass_over(id)
       end
     end
@@ -73,9 +82,9 @@ end
 local function in_turn()
   for tenant in heads(key('tenants', args.model), TENANTS) do
     for id in heads(of_model('queue', args.model, tenant), math.huge) do
-      local job = not passed[id] and glance(id)
+      local job = not passed[id] and look_at(id)
       if job and not is_late(id, job) then
-        if suits(job) then return facts_of(id) end
+        if suits(job) then return job.id and job or facts_of(id) end
         if newer then return nil end
         pass_over(id)
       end

@@ -19,6 +19,7 @@
 
 local HEAD = 256 -- tenants that are looked at together
 local CHUNK = 32 -- of an order, read at once
+local INSTANT = 0.000001 -- of virtual time
 
 local function of_model(kind, model, a, b) -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
   local start = prefix .. kind .. ':' .. #model .. ':' .. model .. ':'
@@ -49,15 +50,20 @@ end
 -- Those of a sorted set one by one, each with its score: nearly always the very first is the one, so
 -- it is read alone. What was given may leave meanwhile; at most so many stay.
 local function heads(set, most)
-  local rank, flat, at, count = 0, {}, 0, nil
+  local flat, at = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES'), 0
+  local rank, count = 0, nil
+
+  local function read_on()
+    local left = redis.call('ZCARD', set)
+    local first_stays = redis.call('ZSCORE', set, flat[1]) and 1 or 0
+    rank = rank + (count and #flat / 2 - (count - left) or first_stays)
+    local more = math.min(CHUNK, most - rank)
+    count, at = left, 0
+    flat = more > 0 and redis.call('ZRANGE', set, rank, rank + more - 1, 'WITHSCORES') or {}
+  end
+
   return function()
-    if at == #flat then
-      local left = redis.call('ZCARD', set)
-      if count then rank = rank + #flat / 2 - (count - left) end
-      local more = count and math.min(CHUNK, most - rank) or 1
-      if more < 1 then return nil end
-      flat, at, count = redis.call('ZRANGE', set, rank, rank + more - 1, 'WITHSCORES'), 0, left
-    end
+    if at > 0 and at == #flat then read_on() end
     at = at + 2
     return flat[at - 1], tonumber(flat[at])
   end
@@ -178,12 +184,15 @@ local function count_out(model)
   end
 end
 
+local function set_time(model, to)
+  redis.call('SET', key('virtual', model), seconds(to))
+  redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(to))
+end
+
 -- A tenant's turn came by this job: time goes on to it, as far as all who wait have come.
 local function pass_time(job)
   local tag = tag_of(job.model, job.tenant)
-  local to = math.max(virtual_time(job.model), math.min(tag, tag - job.worth))
-  redis.call('SET', key('virtual', job.model), seconds(to))
-  redis.call('ZREMRANGEBYSCORE', key('idle', job.model), '-inf', seconds(to))
+  set_time(job.model, math.max(virtual_time(job.model), math.min(tag, tag - job.worth)))
 end
 
 -- Whether what a tenant was charged when its job started still counts: where nobody waits, that is
@@ -202,9 +211,18 @@ local function settle_charge(job, device_seconds)
   end
 end
 
+-- Where a tenant begins that has no queued jobs. Time goes on by that, however little: or those who
+-- come at the same one would go by their names, and of ever new ones the first perhaps never.
+local function begin(model, tenant)
+  local tag, time_now = tag_of(model, tenant), virtual_time(model)
+  if tag <= time_now then set_time(model, time_now + INSTANT) end
+  return tag
+end
+
 local function enqueue(id)
   local job = facts_of(id)
-  local tag = tag_of(job.model, job.tenant)
+  local is_there = redis.call('EXISTS', job.queue) == 1
+  local tag = (is_there and tag_of or begin)(job.model, job.tenant)
   redis.call('ZADD', job.queue, job.place, id)
   redis.call('ZADD', job.lane, job.place, id)
   redis.call('HSET', key('job', id), 'queued_at', seconds(now))

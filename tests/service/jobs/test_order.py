@@ -76,6 +76,18 @@ async def test_nobody_saves_up_turns(queue: Queue) -> None:
     assert_shares(await served(queue, 100), {"early": 1, "steady": 1})
 
 
+async def test_equals_go_in_the_order_of_coming(queue: Queue) -> None:
+    """Whatever their names are; or of ever new ones, the first might never come to its turn."""
+    names = ["m", "z", "a", "y", "b"]
+    for name in names:
+        await put(queue, name)
+    order = []
+    for late in ("c", "d", "e", "f", "g"):
+        order += [claim.job.tenant for claim in await serve(queue)]
+        await put(queue, late)
+    assert order == names
+
+
 async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
     """A tenant whose jobs were predicted to take ten times as long as they do has its share."""
     await put(queue, "over", 400, cost=10.0)
