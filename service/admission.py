@@ -222,8 +222,9 @@ async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | None:
     if job.run_s > deadline_s:
         return DeadlineTooSoon(needs_s, deadline_s, NEVER_S)
     lasts_s = needs_s - (place.starts_s or 0.0)
-    # Where it would last too long only for the company, that has to be gone.
-    wait_s = needs_s - deadline_s if lasts_s <= deadline_s else needs_s
+    wait_s = needs_s - deadline_s
+    if lasts_s > deadline_s:  # only for the company, which has to be gone
+        wait_s = max(wait_s, await front.costs.thinned_s(job, deadline_s) or 0.0)
     return DeadlineTooSoon(needs_s, deadline_s, wait_s)
 
 

@@ -77,6 +77,10 @@ class Costs:
         """Where a job would stand if it were put now."""
         return (await self._outlooks.get(job.model)).newcomer(job)
 
+    async def thinned_s(self, job: Job, within_s: float) -> float | None:
+        """Seconds until a job would last no longer than that beside what is left of all others."""
+        return (await self._outlooks.get(job.model)).thinned_s(job, within_s)
+
     async def room_s(self, model: str) -> float:
         """Seconds until the model's queue takes a job more."""
         outlook = await self._outlooks.get(model)

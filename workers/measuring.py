@@ -79,6 +79,8 @@ class Herald:
         self.facts = PoolFacts(describe(pool, engine.layout), engine.slots)
         self.slowness = 1.0
         """How many times as long a picture takes here as on the fastest ready pool."""
+        self.slowness_in: Mapping[str, float] = {}
+        """The same of each bucket that others have measured, too."""
 
     @property
     def warm(self) -> list[str]:
@@ -107,3 +109,5 @@ class Herald:
         self._told = {**known, **news}
         self.slowness = table.slowness(self.facts.layout)
         self.pause_s = max(TELL_EVERY_S, APART_S * len(table.pools))
+        ours, by_bucket = {key.bucket for key in rows}, table.slowness_by_bucket(self.facts.layout)
+        self.slowness_in = {name: ratio for name, ratio in by_bucket.items() if name in ours}

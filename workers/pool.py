@@ -133,6 +133,7 @@ class Pool:
                 wait_s=CLAIM_WAIT_S,
                 warm=self.engine.costs.warm,
                 slowness=self._herald.slowness,
+                slowness_in=self._herald.slowness_in,
             )
             for claim in claims:
                 self._desk.take(claim)
@@ -140,21 +141,24 @@ class Pool:
     async def _empty_desk(self) -> None:
         """Let end what ends in time, put the rest aside. A dead engine's jobs end by themselves."""
         log.info("pool %s drains", self.name)
+        self._is_ready = False  # nobody is to count on it for what comes now
+        metrics.ready.labels(self._spec.name).set(0)
         limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
         clearing = self._desk.clear(ENDING * limit_s, PUTTING_ASIDE * limit_s)
-        ends = spawn(clearing, self._leave.wait())
+        ends, telling = spawn(clearing, self._leave.wait()), spawn(self._announce())
         await asyncio.wait(
             ends,
             timeout=(ENDING + PUTTING_ASIDE) * limit_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        await cancel(*ends)
+        await cancel(*ends, *telling)
 
     async def _say_goodbye(self, tasks: list[asyncio.Task[Any]]) -> None:
         """Give back what is left, and be forgotten."""
         try:
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._desk.give_back()
+                await cancel(*tasks)  # or a last heartbeat might come after it has left
                 await self._queue.unregister(self.name, self._spec.name)
         except (TimeoutError, *QUEUE_ERRORS) as error:
             log.warning("left without a word to Redis, leases will tell: %s", error)
@@ -164,12 +168,15 @@ class Pool:
         facts = self._herald.facts
         await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
 
+    async def _announce(self) -> None:
+        try:
+            await self._register()
+        except QUEUE_ERRORS as error:
+            log.warning("the heartbeat was not heard: %s", error)
+
     async def _beat(self) -> None:
         while True:
-            try:
-                await self._register()
-            except QUEUE_ERRORS as error:
-                log.warning("the heartbeat was not heard: %s", error)
+            await self._announce()
             await asyncio.sleep(self._heartbeat_s)
 
     async def _hear_cancels(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from service.jobs.standing import Standing
 
 
@@ -39,7 +41,7 @@ class DeadlineTooSoon(Exception):
     def __init__(self, needs_s: float, deadline_s: float, wait_s: float) -> None:
         super().__init__(
             f"it would be done in about {needs_s:.1f} s and its deadline is {deadline_s:g} s away; "
-            f"give it more time, or try again in {wait_s:.0f} s"
+            f"give it more time, or try again in {max(1, math.ceil(wait_s))} s"
         )
         self.wait_s = wait_s
 

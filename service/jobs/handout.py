@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,6 +24,8 @@ from service.settings import QueueSettings
 
 MAX_PREVIEWS = 4
 """Of one running job; some kilobytes each, gone when it ends."""
+
+NO_BUCKETS: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class Handout(Calls):
         wait_s: float = 0.0,
         warm: Sequence[str] = (),
         slowness: float = 1.0,
+        slowness_in: Mapping[str, float] = NO_BUCKETS,
     ) -> Claims:
         """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
         pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
@@ -84,6 +88,7 @@ class Handout(Calls):
         Args:
             warm: buckets that the pool has compiled; another pool's wait for it a little.
             slowness: how many times as long a job takes here as on the fastest pool that is there.
+            slowness_in: the same of single buckets.
         """
         if slots < 1:
             return []
@@ -95,6 +100,7 @@ class Handout(Calls):
             slots=slots,
             warm=list(warm),
             slowness=slowness,
+            slowness_in=dict(slowness_in),
         )
         claims = await self._or_release(once)
         if claims or wait_s <= 0:

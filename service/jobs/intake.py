@@ -16,7 +16,7 @@ from service.jobs.costs import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
 from service.jobs.events import Event
 from service.jobs.job import DEFAULT_TENANT, Job, JobState
-from service.jobs.outlook import Look
+from service.jobs.look import Look
 from service.jobs.standing import Standing
 from service.settings import TenantSettings
 

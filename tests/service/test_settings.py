@@ -67,6 +67,7 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "exclude each other",
         ),
         ("[tenants.a]\nweight = 0", "tenants.a.weight: "),
+        ("[tenants.a]\nweight = inf", "tenants.a.weight: "),
         ("[tenants.a]\nqueued = 1", "tenants.a.queued: unknown key"),
         ("[server]\nkeys = 'yes please'", "server.keys"),
         ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "belong together"),

@@ -160,7 +160,7 @@ async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue
     quick = mine.model_copy(update={"step_s": 1.0})
     await queue.measured(SPEC.name, {CostKey(BUCKET, "faster", 1): quick})
     await herald.tell()
-    assert herald.slowness == 3.0
+    assert (herald.slowness, herald.slowness_in) == (3.0, {BUCKET: 3.0})
 
 
 async def test_very_many_pools_look_less_often(engine: Engine, queue: Queue) -> None:
