@@ -138,6 +138,7 @@ class Pool:
                 wait_s=CLAIM_WAIT_S,
                 warm=self.engine.costs.warm,
                 slowness=self._herald.slowness,
+                busy=lambda: self.jobs > 0,
             )
             for claim in claims:
                 self._desk.take(claim)

@@ -77,6 +77,7 @@ class Handout(Calls):
         wait_s: float = 0.0,
         warm: Sequence[str] = (),
         slowness: float = 1.0,
+        busy: Callable[[], bool] = lambda: False,
     ) -> Claims:
         """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
         pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
@@ -84,6 +85,7 @@ class Handout(Calls):
         Args:
             warm: buckets that the pool has compiled; another pool's wait for it a little.
             slowness: how many times as long a job takes here as on the fastest pool that is there.
+            busy: whether the pool has other jobs now; then it is given none that a pool died with.
         """
         if slots < 1:
             return []
@@ -95,6 +97,7 @@ class Handout(Calls):
             slots=slots,
             warm=list(warm),
             slowness=slowness,
+            busy=busy,
         )
         claims = await self._or_release(once)
         if claims or wait_s <= 0:
@@ -117,7 +120,7 @@ class Handout(Calls):
                 await self.release(claim)
             raise
 
-    async def _claim_now(self, **wanted: Any) -> Claims:
+    async def _claim_now(self, busy: Callable[[], bool], **wanted: Any) -> Claims:
         """A claim without an answer may have been carried out: the pool's next one repeats it."""
         pool, model = wanted["pool"], wanted["model"]
         call = self._unanswered.pop(pool, None) or new_call()
@@ -130,6 +133,8 @@ class Handout(Calls):
                 lease_s=self._settings.lease_s,
                 warm_s=self._settings.affinity_s,
                 credit_s=self._settings.deadline_credit_s,
+                room_s=self._settings.lease_s,
+                busy=busy() or None,
                 **wanted,
             )
         except (RedisError, OSError):

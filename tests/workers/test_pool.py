@@ -28,7 +28,7 @@ from service.jobs.job import JobState, Output, Snapshot, Usage
 from service.jobs.outputs import Store, input_key, snapshot_key
 from service.jobs.queue import Queue
 from service.settings import ConfigError, PoolSettings, QueueSettings, Settings
-from tests.workers.jobs import ended, pixels, toy_job
+from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.engine import Engine
@@ -466,6 +466,31 @@ async def test_a_suspect_has_the_pool_to_itself(
         assert (await ended(queue, suspect)).state == JobState.SUCCEEDED
         other = await ended(queue, other)
     assert other.started_at > (await queue.get(suspect.id)).started_at
+    await brief.close()
+
+
+async def test_a_suspect_is_not_begun_beside_others(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    first, suspect, other = toy_job(phase="gated"), toy_job(), toy_job()
+    await queue.put(suspect)
+    await brief.claim("dead", SPEC.name, 1)
+    await brief.reap()
+    [held] = await queue.claim("another", SPEC.name, 1)  # so that the pool begins without it
+    await queue.put(first)
+    async with at_work(pipeline, layout, queue, store):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await queue.release(held)
+        await queue.put(other)
+        await reached(queue, other, JobState.RUNNING)
+        assert (await queue.get(suspect.id)).state == JobState.QUEUED
+        pipeline.gate.open()
+        first = await ended(queue, first)
+        await queue.put(toy_job())  # whoever waits for jobs looks again
+        suspect = await ended(queue, suspect)
+    assert suspect.state == JobState.SUCCEEDED
+    assert suspect.started_at > first.finished_at
     await brief.close()
 
 

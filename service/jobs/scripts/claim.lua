@@ -1,14 +1,18 @@
 -- Hands jobs to a pool: queued → running. A first one, then those of its bucket, the tenants by
--- turns, while their pictures fit; a first one that needs more than that goes alone, and so does
--- one whose last pool died with it: nobody else should be found beside it a second time.
+-- turns, while their pictures fit; a first one that needs more than that goes alone.
+--
+-- A suspect, whose last pool died with it, goes alone to a pool that has no other job: nobody should
+-- be found beside it, and it beside nobody. For a while it is left to such a pool; then one that is
+-- busy makes room for it, and takes nothing until its own jobs have ended.
 --
 -- First comes a job with a deadline, by its latest start, if its tenant is not too far ahead of its
 -- share; or else the tenant's whose turn it is. For a while a job of a warm bucket goes before that.
 -- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
 --        slots, version, lease_s, warm (buckets that this pool has compiled), warm_s (how long a job
 --        of another one waits for a pool that has its own), slowness (how many times as long a job
---        takes here as on the fastest pool), credit_s (device-seconds by which a deadline may bring
---        a tenant ahead), advance_s, max_events
+--        takes here as on the fastest pool), busy (true: the pool has other jobs; or absent),
+--        room_s (how long no other pool makes room for the same suspect), credit_s (device-seconds
+--        by which a deadline may bring a tenant ahead), advance_s, max_events
 -- Keys:  call:call  and common's
 -- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
 -- Sent twice: gives what it took before and what is still held.
@@ -26,11 +30,21 @@ end
 local before = redis.call('GET', key('call', args.call))
 if before then return still_held(cjson.decode(before)) end
 
-local newer = false
+local newer, makes_room = false, false
 
 -- Whether it has expired, by now at the latest.
 local function is_late(job)
   return job.deadline and expire(job.id)
+end
+
+-- Whether a suspect would be alone here; if not, and if it has waited for long, room is made for it.
+local function is_alone(job)
+  if not job.deaths or not args.busy then return true end
+  if now - job.queued_at >= args.warm_s and not is_reserved(job.room) then
+    reserve(job.id, args.room_s)
+    makes_room = true
+  end
+  return false
 end
 
 -- Whether this pool may take it: one that it reads, and that it is fast enough for where others are.
@@ -39,8 +53,9 @@ local function suits(job)
     newer = true
     return false
   end
-  if not job.deadline or not job.run_s or args.slowness <= 1 then return true end
-  return now + job.run_s * args.slowness <= job.deadline
+  local is_slow = job.deadline and job.run_s and args.slowness > 1
+  if is_slow and now + job.run_s * args.slowness > job.deadline then return false end
+  return is_alone(job)
 end
 
 -- The first of a sorted set, one by one: nearly always the very first is the one. Meanwhile the
@@ -60,6 +75,7 @@ local function urgent()
     local job = facts_of(id)
     local is_near = tag_of(args.model, job.tenant) <= time_now + args.credit_s / job.weight
     if not is_late(job) and is_near and suits(job) then return job end
+    if makes_room then return nil end
   end
 end
 
@@ -68,7 +84,7 @@ local function in_turn()
     for id in heads(of_model('queue', args.model, tenant)) do
       local job = facts_of(id)
       if not is_late(job) and suits(job) then return job end
-      if newer then return nil end
+      if newer or makes_room then return nil end
     end
   end
 end
@@ -89,12 +105,13 @@ local function warm_instead(job)
     if bucket == job.bucket then return job end
   end
   local other = first_warm()
-  return other and not is_late(other) and suits(other) and other or job
+  if not other or other.deaths and args.busy then return job end
+  return not is_late(other) and suits(other) and other or job
 end
 
 local function first()
   local job = urgent()
-  if job then return job end
+  if job or makes_room then return job end
   job = in_turn()
   if not job then return nil end
   pass_time(job)

@@ -52,7 +52,7 @@ end
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
-    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths')
+    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'room')
   local model, bucket, tenant = f[1], f[2], f[3]
   local steps = math.max(1, tonumber(f[8]) or 1)
   return {
@@ -62,8 +62,19 @@ local function facts_of(id)
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
     state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
     version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
-    queued_at = tonumber(f[19]) or 0, deaths = f[20],
+    queued_at = tonumber(f[19]) or 0, deaths = f[20], room = f[21],
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
+end
+
+-- A pool makes room for a job; for so long no other does.
+local function reserve(id, room_s)
+  redis.call('HSET', key('job', id), 'room', args.pool .. ' ' .. seconds(now + room_s))
+end
+
+-- By another pool. Args: a job's `room`.
+local function is_reserved(room)
+  local pool, until_s = string.match(room or '', '^(.*) (%S+)$')
+  return pool and pool ~= args.pool and tonumber(until_s) > now
 end
 
 -- Of those named: {{tenant, order}, …}
