@@ -59,13 +59,18 @@ class Work:
         """The queue is being told the end, and will answer whether the claim was still ours."""
 
     async def run(self) -> str:
-        """Do the job. Returns its outcome: succeeded, failed, queued (again), or lost."""
+        """Do the job. Returns its outcome: succeeded, failed, queued (again), or lost.
+
+        A job whose engine dies is lost, as with a pool that dies: its lease lapses, and it goes on
+        alone elsewhere. Given back as tried, it would take its neighbours along again and again.
+        """
         try:
             outputs, usage = await self._make()
         except PictureFailed as failure:
             return await self._fail(failure.error)
         except EngineDied as error:
-            return await self._fail(JobError(code="internal", message=str(error)), retry=True)
+            log.warning("job %s is left to another pool: %s", self._job.id, error)
+            return "lost"
         except StoreError as error:
             retry = not isinstance(error, NotStored)
             return await self._fail(JobError(code="store", message=str(error)), retry=retry)

@@ -58,9 +58,10 @@ def job_folders(job_id: str) -> list[str]:
 class Store:
     """One place for files, by key."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
         """Raises: ConfigError: the address is none of a store, or lacks something."""
         self.url = url
+        self._answer_s = answer_s
         self._store = _open(url)
 
     async def put(self, key: str, data: bytes, content_type: str) -> None:
@@ -132,7 +133,7 @@ class Store:
     @asynccontextmanager
     async def _explained(self, act: str, key: str) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._answer_s):
                 yield
         except TimeoutError as error:
             raise StoreError(

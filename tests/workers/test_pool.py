@@ -494,18 +494,30 @@ async def test_a_suspect_is_not_begun_beside_others(
     await brief.close()
 
 
-async def test_an_engine_that_dies_hands_its_jobs_on(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+async def test_an_engine_that_dies_is_a_death_of_its_jobs(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
-    job = toy_job(phase="gated")
-    await queue.put(job)
-    async with at_work(pipeline, layout, queue, store) as (pool, task):
+    """Whichever of them it was: each goes on alone, and none has failed."""
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
+    jobs = [toy_job(phase="gated") for _ in range(2)]
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, layout, brief, store) as (pool, task):
         await asyncio.to_thread(pipeline.gate.wait)
         pool.engine.stepper.submit(None)  # what no caller would do
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
-        assert (await queue.get(job.id)).state == JobState.QUEUED
         assert await status(queue) == (0, False)
+
+    async def are_back() -> bool:
+        await brief.reap()
+        return {(await queue.get(job.id)).state for job in jobs} == {JobState.QUEUED}
+
+    await until(are_back)
+    claims = [await queue.claim("another", SPEC.name, 4) for _ in jobs]
+    assert [[claim.job.id for claim in taken] for taken in claims] == [[job.id] for job in jobs]
+    assert [len(claim.job.deaths) for [claim] in claims] == [1, 1]
+    await brief.close()
 
 
 async def test_a_broken_store_lets_another_pool_try(
