@@ -158,4 +158,6 @@ class Desk:
             self.leases.drop(work.claim)
             work.places.leave()
             del self._tasks[work]
+            if not self._tasks:
+                self._queue.look_again(job.model)  # for a job that was not to come beside others
             metrics.jobs.labels(job.model, outcome).inc()

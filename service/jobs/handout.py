@@ -110,6 +110,10 @@ class Handout(Calls):
                     break
         return claims
 
+    def look_again(self, model: str) -> None:
+        """Let claims of this process that wait look once more: it may have room for others now."""
+        self._subscriber.wake(keys.QUEUED, model)
+
     async def _or_release(self, once: Callable[[], Coroutine[Any, Any, Claims]]) -> Claims:
         """One try; what it took is given back if the caller is cancelled meanwhile."""
         call = asyncio.ensure_future(once())

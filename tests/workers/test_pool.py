@@ -486,9 +486,7 @@ async def test_a_suspect_is_not_begun_beside_others(
         await reached(queue, other, JobState.RUNNING)
         assert (await queue.get(suspect.id)).state == JobState.QUEUED
         pipeline.gate.open()
-        first = await ended(queue, first)
-        await queue.put(toy_job())  # whoever waits for jobs looks again
-        suspect = await ended(queue, suspect)
+        first, suspect = await ended(queue, first), await ended(queue, suspect)
     assert suspect.state == JobState.SUCCEEDED
     assert suspect.started_at > first.finished_at
     await brief.close()
