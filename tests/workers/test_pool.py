@@ -479,7 +479,8 @@ async def test_a_suspect_is_not_begun_beside_others(
     await brief.reap()
     [held] = await queue.claim("another", SPEC.name, 1)  # so that the pool begins without it
     await queue.put(first)
-    async with at_work(pipeline, layout, queue, store):
+    unhurried = await Queue.connect(redis_url, QueueSettings(affinity_s=1000))
+    async with at_work(pipeline, layout, unhurried, store):
         await asyncio.to_thread(pipeline.gate.wait)
         await queue.release(held)
         await queue.put(other)
@@ -490,6 +491,7 @@ async def test_a_suspect_is_not_begun_beside_others(
     assert suspect.state == JobState.SUCCEEDED
     assert suspect.started_at > first.finished_at
     await brief.close()
+    await unhurried.close()
 
 
 async def test_an_engine_that_dies_is_a_death_of_its_jobs(
@@ -610,7 +612,7 @@ async def test_a_store_may_be_away_for_longer_than_a_moment(
     for each in (job, canceled):
         await queue.put(each)
     pipeline.gate.open()
-    async with at_work(pipeline, layout, queue, store) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, store_patience_s=1000) as (pool, _):
         await until(lambda: caplog.text.count("the store failed") >= 15)  # three of them: 3 s
         assert pool.jobs == 2
         await queue.cancel(canceled.id)
@@ -619,7 +621,8 @@ async def test_a_store_may_be_away_for_longer_than_a_moment(
         job = await ended(queue, job)
         assert len(await pixels(store, job)) == 2
         await until(lambda: pool.jobs == 0)
-    assert (job.state, job.attempts, pipeline.gate.count) == (JobState.SUCCEEDED, 1, 2 * 4)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+    assert pipeline.gate.count <= 2 * 4, "no step is done twice; two pictures may share one"
     assert not (tmp_path / "outputs" / "outputs" / canceled.id).exists()
 
 

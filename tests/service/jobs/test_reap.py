@@ -108,8 +108,9 @@ def busy() -> bool:
     return True
 
 
-async def test_a_suspect_is_not_taken_beside_what_runs(queue: Queue, hasty: Queue) -> None:
+async def test_a_suspect_is_not_taken_beside_what_runs(connect: Connect, hasty: Queue) -> None:
     """Not even where it would be the first, while another pool may be free; nor is it a bar."""
+    queue = await connect(affinity_s=1000)
     suspect, _ = await queue.put(a_job())
     await hasty.claim("dead", MODEL, 1)
     await hasty.reap()
