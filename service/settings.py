@@ -289,6 +289,9 @@ class PoolSettings(Section):
     snapshot_share: float = Field(0.01, ge=0, lt=1)
     """Of the time that steps take, for keeping how far pictures are, and as much again for putting
     jobs aside for others; 0: only when the pool drains."""
+    store_patience_s: float = Field(30, ge=0)
+    """How long a pool holds a finished file that the store does not take, and tries again; then the
+    attempt is given up, and made again from what is kept of it. Reading waits as long."""
     quantum_s: float = Field(5, gt=0)
     """How long a job runs at least before it may be put aside for one of higher priority, or one
     that would miss its deadline; inf: none is."""

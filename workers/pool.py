@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from workers.desk import Desk
 from workers.engine import Engine, powers_of_two
 from workers.hosts.follower import Follower
 from workers.hosts.leader import Leader
+from workers.hosts.leaving import leave_within
 from workers.hosts.link import Link
 from workers.hosts.terms import Terms
 from workers.hosts.together import together
@@ -47,6 +48,10 @@ ENDING, PUTTING_ASIDE = 0.5, 0.3
 """Of the time that a drain has: for jobs to end, and to put aside those that do not."""
 LAST_WORDS_S = 5.0
 """How long a leaving pool tries to reach Redis; leases say the same a little later."""
+DRAINED = 0.98
+"""Of the time that a drain has, after which the process ends whatever it is doing."""
+TIDY_S = 1.0
+"""For the threads of a pool that has said all it had to say."""
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +139,7 @@ class Pool:
                 warm=self.engine.costs.warm,
                 slowness=self._herald.slowness,
                 slowness_in=self._herald.slowness_in,
+                busy=lambda: self.jobs > 0,
             )
             for claim in claims:
                 self._desk.take(claim)
@@ -238,14 +244,22 @@ async def serve(
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, pool.stop)
-    loop.add_signal_handler(signal.SIGINT, pool.stop_now)
+
+    def in_time(stop: Callable[[], None]) -> None:
+        leave_within(DRAINED * pool_settings.drain_s, 0)
+        stop()
+
+    loop.add_signal_handler(signal.SIGTERM, in_time, pool.stop)
+    loop.add_signal_handler(signal.SIGINT, in_time, pool.stop_now)
     launcher.on_stop(
-        drain=partial(loop.call_soon_threadsafe, pool.drain),
-        stop_now=partial(loop.call_soon_threadsafe, pool.stop_now),
+        drain=partial(loop.call_soon_threadsafe, in_time, pool.drain),
+        stop_now=partial(loop.call_soon_threadsafe, in_time, pool.stop_now),
     )
     try:
-        return await pool.run(warmup.requests(pipeline.spec, model.warmup))
+        code = await pool.run(warmup.requests(pipeline.spec, model.warmup))
+        if pool_settings.hosts.count == 1:  # those of a slice see to it that all end together
+            leave_within(TIDY_S, code)
+        return code
     finally:
         engine.close()
         await queue.close()

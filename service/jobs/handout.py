@@ -81,6 +81,7 @@ class Handout(Calls):
         warm: Sequence[str] = (),
         slowness: float = 1.0,
         slowness_in: Mapping[str, float] = NO_BUCKETS,
+        busy: Callable[[], bool] = lambda: False,
     ) -> Claims:
         """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
         pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
@@ -89,6 +90,7 @@ class Handout(Calls):
             warm: buckets that the pool has compiled; another pool's wait for it a little.
             slowness: how many times as long a job takes here as on the fastest pool that is there.
             slowness_in: the same of single buckets.
+            busy: whether the pool has other jobs now; then it is given none that a pool died with.
         """
         if slots < 1:
             return []
@@ -101,6 +103,7 @@ class Handout(Calls):
             warm=list(warm),
             slowness=slowness,
             slowness_in=dict(slowness_in),
+            busy=busy,
         )
         claims = await self._or_release(once)
         if claims or wait_s <= 0:
@@ -113,6 +116,10 @@ class Handout(Calls):
                     break
         return claims
 
+    def look_again(self, model: str) -> None:
+        """Let claims of this process that wait look once more: it may have room for others now."""
+        self._subscriber.wake(keys.QUEUED, model)
+
     async def _or_release(self, once: Callable[[], Coroutine[Any, Any, Claims]]) -> Claims:
         """One try; what it took is given back if the caller is cancelled meanwhile."""
         call = asyncio.ensure_future(once())
@@ -123,7 +130,7 @@ class Handout(Calls):
                 await self.release(claim)
             raise
 
-    async def _claim_now(self, **wanted: Any) -> Claims:
+    async def _claim_now(self, busy: Callable[[], bool], **wanted: Any) -> Claims:
         """A claim without an answer may have been carried out: the pool's next one repeats it."""
         pool, model = wanted["pool"], wanted["model"]
         call = self._unanswered.pop(pool, None) or new_call()
@@ -136,6 +143,8 @@ class Handout(Calls):
                 lease_s=self._settings.lease_s,
                 warm_s=self._settings.affinity_s,
                 credit_s=self._settings.deadline_credit_s,
+                room_s=self._settings.lease_s,
+                busy=busy() or None,
                 **wanted,
             )
         except (RedisError, OSError):

@@ -84,19 +84,19 @@ end
 
 -- Of a job, what tells whether a pool may take it: of many jobs that are passed over.
 local function glance(id)
-  local tenant, weight, version, deadline, run_s, kept, steps, bucket =
-    fields(id, 'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps', 'bucket')
+  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths = fields(id, 'tenant',
+    'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps', 'bucket', 'deaths')
   return {
     tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
     deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps),
-    bucket = bucket}
+    bucket = bucket, deaths = deaths}
 end
 
 -- What scripts ask of a job otherwise, read at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
-    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at')
+    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at', 'room')
   local model, bucket, tenant = f[1], f[2], f[3]
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
@@ -105,8 +105,19 @@ local function facts_of(id)
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
     state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
     version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
-    queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21],
+    queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21], room = f[22],
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
+end
+
+-- A pool makes room for a job; for so long no other does.
+local function reserve(id, room_s)
+  redis.call('HSET', key('job', id), 'room', args.pool .. ' ' .. seconds(now + room_s))
+end
+
+-- By another pool. Args: a job's `room`.
+local function is_reserved(room)
+  local pool, until_s = string.match(room or '', '^(.*) (%S+)$')
+  return pool and pool ~= args.pool and tonumber(until_s) > now
 end
 
 -- Of those named: {{tenant, order}, …}

@@ -29,11 +29,6 @@ local time_now = virtual_time(args.model)
 local is_warm = {}
 for _, bucket in ipairs(args.warm) do is_warm[bucket] = true end
 
-local function is_promised(room)
-  local pool, until_s = string.match(room or '', '^(.*) (%S+)$')
-  return pool and pool ~= args.pool and tonumber(until_s) > now
-end
-
 -- A running job as it would be in the queue: see release.lua.
 local function put_aside(held)
   if not is_held(held.id, held.fence) then return nil end
@@ -61,7 +56,7 @@ local function look_at(id)
     version, room = fields(id, 'tenant', 'weight', 'priority', 'bucket', 'images', 'run_s', 'kept',
     'steps', 'deadline_at', 'latest_start', 'queued_at', 'deaths', 'version', 'room')
   if tonumber(version) > args.version then return nil, true end
-  if latest and now >= tonumber(latest) or is_promised(room) then return nil end
+  if latest and now >= tonumber(latest) or is_reserved(room) then return nil end
   local takes_s = run_s and run_s * slowness_in(bucket) * undone_of(kept, steps)
   if deadline and takes_s and now + takes_s > tonumber(deadline) then return nil end
   return {
@@ -153,7 +148,7 @@ end)
 for _, held in ipairs(candidates) do
   local job = next_job(held)
   if job and is_worth_it(job, held) then
-    redis.call('HSET', key('job', job.id), 'room', args.pool .. ' ' .. seconds(now + args.room_s))
+    reserve(job.id, args.room_s)
     return {held.id, job.id}
   end
 end

@@ -119,6 +119,7 @@ async def test_without_redis_everything_says_so(
         ("GET", "/v1/jobs"),
         ("GET", "/v1/jobs/job_1"),
         ("GET", "/v1/jobs/job_1/events"),
+        ("GET", "/v1/jobs/job_1/outputs/0"),
         ("POST", "/v1/jobs/job_1/cancel"),
         ("DELETE", "/v1/jobs/job_1"),
         ("GET", "/v1/models"),
