@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi life lives load chaos train clean
+.PHONY: install demo test lint format openapi life metrics lives load chaos train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -48,6 +48,9 @@ load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep
 
 life: $(RAN)-install ## docs/life.md from the code
 	$(BIN)/python -m service.jobs.life > docs/life.md
+
+metrics: $(RAN)-install ## docs/metrics.md from the code
+	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/test_life.py --timeout 0 $(ARGS)

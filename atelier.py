@@ -343,17 +343,19 @@ def _serve(args: argparse.Namespace) -> int:
     from service.server import serve
 
     settings = _settings(args)
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     return serve(settings, fd=args.fd)
 
 
 def _worker(args: argparse.Namespace) -> int:
     from deploy.logs import log_to_stderr
+    from service.jobs.about import everywhere
     from workers.pool import run_pool
 
     hosts = _given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
     settings = _settings(args, pools=hosts and {args.pool: {"hosts": hosts}})
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
+    everywhere(pool=args.pool)
     if args.explain:
         from workers.explain import explain
 

@@ -24,7 +24,7 @@ from deploy.children import Child, ending
 from deploy.environment import settings_environment, with_host_devices
 from deploy.ready import becoming_ready
 from deploy.redis import embedded
-from deploy.slices import deal, visible_devices
+from deploy.slices import deal, visible_devices, with_own_page
 from service.callers import check_first_key
 from service.listening import local_url
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
@@ -146,7 +146,6 @@ class System:
         self._ready = {pool.model: asyncio.Event() for pool in settings.pools.values()}
         """Set when a model can be used."""
         common = settings_environment(settings, os.environ | CHILDREN)
-        computing = with_host_devices(common, host_devices) if host_devices else common
         fd = listener.fileno()
         self._front = Child(
             "front", _command("serve", "--fd", str(fd)), common, self._relay, pass_fds=[fd]
@@ -155,13 +154,18 @@ class System:
             settings.pools, host_devices or visible_devices(os.environ), bool(host_devices)
         )
         names = [
-            (name, f"{name}.{index}" if pool.count > 1 else name, devices)
+            (name, index, f"{name}.{index}" if pool.count > 1 else name, devices)
             for name, pool in settings.pools.items()
             for index, devices in enumerate(dealt[name])
         ]
+
+        def computing(name: str, index: int) -> dict[str, str]:
+            own = settings_environment(with_own_page(settings, name, index), common)
+            return with_host_devices(own, host_devices) if host_devices else own
+
         self._pools = [
-            Child(shown, _command(*_worker(name, devices)), computing, self._relay)
-            for name, shown, devices in names
+            Child(shown, _command(*_worker(name, devices)), computing(name, index), self._relay)
+            for name, index, shown, devices in names
         ]
         self._width = max(len(child.name) for child in self._children)
         self._models = {

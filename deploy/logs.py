@@ -1,18 +1,50 @@
-"""What a process writes to standard error, and how."""
+"""What a process writes to standard error, and how: one event a line, for people or as JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
+from typing import Literal
+
+from service.jobs.about import told
 
 OURS = ("atelier", "deploy", "models", "service", "workers")
+TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+Format = Literal["text", "json"]
 
 
-def log_to_stderr(level: str) -> None:
+class Json(logging.Formatter):
+    """One object a line: time (RFC 3339, UTC), level, logger, message; job, tenant, pool, trace_id
+    and span_id where they are known; exception where there is one, with its trace."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "time": rfc3339(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **told(),
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            said["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(said)
+
+
+def rfc3339(seconds: float) -> str:
+    """Of seconds since the epoch: `2026-05-04T03:02:01.123Z`."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def log_to_stderr(level: str, form: Format = "text") -> None:
     """One line an event: ours from `level` on, other people's from warnings on."""
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(Json() if form == "json" else logging.Formatter(TEXT, "%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.captureWarnings(True)
     for name in OURS:
         logging.getLogger(name).setLevel(level.upper())

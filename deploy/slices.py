@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from service.settings import ConfigError, PoolSettings
+from service.settings import ConfigError, PoolSettings, Settings
 from workers.axes import Shape
 
 ACCELERATORS = (
@@ -47,6 +47,15 @@ def wanted(name: str, pool: PoolSettings) -> int | None:
     except ValueError as error:
         raise ConfigError(f"pools.{name}.mesh: {error}") from None
     return pool.devices or (shape.devices if shape.is_whole else None)
+
+
+def with_own_page(settings: Settings, name: str, index: int) -> Settings:
+    """For one of a pool's slices: its page has a port of its own, so many further on."""
+    pool = settings.pools[name]
+    if not (pool.metrics_port and index):
+        return settings
+    own = pool.model_copy(update={"metrics_port": pool.metrics_port + index})
+    return settings.model_copy(update={"pools": {**settings.pools, name: own}})
 
 
 def deal(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from service.body import read_json
 from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
 from service.handlers import REDIS_AWAY, field_errors
+from service.jobs.about import note
 from service.jobs.errors import DeadlineTooSoon, StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
@@ -28,6 +30,8 @@ from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.resolve import Resolved, resolve, with_size_of
 from service.schemas import GenerateRequest
 from service.settings import TenantSettings
+
+log = logging.getLogger("atelier")
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Of the request that are not the model's business, and are shown with it."""
@@ -50,7 +54,8 @@ async def admit(
 
     Raises: Problem: it was refused, and nothing was kept.
     """
-    with _counting_refusals(front) as counted:
+    limits = front.settings.tenant(tenant)
+    with _counting_refusals(front, limits.metrics_class) as counted:
         idempotency_key = _idempotency_key(request)
         body = _parse(await read_json(request, front.settings.limits.max_body_bytes))
         counted["model"] = body.model
@@ -62,7 +67,11 @@ async def admit(
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"], spec, media_types)
         owned = _job(body, spec, resolved, files).model_copy(
-            update={"tenant": tenant, "weight": front.settings.tenant(tenant).weight}
+            update={
+                "tenant": tenant,
+                "tenant_class": limits.metrics_class,
+                "weight": limits.weight,
+            }
         )
         job = await _priced(front, owned)
         digest = _digest(body) if idempotency_key else ""
@@ -70,7 +79,7 @@ async def admit(
 
 
 @contextmanager
-def _counting_refusals(front: FrontEnd) -> Iterator[dict[str, str | None]]:
+def _counting_refusals(front: FrontEnd, tenant_class: str) -> Iterator[dict[str, str | None]]:
     counted: dict[str, str | None] = {"model": None}
     reason = None
     try:
@@ -88,7 +97,7 @@ def _counting_refusals(front: FrontEnd) -> Iterator[dict[str, str | None]]:
         if reason:
             model = counted["model"]
             known = model if model in front.models.known else ""
-            front.telemetry.refused.labels(known, reason).inc()
+            front.telemetry.refused.labels(known, tenant_class, reason).inc()
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -249,8 +258,10 @@ async def _put(
     except (DeadlineTooSoon, QueueFull, QuotaExceeded, IdempotencyConflict) as error:
         await _drop(front, job, files)
         raise await _refusal(front, error, limits) from None
+    note(job=stored.id)
     if is_new:
-        front.telemetry.accepted.labels(job.model).inc()
+        log.info("job %s was accepted for %s", stored.id, stored.model)
+        front.telemetry.accepted.labels(job.model, job.tenant_class).inc()
         front.costs.accepted(stored)
     else:
         await _drop(front, job, files)

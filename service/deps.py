@@ -16,6 +16,7 @@ from service import outgoing
 from service.callers import Callers
 from service.costs import Costs
 from service.errors import FieldError, NotFound, Unauthorized, Unavailable
+from service.jobs.about import note
 from service.jobs.job import DEFAULT_TENANT, Job
 from service.jobs.outputs import Store
 from service.jobs.queue import ModelStatus, Queue
@@ -97,13 +98,14 @@ class FrontEnd:
     @classmethod
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
         """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
-        server = settings.server
+        server, telemetry = settings.server, Telemetry()
+        queue.tally = telemetry.tally
         http = outgoing.client(server.allow_networks, server.fetch_timeout_s)
         return cls(
             settings=settings,
             queue=queue,
             store=store,
-            telemetry=Telemetry(),
+            telemetry=telemetry,
             models=Models(queue, server.models_age_s),
             costs=Costs(queue, settings.queue),
             http=http,
@@ -117,6 +119,7 @@ class FrontEnd:
         job = await self.queue.get(job_id)
         if job is None or job.tenant != tenant:
             raise no_such_job(job_id)
+        note(job=job.id)
         return job
 
     async def close(self) -> None:
@@ -154,6 +157,13 @@ _bearer = HTTPBearer(
 async def tenant_of_caller(
     front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> str:
+    """Raises: Unauthorized."""
+    tenant = await _tenant(front, given)
+    note(tenant=tenant)
+    return tenant
+
+
+async def _tenant(front: FrontEnd, given: HTTPAuthorizationCredentials | None) -> str:
     """Raises: Unauthorized."""
     if front.callers is None:
         return DEFAULT_TENANT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from uuid import uuid4
 
 from redis.exceptions import RedisError
@@ -65,10 +65,5 @@ async def refresh_gauges(front: FrontEnd) -> None:
         told.queue_up.set(1)
     set_all(told.pools, (((name,), len(status.pools)) for name, status in models.items()))
     set_all(told.ready, (((name,), float(status.ready)) for name, status in models.items()))
-    set_all(told.jobs, _by_state(depths))
-
-
-def _by_state(depths: Mapping[str, tuple[int, int]]) -> Iterator[tuple[tuple[str, str], int]]:
-    for model, (queued, running) in depths.items():
-        yield (model, "queued"), queued
-        yield (model, "running"), running
+    told.look(depths)
+    told.expect(models, front.settings.tenant_classes)

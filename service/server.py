@@ -58,7 +58,7 @@ def make_server(app: FastAPI, settings: Settings) -> Server:
             http="httptools",
             log_config=None,
             log_level=settings.log_level,
-            access_log=settings.log_level == "debug",
+            access_log=False,  # the app has its own: addresses may hold what is nobody's business
             timeout_graceful_shutdown=math.ceil(server.shutdown_grace_s),
             server_header=False,
         )

@@ -163,6 +163,8 @@ class TenantSettings(Section):
     """Its share of the pools, against those of others that wait."""
     max_queued: int | None = Field(None, gt=0)
     """Jobs that wait at the same time, of all models together."""
+    metrics_class: str = Field("default", pattern=r"^[a-z0-9_-]{1,32}$")
+    """What metrics call it, together with all others of that class: they name no tenant."""
     device_seconds_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Of jobs that ended within the last hour and of those that have not ended, as predicted; a
     job is taken while anything is left, so that the last one may go beyond it."""
@@ -280,7 +282,8 @@ class PoolSettings(Section):
     batch_sizes: tuple[int, ...] = ()
     """Compiled batch sizes, 1 always among them; empty: 1, 2, 4, … up to slots."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
-    """None: no metrics page of its own."""
+    """Where the pool tells how it is: /healthz, /readyz and /metrics; 0: any free port, None: no
+    such page."""
     preview_every_s: float = Field(1, ge=0)
     """Of each job that runs; 0: no previews."""
     drain_s: float = Field(30, gt=0)
@@ -315,6 +318,8 @@ class Settings(BaseSettings):
     """Where pools keep compiled programs for the next start; left out: below `state_dir`. Pools of
     several machines may share one."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    """"json": one object a line, for whoever collects logs."""
     redis: RedisSettings = RedisSettings()
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
@@ -332,6 +337,12 @@ class Settings(BaseSettings):
 
     def tenant(self, name: str) -> TenantSettings:
         return self.tenants.get(name) or self.tenants.get("*") or TenantSettings()
+
+    @property
+    def tenant_classes(self) -> list[str]:
+        """All that metrics may tell of."""
+        named = {tenant.metrics_class for tenant in self.tenants.values()}
+        return sorted(named | {TenantSettings().metrics_class})
 
     @property
     def compile_folder(self) -> Path:

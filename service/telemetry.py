@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.jobs.queue import Depth
+from service.jobs.tally import Tally
+
+log = logging.getLogger("atelier")
+
 METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
-DURATION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+DURATION_BUCKETS_S = (
+    0.002,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+    900,
+)
+COMMON_REFUSALS = ("invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon")
+"""Told of with 0 before the first one; others appear when they happen."""
 
 
 class Telemetry:
@@ -19,6 +45,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.tally = Tally(self.registry)
         self.requests = Counter(
             "atelier_http_requests_total",
             "Requests answered, by route, method and status.",
@@ -34,20 +61,32 @@ class Telemetry:
         )
         self.accepted = Counter(
             "atelier_jobs_accepted_total",
-            "Jobs that were put into the queue, by model.",
-            ("model",),
+            "Jobs that were put into the queue.",
+            ("model", "tenant_class"),
             registry=self.registry,
         )
         self.refused = Counter(
             "atelier_jobs_refused_total",
             "Requests for a job that were refused, by model (empty: unknown) and reason.",
-            ("model", "reason"),
+            ("model", "tenant_class", "reason"),
             registry=self.registry,
         )
         self.jobs = Gauge(
             "atelier_queue_jobs",
             "Jobs that have not ended, by model and state.",
             ("model", "state"),
+            registry=self.registry,
+        )
+        self.oldest = Gauge(
+            "atelier_queue_oldest_seconds",
+            "Since the queued job that has waited longest came, or came back; 0 where none waits.",
+            ("model",),
+            registry=self.registry,
+        )
+        self.backlog = Gauge(
+            "atelier_queue_backlog_device_seconds",
+            "Predicted time of a mesh slice for what is queued and what running jobs have left.",
+            ("model",),
             registry=self.registry,
         )
         self.pools = Gauge(
@@ -58,15 +97,33 @@ class Telemetry:
         )
         self.ready = Gauge(
             "atelier_model_ready",
-            "1 where a pool of the model has finished its warm-up.",
+            "1 where a pool of the model has finished its warm-up, or else 0.",
             ("model",),
             registry=self.registry,
         )
         self.queue_up = Gauge(
             "atelier_queue_up",
-            "1 while the front end reaches Redis.",
+            "1 while the front end reaches Redis, or else 0.",
             registry=self.registry,
         )
+
+    def expect(self, models: Iterable[str], classes: Iterable[str]) -> None:
+        """Tell of these from now on, with 0 where nothing has happened yet."""
+        models, classes = tuple(models), tuple(classes)
+        self.tally.expect(models, classes)
+        for model, name in itertools.product(models, classes):
+            self.accepted.labels(model, name)
+            for reason in COMMON_REFUSALS:
+                self.refused.labels(model, name, reason)
+
+    def look(self, depths: Mapping[str, Depth]) -> None:
+        """What the queue holds now, by registered model."""
+        rows = depths.items()
+        set_all(self.oldest, (((model,), depth.oldest_s) for model, depth in rows))
+        set_all(self.backlog, (((model,), depth.backlog_s) for model, depth in rows))
+        states = ("queued", "running")
+        counts = (((m, state), getattr(d, state)) for m, d in rows for state in states)
+        set_all(self.jobs, counts)
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -97,10 +154,12 @@ class MeasureRequests:
             self._record(scope, status, time.perf_counter() - started)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        """The log, too, has the route alone: what a client writes into an address is its own."""
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self.telemetry.requests.labels(route, method, str(status)).inc()
         self.telemetry.durations.labels(route, method).observe(seconds)
+        log.debug("%s %s %d in %.3f s", method, route, status, seconds)
 
 
 def set_all(gauge: Gauge, values: Iterable[tuple[tuple[Any, ...], float]]) -> None:

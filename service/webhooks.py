@@ -32,6 +32,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from service.jobs import connection
+from service.jobs.about import note
 from service.jobs.job import Job
 from service.jobs.keys import PREFIX
 from service.settings import ConfigError, Settings, WebhookSettings
@@ -171,6 +172,7 @@ class Webhooks:
         self, get: Callable[[str], Awaitable[Job | None]], job_id: str, attempt: int
     ) -> None:
         """One attempt, and what follows from it."""
+        note(job=job_id)  # a task of its own has this one attempt
         job = await get(job_id)
         wanted = job and job.request.get("webhook")
         if not job or not wanted or job.state not in wanted["events"]:

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
+
+from workers import metrics
+
+EVENTS = {
+    "/jax/compilation_cache/cache_hits": "hit",
+    "/jax/compilation_cache/cache_misses": "miss",
+}
+"""As JAX names them."""
 
 
 def keep_compiled(folder: Path) -> None:
     """Keep every program of this process in a folder, the small ones too."""
+    _count()
     jax.config.update("jax_compilation_cache_dir", str(folder.resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@cache
+def _count() -> None:
+    """Once a process: JAX tells all of its listeners of each program."""
+
+    def hear(event: str, **details: Any) -> None:
+        if event in EVENTS:
+            metrics.compile_cache.labels(EVENTS[event]).inc()
+
+    jax.monitoring.register_event_listener(hear)

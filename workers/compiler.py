@@ -19,6 +19,7 @@ from models.sharding import Layout
 from workers import metrics
 from workers.elastic import layouts_by_way
 from workers.leaves import leaves_by_name
+from workers.plan.flops import step_flops
 from workers.shape import Program, Values
 from workers.step_times import Way
 from workers.weights import Weights
@@ -71,6 +72,14 @@ class Compiler:
             self._layouts = {Way(size): self.layout for size in sizes}
         return sorted(self._layouts)
 
+    def layout_of(self, way: Way) -> Layout:
+        """How the slice splits a step of that way."""
+        return self._layouts.get(way, self.layout)
+
+    def flops(self, phase: str, values: Values, row: PyTree) -> float:
+        """Operations of one row's step, as `step` has its arguments. Traces."""
+        return step_flops(self.pipeline, self.weights, phase, values, row)
+
     def step(
         self, phase: str, values: Values, way: Way, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
@@ -104,7 +113,7 @@ class Compiler:
 
         row = self._abstract(row)
         columns = {name: self._column(value, way.size) for name, value in values.items()}
-        jitted = self._jit(step, self._layouts.get(way, self.layout))
+        jitted = self._jit(step, self.layout_of(way))
         traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns)
         check_row(f"step {phase!r}", traced.out_info[0][0], row)
         return traced

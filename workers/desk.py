@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 
+from service.jobs.about import note
 from service.jobs.errors import StoreError
 from service.jobs.outputs import Store
 from service.jobs.preemption import Held
@@ -152,9 +153,12 @@ class Desk:
 
     async def _see_through(self, work: Work) -> None:
         job, outcome = work.claim.job, "dropped"
+        note(job=job.id, tenant=job.tenant)
+        log.info("job %s is worked on", job.id)
         try:
             outcome = await work.run()
         finally:
+            log.info("job %s left: %s", job.id, outcome)
             self.leases.drop(work.claim)
             work.places.leave()
             del self._tasks[work]

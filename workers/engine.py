@@ -19,12 +19,13 @@ import numpy as np
 
 from models.pipeline import Fields, Pipeline, Prepared, PyTree
 from models.sharding import Layout
-from workers import warmup
+from workers import metrics, warmup
 from workers.compiler import Compiler, signature
 from workers.costs import Costs
 from workers.errors import EngineDied, PictureFailed, picture_failed
 from workers.kept import Kept, Unfit, check_fit
 from workers.launch import Launcher, OneHost
+from workers.meter import Meter
 from workers.programs import Programs
 from workers.row import Checked, Row
 from workers.shape import Compiling, Shape
@@ -86,9 +87,8 @@ class Engine:
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
-        self.stepper = Stepper(
-            pipeline.spec.name, compiler.weights, slots, self._launcher.fetch, self.die
-        )
+        meter = Meter(pipeline.spec.name, compiler.layout_of)
+        self.stepper = Stepper(meter, compiler.weights, slots, self._launcher.fetch, self.die)
         self.stepper.start()
         self._launcher.on_loss(self.die)
 
@@ -96,8 +96,7 @@ class Engine:
         """Compile all that these requests run. Raises: the error of a program they need."""
         for fields in requests:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
-            shape = self.programs.shape(prepared)
-            self.costs.uses(fields, shape)
+            shape = self._shape(fields, prepared)
             await ready(*shape.necessary())
             for program in shape.optional():
                 try:
@@ -142,20 +141,23 @@ class Engine:
             PictureFailed: this picture cannot be made; its neighbours are unharmed.
             EngineDied: no picture can be made any more by this process.
         """
-        doing = "preparing the request"
+        doing, model = "preparing the request", self.pipeline.spec.name
         try:
             prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
             doing = "compiling"
             shape = await self._compiled(fields, prepared)
             doing = "encoding the prompt"
-            state = await self._run("encode", self._encode, shape, prepared)
+            with metrics.stage(model, "encode"):
+                state = await self._run("encode", self._encode, shape, prepared)
             start = Checked(state, 0, 0.0)
             if begin is not None:
                 start = await self._run("encode", self._take_up, shape, prepared, start, begin)
             doing = "denoising"
-            row = await self._denoise(shape, prepared, start, on_step)
+            with metrics.stage(model, "denoise"):
+                row = await self._denoise(shape, prepared, start, on_step)
             doing = "decoding the picture"
-            pixels = await self._decode(row)
+            with metrics.stage(model, "decode"):
+                pixels = await self._decode(row)
         except EngineDied:
             raise
         except Exception as error:
@@ -198,10 +200,15 @@ class Engine:
 
     async def _compiled(self, fields: Fields, prepared: Prepared) -> Shape:
         """This picture's shape, as soon as it can begin with it."""
-        shape = self.programs.shape(prepared)
-        self.costs.uses(fields, shape)
+        shape = self._shape(fields, prepared)
         phases = {step.phase for step in prepared.steps}
         await ready(*shape.to_begin(signature(prepared.inputs), phases))
+        return shape
+
+    def _shape(self, fields: Fields, prepared: Prepared) -> Shape:
+        shape = self.programs.shape(prepared)
+        self.programs.count(shape, prepared)
+        self.costs.uses(fields, shape)
         return shape
 
     def _encode(self, shape: Shape, prepared: Prepared) -> PyTree:

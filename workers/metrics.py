@@ -1,44 +1,108 @@
-"""What a pool tells Prometheus."""
+"""What a pool tells Prometheus: the families, and how the simple ones are fed.
+
+Label values are few: one model, shapes and layouts up to a number, content types and outcomes of
+our own code. All that can be told before anything has happened is told, with 0.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
-from service.jobs.job import Job, Usage
-from workers.step_times import Way
+from service.jobs.job import Job, Output, Usage
+from service.jobs.tally import Tally
 
-STEP_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+STEP_BUCKETS_S = (
+    0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80,
+)  # fmt: skip
+"""From a small picture on a fast chip to a clip in high resolution on a slow one."""
+STAGE_BUCKETS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200, 2400,
+)  # fmt: skip
+COMPILE_BUCKETS_S = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)
 
-steps = Counter("atelier_steps_total", "Denoising steps of pictures.", ["model"])
+STAGES = ("encode", "denoise", "decode", "media", "store")
+PROGRAMS = ("encode", "step", "decode", "preview")
+CACHE_RESULTS = ("hit", "miss")
+JOB_OUTCOMES = ("succeeded", "failed", "queued", "lost", "dropped")
+CONTENT_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4", "video/webm")
+OTHER = "other"
+"""What a label says beyond the values that it may have."""
+MEMORY_KINDS = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
+"""Of a device's memory, and what its runtime calls them."""
+
+tally = Tally(REGISTRY)
+"""Of the jobs that end, start and go back by this pool's calls."""
+
+stages = Histogram(
+    "atelier_job_stage_seconds",
+    "One picture or clip in one stage, waiting for its turn there included.",
+    ["model", "stage"],
+    buckets=STAGE_BUCKETS_S,
+)
+steps = Counter(
+    "atelier_steps_total", "Denoising steps of pictures; of the warm-up's, too.", ["model"]
+)
 step_seconds = Histogram(
     "atelier_step_seconds",
-    "One batch's step; parts: of the slice, side by side (1: all of it on each picture).",
-    ["model", "batch", "parts"], buckets=STEP_BUCKETS_S,
-)  # fmt: skip
-padding = Counter("atelier_padding_rows_total", "Rows computed to fill up a batch.", ["model"])
+    "One batch's step on the slice, by the rows it was compiled for and how these were laid out.",
+    ["model", "shape", "layout", "batch"],
+    buckets=STEP_BUCKETS_S,
+)
+padding = Counter(
+    "atelier_padding_rows_total", "Rows computed only to fill up a batch of a step.", ["model"]
+)
 device_busy = Counter(
-    "atelier_device_step_seconds_total", "Time that the device spent on steps.", ["model"]
+    "atelier_device_step_seconds_total", "Time that the slice spent on steps.", ["model"]
 )
 device_wait = Counter(
     "atelier_device_wait_seconds_total",
-    "Time that the device waited for the host with a step to do (an upper bound).", ["model"],
-)  # fmt: skip
+    "Time that the slice waited for the host with a step to do (an upper bound).",
+    ["model"],
+)
+flops = Counter(
+    "atelier_flops_total",
+    "Floating-point operations of the pictures' steps, by the planner's count of the program.",
+    ["model"],
+)
+peak_flops = Gauge(
+    "atelier_peak_flops",
+    "The slice's rated bfloat16 operations a second; absent for chips that are not in the table.",
+    ["model"],
+)
+communication_ratio = Gauge(
+    "atelier_communication_ratio",
+    "Share of a step's time that went into collectives, by the last profile; absent before one.",
+    ["model"],
+)
+slots = Gauge("atelier_slots", "Pictures that can be denoised together.", ["model"])
+slots_busy = Gauge("atelier_slots_busy", "Pictures that are being denoised.", ["model"])
+device_memory = Gauge(
+    "atelier_device_memory_bytes",
+    "Memory of one device as its runtime has it; absent where it tells nothing, as of a CPU.",
+    ["device", "kind"],
+)
 swaps = Counter(
     "atelier_expert_swaps_total", "Networks brought to the device in place of another.", ["model"]
 )
 swap_seconds = Counter(
-    "atelier_expert_swap_seconds_total", "Time that the device waited for them.", ["model"]
+    "atelier_expert_swap_seconds_total", "Time that the slice waited for them.", ["model"]
 )
-slots = Gauge("atelier_slots", "Pictures that can be denoised together.", ["model"])
-slots_busy = Gauge("atelier_slots_busy", "Pictures that are being denoised.", ["model"])
 compile_seconds = Histogram(
-    "atelier_compile_seconds", "Compiling one program, or reading it from the cache.", ["program"],
-    buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300),
-)  # fmt: skip
+    "atelier_compile_seconds",
+    "Compiling one program, or reading it from the compile cache.",
+    ["program"],
+    buckets=COMPILE_BUCKETS_S,
+)
+compile_cache = Counter(
+    "atelier_compile_cache_total",
+    "Programs that JAX found in the compile cache, or compiled and put there.",
+    ["result"],
+)
 snapshots = Counter("atelier_snapshots_total", "Snapshots of unfinished pictures.", ["model"])
 snapshot_seconds = Counter(
     "atelier_snapshot_seconds_total", "Time from the copy to the queue's answer.", ["model"]
@@ -49,11 +113,41 @@ preemptions = Counter(
 )
 claims = Counter("atelier_claims_total", "Jobs claimed from the queue.", ["model"])
 jobs = Counter("atelier_pool_jobs_total", "Jobs that left this pool.", ["model", "outcome"])
+output_bytes = Counter(
+    "atelier_output_bytes_total",
+    "Bytes of the outputs of jobs that succeeded.",
+    ["model", "content_type"],
+)
 cost_ratio = Histogram(
-    "atelier_job_cost_ratio", "Device-seconds that a job took, over those that were predicted.",
-    ["model"], buckets=(0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10),
+    "atelier_job_cost_ratio",
+    "Device-seconds that a job took, over those that were predicted.",
+    ["model"],
+    buckets=RATIO_BUCKETS,
+)
+ready = Gauge(
+    "atelier_pool_ready", "1 after the warm-up, while the pool takes jobs; or else 0.", ["model"]
+)
+
+OF_A_MODEL = (
+    steps, padding, device_busy, device_wait, flops, slots, slots_busy, swaps, swap_seconds,
+    snapshots, snapshot_seconds, resumed, preemptions, claims, cost_ratio, ready,
 )  # fmt: skip
-ready = Gauge("atelier_pool_ready", "1 after the warm-up.", ["model"])
+
+
+def expect(model: str, tenant_classes: Iterable[str]) -> None:
+    """This pool's model: what is counted of it is told from now on, with 0."""
+    tally.expect([model], tenant_classes)
+    for family in OF_A_MODEL:
+        family.labels(model)
+    for family, values in (
+        (stages, STAGES), (jobs, JOB_OUTCOMES), (output_bytes, CONTENT_TYPES),
+    ):  # fmt: skip
+        for value in values:
+            family.labels(model, value)
+    for program in PROGRAMS:
+        compile_seconds.labels(program)
+    for result in CACHE_RESULTS:
+        compile_cache.labels(result)
 
 
 @contextmanager
@@ -63,16 +157,38 @@ def compiling(program: str) -> Iterator[None]:
     compile_seconds.labels(program).observe(time.perf_counter() - started)
 
 
-def step(model: str, rows: int, way: Way, seconds: float) -> None:
-    """One batch of `rows` pictures, padded to the way's size, took the slice this long."""
-    steps.labels(model).inc(rows)
-    step_seconds.labels(model, str(way.size), str(way.parts)).observe(seconds)
-    padding.labels(model).inc(way.size - rows)
-    device_busy.labels(model).inc(seconds)
+@contextmanager
+def stage(model: str, name: str) -> Iterator[None]:
+    """One picture is in that stage meanwhile, and gets through it."""
+    started = time.perf_counter()
+    yield
+    stages.labels(model, name).observe(time.perf_counter() - started)
 
 
-def cost(job: Job, usage: Usage) -> None:
-    """A job is done; one that was put before anything was measured tells nothing."""
+class Turns:
+    """Of one picture: stages that take turns, each told once, with the sum of its times."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        took_s = time.perf_counter() - started
+        self._seconds[name] = self._seconds.get(name, 0.0) + took_s
+
+    def tell(self) -> None:
+        for name, seconds in self._seconds.items():
+            stages.labels(self._model, name).observe(seconds)
+
+
+def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:
+    """A job is done; one that was put before anything was measured tells nothing of its cost."""
+    for output in outputs:
+        kind = output.content_type if output.content_type in CONTENT_TYPES else OTHER
+        output_bytes.labels(job.model, kind).inc(output.bytes)
     if job.run_s is not None:
         cost_ratio.labels(job.model).observe(usage.device_seconds / job.cost)
 
@@ -87,3 +203,8 @@ def snapshot(model: str, seconds: float) -> None:
     """One try, beside the steps, took this long."""
     snapshots.labels(model).inc()
     snapshot_seconds.labels(model).inc(seconds)
+
+
+def profiled(model: str, communication: float) -> None:
+    """A profile was taken. Args: communication: share of a step's time, from 0 to 1."""
+    communication_ratio.labels(model).set(communication)

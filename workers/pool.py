@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from prometheus_client import start_http_server
+import jax
 
 from models.pipeline import Fields, Pipeline
 from service.jobs.outputs import Store
-from service.jobs.queue import Queue
+from service.jobs.queue import Claims, Queue
 from service.jobs.tasks import cancel
 from service.settings import ConfigError, PoolSettings, Settings
-from workers import loading, metrics, warmup
+from workers import loading, meter, metrics, page, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
 from workers.engine import Engine, powers_of_two
@@ -39,6 +39,7 @@ from workers.preemption import Preemption
 from workers.retry import QUEUE_ERRORS, until_reached
 from workers.room import Room
 from workers.slice import own
+from workers.vitals import Vitals
 
 CLAIM_WAIT_S = 5.0
 """How long one claim waits for a job to come."""
@@ -61,7 +62,7 @@ class Pool:
 
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
-        lease_s: float,
+        lease_s: float, vitals: Vitals | None = None,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
@@ -73,6 +74,7 @@ class Pool:
         self._herald = Herald(engine, queue, name)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
         self._preemption = Preemption(self.name, self._desk, self._room, self._herald, settings)
+        self.vitals = vitals or Vitals()
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
@@ -104,8 +106,13 @@ class Pool:
 
         Raises: whatever keeps the model from being compiled.
         """
+        self.vitals.warms_up()
         helpers = spawn(
-            self._beat(), self._desk.leases.run(), self._hear_cancels(), self._herald.run()
+            self.vitals.beat(),
+            self._beat(),
+            self._desk.leases.run(),
+            self._hear_cancels(),
+            self._herald.run(),
         )
         preempting = self._preemption.run(self._queue)
         main = spawn(self._serve(warmup), self._drain.wait(), preempting)
@@ -114,6 +121,8 @@ class Pool:
                 [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED
             )
             raise_failures([*helpers, *main])
+            self.vitals.drains()
+            metrics.ready.labels(self._spec.name).set(0)
             await cancel(*main)
             await self._empty_desk()
         finally:
@@ -128,21 +137,26 @@ class Pool:
         await until_reached(self._register)
         log.info("pool %s is ready", self.name)
         metrics.ready.labels(self._spec.name).set(1)
+        self.vitals.serves()
         while True:
             pictures = await self._room.wait()
-            claims = await until_reached(
-                self._queue.claim,
-                self.name,
-                self._spec.name,
-                pictures,
-                wait_s=CLAIM_WAIT_S,
-                warm=self.engine.costs.warm,
-                slowness=self._herald.slowness,
-                slowness_in=self._herald.slowness_in,
-                busy=lambda: self.jobs > 0,
-            )
-            for claim in claims:
+            for claim in await until_reached(self._claim, pictures):
                 self._desk.take(claim)
+            self.vitals.rests()
+
+    async def _claim(self, pictures: int) -> Claims:
+        """Raises: as `Queue.claim`."""
+        self.vitals.claims()
+        return await self._queue.claim(
+            self.name,
+            self._spec.name,
+            pictures,
+            wait_s=CLAIM_WAIT_S,
+            warm=self.engine.costs.warm,
+            slowness=self._herald.slowness,
+            slowness_in=self._herald.slowness_in,
+            busy=lambda: self.jobs > 0,
+        )
 
     async def _empty_desk(self) -> None:
         """Let end what ends in time, put the rest aside. A dead engine's jobs end by themselves."""
@@ -207,20 +221,28 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         raise ConfigError("redis.url: a pool needs the address of the queue")
     loading.set_up(pool, model, devices)
     keep_compiled(settings.compile_folder)
-    with together(pool.hosts, settings.queue.lease_s) as company:
+    vitals = Vitals()
+    with (
+        page.shown(pool_name, pool.metrics_port, vitals) as shown,
+        together(pool.hosts, settings.queue.lease_s) as company,
+    ):
+        if not isinstance(company, Link):  # of a slice the first process tells
+            metrics.expect(pool.model, settings.tenant_classes)
         pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
-        if pool.metrics_port is not None:
-            start_http_server(pool.metrics_port)
+        if shown:
+            shown.refresh = partial(meter.tell_memory, jax.local_devices())
         layout, sizes = (
             mesh_slice.layout,
             pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots),
         )
         terms = Terms.of(pipeline, layout, sizes, pool.elastic)
         if isinstance(company, Link):
+            vitals.serves()
             company.follow(Follower(pipeline, layout, terms))
             return 0
+        meter.rate(pool.model, layout.mesh.devices.flat)
         launcher = Leader(company, terms) if company else OneHost()
-        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher))
+        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals))
 
 
 async def serve(
@@ -229,10 +251,12 @@ async def serve(
     pipeline: Pipeline,
     mesh_slice: MeshSlice,
     launcher: Launcher,
+    vitals: Vitals,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
     queue = await Queue.open(settings)
+    queue.tally = metrics.tally
     engine = Engine(
         pipeline,
         mesh_slice.layout,
@@ -242,7 +266,7 @@ async def serve(
         launcher,
     )
     store = Store(settings.store_url)
-    pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s)
+    pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s, vitals)
     loop = asyncio.get_running_loop()
 
     def in_time(stop: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ Compiling goes on in threads of its own, so pictures that have their programs ar
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,6 +15,8 @@ from workers.compiler import Compiler, signature
 from workers.launch import Launcher
 from workers.shape import Compiling, Phase, Program, Shape, Values
 from workers.step_times import Way
+
+log = logging.getLogger(__name__)
 
 COMPILERS = 2
 """Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
@@ -63,6 +66,22 @@ class Programs:
             shape.preview = self._show(shape, "preview", self._compiler.preview)
         for phase in added:
             self._add_ways(shape, phase, values[phase.name], self._ways[1:])
+
+    def count(self, shape: Shape, prepared: Prepared) -> None:
+        """Begin to count the operations of the shape's steps, behind all that is to be compiled."""
+        values = {step.phase: step.values for step in prepared.steps}
+        for name, some in values.items():
+            phase = shape.phases[name]
+            if phase.flops is None:
+                phase.flops = self._threads.submit(self._flops, shape, phase, some)
+
+    def _flops(self, shape: Shape, phase: Phase, values: Values) -> float:
+        phase.programs[phase.smallest].result()  # else nothing is to be counted
+        try:
+            return self._compiler.flops(phase.name, values, shape.row.result())
+        except Exception as error:
+            log.warning("the operations of a step are not counted: %s", error)
+            raise
 
     def close(self) -> None:
         """What is being compiled is compiled to its end; the rest is dropped."""

@@ -29,6 +29,8 @@ class Phase:
     """By the way it is done: (weights, rows, values [batch, …]) → (rows, finite [batch])."""
     changes: frozenset[str] = frozenset()
     """Leaves of a row that its steps change; known when the first program is."""
+    flops: Future[float] | None = None
+    """Operations of one row's step; None: nobody has asked for them."""
     times: StepTimes = field(default_factory=StepTimes)
     limits: dict[int, int] = field(default_factory=dict)
     """By parts: larger batches ran out of memory and are not tried again."""

@@ -19,7 +19,6 @@ import jax
 import numpy as np
 
 from models.pipeline import PyTree
-from workers import metrics
 from workers.batching import Batch, next_batch
 from workers.errors import (
     EngineDied,
@@ -28,6 +27,7 @@ from workers.errors import (
     non_finite,
     picture_failed,
 )
+from workers.meter import Meter
 from workers.row import Row
 from workers.weights import Weights
 
@@ -61,13 +61,13 @@ class Stepper:
 
     def __init__(
         self,
-        model: str,
+        meter: Meter,
         weights: Weights,
         slots: int,
         fetch: Callable[[jax.Array], np.ndarray],
         on_death: Callable[[Exception], None],
     ) -> None:
-        self._model = model
+        self._meter = meter
         self._weights = weights
         self._slots = slots
         self._fetch = fetch
@@ -83,7 +83,7 @@ class Stepper:
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="stepper", daemon=True)
-        metrics.slots.labels(model).set(slots)
+        meter.has(slots)
 
     def start(self) -> None:
         self._thread.start()
@@ -156,7 +156,7 @@ class Stepper:
                 row.seated = next(self._tickets)
                 self._seated.append(row)
                 stepping += 1
-        metrics.slots_busy.labels(self._model).set(stepping)
+        self._meter.seats(stepping)
         for row in (*self._seated, *self._waiting):
             row.tell_if_still()
 
@@ -240,12 +240,12 @@ class Stepper:
         seconds = now - max(sent.sent_at, self._free_since)
         self._free_since = now
         sent.batch.phase.times.observe(sent.batch.way, seconds)
-        metrics.step(self._model, len(sent.batch.rows), sent.batch.way, seconds)
+        self._meter.step(sent.batch, seconds)
         return seconds
 
     def _count_wait(self) -> None:
         """Host time that the device may have spent idle: nothing before this step was running."""
         now = time.perf_counter()
         if all(sent.finite.is_ready() for sent in self._in_flight):  # type: ignore[attr-defined]
-            metrics.device_wait.labels(self._model).inc(now - max(self._free_since, self._at_work))
+            self._meter.waited(now - max(self._free_since, self._at_work))
         self._at_work = now

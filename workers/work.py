@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -184,12 +184,18 @@ class Work:
 
     async def _save(self, number: int, seed: int, pixels: np.ndarray) -> list[Output]:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
-        encoding = files(pixels, self._job.request)
+        encoding, turns = files(pixels, self._job.request), metrics.Turns(self._job.model)
         index = number * count(pixels, self._job.request)
         outputs: list[Output] = []
-        while file := await asyncio.to_thread(next, encoding, None):
-            outputs.append(await self._store_file(index + len(outputs), seed, file))
+        while file := await self._next_file(encoding, turns):
+            with turns.of("store"):
+                outputs.append(await self._store_file(index + len(outputs), seed, file))
+        turns.tell()
         return outputs
+
+    async def _next_file(self, encoding: Iterator[File], turns: metrics.Turns) -> File | None:
+        with turns.of("media"):
+            return await asyncio.to_thread(next, encoding, None)
 
     async def _store_file(self, index: int, seed: int, file: File) -> Output:
         key = output_key(self._job.id, self.claim.fence, index, file.content_type)
@@ -238,7 +244,7 @@ class Work:
         self.is_ending = True
         finished = await until_reached(self._queue.finish, self.claim, outputs, usage)
         if finished:
-            metrics.cost(self._job, usage)
+            metrics.finished(self._job, outputs, usage)
             return JobState.SUCCEEDED
         log.info("job %s is no longer ours: its files are deleted", self._job.id)
         unknown = [output.key for output in outputs if not self._snapshots.holds(output)]

@@ -83,7 +83,8 @@ class FluxPipeline:
         steps = steps_of(request, self.schedule, h * w // 4, from_image=image is not None)
         if image is not None:
             inputs["sigma"] = np.asarray(steps[0].values["sigma"])
-        bucket = f"{w}x{h},text={request.max_sequence_length},prompts={len(request.prompts)}"
+        size = f"{request.width}x{request.height}"
+        bucket = f"{size},text={request.max_sequence_length},prompts={len(request.prompts)}"
         return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import secrets
 from typing import Any, Self
 
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from service.jobs import connection
 from service.jobs.scripts import Scripts
 from service.jobs.subscriber import Subscriber
+from service.jobs.tally import Tally
 from service.settings import QueueSettings, RedisSettings, Settings
 
 ANSWER_MS = 60_000
@@ -24,6 +26,9 @@ class Calls:
         self._settings = settings
         self._scripts = Scripts(redis)
         self._subscriber = Subscriber(redis)
+        self.tally = Tally(CollectorRegistry())
+        """Counts what this queue's calls do; whoever wants to tell of it puts one there that is on
+        its page."""
 
     @classmethod
     async def connect(cls, url: str, settings: QueueSettings) -> Self:

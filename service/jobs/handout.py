@@ -20,6 +20,7 @@ from service.jobs.calls import ANSWER_MS, Calls, new_call
 from service.jobs.costs import MAX_COSTS, CostKey, CostRow, PoolFacts
 from service.jobs.job import WIRE_VERSION, Job, JobError, JobState, Output, Snapshot, Usage
 from service.jobs.preemption import FullPool
+from service.jobs.tally import End
 from service.settings import QueueSettings
 
 MAX_PREVIEWS = 4
@@ -153,7 +154,11 @@ class Handout(Calls):
         if found and found[-1] == "newer":
             logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
             found.pop()
-        return [_claim(wire.parse(text)) for text in found]
+        claims = [_claim(wire.parse(text)) for text in found]
+        for claim in claims:
+            if claim.fence == 1:
+                self.tally.claimed(claim.job)
+        return claims
 
     async def preempt(self, full: FullPool, ratio: float, room_s: float) -> tuple[str, str] | None:
         """The id of the job that a full pool should put aside and release, and of the one that its
@@ -198,13 +203,20 @@ class Handout(Calls):
 
     async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
         """False: no longer ours; what was stored for it may be deleted."""
-        return await self._held(
-            "finish", claim, wire.outputs_json(outputs), usage.model_dump_json()
+        finished_at = await self._run(
+            "finish",
+            wire.outputs_json(outputs),
+            usage.model_dump_json(),
+            id=claim.job.id,
+            fence=claim.fence,
         )
+        if finished_at:
+            self.tally.ended(End.of(claim.job, JobState.SUCCEEDED, float(finished_at)))
+        return bool(finished_at)
 
     async def fail(self, claim: Claim, error: JobError, *, retry: bool = False) -> JobState | None:
         """With retry it goes back to the queue, until `max_attempts`. None: no longer ours."""
-        state = await self._run(
+        answer = await self._run(
             "fail",
             error.model_dump_json(),
             id=claim.job.id,
@@ -212,7 +224,14 @@ class Handout(Calls):
             retry=retry,
             max_attempts=self._settings.max_attempts,
         )
-        return JobState(state) if state else None
+        if not answer:
+            return None
+        state, *finished_at = answer
+        if finished_at:
+            self.tally.ended(End.of(claim.job, JobState(state), float(finished_at[0])))
+        else:
+            self.tally.retried(claim.job.model, error.code)
+        return JobState(state)
 
     async def release(self, claim: Claim, *, preempted: bool = False) -> bool:
         """Give it back unharmed: to its old place in the queue, the attempt not counted.

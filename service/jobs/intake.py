@@ -18,6 +18,7 @@ from service.jobs.events import Event
 from service.jobs.job import DEFAULT_TENANT, Job, JobState
 from service.jobs.look import Look
 from service.jobs.standing import Standing
+from service.jobs.tally import End
 from service.settings import TenantSettings
 
 LOOKED_AT = 256
@@ -31,6 +32,18 @@ class ModelStatus:
     """Names of the pools that serve it now (their heartbeat is fresh)."""
     ready: bool
     """At least one of them has finished its warm-up."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Of one model's queue."""
+
+    queued: int
+    running: int
+    oldest_s: float
+    """Since the queued job that has waited longest came, or came back; 0: none waits."""
+    backlog_s: float
+    """Device-seconds, as predicted: of what is queued, and of what running jobs have left."""
 
 
 NO_LIMITS = TenantSettings()
@@ -135,12 +148,25 @@ class Intake(Calls):
 
     async def cancel(self, job_id: str) -> Job | None:
         """Idempotent: an ended job is returned as it is."""
-        return _job(await self._run("cancel", id=job_id))
+        call = new_call()
+        return self._stopped(call, await self._run("cancel", id=job_id, call=call))
 
     async def delete(self, job_id: str) -> Job | None:
         """Cancels it first if it has not ended. Its files leave at once if the caller deletes them,
         and with the next `reap` otherwise."""
-        return _job(await self._run("delete", id=job_id, call=new_call(), answer_ms=ANSWER_MS))
+        call = new_call()
+        answer = await self._run("delete", id=job_id, call=call, answer_ms=ANSWER_MS)
+        return self._stopped(call, answer)
+
+    def _stopped(self, call: str, answer: str | None) -> Job | None:
+        """The job, counted if it was that call which ended it."""
+        if answer is None:
+            return None
+        fields = wire.parse(answer)
+        job = wire.from_hash(fields)
+        if fields.get("ended_by") == call:
+            self.tally.ended(End.of(job, job.state, float(fields["finished_at"])))
+        return job
 
     def events(self, job_id: str, after: str = "0") -> AsyncGenerator[Event, None]:
         """Events after that id as they happen; ends after an end state's event, and on `close`."""
@@ -150,9 +176,13 @@ class Intake(Calls):
         found = [_status(*row) for row in await self._run("models")]
         return {status.spec.name: status for status in sorted(found, key=lambda s: s.spec.name)}
 
-    async def depths(self) -> dict[str, tuple[int, int]]:
-        """Jobs that are queued and that are running, by registered model."""
-        return {model: (queued, running) for model, queued, running in await self._run("depths")}
+    async def depths(self) -> dict[str, Depth]:
+        """How much is to be done, by registered model."""
+        rows = await self._run("depths", looked_at=LOOKED_AT)
+        return {
+            model: Depth(queued, running, float(oldest_s), float(backlog_s))
+            for model, queued, running, oldest_s, backlog_s in rows
+        }
 
     async def costs(self, model: str) -> CostTable:
         """What pools have measured."""

@@ -14,6 +14,11 @@ WIRE_VERSION = 1
 
 DEFAULT_TENANT = "default"
 """Everybody, where no keys are wanted."""
+DEFAULT_CLASS = "default"
+"""What metrics call tenants that the settings put into no other class."""
+ErrorCode = Literal[
+    "out_of_memory", "non_finite", "invalid_request", "store", "poisonous", "lost", "internal"
+]
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
 
@@ -57,9 +62,7 @@ class JobError(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    code: Literal[
-        "out_of_memory", "non_finite", "invalid_request", "store", "poisonous", "lost", "internal"
-    ]
+    code: ErrorCode
     message: str
     deaths: list[Death] = Field(default_factory=list)
     """Of a poisonous job: the pools that died with it, oldest first."""
@@ -96,12 +99,16 @@ class Usage(BaseModel):
 class Job(BaseModel):
     """One accepted request. Times are seconds since the epoch, by Redis's clock."""
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # errors end in logs
+
     version: int = WIRE_VERSION
     id: str
     model: str
     bucket: str
     """`ModelSpec.bucket` of the request: jobs of one model and bucket are claimed together."""
     tenant: str = DEFAULT_TENANT
+    tenant_class: str = DEFAULT_CLASS
+    """What metrics call its tenant."""
     priority: int = PRIORITIES["normal"]
     state: JobState = JobState.QUEUED
     created_at: float = 0.0

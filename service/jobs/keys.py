@@ -18,6 +18,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
 | `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
 | `queued:MODEL`               | string | how many jobs are queued             | with its last     |
+| `waiting:MODEL`              | zset   | queued jobs, by when they came       | when claimed      |
 | `latest:MODEL`               | zset   | queued jobs by their latest start    | when claimed      |
 | `kept:MODEL`                 | set    | jobs that went back and go on        | when they end     |
 | `jobs`                       | zset   | all jobs, by acceptance              | with the job      |
@@ -31,6 +32,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `call:CALL`                  | string | a claim's or deletion's answer       | a minute          |
 | `deposits`                   | zset   | jobs whose files are stored, not put | when put          |
 | `reaped`                     | string | when it was last, heard since when   | never             |
+| `notes`                      | list   | ends and lapses that nobody counted  | the next reap     |
 | `trash`                      | set    | store keys to delete                 | the reap after    |
 | `models`                     | hash   | model: its spec                      | model_retention_s |
 | `seen`                       | zset   | models, by a pool's last heartbeat   | with the model    |

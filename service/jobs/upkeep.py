@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from service.jobs.calls import Calls
+from service.jobs.calls import ANSWER_MS, Calls, new_call
 from service.jobs.job import JobError
 from service.settings import QueueSettings
 
@@ -28,6 +28,8 @@ class Upkeep(Calls):
         """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
         their retention, and models that no pool serves any more past theirs.
 
+        Counts what scripts have done to jobs beside their callers' errands, its own among them.
+
         Returns: store keys to delete (one that ends in / stands for all below it). The next call
             tells Redis that they are deleted; until then any process may be given them again.
         """
@@ -35,9 +37,11 @@ class Upkeep(Calls):
         poisonous = JobError(code="poisonous", message=_poisonous(max_deaths))
         more, done = True, self._reaped
         while more:
-            more, self._reaped = await self._run(
+            more, self._reaped, notes = await self._run(
                 "reap",
                 poisonous.model_dump_json(),
+                call=new_call(),
+                answer_ms=ANSWER_MS,
                 batch=REAP_BATCH,
                 files=REAP_FILES,
                 deleted=done,
@@ -49,6 +53,8 @@ class Upkeep(Calls):
                 model_retention_s=self._settings.model_retention_s,
             )
             done = []
+            for note in notes:
+                self.tally.hear(note)
         return self._reaped
 
     @property

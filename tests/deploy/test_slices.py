@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.slices import deal, visible_devices
-from service.settings import ConfigError, PoolSettings
+from deploy.slices import deal, visible_devices, with_own_page
+from service.settings import ConfigError, PoolSettings, Settings
 
 
 def pools(**settings: dict[str, Any]) -> dict[str, PoolSettings]:
@@ -71,3 +71,11 @@ def test_devices_of_a_machine_are_counted_before_jax_starts(
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     assert visible_devices(environment, tmp_path) == count
+
+
+def test_each_slice_has_a_page_of_its_own() -> None:
+    pools = {"a": PoolSettings(model="m", count=3, metrics_port=9100), "b": PoolSettings(model="m")}
+    settings = Settings(pools=pools)
+    ports = [with_own_page(settings, "a", i).pools["a"].metrics_port for i in range(3)]
+    assert ports == [9100, 9101, 9102]
+    assert with_own_page(settings, "b", 2).pools["b"].metrics_port is None

@@ -124,3 +124,12 @@ def test_every_wrong_key_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         load_settings()
     assert all(key in str(error.value) for key in ("a: ", "b: ", "limits.max_side_px: "))
+
+
+def test_classes_of_tenants_are_those_of_the_settings() -> None:
+    assert load_settings().tenant_classes == ["default"]
+    tenants = {"acme": {"metrics_class": "gold"}, "b": {"metrics_class": "gold"}, "c": {}}
+    assert load_settings(tenants=tenants).tenant_classes == ["default", "gold"]
+    for wrong in ("", "Gold", "a b", "x" * 33, 'a"b'):
+        with pytest.raises(ConfigError, match=r"tenants\.acme\.metrics_class"):
+            load_settings(tenants={"acme": {"metrics_class": wrong}})

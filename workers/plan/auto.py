@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -53,11 +54,18 @@ def chip_of(devices: Sequence[jax.Device]) -> Chip:
     return chip if limit is None else replace(chip, memory_bytes=int(limit))
 
 
-def _by_kind(device: jax.Device) -> Chip:
+def known_chip(device: jax.Device) -> Chip | None:
+    """As the table has it; None: it is no accelerator, or none of those."""
     if device.platform == "cpu":
-        return CPU
-    found = (name for kind, name in KINDS.items() if kind in device.device_kind)
-    return CHIPS[next(found, "h100")]
+        return None
+    seen = device.device_kind
+    found = (name for kind, name in KINDS.items() if re.search(rf"{kind}\b", seen))
+    name = next(found, None)
+    return None if name is None else CHIPS[name]
+
+
+def _by_kind(device: jax.Device) -> Chip:
+    return CPU if device.platform == "cpu" else known_chip(device) or CHIPS["h100"]
 
 
 def _share_of_host(device: jax.Device) -> int | None:

@@ -1,7 +1,7 @@
 -- Removes a job: ended → nothing; before that, queued or running → canceled.
 -- args:  call (of this request, random), id, answer_ms (how long it may be sent again), max_events
 -- Keys:  call:call  forget's and common's
--- Gives: the job as it was last, or nil
+-- Gives: the job as it was last, or nil; `ended_by` of its hash is the call that stopped it
 -- Sent twice: gives the first answer.
 
 local before = redis.call('GET', key('call', args.call))
@@ -10,6 +10,7 @@ if before then return before end
 local state = fields(args.id, 'state')
 if not state then return nil end
 if not is_ended(state) then
+  redis.call('HSET', key('job', args.id), 'ended_by', args.call)
   end_job(args.id, 'canceled', '{}')
   if state == 'running' then redis.call('PUBLISH', key('stopped'), args.id) end
 end

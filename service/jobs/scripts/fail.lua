@@ -2,15 +2,15 @@
 -- args:  id, fence, retry, max_attempts, max_events
 -- texts: error (JSON)
 -- Keys:  common's
--- Gives: the new state, or nil where the job is no longer held
+-- Gives: {the new state, when it ended if it has}, or nil where the job is no longer held
 -- Sent twice: gives the first answer.
 
 local before = settled(args.id, 'fail')
-if before then return before end
+if before then return {before, before == 'failed' and ended_at(args.id) or nil} end
 if not is_held(args.id, args.fence) then return nil end
 if args.retry and tonumber((fields(args.id, 'attempts'))) < args.max_attempts then
   requeue(args.id)
-  return settle(args.id, 'fail', 'queued')
+  return {settle(args.id, 'fail', 'queued')}
 end
 fail_job(args.id, ARGV[2])
-return settle(args.id, 'fail', 'failed')
+return {settle(args.id, 'fail', 'failed'), ended_at(args.id)}

@@ -2,12 +2,12 @@
 -- args:  id, fence, max_events
 -- texts: outputs, usage (JSON)
 -- Keys:  common's
--- Gives: 1, or 0 where the job is no longer held
+-- Gives: when it ended, or nil where the job is no longer held
 -- Sent twice: gives the first answer.
 
-if settled(args.id, 'finish') then return 1 end
-if not is_held(args.id, args.fence) then return 0 end
+if settled(args.id, 'finish') then return ended_at(args.id) end
+if not is_held(args.id, args.fence) then return nil end
 redis.call('HSET', key('job', args.id), 'outputs', ARGV[2], 'usage', ARGV[3])
 end_job(args.id, 'succeeded', '{}', cjson.decode(ARGV[3]).device_seconds)
 settle(args.id, 'finish', 'succeeded')
-return 1
+return ended_at(args.id)

@@ -3,6 +3,7 @@
 -- for all that meet a job past its deadline.
 --
 --   kept:model  jobs that went back and go on from a snapshot
+--   notes       what became of jobs beside the caller's errand, for a reaper to count
 
 local function is_ended(state)
   return state ~= 'queued' and state ~= 'running'
@@ -58,6 +59,19 @@ local function end_job(id, state, data, device_seconds)
   set_state(job, state, data, 'finished_at', seconds(now))
 end
 
+local function ended_at(id)
+  return (fields(id, 'finished_at'))
+end
+
+-- For `tally.py`: that a job has ended, or that its lease has lapsed, and whether it waits again.
+local function note(id, event)
+  local model, tenant_class, created, finished, deadline, state =
+    fields(id, 'model', 'tenant_class', 'created_at', 'finished_at', 'deadline_at', 'state')
+  redis.call('RPUSH', key('notes'), cjson.encode({
+    event = event, model = model, tenant_class = tenant_class or nil, created_at = created,
+    finished_at = finished or nil, deadline_at = deadline or nil, again = state == 'queued'}))
+end
+
 local function fail_job(id, failure)
   redis.call('HSET', key('job', id), 'error', failure)
   end_job(id, 'failed', '{"error":' .. failure .. '}')
@@ -70,9 +84,14 @@ local function lose(id, failure)
   local deaths = cjson.decode(before or '[]')
   deaths[#deaths + 1] = {pool = pool, step = tonumber(step) or 0, at = now}
   redis.call('HSET', key('job', id), 'deaths', cjson.encode(deaths))
-  if #deaths < args.max_deaths then return requeue(id) end
+  if #deaths < args.max_deaths then
+    requeue(id)
+    return note(id, 'lost')
+  end
   failure.deaths = deaths
   fail_job(id, cjson.encode(failure))
+  note(id, 'lost')
+  note(id, 'failed')
 end
 
 -- Ends an unended job whose deadline has passed, or passes before it could be done by anybody.
@@ -82,6 +101,7 @@ local function expire(id)
   if not deadline or is_ended(state) then return false end
   if now < tonumber(state == 'queued' and latest or deadline) then return false end
   end_job(id, 'expired', '{}')
+  note(id, 'expired')
   if state == 'running' then redis.call('PUBLISH', key('stopped'), id) end
   return true
 end

@@ -15,6 +15,7 @@
 --   backlog:model              hash, tenant: predicted device-seconds of its queued jobs
 --   weights:model              hash, tenant: its weight, as its last accepted job has it
 --   queued:model               how many jobs are queued
+--   waiting:model              these, by when they came, or came back
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
 
 local HEAD = 256 -- tenants that are looked at together
@@ -237,6 +238,7 @@ local function enqueue(id)
   redis.call('ZADD', job.queue, job.place, id)
   redis.call('ZADD', job.lane, job.place, id)
   redis.call('HSET', key('job', id), 'queued_at', seconds(now))
+  redis.call('ZADD', key('waiting', job.model), seconds(now), id)
   if redis.call('INCR', key('queued', job.model)) == 1 then
     redis.call('SET', key('busy', job.model), seconds(now))
   end
@@ -255,6 +257,7 @@ local function dequeue(job, device_seconds)
   local tag = tag_of(job.model, job.tenant) + device_seconds / job.weight
   redis.call('ZREM', job.queue, job.id)
   redis.call('ZREM', job.lane, job.id)
+  redis.call('ZREM', key('waiting', job.model), job.id)
   if job.latest then redis.call('ZREM', key('latest', job.model), job.id) end
   local order = set_tag(job, tag)
   if order then

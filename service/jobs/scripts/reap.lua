@@ -5,16 +5,18 @@
 -- A lease that lapsed tells of a death only where its pool could have been heard. While the server
 -- was away, or stood still, or nobody reaped, no pool could: those that are alive get one more
 -- lease from then on, and jobs of which nothing is heard even so go back unharmed.
--- args:  batch (jobs of each kind), files (store keys at most), deleted (store keys),
+-- args:  call (of this request, random), answer_ms (how long it may be sent again),
+--        batch (jobs of each kind; notes), files (store keys at most), deleted (store keys),
 --        lease_s, silence_s (without a reap: longer than that tells that all stood still),
 --        deposit_s (that files wait for their job to be put),
 --        max_deaths (of its pools until a job is set aside), retention_s,
 --        model_retention_s, max_events
 -- texts: error of a job that is set aside (JSON)
 -- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model  tags:model
---        forget's and common's
--- Gives: {1 where more is due, store keys to delete}
--- Sent twice: a store key is given until a later call names it in `deleted`.
+--        call:call  forget's and common's
+-- Gives: {1 where more is due, store keys to delete, notes (see life.lua)}
+-- Sent twice: a store key is given until a later call names it in `deleted`; the notes of the first
+-- time are given again, and never to another call.
 
 for _, file in ipairs(args.deleted) do redis.call('SREM', key('trash'), file) end
 
@@ -61,6 +63,7 @@ local function lapse(id)
   end
   redis.call('HINCRBY', key('job', id), 'attempts', -1)
   requeue(id)
+  note(id, 'excused')
 end
 
 for _, id in ipairs(due('leases', now)) do lapse(id) end
@@ -106,4 +109,15 @@ for _, model in ipairs(redis.call('ZRANGE', key('seen'), '-inf', unseen_since, '
   end
 end
 
-return {more, redis.call('SRANDMEMBER', key('trash'), args.files)}
+local function taken_notes()
+  local before = redis.call('GET', key('call', args.call))
+  if before then return cjson.decode(before) end
+  local taken = redis.call('LPOP', key('notes'), args.batch)
+  if not taken then return {} end
+  if #taken == args.batch then more = 1 end
+  redis.call('SET', key('call', args.call), cjson.encode(taken), 'PX', args.answer_ms)
+  return taken
+end
+
+local notes = taken_notes()
+return {more, redis.call('SRANDMEMBER', key('trash'), args.files), notes}

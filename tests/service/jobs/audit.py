@@ -19,6 +19,7 @@ local read = {
   string = function(name) return redis.call('GET', name) end,
   hash = function(name) return redis.call('HGETALL', name) end,
   set = function(name) return redis.call('SMEMBERS', name) end,
+  list = function(name) return redis.call('LRANGE', name, 0, -1) end,
   zset = function(name) return redis.call('ZRANGE', name, 0, -1, 'WITHSCORES') end,
   stream = function(name) return redis.call('XRANGE', name, '-', '+') end,
 }
@@ -36,7 +37,7 @@ BRIEF = {"call", "used", "idempotency", "pools", "layouts"}
 """Kinds of keys that leave by themselves."""
 OWN_FIELDS = {
     "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",
-    "queued_at", "latest_start", "idempotency", "room", "yields",
+    "queued_at", "latest_start", "idempotency", "room", "yields", "ended_by",
 }  # fmt: skip
 """Of a job's hash: those of the scripts, beside the job's."""
 
@@ -94,6 +95,7 @@ READ = {
     "string": str,
     "hash": lambda flat: dict(_pairs(flat)),
     "set": set,
+    "list": list,
     "zset": lambda flat: {member: float(score) for member, score in _pairs(flat)},
     "stream": lambda entries: [(entry, dict(_pairs(flat))) for entry, flat in entries],
 }
@@ -116,6 +118,7 @@ def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
             of_model = f"{len(model)}:{model}"
             lane = f"lane:{of_model}:{len(job['bucket'])}:{job['bucket']}:{tenant}"
             found[f"queue:{of_model}:{tenant}"][name] = found[lane][name] = float(job["place"])
+            found[f"waiting:{model}"][name] = float(job["queued_at"])
             if "latest_start" in job:
                 found[f"latest:{model}"][name] = float(job["latest_start"])
             backlog = found[f"backlog:{model}"]
@@ -127,7 +130,7 @@ def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 DERIVED = (
     "jobs", "ended", "promised", "deadlines", "queue", "lane", "latest", "backlog", "weights",
-    "queued",
+    "queued", "waiting",
 )  # fmt: skip
 
 

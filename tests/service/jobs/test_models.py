@@ -82,7 +82,11 @@ async def test_depths(queue: Queue, a_spec: ModelSpec) -> None:
         await queue.put(a_job(model=a_spec.name))
     claims = await queue.claim("a", a_spec.name, 3)
     await queue.cancel(claims[0].job.id)
-    assert await queue.depths() == {a_spec.name: (2, 2), "idle": (0, 0)}
+    depths = await queue.depths()
+    assert {name: (one.queued, one.running) for name, one in depths.items()} == {
+        a_spec.name: (2, 2),
+        "idle": (0, 0),
+    }
 
 
 async def test_the_newest_spec_counts(queue: Queue, a_spec: ModelSpec) -> None:

@@ -15,11 +15,12 @@ from service.jobs import scripts
 from service.jobs.costs import CostKey, CostRow
 from service.jobs.job import Job
 from service.jobs.preemption import FullPool, Held
-from service.jobs.queue import Queue
+from service.jobs.queue import Depth, Queue
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 from tests.service.jobs.flaky import flaky
+from tests.service.jobs.test_tally import counted
 
 NAMES = {
     path.stem for path in Path(scripts.__file__).parent.glob("*.lua")
@@ -27,6 +28,10 @@ NAMES = {
 LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
+
+
+def counts(depths: dict[str, Depth]) -> dict[str, tuple[int, int]]:
+    return {model: (depth.queued, depth.running) for model, depth in depths.items()}
 
 
 async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
@@ -61,7 +66,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [await queue.get(job) and plain(await queue.get(job)) for job in ids]
     said += [plain(job) for job in await queue.list(limit=100)]
     said += [[(e.id, e.name, e.data) async for e in queue.events(one.job.id)]]
-    said += [await queue.models(), await queue.depths()]
+    said += [await queue.models(), counts(await queue.depths())]
     standing = await queue.standing("default", LIMITS)
     said += [standing.queued, standing.device_seconds]
     await queue.unregister("pool", spec.name)
@@ -70,6 +75,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [
         sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
     ]
+    said += [counted(queue, hasty)]
     return said
 
 

@@ -112,7 +112,10 @@ async def test_a_job_whose_redis_goes_away_is_told_by_name(
 
     async def heard() -> bool:
         """Whether the front end knows by now that its job was taken: Redis may be quicker."""
-        return f'accepted_total{{model="{MODEL}"}} 1.0' in (await http.get("/metrics")).text
+        return (
+            f'accepted_total{{model="{MODEL}",tenant_class="default"}} 1.0'
+            in (await http.get("/metrics")).text
+        )
 
     await eventually(heard)
     send(signal.SIGKILL)
@@ -187,14 +190,16 @@ async def test_metrics_are_told_by_route_model_and_reason(
         labels = {"route": route, "method": method, "status": status}
         return samples["atelier_http_requests_total", *sorted(labels.items())]
 
+    anybody = ("tenant_class", "default")
+
     def refused(model: str, reason: str) -> float:
-        return samples["atelier_jobs_refused_total", ("model", model), ("reason", reason)]
+        return samples["atelier_jobs_refused_total", ("model", model), ("reason", reason), anybody]
 
     assert requests("/v1/generate", "POST", "200") == 1
     assert requests("/v1/generate", "POST", "422") == 1
     assert requests("/v1/jobs/{job_id}", "GET", "404") == 1
     assert requests("none", "GET", "404") == 1
-    assert samples["atelier_jobs_accepted_total", ("model", MODEL)] == 1
+    assert samples["atelier_jobs_accepted_total", ("model", MODEL), anybody] == 1
     assert refused("", "invalid_request") == 1
     assert refused("", "model_not_found") == 1
     assert samples["atelier_queue_jobs", ("model", MODEL), ("state", "queued")] == 0

@@ -1,0 +1,46 @@
+"""A pool's process whose model waits for signals: SIGUSR1 lets it compile, SIGUSR2 lets it step."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+import jax
+
+from service.settings import load_settings
+from tests.workers.toy import SPEC, ToyPipeline
+from workers import metrics, page
+from workers.axes import Shape
+from workers.launch import OneHost
+from workers.loading import MeshSlice
+from workers.mesh import one_device
+from workers.plan.residency import ALL_ON_DEVICE
+from workers.pool import serve
+from workers.slice import Chosen
+from workers.vitals import Vitals
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO)
+    settings = load_settings()
+    pipeline = ToyPipeline()
+    signal.signal(signal.SIGUSR1, lambda *_: pipeline.compile_gate.set())
+    signal.signal(signal.SIGUSR2, lambda *_: pipeline.gate.open())
+    vitals = Vitals()
+    pool = settings.pools["toy"]
+    with page.shown("toy", pool.metrics_port, vitals) as shown:
+        assert shown
+        print(shown.server_address[1], flush=True)
+        sys.stdin.readline()  # the model is being loaded
+        metrics.expect(SPEC.name, settings.tenant_classes)
+        slots = pool.slots or 1
+        chosen = Chosen(Shape().over(1), slots, ALL_ON_DEVICE, "it is small")
+        layout = one_device(jax.devices()[0])
+        mesh_slice = MeshSlice(layout, chosen)
+        return asyncio.run(serve(settings, "toy", pipeline, mesh_slice, OneHost(), vitals))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

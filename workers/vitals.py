@@ -1,0 +1,79 @@
+"""Vitals: how a pool's process is, for those who ask from other threads.
+
+Alive is a process whose claim loop turns: it may load, compile, step or drain for as long as that
+takes, but its event loop has to run, and a claim has to come back, with or without Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+BEAT_S = 1.0
+LOOP_S = 60.0
+"""An event loop that has not turned for so long hangs: nothing in it takes a second, and a process
+without a processor for that long is not helped by being killed, but rare."""
+CLAIM_S = 180.0
+"""A claim waits for a job for a few seconds, and for a Redis that is away for some more, each time
+anew: one that has not come back for so long never will."""
+
+LOADING = "it loads its model"
+WARMING_UP = "it compiles and measures its warm-up requests"
+DRAINING = "it drains: it takes no more jobs"
+
+
+class Vitals:
+    """Written by one thread, read by any.
+
+    Args:
+        clock: seconds, from any moment on.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._reason: str | None = LOADING
+        self._beat_at: float | None = None
+        self._claims_since: float | None = None
+        self.claims_begun = 0
+
+    @property
+    def illness(self) -> str | None:
+        """Why the process should be replaced; None: it should not."""
+        now, beat_at, since = self._clock(), self._beat_at, self._claims_since
+        if self._reason == DRAINING:
+            return None  # that has an end of its own
+        if beat_at is not None and now - beat_at > LOOP_S:
+            return f"its event loop has not turned for {now - beat_at:.0f} s"
+        if since is not None and now - since > CLAIM_S:
+            return f"a claim has not come back for {now - since:.0f} s"
+        return None
+
+    @property
+    def unready(self) -> str | None:
+        """Why it takes no jobs; None: it does."""
+        return self._reason or self.illness
+
+    def warms_up(self) -> None:
+        self._reason = WARMING_UP
+
+    def serves(self) -> None:
+        self._reason = None
+
+    def drains(self) -> None:
+        self._reason = DRAINING
+
+    def claims(self) -> None:
+        """A claim begins."""
+        self.claims_begun += 1
+        self._claims_since = self._clock()
+
+    def rests(self) -> None:
+        """It waits for room, however long that takes, or works on what it has claimed."""
+        self._claims_since = None
+
+    async def beat(self) -> None:
+        """Until canceled: the event loop turns."""
+        while True:
+            self._beat_at = self._clock()
+            await asyncio.sleep(BEAT_S)
