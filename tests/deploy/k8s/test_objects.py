@@ -199,7 +199,7 @@ def test_images_are_this_version_of_ours(objects: tuple[Object, ...]) -> None:
         for one in pods.containers:
             registry, _, image = one["image"].rpartition("/")
             if pods.component == "redis":
-                assert one["image"].startswith("valkey/valkey:8.")
+                assert one["image"].startswith("valkey/valkey:9.")
                 continue
             name, _, tag = image.partition(":")
             assert tag == version()
