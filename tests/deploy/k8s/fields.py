@@ -88,6 +88,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
             "maxReplicaCount",
             "pollingInterval",
             "cooldownPeriod",
+            "initialCooldownPeriod",
             "advanced.restoreToOriginalReplicaCount",
             f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds",
             f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds",

@@ -337,8 +337,14 @@ def test_pools_come_from_zero_and_go_slowly(name: str) -> None:
         assert behavior["scaleDown"]["stabilizationWindowSeconds"] == spec["cooldownPeriod"] == 900
         (trigger,) = spec["triggers"]
         assert trigger["metadata"]["activationThreshold"] == "0"
-        # without an answer one pool starts: it registers the model, or nobody could ask for it
-        assert spec["fallback"]["replicas"] == 1
+        # the first pool registers the model, or nobody could ask for it
+        (pods, *_) = pods_of(overlay(name), "pool")
+        probe = pods.container["startupProbe"]
+        start_s = probe["failureThreshold"] * probe["periodSeconds"]
+        assert spec["initialCooldownPeriod"] >= start_s
+        assert settings_of(overlay(name), pods).queue.model_retention_s >= 30 * 24 * 3600
+        # no answer is not an empty queue
+        assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
         assert trigger["metadata"]["ignoreNullValues"] == "false"
         auth = trigger["authenticationRef"]["name"]
         assert exists(overlay(name), "TriggerAuthentication", auth)
