@@ -49,9 +49,13 @@ def load_all(text: str) -> Iterator[Object]:
 
 def edited(folder: Path, name: str, line: str, *lines: str) -> tuple[Object, ...]:
     """An overlay in whose kustomization somebody put other lines in place of one."""
-    shutil.copytree(K8S, folder, dirs_exist_ok=True)
-    file = folder / "overlays" / name / "kustomization.yaml"
+    file = copied(folder) / "overlays" / name / "kustomization.yaml"
     before = file.read_text()
     assert f"{line}\n" in before, f"{name} has no line {line!r}"
     file.write_text(before.replace(f"{line}\n", "".join(f"{one}\n" for one in lines)))
     return rendered(file.parent)
+
+
+def copied(folder: Path) -> Path:
+    """All manifests, to be changed."""
+    return Path(shutil.copytree(K8S, folder, dirs_exist_ok=True))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,14 @@ import atelier
 from service import routes
 from service.settings import ConfigError, load_settings
 from tests.deploy.k8s.objects import environment, of_kind, pods_of
-from tests.deploy.k8s.rendering import K8S, OVERLAYS, REPOSITORY, Object, overlay
+from tests.deploy.k8s.rendering import (
+    OVERLAYS,
+    REPOSITORY,
+    Object,
+    copied,
+    overlay,
+    rendered,
+)
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
 
 POOL_PATHS = {"/healthz", "/readyz", "/metrics"}
@@ -153,12 +162,22 @@ def test_pools_are_scaled_by_a_metric_of_their_model(name: str) -> None:
         assert found[2] == pool_of(settings_of(objects, pods), pods).model
 
 
-def test_one_file_has_the_two_values_that_must_be_set() -> None:
-    placeholders = re.compile(r"\b[A-Z][A-Z_]{3,}\b")
-    for name in OVERLAYS:
-        text = repr([one for one in overlay(name) if one["kind"] != "ConfigMap"])
-        found = {word for word in placeholders.findall(text) if word in text}
-        assert found & {"SITE", "MODEL", "NAME", "DISK"} == set(), name
-    lines = (K8S / "site" / "site.env").read_text().splitlines()
-    values = "\n".join(line for line in lines if not line.startswith("#"))
-    assert set(placeholders.findall(values)) == {"PROJECT", "REGION"}
+@pytest.mark.parametrize("name", ["gke-tpu-multihost-spot", "gke-gpu-h100"])
+def test_two_values_in_one_file_are_all_that_is_set(name: str, tmp_path: Path) -> None:
+    site = copied(tmp_path) / "site" / "site.env"
+    (command,) = [
+        line
+        for line in (REPOSITORY / "docs" / "gke.md").read_text().splitlines()
+        if line.startswith("sed ") and line.endswith(" deploy/k8s/site/site.env")
+    ]
+    values = {"PROJECT": "my-project", "REGION": "us-east5", "PATH": os.environ["PATH"]}
+    local = command.replace("deploy/k8s/site/site.env", str(site))
+    subprocess.run(["sh", "-euc", local], check=True, env=values)
+    objects = rendered(tmp_path / "overlays" / name)
+    text = repr([one for one in objects if one["kind"] != "StatefulSet"])
+    assert not re.findall(r"PROJECT|REGION|SITE|MODEL\b|DISK|\bNAME\b", text)
+    (front,) = pods_of(objects, "frontend")
+    assert front.container["image"] == (
+        "us-east5-docker.pkg.dev/my-project/atelier/atelier-frontend:0.1.0"
+    )
+    assert settings_of(objects, front).store_url == "gs://my-project-atelier/store"
