@@ -12,13 +12,18 @@ WORKERS ?= 2
 # Random histories that `make lives` tries.
 LIVES ?= 3000
 
+# What renders the Kubernetes overlays.
+KUSTOMIZE ?= $(if $(shell command -v kubectl),kubectl kustomize,kustomize build)
+# It pins a hundred packages that are nobody else's business.
+CHECKOV := .venv-checkov
+
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
 
-.PHONY: install demo test lint format openapi life metrics lives load chaos train clean
+.PHONY: install demo test lint lint-deploy format openapi life metrics lives load chaos train clean
 
 install: $(RAN)-install ## .venv with the `atelier` command
 
@@ -32,6 +37,12 @@ lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+lint-deploy: $(CHECKOV)/.ran ## the Kubernetes overlays, by checkov; wants kubectl, or kustomize 5
+	@rm -rf build/k8s && mkdir -p build/k8s
+	@for overlay in deploy/k8s/overlays/*; do \
+		$(KUSTOMIZE) $$overlay > build/k8s/$$(basename $$overlay).yaml || exit 1; done
+	$(CHECKOV)/bin/checkov --config-file deploy/k8s/checkov.yaml
 
 format: $(RAN)-test ## what of it can be mended by itself
 	$(BIN)/ruff check --fix
@@ -63,7 +74,7 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo train wan
 
 clean: ## what was built and made here
-	rm -rf $(VENV) .atelier build dist *.egg-info
+	rm -rf $(VENV) $(CHECKOV) .atelier build dist *.egg-info
 
 $(RAN)-python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
@@ -75,6 +86,11 @@ $(RAN)-python:
 
 $(RAN)-install: pyproject.toml $(RAN)-python
 	$(PIP) --editable .
+	@touch $@
+
+$(CHECKOV)/.ran: $(RAN)-python
+	@$(PYTHON) -m venv $(CHECKOV)
+	$(CHECKOV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile checkov==3.3.30
 	@touch $@
 
 $(RAN)-train: $(RAN)-install
