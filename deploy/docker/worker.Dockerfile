@@ -64,9 +64,9 @@ CMD ["worker", "--help"]
 # JAX_PLATFORMS: without its accelerator a pool ends, instead of drawing slowly on the CPU.
 FROM worker AS worker-cpu
 ENV JAX_PLATFORMS=cpu
-COPY models/demo/flux /usr/share/atelier/demo/flux
-COPY models/demo/sdxl /usr/share/atelier/demo/sdxl
-COPY models/demo/wan /usr/share/atelier/demo/wan
+COPY models/demo/flux /weights/demo/flux
+COPY models/demo/sdxl /weights/demo/sdxl
+COPY models/demo/wan /weights/demo/wan
 
 FROM worker AS worker-cuda
 ENV JAX_PLATFORMS=cuda,cpu \
