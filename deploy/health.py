@@ -1,6 +1,6 @@
 """Whether an address answers: what containers ask of themselves, without curl.
 
-    python -m deploy.health http://127.0.0.1:8000/healthz
+python -m deploy.health http://127.0.0.1:8000/healthz
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tests.deploy.docker.context import Context
 from tests.deploy.docker.dockerfile import Dockerfile, Instruction, Stage, filled
@@ -99,7 +99,7 @@ class Builder:
 
     def _copy(self, each: Instruction, machine: Machine, values: Mapping[str, str]) -> None:
         *sources, target = filled(each.text, values).split()
-        at = machine.root / os.path.join(machine.workdir, target).lstrip("/")
+        at = machine.root / str(PurePosixPath(machine.workdir, target)).lstrip("/")
         if "from" in each.flags:
             source = self._stage_root(each.flags["from"]) / sources[0].lstrip("/")
             shutil.copytree(source, at, symlinks=True, copy_function=link, dirs_exist_ok=True)

@@ -72,6 +72,16 @@ def _check_front_end(containers: Containers) -> None:
     assert (code, "atelier[cpu]" in said) == (EXIT_CONFIG, True), said
     code, said = containers.execute("frontend", "python", "-c", "import jax")
     assert code == 1 and "No module named 'jax'" in said, said
+    _check_keys(containers)
+
+
+def _check_keys(containers: Containers) -> None:
+    """Published to other machines, a front end wants a key before it starts."""
+    open_to_all = ("env", "ATELIER_SERVER__PUBLISHED_AT=0.0.0.0", "atelier", "serve")
+    code, said = containers.execute("frontend", *open_to_all)
+    assert code == EXIT_CONFIG and "there is no API key yet" in said, said
+    code, said = containers.execute("frontend", "atelier", "keys", "create", "--tenant", "acme")
+    assert code == 0 and said.startswith("atl_"), said
 
 
 def _check_pool(containers: Containers) -> None:

@@ -24,10 +24,18 @@ def services(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def document(environment: Mapping[str, str]) -> dict[str, Any]:
-    text = FILE.read_text("utf-8")
-    filled = _VARIABLE.sub(lambda found: environment.get(found[1]) or found[2], text)
-    whole: dict[str, Any] = yaml.safe_load(filled)
+    whole: dict[str, Any] = _filled(yaml.safe_load(FILE.read_text("utf-8")), environment)
     return whole
+
+
+def _filled(value: Any, environment: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(each, environment) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_filled(each, environment) for each in value]
+    if isinstance(value, str):
+        return _VARIABLE.sub(lambda found: environment.get(found[1]) or found[2], value)
+    return value
 
 
 def variables() -> set[str]:

@@ -54,7 +54,7 @@ class Containers:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         codes = {name: self._stop(self._started[name]) for name in reversed(self._started)}
         if error is None:
@@ -81,9 +81,7 @@ class Containers:
         """As `docker compose exec` does: the exit code, and what was printed."""
         container = self._started[name]
         read_only = container.service["read_only"]
-        return container.image.machine.run(
-            *command, mounts=container.mounts, read_only=read_only
-        )
+        return container.image.machine.run(*command, mounts=container.mounts, read_only=read_only)
 
     def wait_until_healthy(self, name: str) -> None:
         """Raises: AssertionError: it ended, or took too long; with its log."""

@@ -65,7 +65,7 @@ class Dockerfile:
         return cls(arguments, tuple(stages))
 
     def chain(self, given: Mapping[str, str]) -> list[Stage]:
-        """What the last stage is made of, the first one on a foreign image; with these arguments."""
+        """What the last stage is made of with these arguments, the first one on a foreign image."""
         by_name = {stage.name: stage for stage in self.stages}
         values = {**self.arguments, **given}
         chain = [self.stages[-1]]

@@ -94,9 +94,7 @@ class Machine:
         self, *command: str, mounts: Sequence[Mount] = (), read_only: bool = False
     ) -> tuple[int, str]:
         """Until it ends: its exit code, and what it printed."""
-        process = self.start(
-            *command, mounts=mounts, read_only=read_only, output=subprocess.PIPE
-        )
+        process = self.start(*command, mounts=mounts, read_only=read_only, output=subprocess.PIPE)
         said, _ = process.communicate()
         return process.returncode, said
 
