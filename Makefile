@@ -23,7 +23,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
-INSTALLED := $(INSTALLED)-$(ACCELERATOR)
+INSTALLED := $(RAN)-install-$(ACCELERATOR)
 
 .PHONY: install demo test lint format openapi life lives load chaos train locks images-check clean
 

@@ -23,7 +23,8 @@ COPY models/*.py models/
 COPY deploy/*.py deploy/
 RUN PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
         --wheel-dir wheels . \
-    && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl
+    && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl \
+    && python -m pip --python /opt/atelier check
 
 FROM python:${PYTHON}
 ARG REVISION=unknown

@@ -31,7 +31,8 @@ COPY deploy/*.py deploy/
 RUN rm -r models/demo \
     && PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
         --wheel-dir wheels . \
-    && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl
+    && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl \
+    && python -m pip --python /opt/atelier check
 
 FROM python:${PYTHON} AS worker
 ARG ACCELERATOR
