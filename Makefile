@@ -12,7 +12,7 @@ ACCELERATOR ?= cpu
 # Test processes: two use two cores well, each with JAX's own threads.
 WORKERS ?= 2
 
-# What `make images-check` builds: frontend takes seconds, worker-cpu minutes.
+# What `make images-check` builds: frontend takes seconds, worker-cpu (-cuda, -tpu) minutes.
 IMAGES ?= frontend
 
 # Random histories that `make lives` tries.
