@@ -24,6 +24,8 @@ CONFIG = FOLDER / "atelier.toml"
 SERVICES = compose.services({})
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("atelier-")]
 POOLS = [name for name in OURS if name != "frontend"]
+OWNED = ("/var/lib/atelier", "/var/cache/atelier")
+"""Folders that our images give to the user that they run as; a volume over another is root's."""
 USERS_OWN = ("./weights",)
 """Folders that whoever runs it brings."""
 
@@ -112,6 +114,7 @@ def test_what_is_mounted_is_there(name: str) -> None:
         assert target.startswith("/")
         if not compose.is_path(source):
             assert source in named
+            assert target in OWNED or name not in OURS
         elif source not in USERS_OWN:
             assert compose.host_path(source).exists(), source
             assert how == "ro"
