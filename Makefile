@@ -6,8 +6,14 @@ TORCH ?= torch==2.13.0
 # Further arguments: `make demo ARGS="--port 8001"`, `make test ARGS="tests/service -k queue"`.
 ARGS ?=
 
+# What pools run on: cpu, cuda or tpu.
+ACCELERATOR ?= cpu
+
 # Test processes: two use two cores well, each with JAX's own threads.
 WORKERS ?= 2
+
+# What `make images-check` builds: frontend takes seconds, worker-cpu (-cuda, -tpu) minutes.
+IMAGES ?= frontend
 
 # Random histories that `make lives` tries.
 LIVES ?= 3000
@@ -22,12 +28,14 @@ BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
+INSTALLED := $(RAN)-install-$(ACCELERATOR)
 
-.PHONY: install demo test lint lint-deploy format openapi life metrics lives load chaos train clean
+.PHONY: install demo test lint lint-deploy format openapi life metrics locks lives load chaos train \
+  images-check clean
 
-install: $(RAN)-install ## .venv with the `atelier` command
+install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
 
-demo: $(RAN)-install ## the whole system with the demo model, and a first picture
+demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
 	@$(BIN)/python -m deploy.demo $(ARGS)
 
 test: $(RAN)-test ## every test
@@ -48,7 +56,7 @@ format: $(RAN)-test ## what of it can be mended by itself
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-openapi: $(RAN)-install ## openapi.yaml from the code
+openapi: $(INSTALLED) ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
 
 chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
@@ -57,10 +65,10 @@ chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make c
 load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
 	@$(BIN)/python -m tests.load $(ARGS)
 
-life: $(RAN)-install ## docs/life.md from the code
+life: $(INSTALLED) ## docs/life.md from the code
 	$(BIN)/python -m service.jobs.life > docs/life.md
 
-metrics: $(RAN)-install ## docs/metrics.md from the code
+metrics: $(INSTALLED) ## docs/metrics.md from the code
 	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
@@ -73,6 +81,12 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo train wan
 
+locks: $(RAN)-locks ## deploy/docker/*.lock: the newest versions that pyproject.toml allows, with hashes
+	$(BIN)/python -m deploy.docker.locks
+
+images-check: $(RAN)-test ## build and start the images without Docker, as root; IMAGES="frontend worker-cpu"
+	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
+
 clean: ## what was built and made here
 	rm -rf $(VENV) $(CHECKOV) .atelier build dist *.egg-info
 
@@ -84,8 +98,8 @@ $(RAN)-python:
 		echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@touch $@
 
-$(RAN)-install: pyproject.toml $(RAN)-python
-	$(PIP) --editable .
+$(INSTALLED): pyproject.toml $(RAN)-python
+	$(PIP) --editable '.[$(ACCELERATOR)]'
 	@touch $@
 
 $(CHECKOV)/.ran: $(RAN)-python
@@ -93,15 +107,19 @@ $(CHECKOV)/.ran: $(RAN)-python
 	$(CHECKOV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile checkov==3.3.30
 	@touch $@
 
-$(RAN)-train: $(RAN)-install
+$(RAN)-train: $(INSTALLED)
 	$(PIP) --editable '.[train]'
 	@touch $@
 
-$(RAN)-load: $(RAN)-install
+$(RAN)-load: $(INSTALLED)
 	$(PIP) --editable '.[load]'
 	@touch $@
 
-$(RAN)-test: $(RAN)-install
+$(RAN)-test: $(INSTALLED)
 	$(PIP) $(TORCH)
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(RAN)-locks: $(INSTALLED)
+	$(PIP) uv
 	@touch $@

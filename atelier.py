@@ -27,6 +27,8 @@ EXIT_INTERRUPTED = 130
 MAX_LABEL_CHARS = 80
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DTYPES = ("float32", "bfloat16", "float16")
+POOLS_NEED = ("jax", "flax", "transformers", "workers")
+"""Of what the extras `cpu`, `cuda` and `tpu` install, or images for front ends leave out."""
 FORMATS = {
     ".png": "png",
     ".jpg": "jpeg",
@@ -331,6 +333,7 @@ def _models(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _up(args: argparse.Namespace) -> int:
+    _check_pools()
     from deploy.local import plan, up
 
     settings = _settings(args, models=_models(args))
@@ -348,6 +351,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _worker(args: argparse.Namespace) -> int:
+    _check_pools()
     from deploy.logs import log_to_stderr
     from service.jobs.about import everywhere
     from workers.pool import run_pool
@@ -364,7 +368,22 @@ def _worker(args: argparse.Namespace) -> int:
     return run_pool(settings, args.pool, args.devices)
 
 
+def _check_pools() -> None:
+    """Raises: ConfigError: only what front ends and clients need is installed."""
+    from importlib.util import find_spec
+
+    from service.settings import ConfigError
+
+    missing = [name for name in POOLS_NEED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"pools need {missing[0]}, which is not installed: pip install 'atelier[cpu]'"
+            " (or [cuda], [tpu]; in a checkout make install), or take an image for workers"
+        )
+
+
 def _plan(args: argparse.Namespace) -> int:
+    _check_pools()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
     from models.pipeline import RequestError
     from workers.plan import make, report

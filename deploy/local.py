@@ -26,7 +26,7 @@ from deploy.ready import becoming_ready
 from deploy.redis import embedded
 from deploy.slices import deal, visible_devices, with_own_page
 from service.callers import check_first_key
-from service.listening import local_url
+from service.listening import local_url, reached_at
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo"
@@ -105,7 +105,7 @@ def up(settings: Settings, *, host_devices: int | None = None) -> int:
             redis = settings.redis.model_copy(update={"url": url})
             settings = settings.model_copy(update={"redis": redis})
             server_pid = _server_pid(url)
-        asyncio.run(check_first_key(settings, settings.server.host))
+        asyncio.run(check_first_key(settings, reached_at(settings.server, None)))
         listener = stack.enter_context(_listen(settings.server.host, settings.server.port))
         server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
         system = System(settings.model_copy(update={"server": server}), listener, host_devices)

@@ -13,6 +13,13 @@ def wants_keys(server: ServerSettings, address: str) -> bool:
     return not is_local(address) if server.keys == "auto" else server.keys
 
 
+def reached_at(server: ServerSettings, listener: socket.socket | None) -> str:
+    """The address by which others come to a server that listens there, or will as it says."""
+    if server.published_at:
+        return server.published_at
+    return address_of(listener) if listener else server.host
+
+
 def listening_at(settings: Settings, address: str) -> Settings:
     """Settings in which that address has decided about keys."""
     server = settings.server

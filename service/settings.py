@@ -104,6 +104,9 @@ class ServerSettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     """0 takes a free port."""
+    published_at: str | None = None
+    """The address at which this machine lets others in, where that is not `host`: of a container's
+    port. It decides about `keys`."""
     keys: Literal["auto"] | bool = "auto"
     """Whether /v1 wants an API key; "auto": unless the address can be reached from this machine
     alone. Set it to true where a proxy on this machine lets others in."""

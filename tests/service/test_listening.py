@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from service.jobs.loopback import is_local
-from service.listening import address_of, local_url, wants_keys
+from service.listening import address_of, local_url, reached_at, wants_keys
 from service.settings import ServerSettings
 
 LOCAL = ["127.0.0.1", "127.9.9.9", "127.1", "localhost", "::1", "::ffff:127.0.0.1"]
@@ -54,3 +54,12 @@ def test_a_socket_that_listens_already(host: str, local: bool) -> None:
 def test_a_socket_in_a_folder() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         assert is_local(address_of(listener))
+
+
+def test_a_container_is_reached_where_its_port_is_published() -> None:
+    inside = ServerSettings(host="0.0.0.0", published_at="127.0.0.1")
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        assert reached_at(inside, listener) == "127.0.0.1"
+        assert reached_at(ServerSettings(), listener) == "0.0.0.0"
+    assert reached_at(inside.model_copy(update={"published_at": "0.0.0.0"}), None) == "0.0.0.0"
+    assert reached_at(ServerSettings(), None) == "127.0.0.1"
