@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import atelier
+from deploy import metrics_page
 from service import routes
 from service.settings import ConfigError, load_settings
 from tests.deploy.k8s.objects import environment, of_kind, pods_of
@@ -24,11 +26,8 @@ from tests.deploy.k8s.rendering import (
     rendered,
 )
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
+from workers import page
 
-POOL_PATHS = {"/healthz", "/readyz", "/metrics"}
-"""That a pool's page at pools.*.metrics_port answers."""
-PROMISED = {"atelier_queue_backlog_device_seconds"}
-"""Metrics that are being built beside this; empty when they are there."""
 FILES_OF_THE_SECRET = {"password", "ca.pem"}
 
 
@@ -39,12 +38,9 @@ def app_paths() -> set[str]:
     return own | {"/docs", "/openapi.json"}
 
 
-def metric_names() -> set[str]:
-    """Names that the code gives to metrics."""
-    files = [*(REPOSITORY / "service").glob("*.py"), *(REPOSITORY / "workers").glob("*.py")]
-    return {
-        name for file in files for name in re.findall(r'"(atelier_[a-z_]+)"', file.read_text())
-    } | PROMISED
+def pool_paths() -> set[str]:
+    """That a pool's page at pools.*.metrics_port answers."""
+    return set(re.findall(r'case "(/\w+)"', inspect.getsource(page.Handler.do_GET)))
 
 
 def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
@@ -94,7 +90,7 @@ def test_ports_are_those_of_the_settings(objects: tuple[Object, ...]) -> None:
 def test_probes_and_routes_ask_for_paths_that_there_are(objects: tuple[Object, ...]) -> None:
     served = app_paths()
     for pods in pods_of(objects):
-        known = {"frontend": served, "pool": POOL_PATHS, "redis": set()}[pods.component]
+        known = {"frontend": served, "pool": pool_paths(), "redis": set()}[pods.component]
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             asked = pods.container[probe]
             if "httpGet" in asked:
@@ -148,7 +144,7 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_pools_are_scaled_by_a_metric_of_their_model(name: str) -> None:
-    objects, known = overlay(name), metric_names()
+    objects, known = overlay(name), set().union(*metrics_page.pages().values())
     for scaled in of_kind(objects, "ScaledObject"):
         query = scaled["spec"]["triggers"][0]["metadata"]["query"]
         found = re.fullmatch(r'max\((atelier_\w+)\{model="([^"]+)"\}\)', query)
