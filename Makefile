@@ -30,9 +30,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 RAN := $(VENV)/.ran
 INSTALLED := $(RAN)-install-$(ACCELERATOR)
 
-.PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards \
-  pictures locks lives load chaos train \
-  images-check clean
+.PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards pictures \
+  locks lives load chaos train images-check clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
 
