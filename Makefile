@@ -6,23 +6,36 @@ TORCH ?= torch==2.13.0
 # Further arguments: `make demo ARGS="--port 8001"`, `make test ARGS="tests/service -k queue"`.
 ARGS ?=
 
+# What pools run on: cpu, cuda or tpu.
+ACCELERATOR ?= cpu
+
 # Test processes: two use two cores well, each with JAX's own threads.
 WORKERS ?= 2
 
+# What `make images-check` builds: frontend takes seconds, worker-cpu (-cuda, -tpu) minutes.
+IMAGES ?= frontend
+
 # Random histories that `make lives` tries.
 LIVES ?= 3000
+
+# What renders the Kubernetes overlays.
+KUSTOMIZE ?= $(if $(shell command -v kubectl),kubectl kustomize,kustomize build)
+# It pins a hundred packages that are nobody else's business.
+CHECKOV := .venv-checkov
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
+INSTALLED := $(RAN)-install-$(ACCELERATOR)
 
-.PHONY: install demo test lint format openapi life metrics lives load chaos train clean
+.PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards pictures \
+  locks lives load chaos train images-check clean
 
-install: $(RAN)-install ## .venv with the `atelier` command
+install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
 
-demo: $(RAN)-install ## the whole system with the demo model, and a first picture
+demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
 	@$(BIN)/python -m deploy.demo $(ARGS)
 
 test: $(RAN)-test ## every test
@@ -33,11 +46,17 @@ lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+lint-deploy: $(CHECKOV)/.ran ## the Kubernetes overlays, by checkov; wants kubectl, or kustomize 5
+	@rm -rf build/k8s && mkdir -p build/k8s
+	@for overlay in deploy/k8s/overlays/*; do \
+		$(KUSTOMIZE) $$overlay > build/k8s/$$(basename $$overlay).yaml || exit 1; done
+	$(CHECKOV)/bin/checkov --config-file deploy/k8s/checkov.yaml
+
 format: $(RAN)-test ## what of it can be mended by itself
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-openapi: $(RAN)-install ## openapi.yaml from the code
+openapi: $(INSTALLED) ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml
 
 chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
@@ -46,11 +65,20 @@ chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make c
 load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
 	@$(BIN)/python -m tests.load $(ARGS)
 
-life: $(RAN)-install ## docs/life.md from the code
+life: $(INSTALLED) ## docs/life.md from the code
 	$(BIN)/python -m service.jobs.life > docs/life.md
 
-metrics: $(RAN)-install ## docs/metrics.md from the code
+metrics: $(INSTALLED) ## docs/metrics.md from the code
 	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
+
+rules: $(INSTALLED) ## deploy/prometheus/kubernetes/rules.yaml from deploy/prometheus/rules
+	$(BIN)/python -m deploy.rules > deploy/prometheus/kubernetes/rules.yaml
+
+dashboards: $(INSTALLED) ## deploy/grafana/dashboards from the code
+	$(BIN)/python -m deploy.grafana
+
+pictures: $(RAN)-test $(RAN)-load ## of the dashboards, for the README, from six minutes of a real system
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.deploy.watching $(ARGS)
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
 	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/test_life.py --timeout 0 $(ARGS)
@@ -62,8 +90,14 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo train wan
 
+locks: $(RAN)-locks ## deploy/docker/*.lock: the newest versions that pyproject.toml allows, with hashes
+	$(BIN)/python -m deploy.docker.locks
+
+images-check: $(RAN)-test ## build and start the images without Docker, as root; IMAGES="frontend worker-cpu"
+	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
+
 clean: ## what was built and made here
-	rm -rf $(VENV) .atelier build dist *.egg-info
+	rm -rf $(VENV) $(CHECKOV) .atelier build dist *.egg-info
 
 $(RAN)-python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
@@ -73,19 +107,28 @@ $(RAN)-python:
 		echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@touch $@
 
-$(RAN)-install: pyproject.toml $(RAN)-python
-	$(PIP) --editable .
+$(INSTALLED): pyproject.toml $(RAN)-python
+	$(PIP) --editable '.[$(ACCELERATOR)]'
 	@touch $@
 
-$(RAN)-train: $(RAN)-install
+$(CHECKOV)/.ran: $(RAN)-python
+	@$(PYTHON) -m venv $(CHECKOV)
+	$(CHECKOV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile checkov==3.3.30
+	@touch $@
+
+$(RAN)-train: $(INSTALLED)
 	$(PIP) --editable '.[train]'
 	@touch $@
 
-$(RAN)-load: $(RAN)-install
+$(RAN)-load: $(INSTALLED)
 	$(PIP) --editable '.[load]'
 	@touch $@
 
-$(RAN)-test: $(RAN)-install
+$(RAN)-test: $(INSTALLED)
 	$(PIP) $(TORCH)
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(RAN)-locks: $(INSTALLED)
+	$(PIP) uv
 	@touch $@

@@ -24,8 +24,11 @@ EXIT_CONFIG = 78
 """No restart can mend it: settings or a checkpoint are wrong (`EX_CONFIG` of sysexits)."""
 EXIT_INTERRUPTED = 130
 
+MAX_LABEL_CHARS = 80
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DTYPES = ("float32", "bfloat16", "float16")
+POOLS_NEED = ("jax", "flax", "transformers", "workers")
+"""Of what the extras `cpu`, `cuda` and `tpu` install, or images for front ends leave out."""
 FORMATS = {
     ".png": "png",
     ".jpg": "jpeg",
@@ -175,7 +178,9 @@ def _add_keys(commands: Any) -> None:
     acts = keys.add_subparsers(required=True, metavar="act")
     create = acts.add_parser("create", help="a new key, printed once on standard output")
     create.add_argument("--tenant", required=True, metavar="NAME", help="whose jobs it makes")
-    create.add_argument("--name", default="", metavar="TEXT", help="to know it by in the list")
+    create.add_argument(
+        "--name", type=_label, default="", metavar="TEXT", help="to know it by in the list"
+    )
     create.set_defaults(run=_create_key)
     shown = acts.add_parser("list", help="id, tenant, time and name of every key")
     shown.set_defaults(run=_list_keys)
@@ -272,6 +277,13 @@ def _add_address(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _label(text: str) -> str:
+    """What stands on one line of a table and does nothing to a terminal."""
+    if len(text) > MAX_LABEL_CHARS or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
+    return text
+
+
 def _scheduler(text: str) -> dict[str, Any]:
     """`name,option=value,…` as the request has it; a value is JSON, or else a text."""
     name, *options = text.split(",")
@@ -352,6 +364,7 @@ def _models(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def _up(args: argparse.Namespace) -> int:
+    _check_pools()
     from deploy.local import plan, up
 
     settings = _settings(args, models=_models(args))
@@ -369,6 +382,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _worker(args: argparse.Namespace) -> int:
+    _check_pools()
     from deploy.logs import log_to_stderr
     from service.jobs.about import everywhere
     from workers.pool import run_pool
@@ -385,7 +399,22 @@ def _worker(args: argparse.Namespace) -> int:
     return run_pool(settings, args.pool, args.devices)
 
 
+def _check_pools() -> None:
+    """Raises: ConfigError: only what front ends and clients need is installed."""
+    from importlib.util import find_spec
+
+    from service.settings import ConfigError
+
+    missing = [name for name in POOLS_NEED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"pools need {missing[0]}, which is not installed: pip install 'atelier[cpu]'"
+            " (or [cuda], [tpu]; in a checkout make install), or take an image for workers"
+        )
+
+
 def _plan(args: argparse.Namespace) -> int:
+    _check_pools()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
     from models.pipeline import RequestError
     from workers.plan import make, report
@@ -449,7 +478,9 @@ def _generate(args: argparse.Namespace) -> int:
     from service.settings import KEY_VARIABLE
 
     body = _request(args)
-    key = args.key or os.environ.get(KEY_VARIABLE)
+    key = (args.key or os.environ.get(KEY_VARIABLE) or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"--key, {KEY_VARIABLE}: there are signs in it that no API key has")
     with Client(args.server, key) as client:
         try:
             return _make(client, body, args.output)
@@ -482,11 +513,13 @@ def _list_keys(args: argparse.Namespace) -> int:
 
 def _revoke_key(args: argparse.Namespace) -> int:
     from deploy import keys
+    from service.api_keys import id_of
 
-    if not keys.revoke(_settings(args), args.id):
-        _say(f"atelier: there is no key {args.id!r}; `atelier keys list` shows all")
+    key_id = id_of(args.id)
+    if not keys.revoke(_settings(args), key_id):
+        _say(f"atelier: there is no key {key_id!r}; `atelier keys list` shows all")
         return EXIT_FAILED
-    _say(f"revoked {args.id}")
+    _say(f"revoked {key_id}")
     return 0
 
 

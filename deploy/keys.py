@@ -30,7 +30,10 @@ def create(settings: Settings, tenant: str, name: str) -> None:
     """
     key, text = _with_keys(settings, lambda keys: keys.create(tenant, name))
     print(text)
-    print(f"key {key.id} of tenant {tenant}; it is not shown again", file=sys.stderr)
+    url = settings.redis.url
+    where = connection.shown(url) if url else settings.state_dir.resolve()
+    said = f"key {key.id} of tenant {tenant}, for servers on {where}; it is not shown again"
+    print(said, file=sys.stderr)
 
 
 def show(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import redis
+from redis import Redis
 
 from atelier import EXIT_CONFIG
 from deploy.children import Child, ending
@@ -25,6 +25,8 @@ from deploy.environment import settings_environment, with_host_devices
 from deploy.ready import becoming_ready
 from deploy.redis import embedded
 from deploy.slices import deal, visible_devices, with_own_page
+from service.callers import check_first_key
+from service.listening import local_url, reached_at
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo"
@@ -96,16 +98,17 @@ def up(settings: Settings, *, host_devices: int | None = None) -> int:
     Raises: ConfigError: it can't start, or can't go on.
     """
     with ExitStack() as stack:
-        listener = stack.enter_context(_listen(settings.server.host, settings.server.port))
-        port = listener.getsockname()[1]
-        changes: dict[str, object] = {"server": settings.server.model_copy(update={"port": port})}
         server_pid = None
         if settings.redis.url is None:
             say(f"starting an embedded Redis; the state lies in {settings.state_dir}")
             url = stack.enter_context(embedded(settings.state_dir))
-            changes["redis"] = settings.redis.model_copy(update={"url": url})
+            redis = settings.redis.model_copy(update={"url": url})
+            settings = settings.model_copy(update={"redis": redis})
             server_pid = _server_pid(url)
-        system = System(settings.model_copy(update=changes), listener, host_devices)
+        asyncio.run(check_first_key(settings, reached_at(settings.server, None)))
+        listener = stack.enter_context(_listen(settings.server.host, settings.server.port))
+        server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
+        system = System(settings.model_copy(update={"server": server}), listener, host_devices)
         asyncio.run(system.run(server_pid))
         for number in SIGNALS:  # Redis alone is left, and writes what it has to write
             signal.signal(number, signal.SIG_IGN)
@@ -126,7 +129,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _server_pid(url: str) -> int:
-    with redis.Redis.from_url(url) as client:
+    with Redis.from_url(url) as client:
         return int(client.info("server")["process_id"])
 
 
@@ -259,9 +262,8 @@ class System:
     async def _announce(self) -> None:
         """Say of every model once that it can be used, and where, and at last of all."""
         started = time.monotonic()
-        host, port = self._settings.server.host, self._settings.server.port
-        shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-        url, names = f"http://{shown}:{port}", ", ".join(self._settings.models)
+        server, names = self._settings.server, ", ".join(self._settings.models)
+        url = local_url(server.host, server.port)
         say(f"starting the front end at {url} and {len(self._pools)} pool(s) for {names}")
         async for model in becoming_ready(url, set(self._settings.models)):
             seconds = time.monotonic() - started

@@ -31,7 +31,7 @@ LABELS = {
     " `dropped`",
     "program": "`encode`, `step`, `decode`, `preview`",
     "reason": "of refusals the problem's `code`; of retries `lost`, `excused` (nobody could be"
-    " heard), `store`, `internal`",
+    " heard), `store`, `internal`; of failures the job's `error.code`",
     "result": "`hit`, `miss`",
     "route": "a route's template, or `none`",
     "shape": "a pool's first sixteen compiled shapes, its warm-up's first; then `other`",
@@ -44,7 +44,7 @@ LABELS = {
 
 TEXT = """# Metrics
 
-Written by `make metrics` from the code; Prometheus' text format on `/metrics` of each front end (port 8000) and, where `pools.NAME.metrics_port` is set, of each pool. Every value that can be known before something happens is there from the start, with 0. A pool of several hosts tells of its model by its first process; the others tell of their devices' memory alone. Pools have the `process_` and `python_` metrics of the Prometheus client, too.
+Written by `make metrics` from the code; Prometheus' text format on `/metrics` of each front end (port 8000) and, where `pools.NAME.metrics_port` is set, of each pool. Every value that can be known before something happens is there from the start, with 0. A pool of several hosts tells of its model by its first process; the others tell of their devices' memory alone. Both have the `process_` metrics of the Prometheus client, pools its `python_` ones, too.
 
 | metric | type | labels | page | meaning |
 |---|---|---|---|---|

@@ -59,6 +59,7 @@ def embedded(state_dir: Path, *, wait_s: float = STOP_S) -> Iterator[str]:
     """
     folder = state_dir.resolve() / "redis"
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)  # all tenants' jobs are in there
     with ExitStack() as stack:
         lock = stack.enter_context(_locked(folder, wait_s))
         socket = stack.enter_context(_socket(folder))

@@ -62,7 +62,9 @@ async def admit(
         spans.span("admission") as span,
     ):
         idempotency_key = _idempotency_key(request)
-        body = _parse(await read_json(request, front.settings.limits.max_body_bytes))
+        said = await read_json(request, front.settings.limits.max_body_bytes)
+        began = time.perf_counter()
+        body = _parse(said)
         counted["model"] = body.model
         spec = (await front.models.get(body.model)).spec
         counted["model"] = spec.name
@@ -82,6 +84,7 @@ async def admit(
         job = await _priced(front, owned)
         digest = _digest(body) if idempotency_key else ""
         stored = await _put(front, job, files, idempotency_key, digest)
+        front.telemetry.admissions.labels(spec.name).observe(time.perf_counter() - began)
         span.set(journey.about(stored))
         if stored.traceparent != parent:
             span.link(spans.parse(stored.traceparent))
@@ -241,8 +244,9 @@ async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | None:
     if job.run_s > deadline_s:
         return DeadlineTooSoon(needs_s, deadline_s, NEVER_S)
     lasts_s = needs_s - (place.starts_s or 0.0)
-    # Where it would last too long only for the company, that has to be gone.
-    wait_s = needs_s - deadline_s if lasts_s <= deadline_s else needs_s
+    wait_s = needs_s - deadline_s
+    if lasts_s > deadline_s:  # only for the company, which has to be gone
+        wait_s = max(wait_s, await front.costs.thinned_s(job, deadline_s) or 0.0)
     return DeadlineTooSoon(needs_s, deadline_s, wait_s)
 
 
@@ -266,9 +270,7 @@ async def _put(
         )
     except (DeadlineTooSoon, QueueFull, QuotaExceeded, IdempotencyConflict) as error:
         await _drop(front, job, files)
-        if isinstance(error, QueueFull):
-            raise await _full(front, error) from None
-        raise _refusal(error, limits) from None
+        raise await _refusal(front, error, limits) from None
     note(job=stored.id)
     if is_new:
         log.info("job %s was accepted for %s", stored.id, stored.model)
@@ -280,10 +282,28 @@ async def _put(
 
 
 async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
-    """The pictures of a job that did not become one."""
+    """What was kept for a job that did not become one."""
+    if front.webhooks and "webhook" in job.request:
+        await front.webhooks.pending.drop(job.id)
     if files:
         await front.store.delete([job.request[name] for name in files])
         await front.queue.withdraw(job.id)
+
+
+async def _refusal(
+    front: FrontEnd,
+    error: DeadlineTooSoon | QueueFull | QuotaExceeded | IdempotencyConflict,
+    limits: TenantSettings,
+) -> Problem:
+    match error:
+        case DeadlineTooSoon():
+            return Busy(str(error), code="deadline_too_soon", retry_after_s=error.wait_s)
+        case QueueFull():
+            return await _full(front, error)
+        case QuotaExceeded():
+            return await _beyond_quota(front, error, limits)
+        case _:
+            return Conflict(str(error), code="idempotency_conflict")
 
 
 async def _full(front: FrontEnd, error: QueueFull) -> Busy:
@@ -291,18 +311,15 @@ async def _full(front: FrontEnd, error: QueueFull) -> Busy:
     return Busy(f"{error}; try again in {max(1, math.ceil(wait_s))} s", retry_after_s=wait_s)
 
 
-def _refusal(
-    error: DeadlineTooSoon | QuotaExceeded | IdempotencyConflict,
-    limits: TenantSettings,
-) -> Problem:
-    if isinstance(error, DeadlineTooSoon):
-        return Busy(str(error), code="deadline_too_soon", retry_after_s=error.wait_s)
-    if isinstance(error, QuotaExceeded):
-        return Busy(
-            str(error),
-            code="quota_exceeded",
-            retry_after_s=error.wait_s,
-            headers=quotas.used_up(limits, error),
-            members={"violated-policies": [error.quota]},
-        )
-    return Conflict(str(error), code="idempotency_conflict")
+async def _beyond_quota(front: FrontEnd, error: QuotaExceeded, limits: TenantSettings) -> Busy:
+    wait_s = error.standing.next_s
+    if error.quota == "queued":
+        wait_s = await front.costs.turn_s(error.oldest)
+    return Busy(
+        f"the tenant's quota of {quotas.NAMES[error.quota]} is used up; try again in"
+        f" {max(1, math.ceil(wait_s))} s, or ask the operator for more",
+        code="quota_exceeded",
+        retry_after_s=wait_s,
+        headers=quotas.left(limits, error.standing),
+        members={"violated-policies": [error.quota]},
+    )

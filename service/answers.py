@@ -127,6 +127,8 @@ async def output_answer(front: FrontEnd, job: Job, index: int, headers: Headers)
         "Cache-Control": f"private, max-age={round(front.settings.queue.retention_s)}, immutable",
         "X-Content-Type-Options": "nosniff",
     }
+    if front.callers:  # a browser's copy is of its key alone
+        about["Vary"] = "Authorization"
     if ranges.is_known(headers.get("if-none-match"), about["ETag"]):
         return Response(status_code=304, headers=about)
     if address := await front.store.redirect_url(output.key):

@@ -95,5 +95,11 @@ class ApiKeys:
         return key if hmac.compare_digest(key.digest, digest_of(text)) else None
 
 
+def id_of(text: str) -> str:
+    """What of it may be told: the id, where it is the text of a key."""
+    prefix, _, rest = text.partition("_")
+    return rest.partition("_")[0] if prefix == PREFIX else text
+
+
 def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

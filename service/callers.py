@@ -6,17 +6,19 @@ import time
 
 from service.api_keys import ApiKeys, digest_of
 from service.jobs import connection
-from service.listening import is_local, wants_keys
+from service.jobs.loopback import is_local
+from service.listening import wants_keys
 from service.settings import ConfigError, Settings
 
 MAX_REMEMBERED = 10_000
 
 
 async def check_first_key(settings: Settings, address: str) -> None:
-    """Raises: ConfigError: others reach that address, nobody has a key, and nothing was said."""
+    """Raises: ConfigError: others reach that address, nobody has a key, and nothing was said; or
+    Redis is not there to ask."""
     if settings.server.keys != "auto" or is_local(address):
         return
-    keys = ApiKeys(connection.client(settings.redis))
+    keys = ApiKeys(await connection.connect(settings.redis))
     try:
         if await keys.any():
             return

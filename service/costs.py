@@ -77,11 +77,23 @@ class Costs:
         """Where a job would stand if it were put now."""
         return (await self._outlooks.get(job.model)).newcomer(job)
 
+    async def thinned_s(self, job: Job, within_s: float) -> float | None:
+        """Seconds until a job would last no longer than that beside what is left of all others."""
+        return (await self._outlooks.get(job.model)).thinned_s(job, within_s)
+
     async def room_s(self, model: str) -> float:
         """Seconds until the model's queue takes a job more."""
         outlook = await self._outlooks.get(model)
         seconds = outlook.room_s(self._max_queued)
         return NO_POOL_S if seconds is None else seconds
+
+    async def turn_s(self, job_id: str | None) -> float:
+        """Seconds until the tenant of that queued job has its next turn with the job's model."""
+        job = await self._queue.get(job_id) if job_id else None
+        if job is None or job.state is not JobState.QUEUED:
+            return 0.0  # it has just left the queue
+        starts_s = (await self._outlooks.get(job.model)).queued(job, rank=0).starts_s
+        return NO_POOL_S if starts_s is None else starts_s
 
     def accepted(self, job: Job) -> None:
         """It was put: it goes before others that come before the next look."""

@@ -40,7 +40,7 @@ _QUOTAS = {
 _RETRY_AFTER = {"Retry-After": _header("Seconds to wait before trying again.", "integer")}
 _PROBLEM_HEADERS = {
     401: {"WWW-Authenticate": _header("How to send an API key (RFC 6750).")},
-    429: _RETRY_AFTER | _QUOTAS,
+    429: _RETRY_AFTER,
     503: _RETRY_AFTER,
 }
 _NAMES = {
@@ -64,13 +64,17 @@ _STREAM = {
 }
 
 
-def problems(*statuses: int) -> Responses:
-    """The errors that a route may answer with, and the 500 that none should."""
-    return {status: _problem(status) for status in (*statuses, 500)}
+def problems(*statuses: int, headers: Documents | None = None) -> Responses:
+    """The errors that a route may answer with, and the 500 that none should.
+
+    Args:
+        headers: of each of them but 401, besides its own.
+    """
+    return {status: _problem(status, headers or {}) for status in (*statuses, 500)}
 
 
-def _problem(status: int) -> Documents:
-    headers = _PROBLEM_HEADERS.get(status)
+def _problem(status: int, shared: Documents) -> Documents:
+    headers = _PROBLEM_HEADERS.get(status, {}) | (shared if status != 401 else {})
     return {
         "description": TITLES[status],
         "content": {MEDIA_TYPE: _schema("ProblemView")},
@@ -94,7 +98,7 @@ GENERATE: Documents = {
             | _QUOTAS
             | {"Preference-Applied": _header("The wait that was granted, of `Prefer: wait`.")},
         },
-        **problems(400, 401, 404, 406, 409, 410, 413, 415, 422, 429, 503, 504),
+        **problems(400, 401, 404, 406, 409, 410, 413, 415, 422, 429, 503, 504, headers=_QUOTAS),
     },
     "openapi_extra": {
         "requestBody": {"required": True, "content": {JSON: _schema("GenerateRequest")}},
@@ -132,7 +136,11 @@ OUTPUT: Documents = {
         200: {
             "description": "The file.",
             "content": _FILES,
-            "headers": {"ETag": _header("The file's SHA-256."), "Cache-Control": _header("")},
+            "headers": {
+                "ETag": _header("The file's SHA-256."),
+                "Cache-Control": _header("Private: a copy is for one client."),
+                "Vary": _header("`Authorization`, where keys are wanted: and for one key."),
+            },
         },
         206: {"description": "The part of the file that was asked for.", "content": _FILES},
         304: {"description": "The client holds it already."},

@@ -9,7 +9,15 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
-from redis.exceptions import ConnectionError, OutOfMemoryError, ReadOnlyError, TimeoutError
+from redis.exceptions import (
+    ClusterDownError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+)
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -28,8 +36,18 @@ from service.jobs.errors import StoreError
 
 log = logging.getLogger("atelier")
 
-REDIS_AWAY = (ConnectionError, TimeoutError, ReadOnlyError, OutOfMemoryError)
-"""What redis-py raises while the server is unreachable, failing over, or full."""
+REDIS_AWAY = (
+    ConnectionError,
+    TimeoutError,
+    ReadOnlyError,
+    ClusterDownError,
+    OutOfMemoryError,
+    NoPermissionError,
+)
+"""What redis-py raises while the server is unreachable, failing over, full, or not for us."""
+REDIS_UNFIT = frozenset({"MISCONF", "NOREPLICAS", "BUSY"})
+"""First words of other answers that tell of the server's state, and nothing of the request: its
+disk is full, its replicas are away, a script holds it up."""
 
 RETRY_AFTER_S = 2.0
 
@@ -63,6 +81,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _of_parameters)
     for away in REDIS_AWAY:
         app.add_exception_handler(away, _without_redis)
+    app.add_exception_handler(ResponseError, _refused_by_redis)
     app.add_exception_handler(StoreError, _without_store)
     app.add_exception_handler(ClientDisconnect, _without_client)
     app.add_exception_handler(Exception, _of_ours)
@@ -102,6 +121,13 @@ async def _without_redis(request: Request, error: Exception) -> Response:
             retry_after_s=RETRY_AFTER_S,
         )
     )
+
+
+async def _refused_by_redis(request: Request, error: Exception) -> Response:
+    if str(error).split(" ", 1)[0] in REDIS_UNFIT:
+        return await _without_redis(request, error)
+    log.error("redis refused a call", exc_info=error)
+    return await _of_ours(request, error)
 
 
 async def _without_store(request: Request, error: Exception) -> Response:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import socket
-from ipaddress import ip_address
 
+from service.jobs.loopback import is_local
 from service.settings import ServerSettings, Settings
 
 
 def wants_keys(server: ServerSettings, address: str) -> bool:
     """Whether a server that listens there asks for API keys."""
     return not is_local(address) if server.keys == "auto" else server.keys
+
+
+def reached_at(server: ServerSettings, listener: socket.socket | None) -> str:
+    """The address by which others come to a server that listens there, or will as it says."""
+    if server.published_at:
+        return server.published_at
+    return address_of(listener) if listener else server.host
 
 
 def listening_at(settings: Settings, address: str) -> Settings:
@@ -20,13 +27,10 @@ def listening_at(settings: Settings, address: str) -> Settings:
     return settings.model_copy(update={"server": decided})
 
 
-def is_local(address: str) -> bool:
-    """Whether this machine alone reaches that address: a number, or a name that leads to some."""
-    try:
-        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # no such name; who would listen there says so
-        return False
-    return bool(address) and all(ip_address(entry[4][0]).is_loopback for entry in found)
+def local_url(host: str, port: int) -> str:
+    """Where this machine reaches a server that listens at that address."""
+    shown = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 def address_of(listener: socket.socket) -> str:

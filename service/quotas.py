@@ -9,12 +9,18 @@ Source: draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 
-from service.jobs.queue import QuotaExceeded, Standing
+from service.deps import FrontEnd
+from service.errors import Problem
+from service.handlers import REDIS_AWAY
+from service.jobs.queue import Standing
 from service.settings import TenantSettings
 
 HOUR_S = 3600
+NAMES = {"queued": "queued jobs", "device-seconds": "device-seconds an hour"}
+"""Of the quotas: how the headers have them, and in words."""
 
 
 def policy(limits: TenantSettings) -> dict[str, str]:
@@ -32,7 +38,8 @@ def _policies(limits: TenantSettings) -> Iterator[str]:
 
 
 def left(limits: TenantSettings, standing: Standing) -> dict[str, str]:
-    """The quotas, and what is left of them. `t` is when more will be."""
+    """The quotas, and what is left of them. `t` is when more will be; of what is used up, when
+    anything will be."""
     found = list(_left(limits, standing))
     return policy(limits) | ({"RateLimit": ", ".join(found)} if found else {})
 
@@ -45,7 +52,18 @@ def _left(limits: TenantSettings, standing: Standing) -> Iterator[str]:
         yield f'"device-seconds";r={rest};t={math.ceil(standing.next_s)}'
 
 
-def used_up(limits: TenantSettings, error: QuotaExceeded) -> dict[str, str]:
-    """The quotas, and the one of which nothing is left."""
-    until = f";t={math.ceil(error.wait_s)}" if error.quota == "device-seconds" else ""
-    return policy(limits) | {"RateLimit": f'"{error.quota}";r=0{until}'}
+async def of_tenant(front: FrontEnd, tenant: str) -> dict[str, str]:
+    """Headers that tell of its quotas, where it has any."""
+    limits = front.settings.tenant(tenant)
+    return left(limits, await front.queue.standing(tenant, limits)) if policy(limits) else {}
+
+
+@asynccontextmanager
+async def told_in_refusals(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
+    """Whatever is refused in here tells of the tenant's quotas, too, while Redis is there."""
+    try:
+        yield
+    except Problem as problem:
+        with suppress(*REDIS_AWAY):
+            problem.headers = await of_tenant(front, tenant) | problem.headers
+        raise

@@ -18,7 +18,7 @@ from service.callers import check_first_key
 from service.jobs import spans
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
-from service.listening import address_of, listening_at
+from service.listening import listening_at, reached_at
 from service.settings import Settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -83,7 +83,7 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
 
 async def _serve(settings: Settings, fd: int | None) -> int:
     listener = None if fd is None else socket.socket(fileno=fd)
-    address = address_of(listener) if listener else settings.server.host
+    address = reached_at(settings.server, listener)
     store = Store(settings.store_url)
     queue = await Queue.open(settings)
     try:

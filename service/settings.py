@@ -64,7 +64,10 @@ class RedisSettings(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> RedisSettings:
-        parts = urlsplit(self.url or "")
+        try:
+            parts = urlsplit(self.url or "")
+        except ValueError:  # which may quote a part of the password
+            raise ValueError("url is no address, such as redis://HOST:PORT") from None
         secret = self.password or self.password_file
         if self.url is None and (self.username or secret):
             raise ValueError("username and password need url: the embedded server has none")
@@ -101,6 +104,9 @@ class ServerSettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     """0 takes a free port."""
+    published_at: str | None = None
+    """The address at which this machine lets others in, where that is not `host`: of a container's
+    port. It decides about `keys`."""
     keys: Literal["auto"] | bool = "auto"
     """Whether /v1 wants an API key; "auto": unless the address can be reached from this machine
     alone. Set it to true where a proxy on this machine lets others in."""
@@ -123,7 +129,8 @@ class ServerSettings(Section):
 
 class QueueSettings(Section):
     max_queued: int = Field(10_000, gt=0)
-    """Of one model; more are refused with 429."""
+    """Of one model; more are refused with 429, but of tenants that have less than an even share of
+    these places: nobody keeps the others out."""
     lease_s: float = Field(15, gt=0)
     """A pool that does not renew for this long loses its jobs."""
     reap_every_s: float = Field(2, gt=0)
@@ -155,13 +162,13 @@ class QueueSettings(Section):
 class TenantSettings(Section):
     """What a tenant may have. Left out of a tenant's section: no limit."""
 
-    weight: float = Field(1, gt=0)
+    weight: float = Field(1, gt=0, allow_inf_nan=False)
     """Its share of the pools, against those of others that wait."""
     max_queued: int | None = Field(None, gt=0)
     """Jobs that wait at the same time, of all models together."""
     metrics_class: str = Field("default", pattern=r"^[a-z0-9_-]{1,32}$")
     """What metrics call it, together with all others of that class: they name no tenant."""
-    device_seconds_per_hour: float | None = Field(None, gt=0)
+    device_seconds_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Of jobs that ended within the last hour and of those that have not ended, as predicted; a
     job is taken while anything is left, so that the last one may go beyond it."""
 
@@ -313,6 +320,9 @@ class PoolSettings(Section):
     snapshot_share: float = Field(0.01, ge=0, lt=1)
     """Of the time that steps take, for keeping how far pictures are, and as much again for putting
     jobs aside for others; 0: only when the pool drains."""
+    store_patience_s: float = Field(30, ge=0)
+    """How long a pool holds a finished file that the store does not take, and tries again; then the
+    attempt is given up, and made again from what is kept of it. Reading waits as long."""
     quantum_s: float = Field(5, gt=0)
     """How long a job runs at least before it may be put aside for one of higher priority, or one
     that would miss its deadline; inf: none is."""

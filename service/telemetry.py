@@ -8,7 +8,14 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.jobs.queue import Depth
@@ -35,6 +42,7 @@ DURATION_BUCKETS_S = (
     300,
     900,
 )
+ADMISSION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 COMMON_REFUSALS = ("invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon")
 """Told of with 0 before the first one; others appear when they happen."""
 
@@ -45,6 +53,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.tally = Tally(self.registry)
         self.requests = Counter(
             "atelier_http_requests_total",
@@ -69,6 +78,13 @@ class Telemetry:
             "atelier_jobs_refused_total",
             "Requests for a job that were refused, by model (empty: unknown) and reason.",
             ("model", "tenant_class", "reason"),
+            registry=self.registry,
+        )
+        self.admissions = Histogram(
+            "atelier_admission_seconds",
+            "From a request's body to the job in the queue, of those that were accepted.",
+            ("model",),
+            buckets=ADMISSION_BUCKETS_S,
             registry=self.registry,
         )
         self.jobs = Gauge(
@@ -111,6 +127,8 @@ class Telemetry:
         """Tell of these from now on, with 0 where nothing has happened yet."""
         models, classes = tuple(models), tuple(classes)
         self.tally.expect(models, classes)
+        for model in models:
+            self.admissions.labels(model)
         for model, name in itertools.product(models, classes):
             self.accepted.labels(model, name)
             for reason in COMMON_REFUSALS:

@@ -23,6 +23,8 @@ WORKERS_KNOW = ("workers", "models", "service.jobs", "service.telemetry", "servi
 HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
 """A front end starts without them: in a second, not five, and in a third of the memory."""
 WEB = ("fastapi", "starlette", "uvicorn")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = ("cpu", "train", "plan", "otel")
 NOT_AT_RUN_TIME = ("torch", "diffusers", "pytest", "tests")
 
 
@@ -150,9 +152,16 @@ def test_a_front_end_loads_no_jax() -> None:
 
 def declared() -> set[str]:
     """Distributions that pyproject.toml asks for at run time, training, plans and traces."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["train"], *extras["plan"], *extras["otel"]]
+    extras = PROJECT["optional-dependencies"]
+    return needed() | {name for extra in EXTRAS for name in names(extras[extra])}
+
+
+def needed() -> set[str]:
+    """Distributions that come with every install: those of a front end."""
+    return names(PROJECT["dependencies"])
+
+
+def names(wanted: list[str]) -> set[str]:
     return {normal(re.split(r"[<>=~;\s\[]", line)[0]) for line in wanted}
 
 
@@ -161,10 +170,22 @@ def normal(distribution: str) -> str:
 
 
 def test_every_package_from_outside_is_declared() -> None:
-    known, providers = declared(), packages_distributions()
-    used = {name.split(".")[0] for path in sources() for name in imports(path.read_text("utf-8"))}
+    assert undeclared(sources(), declared()) == []
+
+
+def test_a_front_end_needs_no_extra() -> None:
+    """But for the one file that is read where traces are switched on."""
+    traces = ROOT / "service" / "jobs" / "otel.py"
+    service = {path for path in sources() if path.is_relative_to(ROOT / "service")} - {traces}
+    assert undeclared(sorted(service), needed()) == []
+    assert undeclared([ROOT / "workers" / "mesh.py"], needed()) == ["jax"]
+
+
+def undeclared(files: list[Path], known: set[str]) -> list[str]:
+    """Packages from outside that these files import, and no known distribution has."""
+    providers = packages_distributions()
+    used = {name.split(".")[0] for path in files for name in imports(path.read_text("utf-8"))}
     outside = used - set(sys.stdlib_module_names) - set(ROOMS)
-    missing = [
+    return [
         name for name in sorted(outside) if not known & {normal(d) for d in providers.get(name, [])}
     ]
-    assert missing == []

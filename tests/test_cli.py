@@ -47,6 +47,7 @@ def test_help_loads_nothing_that_a_command_needs() -> None:
         (["generate", "a star", "--scheduler", "unipc,shift"], "OPTION=VALUE"),
         (["generate", "a star", "--image", "nowhere.png"], "nowhere.png"),
         (["generate", "a star", "--seed", "red"], "--seed"),
+        (["generate", "a star", "--key", "atl_1_\u00fc"], "ATELIER_API_KEY"),
         (["worker"], "--pool"),
     ],
 )

@@ -26,7 +26,8 @@ class Budget:
         self._seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
 
     def observe(self, bucket: str, seconds: float) -> None:
-        """A snapshot took this long, from the copy to the queue's answer."""
+        """A snapshot took this long, from the copy to the store's answer. (The queue is told in a
+        millisecond, or whenever Redis is back: that tells nothing of the next one.)"""
         self._seconds[bucket].append(seconds)
 
     def expected(self, bucket: str, size: int) -> float:

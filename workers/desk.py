@@ -21,7 +21,7 @@ from workers.engine import Engine
 from workers.keeper import Keeper
 from workers.lease import Leases
 from workers.progress import Progress
-from workers.retry import until_reached
+from workers.retry import Patience, until_reached
 from workers.room import Room
 from workers.snapshots import Snapshots
 from workers.work import Work
@@ -49,7 +49,9 @@ class Desk:
         self._store = store
         self._room = room
         self._preview_every_s = settings.preview_every_s
-        self._keeper = Keeper(engine, queue, store, Budget(settings.snapshot_share))
+        self._patience = Patience(settings.store_patience_s)
+        budget = Budget(settings.snapshot_share)
+        self._keeper = Keeper(engine, queue, store, budget, self._patience)
         self.leases = Leases(queue, lease_s, self.drop)
         self._tasks: dict[Work, asyncio.Task[None]] = {}
 
@@ -64,7 +66,7 @@ class Desk:
         progress = Progress(queue, claim, engine, self._preview_every_s, self.drop)
         snapshots = Snapshots(self._keeper, claim)
         places = self._room.enter(job.images, is_suspect=bool(job.deaths))
-        work = Work(claim, engine, queue, self._store, progress, snapshots, places)
+        work = Work(claim, engine, queue, self._store, self._patience, progress, snapshots, places)
         self.leases.hold(claim)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
         metrics.claims.labels(job.model).inc()
@@ -167,4 +169,6 @@ class Desk:
         self.leases.drop(work.claim)
         work.places.leave()
         del self._tasks[work]
+        if not self._tasks:  # for a job that was not to come beside others
+            self._queue.look_again(work.claim.job.model)
         metrics.jobs.labels(work.claim.job.model, outcome).inc()

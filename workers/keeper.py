@@ -13,7 +13,7 @@ from service.jobs.tasks import cancel
 from workers.budget import Budget
 from workers.engine import Engine
 from workers.kept import Kept, Origin, from_bytes, to_bytes
-from workers.retry import until_stored
+from workers.retry import Patience
 
 CONTENT_TYPE = "application/octet-stream"
 REST_S = 1.0
@@ -24,11 +24,14 @@ each step."""
 class Keeper:
     """What the snapshots of all jobs of a pool share."""
 
-    def __init__(self, engine: Engine, queue: Queue, store: Store, budget: Budget) -> None:
+    def __init__(
+        self, engine: Engine, queue: Queue, store: Store, budget: Budget, patience: Patience
+    ) -> None:
         self.engine = engine
         self.queue = queue
         self.store = store
         self.budget = budget
+        self.patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
         self._rests_until = 0.0
 
@@ -61,5 +64,5 @@ class Keeper:
 
     async def get(self, key: str, origin: Origin) -> Kept:
         """Raises: StoreError, Unfit."""
-        data = await until_stored(self.store.get, key)
+        data = await self.patience.until_stored(self.store.get, key)
         return await asyncio.to_thread(from_bytes, data, origin)

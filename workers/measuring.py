@@ -21,7 +21,9 @@ MEASURE_S = 10.0
 however long it takes."""
 ROUNDS = 20
 """Of full batches at the most: each tries several sizes, and a size may never come up."""
-TELL_EVERY_S = 5.0
+TELL_EVERY_S, APART_S = 5.0, 0.05
+"""Of one pool; and between those of all ready pools of a model, on average: a look at the table of
+a thousand takes Redis a millisecond and a half."""
 WORTH_TELLING = 0.05
 """By how much of itself a time has to change."""
 
@@ -72,9 +74,13 @@ class Herald:
         self._queue = queue
         self.model = engine.pipeline.spec.name
         self._told: Mapping[CostKey, CostRow] = {}
+        self.pause_s = TELL_EVERY_S
+        """Until it tells again."""
         self.facts = PoolFacts(describe(pool, engine.layout), engine.slots)
         self.slowness = 1.0
         """How many times as long a picture takes here as on the fastest ready pool."""
+        self.slowness_in: Mapping[str, float] = {}
+        """The same of each bucket that others have measured, too."""
 
     @property
     def warm(self) -> list[str]:
@@ -82,9 +88,9 @@ class Herald:
         return self._engine.costs.warm
 
     async def run(self) -> None:
-        """Until canceled: every few seconds what is new."""
+        """Until canceled: every few seconds what is new, of very many pools less often."""
         while True:
-            await asyncio.sleep(TELL_EVERY_S)
+            await asyncio.sleep(self.pause_s)
             await self.tell()
 
     async def tell(self) -> None:
@@ -102,3 +108,6 @@ class Herald:
             return
         self._told = {**known, **news}
         self.slowness = table.slowness(self.facts.layout)
+        self.pause_s = max(TELL_EVERY_S, APART_S * len(table.pools))
+        ours, by_bucket = {key.bucket for key in rows}, table.slowness_by_bucket(self.facts.layout)
+        self.slowness_in = {name: ratio for name, ratio in by_bucket.items() if name in ours}

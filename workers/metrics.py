@@ -104,6 +104,9 @@ compile_cache = Counter(
     ["result"],
 )
 snapshots = Counter("atelier_snapshots_total", "Snapshots of unfinished pictures.", ["model"])
+snapshot_failures = Counter(
+    "atelier_snapshot_failures_total", "Of these, tries that kept nothing.", ["model"]
+)
 snapshot_seconds = Counter(
     "atelier_snapshot_seconds_total", "Time from the copy to the queue's answer.", ["model"]
 )
@@ -130,7 +133,7 @@ ready = Gauge(
 
 OF_A_MODEL = (
     steps, padding, device_busy, device_wait, flops, slots, slots_busy, swaps, swap_seconds,
-    snapshots, snapshot_seconds, resumed, preemptions, claims, cost_ratio, ready,
+    snapshots, snapshot_failures, snapshot_seconds, resumed, preemptions, claims, cost_ratio, ready,
 )  # fmt: skip
 
 

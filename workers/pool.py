@@ -11,7 +11,7 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from workers.desk import Desk
 from workers.engine import Engine, powers_of_two
 from workers.hosts.follower import Follower
 from workers.hosts.leader import Leader
+from workers.hosts.leaving import leave_within
 from workers.hosts.link import Link
 from workers.hosts.terms import Terms
 from workers.hosts.together import together
@@ -50,6 +51,10 @@ ENDING, PUTTING_ASIDE = 0.5, 0.3
 """Of the time that a drain has: for jobs to end, and to put aside those that do not."""
 LAST_WORDS_S = 5.0
 """How long a leaving pool tries to reach Redis; leases say the same a little later."""
+DRAINED = 0.98
+"""Of the time that a drain has, after which the process ends whatever it is doing."""
+TIDY_S = 1.0
+"""For the threads of a pool that has said all it had to say."""
 
 log = logging.getLogger(__name__)
 
@@ -153,26 +158,31 @@ class Pool:
             wait_s=CLAIM_WAIT_S,
             warm=self.engine.costs.warm,
             slowness=self._herald.slowness,
+            slowness_in=self._herald.slowness_in,
+            busy=lambda: self.jobs > 0,
         )
 
     async def _empty_desk(self) -> None:
         """Let end what ends in time, put the rest aside. A dead engine's jobs end by themselves."""
         log.info("pool %s drains", self.name)
+        self._is_ready = False  # nobody is to count on it for what comes now
+        metrics.ready.labels(self._spec.name).set(0)
         limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
         clearing = self._desk.clear(ENDING * limit_s, PUTTING_ASIDE * limit_s)
-        ends = spawn(clearing, self._leave.wait())
+        ends, telling = spawn(clearing, self._leave.wait()), spawn(self._announce())
         await asyncio.wait(
             ends,
             timeout=(ENDING + PUTTING_ASIDE) * limit_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        await cancel(*ends)
+        await cancel(*ends, *telling)
 
     async def _say_goodbye(self, tasks: list[asyncio.Task[Any]]) -> None:
         """Give back what is left, and be forgotten."""
         try:
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._desk.give_back()
+                await cancel(*tasks)  # or a last heartbeat might come after it has left
                 await self._queue.unregister(self.name, self._spec.name)
         except (TimeoutError, *QUEUE_ERRORS) as error:
             log.warning("left without a word to Redis, leases will tell: %s", error)
@@ -182,12 +192,15 @@ class Pool:
         facts = self._herald.facts
         await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
 
+    async def _announce(self) -> None:
+        try:
+            await self._register()
+        except QUEUE_ERRORS as error:
+            log.warning("the heartbeat was not heard: %s", error)
+
     async def _beat(self) -> None:
         while True:
-            try:
-                await self._register()
-            except QUEUE_ERRORS as error:
-                log.warning("the heartbeat was not heard: %s", error)
+            await self._announce()
             await asyncio.sleep(self._heartbeat_s)
 
     async def _hear_cancels(self) -> None:
@@ -260,14 +273,22 @@ async def serve(
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s, vitals)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, pool.stop)
-    loop.add_signal_handler(signal.SIGINT, pool.stop_now)
+
+    def in_time(stop: Callable[[], None]) -> None:
+        leave_within(DRAINED * pool_settings.drain_s, 0)
+        stop()
+
+    loop.add_signal_handler(signal.SIGTERM, in_time, pool.stop)
+    loop.add_signal_handler(signal.SIGINT, in_time, pool.stop_now)
     launcher.on_stop(
-        drain=partial(loop.call_soon_threadsafe, pool.drain),
-        stop_now=partial(loop.call_soon_threadsafe, pool.stop_now),
+        drain=partial(loop.call_soon_threadsafe, in_time, pool.drain),
+        stop_now=partial(loop.call_soon_threadsafe, in_time, pool.stop_now),
     )
     try:
-        return await pool.run(warmup.requests(pipeline.spec, model.warmup))
+        code = await pool.run(warmup.requests(pipeline.spec, model.warmup))
+        if pool_settings.hosts.count == 1:  # those of a slice see to it that all end together
+            leave_within(TIDY_S, code)
+        return code
     finally:
         engine.close()
         await queue.close()

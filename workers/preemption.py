@@ -64,6 +64,7 @@ class Preemption:
             held=held,
             warm=herald.warm,
             slowness=herald.slowness,
+            slowness_in=herald.slowness_in,
         )
         pair = await queue.preempt(full, self._ratio, PUT_ASIDE_S)
         if pair and await self._desk.put_aside(pair[0], PUT_ASIDE_S):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
@@ -13,8 +15,6 @@ from service.jobs.errors import NotStored, StoreError
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
-STORE_ATTEMPTS = 5
-"""About three seconds in all; then another pool, with another way to the store, may try."""
 
 QUEUE_ERRORS = (RedisError, OSError)
 """What a queue raises when Redis cannot be reached."""
@@ -44,14 +44,29 @@ async def until_reached(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs
     raise AssertionError("there is always another attempt")
 
 
-async def until_stored(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call the store a few times. Raises: StoreError: the last one's; NotStored: at once."""
-    for pause_s, _ in zip(pauses(), range(STORE_ATTEMPTS - 1), strict=False):
-        try:
-            return await call(*args, **kwargs)
-        except NotStored:
-            raise
-        except StoreError as error:
-            log.warning("the store failed, trying again: %s", error)
+@dataclass(frozen=True)
+class Patience:
+    """With a store that fails."""
+
+    seconds: float
+    """From the first call on; then another pool, with another way to the store, may try."""
+
+    async def until_stored(
+        self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call the store until it does as it is told.
+
+        Raises: StoreError: the last one's; NotStored: at once.
+        """
+        until = time.monotonic() + self.seconds
+        for pause_s in pauses():
+            try:
+                return await call(*args, **kwargs)
+            except NotStored:
+                raise
+            except StoreError as error:
+                if time.monotonic() + pause_s > until:
+                    raise
+                log.warning("the store failed, trying again: %s", error)
             await asyncio.sleep(pause_s)
-    return await call(*args, **kwargs)
+        raise AssertionError("there is always another attempt")

@@ -22,7 +22,7 @@ from workers.budget import Account
 from workers.errors import EngineDied
 from workers.keeper import Keeper
 from workers.kept import Kept, Origin, Unfit
-from workers.retry import until_reached, until_stored
+from workers.retry import until_reached
 from workers.row import Row
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,9 @@ class Snapshots:
         self._sizes: dict[int, int] = {}
         """Bytes, of their states."""
         self._keeping: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._under_way: set[int] = set()
+        """Pictures that are being kept, or about to be: where the event loop is late, many steps
+        are told of before the first snapshot begins."""
         self._telling = asyncio.Lock()
 
     async def finished(self, number: int) -> Snapshot | None:
@@ -54,7 +57,7 @@ class Snapshots:
         if snapshot is None or not snapshot.outputs:
             return None
         keys = [output.key for output in snapshot.outputs]
-        exists = self._keeper.store.exists
+        exists, until_stored = self._keeper.store.exists, self._keeper.patience.until_stored
         found = await asyncio.gather(*(until_stored(exists, key) for key in keys))
         return snapshot if all(found) else None
 
@@ -90,9 +93,10 @@ class Snapshots:
             return
         if number not in self._rows:
             self._meet(number, row)
-        is_idle = not (self._keeping[number].locked() or self._keeper.rests)
+        is_idle = not (number in self._under_way or self._keeper.rests)
         if is_idle and self._accounts[number].pays(row, self._sizes[number]):
-            self._keeper.spawn(self._keep(number, row))
+            self._under_way.add(number)
+            self._keeper.spawn(self._keep_beside(number, row))
 
     def _meet(self, number: int, row: Row) -> None:
         self._rows[number] = row
@@ -145,6 +149,12 @@ class Snapshots:
     def _is_finished(self, number: int) -> bool:
         return number in self._kept and self._kept[number].key is None
 
+    async def _keep_beside(self, number: int, row: Row) -> None:
+        try:
+            await self._keep(number, row)
+        finally:
+            self._under_way.discard(number)
+
     async def _keep(self, number: int, row: Row) -> None:
         """One at a time of each picture."""
         async with self._keeping[number]:
@@ -152,6 +162,7 @@ class Snapshots:
                 await self._keep_now(number, row)
             except (StoreError, EngineDied) as error:
                 self._keeper.rest()
+                metrics.snapshot_failures.labels(self._claim.job.model).inc()
                 log.warning("picture %d of %s is not kept: %s", number, self._claim.job.id, error)
 
     async def _keep_now(self, number: int, row: Row) -> None:

@@ -22,7 +22,7 @@ from workers.errors import EngineDied, PictureFailed
 from workers.files import File, count, files
 from workers.pace import Pace
 from workers.progress import Progress
-from workers.retry import until_reached, until_stored
+from workers.retry import Patience, until_reached
 from workers.room import Places
 from workers.row import Row
 from workers.snapshots import Snapshots
@@ -40,6 +40,7 @@ class Work:
         engine: Engine,
         queue: Queue,
         store: Store,
+        patience: Patience,
         progress: Progress,
         snapshots: Snapshots,
         places: Places,
@@ -49,6 +50,7 @@ class Work:
         self._engine = engine
         self._queue = queue
         self._store = store
+        self._patience = patience
         self._progress = progress
         self._snapshots = snapshots
         self._paces: dict[int, Pace] = {}
@@ -62,13 +64,18 @@ class Work:
         """The queue is being told the end, and will answer whether the claim was still ours."""
 
     async def run(self) -> str:
-        """Do the job. Returns its outcome: succeeded, failed, queued (again), or lost."""
+        """Do the job. Returns its outcome: succeeded, failed, queued (again), or lost.
+
+        A job whose engine dies is lost, as with a pool that dies: its lease lapses, and it goes on
+        alone elsewhere. Given back as tried, it would take its neighbours along again and again.
+        """
         try:
             outputs, usage = await self._make()
         except PictureFailed as failure:
             return await self._fail(failure.error)
         except EngineDied as error:
-            return await self._fail(JobError(code="internal", message=str(error)), retry=True)
+            log.warning("job %s is left to another pool: %s", self._job.id, error)
+            return "lost"
         except StoreError as error:
             retry = not isinstance(error, NotStored)
             return await self._fail(JobError(code="store", message=str(error)), retry=retry)
@@ -147,6 +154,7 @@ class Work:
             for name, value in self._job.request.items()
             if value == input_key(self._job.id, name)
         }
+        until_stored = self._patience.until_stored
         return {name: await until_stored(self._store.get, key) for name, key in keys.items()}
 
     async def _make_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
@@ -199,7 +207,7 @@ class Work:
 
     async def _store_file(self, index: int, seed: int, file: File) -> Output:
         key = output_key(self._job.id, self.claim.fence, index, file.content_type)
-        await self._put(key, file)
+        await self._patience.until_stored(self._put, key, file)
         return Output(
             index=index,
             key=key,
@@ -216,7 +224,7 @@ class Work:
 
     async def _put(self, key: str, file: File) -> None:
         """To its end, even where the work is stopped: half a write can't be called back."""
-        put = until_stored(self._store.put, key, file.data, file.content_type)
+        put = self._store.put(key, file.data, file.content_type)
         storing = asyncio.create_task(put)
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,6 +16,7 @@ from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
+from service.jobs.loopback import is_local
 from service.settings import ConfigError, RedisSettings
 
 MIN_REDIS = (7, 0)
@@ -24,8 +26,14 @@ MAX_CONNECTIONS = 64
 COMMAND_TIMEOUT_S = 5.0
 POOL_TIMEOUT_S = 30.0
 RETRIES = 5
+WANTED = (
+    "take redis://, rediss:// or unix://, a port that is a number, and in a password %2F for /,"
+    " %3F for ?, %23 for #, %40 for @"
+)
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 async def connect(settings: RedisSettings) -> Redis:
@@ -44,11 +52,27 @@ async def connect(settings: RedisSettings) -> Redis:
     except RedisError as error:
         await redis.aclose()
         raise _refused(where, error) from error
+    if lacking := lacks(settings):
+        log.warning("redis.url: %s is reached over a network without %s", where, lacking)
     return redis
 
 
+def lacks(settings: RedisSettings) -> str:
+    """What should guard a server that not this machine alone reaches, and does not."""
+    parts = urlsplit(settings.url or "")
+    if not parts.hostname or is_local(parts.hostname):
+        return ""
+    knows_us = settings.password or settings.password_file or settings.cert_file or parts.password
+    guards = {
+        "TLS (rediss://)": parts.scheme == "rediss",
+        "a password (redis.password)": knows_us or "password=" in parts.query.lower(),
+    }
+    return " and ".join(name for name, is_there in guards.items() if not is_there)
+
+
 def _refused(where: str, error: RedisError) -> ConfigError:
-    if isinstance(error, AuthenticationError | NoPermissionError):
+    causes = error, error.__cause__  # redis-py wraps what it is told at a socket in a folder
+    if any(isinstance(one, AuthenticationError | NoPermissionError) for one in causes):
         return ConfigError(
             f"redis.username, redis.password: the Redis at {where} does not let us in ({error}); "
             "correct them, or what its ACL grants"
@@ -76,8 +100,8 @@ def client(settings: RedisSettings) -> Redis:
             **_credentials(settings),
             **(_tls(settings) if url.startswith("rediss:") else {}),
         )
-    except ValueError as error:
-        raise ConfigError(f"redis.url: {shown(url)} is no address of a Redis: {error}") from error
+    except ValueError:  # which may quote a part of the password
+        raise ConfigError(f"redis.url: {shown(url)} is no address of a Redis: {WANTED}") from None
     return Redis.from_pool(pool)
 
 
@@ -106,8 +130,17 @@ class PasswordFile(CredentialProvider):
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        password = self._file.read_text().strip()
+        """Raises: AuthenticationError: nothing can be read there, for the moment or for good."""
+        try:
+            password = self._file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            raise AuthenticationError(f"cannot read {self._file}: {reason}") from None
         return (self._username, password) if self._username else (password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """redis-py's own does the same, with a warning each time."""
+        return self.get_credentials()
 
 
 def _credentials(settings: RedisSettings) -> dict[str, Any]:
@@ -164,11 +197,11 @@ def version(text: str) -> tuple[int, int]:
 
 
 def shown(url: str) -> str:
-    """The address without its password, which may stand in its query, too."""
-    address, mark, query = url.partition("?")
-    if mark and "password=" in query:
+    """The address without its user and password, which may stand in its query, too; whatever a
+    password has in it, it ends before the last @."""
+    scheme, mark, rest = url.partition("://")
+    secret, at, place = rest.rpartition("@")
+    address, question, query = place.partition("?")
+    if "password=" in query.lower():
         query = "***"
-    parts = urlsplit(address)
-    if parts.password is not None:
-        address = parts._replace(netloc=f"***@{parts.netloc.rpartition('@')[2]}").geturl()
-    return address + mark + query
+    return f"{scheme}{mark}{'***' if secret else ''}{at}{address}{question}{query}"

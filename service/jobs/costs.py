@@ -129,34 +129,62 @@ class CostTable:
         Args:
             steps: over all pictures, as `Job.steps`.
         """
-        there = {pool.layout for pool in self.pools.values()} & self.timings.keys()
+        there = self._ready & self.timings.keys()
         costs = [self.predict_on(name, bucket, steps, images) for name in there or self.timings]
         return min((cost for cost in costs if cost), key=lambda cost: cost.seconds, default=None)
 
     def predict_on(self, layout: str, bucket: str, steps: int, images: int) -> Cost | None:
         """As `predict`, on the pools of one layout."""
+        found = self._nearest(layout, bucket)
+        return found and found[0].cost(steps, images, found[1])
+
+    def _nearest(self, layout: str, bucket: str) -> tuple[Timing, float] | None:
+        """As measured there, or scaled from the bucket of the nearest size; and by how much."""
         timings = self.timings.get(layout, {})
         if bucket in timings:
-            return timings[bucket].cost(steps, images)
+            return timings[bucket], 1.0
         if (volume := volume_of(bucket)) is None:
             return None
         ratios = {name: volume / v for name in timings if (v := volume_of(name))}
         nearest = min(ratios, key=lambda name: abs(math.log(ratios[name])), default=None)
         if nearest is None:
             return None
-        ratio = ratios[nearest]
-        return timings[nearest].scaled(ratio).cost(steps, images, ratio)
+        return timings[nearest].scaled(ratios[nearest]), ratios[nearest]
 
     def slowness(self, layout: str) -> float:
         """How many times as long a step of one picture takes there as on the fastest ready pool:
-        the median over the buckets that both have measured; 1 where there are none."""
-        mine = self.timings.get(layout, {})
-        others = {pool.layout for pool in self.pools.values()} | {layout}
-        ratios = []
-        for bucket, timing in mine.items():
+        the median over the buckets that both have measured or, where there are none, of all; 1
+        where nothing tells. Of the ready pools, one is the fastest, whatever each is best at."""
+        medians = [self._median(other) for other in {*self._ready, layout}]
+        return self._median(layout) / min(medians)
+
+    def slowness_by_bucket(self, layout: str) -> Mapping[str, float]:
+        """The same of each bucket that it and another ready pool have measured."""
+        others = self._ready - {layout}
+        found = {}
+        for bucket, mine in self.timings.get(layout, {}).items():
             known = [self.timings[o][bucket] for o in others if bucket in self.timings.get(o, ())]
-            ratios.append(_alone_s(timing) / min(_alone_s(other) for other in known))
-        return max(1.0, median(ratios)) if ratios else 1.0
+            if known:
+                found[bucket] = max(1.0, _alone_s(mine) / min(map(_alone_s, known)))
+        return found
+
+    def _median(self, layout: str) -> float:
+        ratios = self.slowness_by_bucket(layout) or self._by_size(layout)
+        return median(ratios.values()) if ratios else 1.0
+
+    def _by_size(self, layout: str) -> Mapping[str, float]:
+        """As `slowness_by_bucket`, against what others would take by what is near in size."""
+        found = {}
+        for bucket, mine in self.timings.get(layout, {}).items():
+            near = [self._nearest(other, bucket) for other in self._ready - {layout}]
+            if known := [_alone_s(one[0]) for one in near if one]:
+                found[bucket] = max(1.0, _alone_s(mine) / min(known))
+        return found
+
+    @cached_property
+    def _ready(self) -> frozenset[str]:
+        """Layouts of the ready pools."""
+        return frozenset(pool.layout for pool in self.pools.values())
 
     @cached_property
     def timings(self) -> Mapping[str, Mapping[str, Timing]]:

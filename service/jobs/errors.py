@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+from service.jobs.standing import Standing
+
 
 class QueueFull(Exception):
     """The model takes no more jobs for now."""
@@ -12,15 +16,19 @@ class QueueFull(Exception):
 
 
 class QuotaExceeded(Exception):
-    """The tenant has as much as its settings allow; `wait_s` says when to try again."""
+    """The tenant has as much as its settings allow.
 
-    def __init__(self, quota: str, wait_s: float) -> None:
-        super().__init__(
-            f"the tenant's quota of {quota} is used up; try again in {wait_s:.0f} s,"
-            " or ask the operator for more"
-        )
+    Args:
+        quota: which one, `queued` or `device-seconds`.
+        standing: what the tenant had then.
+        oldest: id of its oldest job that waits.
+    """
+
+    def __init__(self, quota: str, standing: Standing, oldest: str | None = None) -> None:
+        super().__init__(f"the tenant's quota {quota!r} is used up")
         self.quota = quota
-        self.wait_s = wait_s
+        self.standing = standing
+        self.oldest = oldest
 
 
 class DeadlineTooSoon(Exception):
@@ -33,7 +41,7 @@ class DeadlineTooSoon(Exception):
     def __init__(self, needs_s: float, deadline_s: float, wait_s: float) -> None:
         super().__init__(
             f"it would be done in about {needs_s:.1f} s and its deadline is {deadline_s:g} s away; "
-            f"give it more time, or try again in {wait_s:.0f} s"
+            f"give it more time, or try again in {max(1, math.ceil(wait_s))} s"
         )
         self.wait_s = wait_s
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -24,6 +25,8 @@ from service.settings import QueueSettings
 
 MAX_PREVIEWS = 4
 """Of one running job; some kilobytes each, gone when it ends."""
+
+NO_BUCKETS: Mapping[str, float] = MappingProxyType({})
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,8 @@ class Handout(Calls):
         wait_s: float = 0.0,
         warm: Sequence[str] = (),
         slowness: float = 1.0,
+        slowness_in: Mapping[str, float] = NO_BUCKETS,
+        busy: Callable[[], bool] = lambda: False,
     ) -> Claims:
         """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
         pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
@@ -87,6 +92,8 @@ class Handout(Calls):
         Args:
             warm: buckets that the pool has compiled; another pool's wait for it a little.
             slowness: how many times as long a job takes here as on the fastest pool that is there.
+            slowness_in: the same of single buckets.
+            busy: whether the pool has other jobs now; then it is given none that a pool died with.
         """
         if slots < 1:
             return []
@@ -98,6 +105,8 @@ class Handout(Calls):
             slots=slots,
             warm=list(warm),
             slowness=slowness,
+            slowness_in=dict(slowness_in),
+            busy=busy,
         )
         claims = await self._or_release(once)
         if claims or wait_s <= 0:
@@ -110,6 +119,10 @@ class Handout(Calls):
                     break
         return claims
 
+    def look_again(self, model: str) -> None:
+        """Let claims of this process that wait look once more: it may have room for others now."""
+        self._subscriber.wake(keys.QUEUED, model)
+
     async def _or_release(self, once: Callable[[], Coroutine[Any, Any, Claims]]) -> Claims:
         """One try; what it took is given back if the caller is cancelled meanwhile."""
         call = asyncio.ensure_future(once())
@@ -120,7 +133,7 @@ class Handout(Calls):
                 await self.release(claim)
             raise
 
-    async def _claim_now(self, **wanted: Any) -> Claims:
+    async def _claim_now(self, busy: Callable[[], bool], **wanted: Any) -> Claims:
         """A claim without an answer may have been carried out: the pool's next one repeats it."""
         pool, model = wanted["pool"], wanted["model"]
         call = self._unanswered.pop(pool, None) or new_call()
@@ -133,6 +146,8 @@ class Handout(Calls):
                 lease_s=self._settings.lease_s,
                 warm_s=self._settings.affinity_s,
                 credit_s=self._settings.deadline_credit_s,
+                room_s=self._settings.lease_s,
+                busy=busy() or None,
                 **wanted,
             )
         except (RedisError, OSError):
@@ -215,7 +230,8 @@ class Handout(Calls):
             return None
         state, *finished_at = answer
         if finished_at:
-            self.tally.ended(End.of(claim.job, JobState(state), float(finished_at[0])))
+            end = End.of(claim.job, JobState(state), float(finished_at[0]), error.code)
+            self.tally.ended(end)
         else:
             self.tally.retried(claim.job.model, error.code)
         return JobState(state)
@@ -224,7 +240,8 @@ class Handout(Calls):
         """Give it back unharmed: to its old place in the queue, the attempt not counted.
 
         Args:
-            preempted: for a job that should go before it: it has not waited while it ran.
+            preempted: for a job that should go before it: its place moves by the time that it ran,
+                since it has not waited meanwhile.
         """
         return await self._held("release", claim, preempted=preempted or None)
 

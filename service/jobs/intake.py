@@ -16,7 +16,8 @@ from service.jobs.costs import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
 from service.jobs.events import Event
 from service.jobs.job import DEFAULT_TENANT, Job, JobState
-from service.jobs.outlook import Look
+from service.jobs.look import Look
+from service.jobs.standing import Standing
 from service.jobs.tally import End
 from service.settings import TenantSettings
 
@@ -31,17 +32,6 @@ class ModelStatus:
     """Names of the pools that serve it now (their heartbeat is fresh)."""
     ready: bool
     """At least one of them has finished its warm-up."""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What of its quotas a tenant has taken."""
-
-    queued: int
-    device_seconds: float
-    """Used within the last hour, or promised to jobs that have not ended."""
-    next_s: float
-    """Seconds until some of them stop to count."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +105,16 @@ class Intake(Calls):
         if answer == "full":
             raise QueueFull(job.model)
         if answer == "quota":
-            raise QuotaExceeded(stored[0], float(stored[1]))
+            quota, standing, *oldest = stored
+            raise QuotaExceeded(quota, Standing.parse(standing), *oldest)
         if answer == "conflict":
             raise IdempotencyConflict
         return wire.from_hash(wire.parse(stored[0])), answer == "new"
 
     async def standing(self, tenant: str, limits: TenantSettings) -> Standing:
-        queued, used, next_s = await self._run(
-            "standing",
-            tenant=tenant,
-            device_seconds_per_hour=limits.device_seconds_per_hour,
-        )
-        return Standing(queued, float(used), float(next_s))
+        per_hour = limits.device_seconds_per_hour
+        answer = await self._run("standing", tenant=tenant, device_seconds_per_hour=per_hour)
+        return Standing.parse(answer)
 
     async def get(self, job_id: str) -> Job | None:
         """Raises: WireError: a newer Atelier wrote it."""

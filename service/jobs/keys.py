@@ -14,6 +14,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `tags:MODEL`                 | hash   | those tenants' virtual start tags    | with their last   |
 | `idle:MODEL`                 | zset   | tenants without jobs, by tag         | in virtual time   |
 | `virtual:MODEL`              | string | virtual time                         | with its last     |
+| `busy:MODEL`                 | string | since when any have been queued      | with its last     |
 | `backlog:MODEL`              | hash   | a tenant's predicted device-seconds  | with their last   |
 | `weights:MODEL`              | hash   | those tenants' weights               | with their last   |
 | `queued:MODEL`               | string | how many jobs are queued             | with its last     |
@@ -47,8 +48,10 @@ Of `costs:MODEL` the oldest rows leave, too, beyond 4,096.
 Channels: `wake` (id of a job with a new event), `stopped` (id of a running job that was canceled or
 has expired), `queued` (name of a model with a new job).
 
-Fields of a job that only the scripts use lie beside those of `wire.py`; one of them, `room`, names
-a pool that makes room for it by putting another aside, and until when others do not.
+Fields of a job that only the scripts use lie beside those of `wire.py`. Of them, `room` names a
+pool that makes room for it, by putting another aside or by taking no others beside it, and until
+when other pools do not; `yields` says until when a running one may be put aside, and for a job of
+how many seconds.
 
 What is *promised* and *used* counts against a quota, and is kept for tenants that have one alone.
 

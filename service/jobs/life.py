@@ -66,7 +66,7 @@ class Transition:
 
     @property
     def is_back(self) -> bool:
-        """Whether the job waits again: at its old place, with as many steps as are kept of it."""
+        """Whether the job waits again: with as many steps done as are kept of it."""
         return self.after is QUEUED and None not in self.before
 
 
@@ -82,6 +82,15 @@ TRANSITIONS = (
     Transition("retry", (RUNNING,), QUEUED, By.HOLDER, "`max_attempts` are not used up", ("fail",)),
     Transition(
         "release", (RUNNING,), QUEUED, By.HOLDER, "the pool drains", ("release",), attempts=-1
+    ),
+    Transition(
+        "make room",
+        (RUNNING,),
+        QUEUED,
+        By.HOLDER,
+        "a job that should go before it takes its slot",
+        ("release",),
+        attempts=-1,
     ),
     Transition("lose", (RUNNING,), QUEUED, By.CLOCK, "the lease lapsed", ("reap",), deaths=1),
     Transition(
@@ -144,7 +153,7 @@ stateDiagram-v2
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-A job that goes back to `queued` has its old place there, and as many steps done as its snapshots keep; a pool that claimed it before has a stale fence, and changes nothing any more. *holder*: the pool that claimed it last, while it is running. *clock*: Redis's, seen by whichever call meets the job after that time.
+A job that goes back to `queued` has its old place there (one that made room, behind that by the time that it ran: it has not waited meanwhile), and as many steps done as its snapshots keep; a pool that claimed it before has a stale fence, and changes nothing any more. *holder*: the pool that claimed it last, while it is running. *clock*: Redis's, seen by whichever call meets the job after that time.
 """  # noqa: E501 - a paragraph is a line there
 
 

@@ -1,111 +1,26 @@
-"""How long a job has to wait: one look at a model's queue, and what is reckoned from it.
+"""How long a job has to wait, reckoned from one look at its model's queue.
 
 An estimate: jobs count with their tenant's mean cost, batches are taken to be as large as pays,
-warm shapes to go in turn, and nobody is foreseen who has not come yet.
+warm shapes to go in turn, and nobody is foreseen who has not come yet. That others are put aside is
+foreseen for deadlines alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from service.jobs.costs import Cost, CostTable
 from service.jobs.job import PRIORITIES, Job
-from service.jobs.servers import Load, Pool, Running, Servers, remaining_s
+from service.jobs.look import Look, Urgent
+from service.jobs.servers import Load, Pool, Running, Servers, Takes, remaining_s
 from service.jobs.turns import Ahead, Tenant, Turns
 
-
-@dataclass(frozen=True)
-class Urgent:
-    """A queued job with a deadline."""
-
-    latest: float
-    """Its latest start, in seconds since the epoch."""
-    tenant: str
-    seconds: float
-    """Device-seconds."""
-    id: str
-
-
-@dataclass(frozen=True)
-class Look:
-    """What `scripts/outlook.lua` saw."""
-
-    now: float = 0.0
-    virtual: float = 0.0
-    tenants: Mapping[str, Tenant] = field(default_factory=dict)
-    idle: Mapping[str, float] = field(default_factory=dict)
-    """Tags of tenants without queued jobs."""
-    urgent: Sequence[Urgent] = ()
-    """By latest start; of very many the first ones."""
-    running: Sequence[Running] = ()
-    seen: float = 1.0
-    """Which share of what runs that is: of very much, only the first part is looked at."""
-
-    @classmethod
-    def parse(cls, answer: Sequence[Any]) -> Look:
-        """What the script gives."""
-        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, kept, running, seen = (
-            answer
-        )
-        left = _without(_numbers(backlogs), kept)
-        return cls(
-            now=float(now),
-            virtual=float(virtual),
-            tenants=_tenants(orders, jobs, _numbers(tags), left, _numbers(weights)),
-            idle=_numbers(idle),
-            urgent=[
-                Urgent(float(latest), tenant, float(seconds), job_id)
-                for job_id, latest, tenant, seconds in _rows(urgent, 4)
-            ],
-            running=[_running(*row) for row in _rows(running, 6)],
-            seen=float(seen),
-        )
-
-
-def _tenants(
-    orders: Sequence[str],
-    jobs: Sequence[int],
-    tags: Mapping[str, float],
-    backlogs: Mapping[str, float],
-    weights: Mapping[str, float],
-) -> dict[str, Tenant]:
-    return {
-        name: Tenant(
-            name,
-            float(order),
-            tags.get(name, 0.0),
-            backlogs.get(name, 0.0),
-            weights.get(name, 1.0),
-            count,
-        )
-        for (name, order), count in zip(_rows(orders, 2), jobs, strict=True)
-    }
-
-
-def _without(backlogs: Mapping[str, float], kept: Sequence[str]) -> dict[str, float]:
-    """What is left to do of the tenants' jobs."""
-    left = dict(backlogs)
-    for tenant, seconds in _rows(kept, 2):
-        left[tenant] = max(0.0, left.get(tenant, 0.0) - float(seconds))
-    return left
-
-
-def _running(pool: str, cost: str, run_s: str, step: str, steps: str, images: str) -> Running:
-    done = min(1.0, int(step) / max(1, int(steps)))
-    return Running(pool, Load(float(cost), float(run_s) if run_s else None, int(images)), done)
-
-
-def _rows(flat: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(flat[column::width] for column in range(width)), strict=True)
-
-
-def _numbers(flat: Sequence[str]) -> dict[str, float]:
-    return {name: float(number) for name, number in _rows(flat, 2)}
+ASKED_EVERY_S = 1.0
+"""How often a full pool asks whether it should put something aside (`workers/preemption.py`)."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +51,10 @@ class Outlook:
         self._rules = rules
         self._tenants = dict(look.tenants)
         self._urgent = list(look.urgent)
+        self._servers_of: dict[frozenset[str], Servers] = {}
+        """By the layouts of their pools."""
+        self._slowness: dict[str, Mapping[str, float]] = {}
+        """By bucket and layout."""
 
     def queued(self, job: Job, rank: int) -> Place:
         """Of a job that waits, or comes now.
@@ -143,22 +62,50 @@ class Outlook:
         Args:
             rank: how many of its tenant's jobs go before it.
         """
-        ahead = self._ahead(job, rank)
+        ahead, is_urgent = self._ahead(job, rank)
         position, load = round(ahead.jobs), self._load(job, job.step)
         mean_s = ahead.seconds / ahead.jobs if ahead.jobs else 0.0
-        start = self._servers.start(ahead.jobs * self.look.seen, mean_s)
-        if start is None or load is None:
+        if load is None:
             return Place(position, None, None)
-        starts_s, server = start
-        waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
-        rows = self._servers.rows(waiting)
-        lasts_s = load.lasts(server.slots, rows) * server.slowness
-        return Place(position, starts_s, starts_s + lasts_s)
+        takes = self._takes(job, load)
+
+        def place(servers: Servers) -> Place:
+            start = servers.start(ahead.jobs * self.look.seen, mean_s, takes)
+            if start is None:
+                return Place(position, None, None)
+            starts_s, server = start
+            waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
+            slowness = self._slowness_in(job.bucket)[server.layout]
+            lasts_s = load.lasts(server.slots, servers.rows(waiting)) * slowness
+            return Place(position, starts_s, starts_s + lasts_s)
+
+        if takes is None or not is_urgent:
+            return place(self._servers)
+        found = place(self._within_reach(takes))
+        is_late = found.ends_s and self.look.now + found.ends_s > (job.deadline_at or math.inf)
+        room = self._room_for(job.bucket, load) if is_late else None
+        return min(found, place(room), key=lambda one: one.ends_s or 0) if room else found
 
     def newcomer(self, job: Job) -> Place:
         """Of a job that may be put now: behind all of its tenant."""
         tenant = self._tenants.get(job.tenant)
         return self.queued(job, tenant.jobs if tenant else 0)
+
+    def thinned_s(self, job: Job, within_s: float) -> float | None:
+        """Seconds until so few are left of all that runs and waits, if no more come, that a
+        newcomer lasts no longer than that beside them; None: nobody knows."""
+        load, pools = self._load(job, 0), self._seen_pools
+        if load is None or not pools:
+            return None
+        fastest = min(pools, key=lambda pool: self._slowness_in(job.bucket)[pool.layout])
+        slowness = self._slowness_in(job.bucket)[fastest.layout]
+        fitting = [
+            rows
+            for rows in range(load.images, fastest.slots + 1)
+            if load.lasts(fastest.slots, rows) * slowness <= within_s
+        ]
+        left = max(0, max(fitting, default=0) * len(pools) - load.images)
+        return self._servers.thinned_s(self._waiting * self.look.seen, self._mean_s, left)
 
     def accepted(self, job: Job) -> None:
         """A job with a deadline was put after the look: those that come now have to know of it."""
@@ -172,10 +119,8 @@ class Outlook:
 
     def room_s(self, max_queued: int) -> float | None:
         """Seconds until fewer jobs than that wait, if no more come; None: no pool is ready."""
-        tenants = self.look.tenants.values()
-        seconds = sum(tenant.seconds for tenant in tenants)
         leaving = max(0, self._waiting - max_queued) * self.look.seen
-        found = self._servers.start(leaving, seconds / max(1, self._waiting))
+        found = self._servers.start(leaving, self._mean_s)
         return found[0] if found else None
 
     def running_s(self, job: Job) -> float | None:
@@ -187,22 +132,74 @@ class Outlook:
         cost = self._cost(job, 0)
         return remaining_s(load, done, cost.decode_s if cost else 0.0, found, self._servers.busy)
 
-    def _ahead(self, job: Job, rank: int) -> Ahead:
-        """Of all tenants: by turns or, with a deadline and credit, by the latest start."""
+    def _takes(self, job: Job, load: Load) -> Takes | None:
+        """As `claim.lua`: who is too slow for its deadline leaves it to a faster one."""
+        if job.deadline_at is None or load.alone_s is None:
+            return None
+        left_s, alone_s = job.deadline_at - self.look.now, load.alone_s
+        slowness = self._slowness_in(job.bucket)
+
+        def takes(at: float, layout: str) -> bool:
+            return slowness[layout] <= 1 or at + alone_s * slowness[layout] <= left_s
+
+        return takes
+
+    def _room_for(self, bucket: str, load: Load) -> Servers | None:
+        """Where pools put jobs aside for one that would be late; None: none does."""
+        slowness = self._slowness_in(bucket)
+
+        def left(one: Running) -> Running:
+            pool = self._pools.get(one.pool)
+            takes_s = (load.alone_s or math.inf) * (slowness[pool.layout] if pool else 1.0)
+            if pool is None or takes_s > one.yields_to_s or load.images > one.load.images:
+                return one
+            seconds = (ASKED_EVERY_S + one.step_s) / pool.slowness
+            return Running(one.pool, Load(0.0, seconds, one.load.images), 0.0)
+
+        running = [left(one) for one in self.look.running]
+        if running == list(self.look.running):
+            return None
+        return Servers(self._seen_pools, running, self._waiting > 0)
+
+    def _slowness_in(self, bucket: str) -> Mapping[str, float]:
+        """By layout: how many times as long as on the fastest a job of that bucket takes."""
+        if bucket not in self._slowness:
+            self._slowness[bucket] = {
+                pool.layout: self._by_bucket[pool.layout].get(bucket, pool.slowness)
+                for pool in self._pools.values()
+            }
+        return self._slowness[bucket]
+
+    @cached_property
+    def _by_bucket(self) -> Mapping[str, Mapping[str, float]]:
+        layouts = {pool.layout for pool in self._table.pools.values()}
+        return {layout: self._table.slowness_by_bucket(layout) for layout in layouts}
+
+    def _within_reach(self, takes: Takes) -> Servers:
+        """Of the pools that take it now: those take what goes before it, too."""
+        layouts = frozenset(layout for layout in self._layouts if takes(0.0, layout))
+        if layouts not in self._servers_of:
+            pools = [pool for pool in self._seen_pools if pool.layout in layouts]
+            self._servers_of[layouts] = Servers(pools, self.look.running, self._waiting > 0)
+        return self._servers_of[layouts] if layouts else self._servers
+
+    def _ahead(self, job: Job, rank: int) -> tuple[Ahead, bool]:
+        """Of all tenants: by turns or, with a deadline and credit, by the latest start; whether it
+        was the latter."""
         tenant = self._tenants.get(job.tenant)
         tag = tenant.tag if tenant else self._tag(job)
         pace = tenant.pace if tenant else job.cost / job.weight
         level = job.priority - PRIORITIES["normal"]
         order = tag + rank * pace - level * self._rules.advance_s
         if job.deadline_at is None:
-            return self._by_turns(job, order, rank)
+            return self._by_turns(job, order, rank), False
         latest = job.deadline_at - (job.run_s or 0.0)
         first = [one for one in self._urgent if one.latest <= latest and one.id != job.id]
         mine = [one.seconds for one in first if one.tenant == job.tenant]
         near = tag + (sum(mine) - self._rules.credit_s) / job.weight
         if near <= self.look.virtual:
-            return self._by_deadline(first, self.look.virtual)
-        return self._by_turns(job, min(order, near), len(mine) if near < order else rank)
+            return self._by_deadline(first, self.look.virtual), True
+        return self._by_turns(job, min(order, near), len(mine) if near < order else rank), False
 
     def _tag(self, job: Job) -> float:
         return max(self.look.virtual, self.look.idle.get(job.tenant, 0.0))
@@ -268,20 +265,36 @@ class Outlook:
         return sum(tenant.jobs for tenant in self.look.tenants.values())
 
     @cached_property
+    def _mean_s(self) -> float:
+        """Device-seconds of one that waits."""
+        seconds = sum(tenant.seconds for tenant in self.look.tenants.values())
+        return seconds / max(1, self._waiting)
+
+    @cached_property
     def _pools(self) -> Mapping[str, Pool]:
         pools = self._table.pools
         layouts = {pool.layout for pool in pools.values()}
         slowness = {layout: self._table.slowness(layout) for layout in layouts}
-        return {name: Pool(name, pool.slots, slowness[pool.layout]) for name, pool in pools.items()}
+        return {
+            name: Pool(name, pool.slots, slowness[pool.layout], pool.layout)
+            for name, pool in pools.items()
+        }
 
     @cached_property
-    def _servers(self) -> Servers:
+    def _seen_pools(self) -> Sequence[Pool]:
         """Where only a share of what runs was seen, as many pools, those that were seen first: they
         are to serve that share of the queue."""
         busy = {one.pool for one in self.look.running}
         pools = sorted(self._pools.values(), key=lambda pool: pool.name not in busy)
-        pools = pools[: math.ceil(len(pools) * self.look.seen)]
-        return Servers(pools, self.look.running, self._waiting > 0)
+        return pools[: math.ceil(len(pools) * self.look.seen)]
+
+    @cached_property
+    def _layouts(self) -> frozenset[str]:
+        return frozenset(pool.layout for pool in self._seen_pools)
+
+    @cached_property
+    def _servers(self) -> Servers:
+        return Servers(self._seen_pools, self.look.running, self._waiting > 0)
 
 
 def _by_tenant(urgent: Sequence[Urgent]) -> Mapping[str, Ahead]:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError
@@ -21,8 +22,15 @@ from obstore.store import GCSStore, LocalStore, ObjectStore, S3Store, from_url
 from service.jobs.errors import NotStored, StoreError
 from service.settings import ConfigError
 
+if TYPE_CHECKING:
+    from obstore.store import RetryConfig
+
 MEMORY = "memory:///"
 MAX_PARALLEL = 16
+ANSWER_S = 120.0
+"""A store that takes longer than that for one file hangs."""
+OWN_RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
+"""Of an object store's client, which would try for minutes: whoever calls knows for how long."""
 REDIRECT_S = 3600.0
 """How long a redirect to the object store can be followed."""
 
@@ -50,9 +58,10 @@ def job_folders(job_id: str) -> list[str]:
 class Store:
     """One place for files, by key."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
         """Raises: ConfigError: the address is none of a store, or lacks something."""
         self.url = url
+        self._answer_s = answer_s
         self._store = _open(url)
 
     async def put(self, key: str, data: bytes, content_type: str) -> None:
@@ -124,7 +133,13 @@ class Store:
     @asynccontextmanager
     async def _explained(self, act: str, key: str) -> AsyncIterator[None]:
         try:
-            yield
+            async with asyncio.timeout(self._answer_s):
+                yield
+        except TimeoutError as error:
+            raise StoreError(
+                f"cannot {act} {key!r} in {self.url}: no answer in time; "
+                "check that the store is there"
+            ) from error
         except (FileNotFoundError, NotFoundError) as error:
             raise NotStored(key) from error
         except (BaseError, OSError, ValueError) as error:
@@ -138,7 +153,9 @@ def _open(url: str) -> ObjectStore:
     try:
         if "://" not in url:
             return LocalStore(Path(url).expanduser(), mkdir=True, automatic_cleanup=True)
-        return from_url(MEMORY if url == "memory://" else url)
+        if url in ("memory://", MEMORY):
+            return from_url(MEMORY)
+        return from_url(url, retry_config=OWN_RETRIES)
     except (BaseError, OSError, ValueError) as error:
         raise ConfigError(
             f"store.url: cannot open {url!r}: {_first_line(error)}; "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -32,3 +32,4 @@ class FullPool:
     warm: Sequence[str] = ()
     """As `Queue.claim` takes them."""
     slowness: float = 1.0
+    slowness_in: Mapping[str, float] = field(default_factory=dict)

@@ -14,8 +14,9 @@ from service.jobs.errors import (
 )
 from service.jobs.events import Event
 from service.jobs.handout import Claim, Claims, Handout
-from service.jobs.intake import Depth, Intake, ModelStatus, Standing
+from service.jobs.intake import Depth, Intake, ModelStatus
 from service.jobs.profiles import Profiles
+from service.jobs.standing import Standing
 from service.jobs.upkeep import Upkeep
 
 __all__ = [

@@ -6,8 +6,9 @@ import heapq
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 ONE_BY_ONE = 256
 """Jobs ahead that are dealt to the slots one by one; what is before these is poured over them."""
@@ -42,6 +43,7 @@ class Pool:
     slots: int
     slowness: float = 1.0
     """How many times as long all takes as on the fastest."""
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,10 @@ class Running:
     load: Load
     done: float
     """Share of its steps, from 0 to 1."""
+    step_s: float = 0.0
+    """Of one of its steps."""
+    yields_to_s: float = 0.0
+    """It is put aside for a job that takes no longer and would miss its deadline."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +65,13 @@ class Server:
     free_at: float
     """Seconds from now."""
     slots: int
-    """Of its pool."""
+    """Of its pool, as the next two."""
     slowness: float
+    layout: str
+
+
+Takes = Callable[[float, str], bool]
+"""Whether a slot that is free so many seconds from now, of a pool of that layout, takes a job."""
 
 
 class Servers:
@@ -82,24 +93,51 @@ class Servers:
         self._slots = sorted(slots, key=lambda server: server.free_at)
         self._levels, self._speeds = _levels(self._slots)
 
-    def start(self, jobs: float, mean_s: float) -> tuple[float, Server] | None:
+    def start(
+        self, jobs: float, mean_s: float, takes: Takes | None = None
+    ) -> tuple[float, Server] | None:
         """When a job starts that so many others go before, and where; None: there is no slot.
 
         Args:
             mean_s: device-seconds of one of those.
+            takes: left out, any slot does; where none does, the first to be free counts.
         """
         if not self._slots:
             return None
-        count = round(jobs)
-        bulk = max(0, count - ONE_BY_ONE)
-        level = self._level(bulk * mean_s)
-        # The first to become free are enough, and in order, which makes them a heap.
-        nearest = enumerate(self._slots[: count - bulk + 1])
-        heap = [(max(server.free_at, level), number, server) for number, server in nearest]
-        for _ in range(count - bulk):
+        # The first to become free are enough, and in order.
+        nearest = self._slots[: min(round(jobs), ONE_BY_ONE) + 1]
+        heap, level = self._dealt(jobs, mean_s, nearest)
+        first = (heap[0][0], heap[0][2])
+        if takes is None:
+            return first
+        free = [(at, server) for at, _, server in heap]
+        free += [(max(server.free_at, level), server) for server in self._slots[len(heap) :]]
+        taking = [(at, server) for at, server in free if takes(at, server.layout)]
+        return min(taking, key=itemgetter(0), default=first)
+
+    def thinned_s(self, jobs: float, mean_s: float, left: int) -> float:
+        """Seconds until no more pictures than that are left of what runs and waits.
+
+        Args:
+            jobs, mean_s: those that wait, as of `start`.
+        """
+        heap, _ = self._dealt(jobs, mean_s, self._slots)
+        ends = sorted((at for at, _, _ in heap), reverse=True)
+        return ends[left] if left < len(ends) else 0.0
+
+    def _dealt(
+        self, jobs: float, mean_s: float, slots: Sequence[Server]
+    ) -> tuple[list[tuple[float, int, Server]], float]:
+        """When these are free with so many jobs on them, as a heap of time, number and slot; and to
+        where all slots are filled by those that are poured."""
+        count = min(round(jobs), ONE_BY_ONE)
+        level = self._level((round(jobs) - count) * mean_s)
+        heap = [(max(server.free_at, level), n, server) for n, server in enumerate(slots)]
+        heapq.heapify(heap)
+        for _ in range(count):
             at, number, server = heap[0]
             heapq.heapreplace(heap, (at + _lasts(mean_s, server), number, server))
-        return heap[0][0], heap[0][2]
+        return heap, level
 
     def _level(self, device_seconds: float) -> float:
         """To where the slots are filled when so much work is poured over them."""
@@ -129,7 +167,7 @@ def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[Ser
     ends = [0.0] * pool.slots
     for seconds in left:
         heapq.heapreplace(ends, ends[0] + seconds)
-    return [Server(end, pool.slots, pool.slowness) for end in ends]
+    return [Server(end, pool.slots, pool.slowness, pool.layout) for end in ends]
 
 
 def _levels(slots: Sequence[Server]) -> tuple[list[float], list[float]]:

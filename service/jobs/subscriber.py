@@ -66,6 +66,11 @@ class Subscriber:
         finally:
             self._feeds[channel].discard(messages)
 
+    def wake(self, channel: str, message: str) -> None:
+        """Whoever waits for that here, as if it had come."""
+        for wake in self._wakes.get((channel, message), ()):
+            wake.set()
+
     async def close(self) -> None:
         self.closed = True
         self._end_waits()
@@ -110,8 +115,7 @@ class Subscriber:
         if kind == "subscribe":
             self._wake_all()
         elif kind == "message":
-            for wake in self._wakes.get((channel, data), ()):
-                wake.set()
+            self.wake(channel, data)
             for feed in self._feeds.get(channel, ()):
                 feed.put_nowait(data)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
-from service.jobs.job import DEFAULT_CLASS, Job
+from service.jobs.job import DEFAULT_CLASS, ErrorCode, Job
 from service.jobs.life import ENDED, JobState
 
 disable_created_metrics()  # they would double the series, and Prometheus has no use for them
@@ -28,6 +28,8 @@ LOST, EXCUSED = "lost", "excused"
 RETRY_REASONS = (LOST, EXCUSED, "store", "internal")
 """Why a job goes back to the queue: its lease lapsed, its lease lapsed while nobody could be heard,
 or what its pool says (a `JobError.code`)."""
+SET_ASIDE: ErrorCode = "poisonous"
+"""Why jobs fail beside the errand of a caller."""
 MET, MISSED = "met", "missed"
 OUTCOMES = tuple(sorted(ENDED))
 
@@ -42,11 +44,21 @@ class End:
     finished_at: float
     tenant_class: str = DEFAULT_CLASS
     deadline_at: float | None = None
+    failure: ErrorCode | None = None
+    """Why, where it failed."""
 
     @classmethod
-    def of(cls, job: Job, outcome: JobState, finished_at: float) -> End:
+    def of(
+        cls, job: Job, outcome: JobState, finished_at: float, failure: ErrorCode | None = None
+    ) -> End:
         return cls(
-            job.model, outcome, job.created_at, finished_at, job.tenant_class, job.deadline_at
+            job.model,
+            outcome,
+            job.created_at,
+            finished_at,
+            job.tenant_class,
+            job.deadline_at,
+            failure if outcome is JobState.FAILED else None,
         )
 
     @property
@@ -86,6 +98,12 @@ class Tally:
             ("model", "tenant_class", "outcome"),
             registry=registry,
         )
+        self.failures = Counter(
+            "atelier_job_failures_total",
+            "Jobs that failed for good, by why.",
+            ("model", "reason"),
+            registry=registry,
+        )
         self.deadlines = Counter(
             "atelier_job_deadlines_total",
             "Ended jobs with a deadline, but for those that were canceled.",
@@ -112,6 +130,8 @@ class Tally:
             self.reclaimed.labels(model)
             for reason in RETRY_REASONS:
                 self.retries.labels(model, reason)
+            for code in get_args(ErrorCode):
+                self.failures.labels(model, code)
             for outcome in OUTCOMES:
                 self.duration.labels(model, outcome)
             for name in classes:
@@ -133,6 +153,8 @@ class Tally:
         self.ends.labels(end.model, end.tenant_class, end.outcome).inc()
         took_s = max(0.0, end.finished_at - end.created_at)
         self.duration.labels(end.model, end.outcome).observe(took_s)
+        if end.failure:
+            self.failures.labels(end.model, end.failure).inc()
         if end.deadline:
             self.deadlines.labels(end.model, end.tenant_class, end.deadline).inc()
 
@@ -156,5 +178,6 @@ class Tally:
                 float(said["finished_at"]),
                 said.get("tenant_class", DEFAULT_CLASS),
                 None if deadline is None else float(deadline),
+                SET_ASIDE if event == JobState.FAILED else None,
             )
         )

@@ -24,20 +24,13 @@ async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
     image/png`, `video/mp4` or another type of file the file itself; with `Accept:
     text/event-stream` the job's events as they happen.
     """
-    accepted = negotiate(",".join(request.headers.getlist("accept")))
-    job = await admit(request, front, tenant, accepted.media_types)
-    with told_by_name(job):
-        answer = await _answer(request, front, job, accepted)
-        answer.headers.update(await _quotas_left(front, tenant))
+    async with quotas.told_in_refusals(front, tenant):
+        accepted = negotiate(",".join(request.headers.getlist("accept")))
+        job = await admit(request, front, tenant, accepted.media_types)
+        with told_by_name(job):
+            answer = await _answer(request, front, job, accepted)
+            answer.headers.update(await quotas.of_tenant(front, tenant))
     return answer
-
-
-async def _quotas_left(front: FrontEnd, tenant: str) -> dict[str, str]:
-    """Headers that tell of the tenant's quotas, where it has any."""
-    limits = front.settings.tenant(tenant)
-    if not quotas.policy(limits):
-        return {}
-    return quotas.left(limits, await front.queue.standing(tenant, limits))
 
 
 async def _answer(request: Request, front: FrontEnd, job: Job, accepted: Answer) -> Response:

@@ -3,7 +3,7 @@
     python -m tests.bench.snapshots [--store FOLDER] [--share 0.01] [--rounds 5]
 
 For the demo Flux and Wan, in pools of their own at a real queue and store, prints the bytes and the
-time of one snapshot (copy from the device, file, store, queue), how many were taken in a job, their
+time of one snapshot (copy from the device, file, store), how many were taken in a job, their
 share of its steps' time, and how much longer its steps take with them than without. Jobs have as
 many steps as it takes to see snapshots pay.
 """

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.chaos.history import Answer, Asked
-from tests.chaos.orders import Order, Then
+from tests.chaos.orders import SHORT_S, Order, Then
 
 ANSWER_S = 15.0
 """After which a client takes its connection for broken."""
@@ -78,16 +78,32 @@ class Client:
     async def place(self, order: Order) -> Asked:
         """Post it until it is accepted, and again as often as the order says."""
         asked = Asked(order)
-        for _ in range(1 + order.repeats):
-            if not await self._post(asked):
-                return asked
-            await asyncio.sleep(PAUSE_S)
+        if not await self._post_all(asked):
+            return asked
         job = f"/v1/jobs/{asked.jobs[0]}"
         if order.then is Then.CANCELS:
-            await self.until_answered("POST", f"{job}/cancel", order.tenant)
+            await self._stop(asked, "POST", f"{job}/cancel", 200)
         elif order.then is Then.DELETES:
-            await self.until_answered("DELETE", job, order.tenant)
+            await self._stop(asked, "DELETE", job, 204, 404)
+            asked.is_deleted = True
         return asked
+
+    async def _post_all(self, asked: Asked) -> bool:
+        """All at once, or each when the one before was accepted."""
+        times = 1 + asked.order.repeats
+        if asked.order.at_once:
+            return all(await asyncio.gather(*(self._post(asked) for _ in range(times))))
+        for _ in range(times):
+            if not await self._post(asked):
+                return False
+            await asyncio.sleep(PAUSE_S)
+        return True
+
+    async def _stop(self, asked: Asked, method: str, path: str, *expected: int) -> None:
+        """404 where an answer got lost that told of it."""
+        answer = await self.until_answered(method, path, asked.order.tenant)
+        if answer.status_code not in expected:
+            asked.answers.append(_told(answer))
 
     async def _post(self, asked: Asked) -> bool:
         """Whether it was accepted in the end."""
@@ -111,10 +127,14 @@ class Client:
         if answer.is_success:
             asked.jobs.append(answer.json()["id"])
             return True
-        told = Answer(answer.status_code, answer.headers.get("retry-after"), answer.text)
+        told = _told(answer)
         asked.answers.append(told)
-        if told.status == 429 and order.deadline_s is not None:
+        if told.status == 429 and order.deadline_s == SHORT_S:
             asked.gave_up = "it would be too late"
         elif told.status >= 500 and order.key is None:
             asked.gave_up = f"it may have been accepted: {told.body}"
         return False
+
+
+def _told(answer: httpx.Response) -> Answer:
+    return Answer(answer.status_code, answer.headers.get("retry-after"), answer.text)

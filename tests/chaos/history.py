@@ -31,6 +31,8 @@ class Asked:
     """All that told of an error."""
     gave_up: str = ""
     """Why, if it did."""
+    is_deleted: bool = False
+    """It was told that its job is gone."""
 
 
 @dataclass(frozen=True)

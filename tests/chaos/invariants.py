@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.chaos.history import Asked, Exit, History, Seen
-from tests.chaos.orders import Then
+from tests.chaos.orders import SHORT_S, Then
 from tests.chaos.plan import Kind
 
 ENDS = frozenset({"succeeded", "failed", "canceled", "expired"})
@@ -35,11 +35,13 @@ Found = Iterator[str | tuple[str, Seen]]
 
 
 def accepted_is_kept(history: History) -> Found:
-    """What was accepted is there."""
-    there = {job.id for job in history.seen}
+    """What was accepted is there, until it is deleted."""
+    there = {job.id: job for job in history.seen}
     for asked in history.asked:
-        gone = set() if asked.order.then is Then.DELETES else set(asked.jobs) - there
-        for job_id in gone:
+        jobs = set(asked.jobs)
+        for job_id in jobs & there.keys() if asked.is_deleted else ():
+            yield f"{job_id} was deleted and is there", there[job_id]
+        for job_id in () if asked.order.then is Then.DELETES else jobs - there.keys():
             yield f"{job_id} of order {asked.order.number} is gone"
 
 
@@ -59,10 +61,11 @@ def a_good_end(history: History) -> Found:
     for job in history.seen:
         order = None if job.order is None else orders[job.order]
         allowed = {"succeeded"}
-        allowed |= {"expired"} if order and order.deadline_s is not None else set()
+        allowed |= {"expired"} if order and order.deadline_s == SHORT_S else set()
         allowed |= {"canceled"} if order and order.then is Then.CANCELS else set()
         if job.state in ENDS - allowed:
-            yield f"{job.id} {job.state}", job
+            due = f", due in {order.deadline_s:g} s" if order and order.deadline_s else ""
+            yield f"{job.id} {job.state}{due}", job
 
 
 def one_job_a_key(history: History) -> Found:

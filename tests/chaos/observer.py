@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +18,18 @@ from tests.chaos.clients import Client
 from tests.chaos.history import Seen, Told
 from tests.chaos.invariants import ENDS
 from tests.chaos.orders import TENANTS
+from tests.chaos.system import MODEL_OF
 
 PAGE = 100
 JOB = re.compile(re.escape(keys.job("")) + "(.+)")
+LIVES = """
+local found = {}
+for i, name in ipairs(redis.call('KEYS', '*')) do found[i] = {name, redis.call('PTTL', name)} end
+return found
+"""
+"""Every key with its time to live, in one moment: none of them leaves in between."""
+OWN_FOLDERS = {"inputs", "outputs", "snapshots"}
+"""Of the store."""
 AT_ONCE = 8
 
 
@@ -94,11 +104,21 @@ class Observer:
         return [key async for key in self._redis.scan_iter() if not schema.rows_of(key)]
 
     async def left_keys(self) -> list[str]:
-        """Keys that have no business to be there without jobs."""
-        found = [key async for key in self._redis.scan_iter()]
-        lives = {key: await self._redis.pttl(key) / 1000 for key in found}
-        return sorted(key for key, ttl_s in lives.items() if not schema.may_stay(key, ttl_s))
+        """Keys that have no business to be there without jobs, and pools that have long ended."""
+        found = await self._redis.eval(LIVES, 0)
+        left = [key for key, ttl_ms in found if not schema.may_stay(key, ttl_ms / 1000)]
+        return sorted(left) + await self._left_pools()
+
+    async def _left_pools(self) -> list[str]:
+        """A pool has a new name in each of its lives."""
+        left = []
+        for model, count in Counter(MODEL_OF.values()).items():
+            for key in (f"{keys.PREFIX}{kind}:{model}" for kind in ("pools", "layouts")):
+                names = await self._redis.hkeys(key)
+                left += [f"{key} {names}"] if len(names) > count else []
+        return left
 
     def left_files(self) -> list[str]:
-        """Files and folders below the store's own three."""
-        return sorted(str(path.relative_to(self._store)) for path in self._store.glob("*/**/*"))
+        """Files and folders, but for the store's own three."""
+        found = (str(path.relative_to(self._store)) for path in self._store.rglob("*"))
+        return sorted(set(found) - OWN_FOLDERS)

@@ -42,6 +42,7 @@ def _clip(seed: int) -> dict[str, Any]:
 REQUESTS: dict[str, dict[str, Any]] = {
     "short": _pictures(1, num_inference_steps=40),
     "long": _pictures(2, num_inference_steps=MOST_STEPS),
+    "longest": _pictures(7, num_inference_steps=MOST_STEPS, num_images=4),
     "three": _pictures(3, num_inference_steps=400, num_images=3),
     "wide": _pictures(4, num_inference_steps=600, width=48),
     "from a picture": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),
@@ -71,7 +72,9 @@ class Order:
     key: str | None
     """Of idempotency."""
     repeats: int
-    """How often it posts again what was accepted already."""
+    """How often it posts again what was accepted already, or may be just now."""
+    at_once: bool = False
+    """Whether it does not wait for an answer before it repeats itself."""
     then: Then = Then.WAITS
 
     @property
@@ -101,5 +104,6 @@ def _order(random: Random, number: int, at_s: float) -> Order:
         deadline_s=random.choice((None, None, None, LONG_S, SHORT_S)),
         key=f"order {number}" if has_key else None,
         repeats=random.choice((0, 0, 1, 2)) if has_key else 0,
+        at_once=random.random() < 1 / 2,
         then=random.choices(list(Then), (90, 5, 5))[0],
     )

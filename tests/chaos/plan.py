@@ -53,8 +53,8 @@ class Sort:
 
 BEYOND_LEASE = (1.3 * LEASE_S, 2 * LEASE_S)
 SORTS = (
-    Sort(Kind.KILL, POOLS),
-    Sort(Kind.FREEZE, POOLS, BEYOND_LEASE),
+    # Twice each, since it is these that snapshots are for.
+    *2 * (Sort(Kind.KILL, POOLS), Sort(Kind.FREEZE, POOLS, BEYOND_LEASE)),
     Sort(Kind.DRAIN, POOLS),
     Sort(Kind.KILL, FRONTS),
     Sort(Kind.DRAIN, FRONTS),

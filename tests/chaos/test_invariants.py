@@ -10,10 +10,11 @@ import pytest
 
 from tests.chaos.history import Answer, Asked, Exit, History, Seen, Told
 from tests.chaos.invariants import breaches
-from tests.chaos.orders import Order
+from tests.chaos.orders import LONG_S, SHORT_S, Order, Then
 from tests.chaos.plan import Kind
 
 ORDER = Order(0, 0.0, "acme", "short", "normal", None, "order 0", 1)
+IN_AN_HOUR = replace(ORDER, deadline_s=LONG_S)
 EVENTS = (
     Told(1, "queued", {}),
     Told(2, "running", {"pool": "one", "attempt": 1}),
@@ -42,6 +43,10 @@ def history(job: Seen = JOB, **changes: Any) -> History:
 def test_a_good_history_breaks_nothing() -> None:
     assert breaches(history()) == []
     assert "1 jobs" in history().summary()
+    hasty = asked(order=replace(ORDER, deadline_s=SHORT_S)).asked
+    assert breaches(replace(ended("expired", Told(7, "expired", {})), asked=hasty)) == []
+    gone = asked(order=replace(ORDER, then=Then.DELETES), is_deleted=True)
+    assert breaches(replace(gone, seen=[])) == []
 
 
 def asked(**changes: Any) -> History:
@@ -59,6 +64,10 @@ def ended(state: str, *tail: Told) -> History:
 
 WRONG: dict[str, Callable[[], History]] = {
     "accepted_is_kept: job_2 of": lambda: asked(jobs=["job_1", "job_2"]),
+    "accepted_is_kept: job_1 of": lambda: history(seen=[]),
+    "accepted_is_kept: job_1 was deleted": lambda: asked(
+        order=replace(ORDER, then=Then.DELETES), is_deleted=True
+    ),
     "one_end: job_1 has not ended": lambda: ended("running"),
     "one_end: job_1 is succeeded and": lambda: ended("succeeded"),
     "one_end: job_1 is succeeded and its": lambda: ended(
@@ -69,6 +78,9 @@ WRONG: dict[str, Callable[[], History]] = {
     ),
     "a_good_end: job_1 failed": lambda: ended("failed", Told(7, "failed", {})),
     "a_good_end: job_1 expired": lambda: ended("expired", Told(7, "expired", {})),
+    "a_good_end: job_1 expired, due in 3600": lambda: replace(
+        ended("expired", Told(7, "expired", {})), asked=asked(order=IN_AN_HOUR).asked
+    ),
     "one_job_a_key": lambda: history(seen=[JOB, replace(JOB, view=VIEW | {"id": "job_2"})]),
     "events_in_order: job_1 has events": lambda: job(events=EVENTS[::-1]),
     "events_in_order: job_1 was claimed": lambda: job(fence=3, settled="3 finish succeeded"),

@@ -34,4 +34,5 @@ def test_orders_are_of_all_kinds() -> None:
     assert {order.request for order in placed} == orders.REQUESTS.keys()
     assert {order.deadline_s for order in placed} == {None, orders.LONG_S, orders.SHORT_S}
     assert {order.then for order in placed} == set(orders.Then)
+    assert {order.at_once for order in placed if order.repeats} == {False, True}
     assert all(order.key or not order.repeats for order in placed)

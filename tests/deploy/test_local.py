@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from deploy import local
-from service.settings import ConfigError, Settings
+from service.settings import ConfigError, ServerSettings, Settings
 
 
 def test_a_model_without_a_pool_gets_one() -> None:
@@ -44,3 +45,14 @@ def test_a_demo_without_weights_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(local, "DEMO_FOLDER", tmp_path)
     with pytest.raises(ConfigError, match="make train"):
         local.plan(Settings())
+
+
+def test_nothing_listens_where_keys_are_wanted_and_none_is_made(tmp_path: Path) -> None:
+    """At a port that is taken: who tried to listen there would say so instead."""
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        server = ServerSettings(host="0.0.0.0", port=taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=r"server\.keys"):
+            local.up(Settings(state_dir=tmp_path, server=server))
+        with pytest.raises(ConfigError, match="can't listen"):
+            open_ = server.model_copy(update={"keys": False})
+            local.up(Settings(state_dir=tmp_path, server=open_))

@@ -34,7 +34,7 @@ def lines(part: str, url: str, plot: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("python -m tests.load", description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
     parser.add_argument("--plot", type=Path, default=PLOT, metavar="FILE")
     options = parser.parse_args()

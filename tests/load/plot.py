@@ -7,13 +7,17 @@ from pathlib import Path
 
 import matplotlib
 
-from tests.load.trace import Row
+from tests.load.trace import Order, Row
 
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
 
-STYLES = {"first come": ("#999999", "o--"), "ours": ("#1f6feb", "o-")}
+STYLES = {
+    Order.FIRST_COME: ("#999999", "o--"),
+    Order.NO_LATE_ONES: ("#b58900", "o:"),
+    Order.OURS: ("#1f6feb", "o-"),
+}
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:

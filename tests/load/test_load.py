@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,16 +30,32 @@ async def test_shares_of_those_who_wait(url: str) -> None:
     assert found.jobs > 0 and set(found.got) <= set(found.weights)
 
 
+def test_a_share_is_held_against_the_weight() -> None:
+    found = shares.Shares(Counter({"a": 40.0, "b": 50.0}), {"a": 1, "b": 1, "c": 1})
+    assert (found.worst, found.worst_s) == (-1, -30), "c has nothing"
+    assert found.of_weight(1) == pytest.approx(0, abs=1e-9), "all of a weight are all"
+    double = shares.Shares(Counter({"a": 30.0, "b": 60.0}), {"a": 1, "b": 2})
+    assert (double.worst, double.of_weight(2)) == (0, 0)
+
+
 async def test_a_light_tenant_behind_a_backlog(url: str) -> None:
     found = await light.waits(url, others=2, backlog=300, seconds=4)
     assert found and min(found) >= 0
 
 
-def test_a_trace_under_both_orders(url: str) -> None:
+def test_a_trace_under_all_orders(url: str) -> None:
     minutes = 1.0
     asks = list(trace.trace(1.0, minutes))
-    assert asks == list(trace.trace(1.0, minutes)), "one trace for both"
+    assert asks == list(trace.trace(1.0, minutes)), "one trace for all"
     found = list(trace.rows(url, [1.0], minutes))
-    assert [row.order for row in found] == ["first come", "ours"]
+    assert [row.order for row in found] == list(trace.Order)
     assert all(len(row.answers) == len(asks) for row in found), "everyone has an answer"
     assert "| 1.0 | ours |" in "\n".join(trace.table(found))
+
+
+def test_who_never_got_anything_is_late() -> None:
+    ask = trace.Ask(0.0, "dev", 6.0, 2.0, "app", 2.0, 1)
+    answers = [trace.Answer(ask, wait_s, took_s) for wait_s, took_s in ((8, 14), (9, 15))]
+    row = trace.Row(trace.Order.OURS, 1.0, [*answers, trace.Answer(ask, None, None)])
+    assert row.in_time() == row.in_time("dev") == pytest.approx(1 / 3, abs=1e-9), "of 14 s"
+    assert row.wait_s(50) == 8.5, "of the two that were started"

@@ -160,6 +160,20 @@ async def test_anothers_job_is_as_if_it_never_was(
     assert (await acme.get(job["outputs"][0]["url"])).status_code == 200
 
 
+async def test_a_copy_of_an_output_is_for_its_key_alone(
+    acme: httpx.AsyncClient, pool: StandIn
+) -> None:
+    job = (await acme.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
+    url = job["outputs"][0]["url"]
+    whole = await acme.get(url)
+    part = await acme.get(url, headers={"Range": "bytes=0-3"})
+    same = await acme.get(url, headers={"If-None-Match": whole.headers["etag"]})
+    assert [answer.status_code for answer in (whole, part, same)] == [200, 206, 304]
+    for answer in (whole, part, same):
+        assert answer.headers["cache-control"].startswith("private, ")
+        assert answer.headers["vary"] == "Authorization"
+
+
 async def test_a_running_job_cannot_be_stopped_by_others(
     acme: httpx.AsyncClient, zoo: httpx.AsyncClient, pool: StandIn
 ) -> None:

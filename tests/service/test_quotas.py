@@ -7,8 +7,11 @@ import re
 import httpx
 import pytest
 
+from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.queue import Queue
 from service.settings import Settings, TenantSettings
+from tests.service.eventually import eventually
+from tests.service.jobs.examples import a_job
 from tests.service.standin import MODEL, SPEC, StandIn
 
 CAT = {"prompt": "a cat", "model": MODEL}
@@ -35,7 +38,7 @@ async def test_answers_tell_what_is_left(http: httpx.AsyncClient, queue: Queue) 
     answer = await http.post("/v1/generate", json=CAT)
     assert answer.status_code == 429 and answer.headers["retry-after"] == "30"
     assert answer.headers["ratelimit-policy"] == POLICY
-    assert answer.headers["ratelimit"] == '"queued";r=0'
+    assert answer.headers["ratelimit"] == '"queued";r=0, "device-seconds";r=3;t=3600'
     problem = answer.json()
     assert problem["type"] == "urn:atelier:problem:quota_exceeded"
     assert problem["violated-policies"] == ["queued"]
@@ -58,9 +61,75 @@ async def test_an_hour_that_is_used_up(
     answer = await http.post("/v1/generate", json=CAT, headers=headers)
     assert answer.status_code == 429
     wait_s = int(answer.headers["retry-after"])
-    assert answer.headers["ratelimit"] == f'"device-seconds";r=0;t={wait_s}'
+    assert answer.headers["ratelimit"] == f'"queued";r=2, "device-seconds";r=0;t={wait_s}'
     assert 3599 <= wait_s <= 3660
     assert (await queue.standing("default", limits)).queued == 0
+
+
+async def busy(queue: Queue) -> None:
+    """A pool of one slot takes two seconds for a cat, and has just begun with a zoo, which takes
+    ten."""
+    await queue.register("busy", SPEC, ready=True, facts=PoolFacts("here", slots=1))
+    row = CostRow(step_s=2 / SPEC.defaults["num_inference_steps"], encode_s=0, decode_s=0)
+    bucket = SPEC.bucket(SPEC.defaults)
+    await queue.measured(MODEL, {CostKey(bucket, "here", 1): row})
+    await queue.put(a_job(tenant="zoo", model=MODEL, bucket=bucket, steps=4, cost=10.0, run_s=10.0))
+    assert len(await queue.claim("busy", MODEL, 1)) == 1
+
+
+async def test_a_place_is_free_when_the_next_turn_comes(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    """Behind what runs now; of two places, that of the first job."""
+    await busy(queue)
+    for _ in range(2):
+        assert (await http.post("/v1/generate", json=CAT)).status_code == 202
+
+    async def waits_for_the_pool() -> bool:  # by a look that is not older than those jobs
+        answer = await http.post("/v1/generate", json=CAT)
+        assert answer.status_code == 429 and "quota of queued jobs" in answer.json()["detail"]
+        assert f"try again in {answer.headers['retry-after']} s" in answer.json()["detail"]
+        return answer.headers["retry-after"] == "10"
+
+    await eventually(waits_for_the_pool)
+
+
+REFUSED: list[tuple[int, dict[str, str], dict[str, object]]] = [
+    (422, {}, {"prompt": 1}),
+    (404, {}, {"model": "none"}),
+    (400, {"Idempotency-Key": ""}, {}),
+    (406, {"Accept": "text/html"}, {}),
+    (409, {"Idempotency-Key": "k"}, {"prompt": "a dog"}),
+    (415, {"Content-Type": "text/plain"}, {}),
+    (504, {"Accept": "image/png", "Prefer": "wait=0"}, {}),
+]
+
+
+@pytest.mark.parametrize(("status", "headers", "body"), REFUSED)
+async def test_whatever_is_refused_tells_what_is_left(
+    http: httpx.AsyncClient,
+    queue: Queue,
+    status: int,
+    headers: dict[str, str],
+    body: dict[str, object],
+) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    first = await http.post("/v1/generate", json=CAT, headers={"Idempotency-Key": "k"})
+    assert first.status_code == 202
+    answer = await http.post("/v1/generate", json=CAT | body, headers=headers)
+    assert answer.status_code == status, answer.text
+    left = 2 - len(await queue.list(limit=9))
+    assert answer.headers["ratelimit-policy"] == POLICY
+    assert answer.headers["ratelimit"].startswith(f'"queued";r={left}, "device-seconds"')
+
+
+async def test_a_deadline_that_is_refused_tells_what_is_left(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    await busy(queue)
+    answer = await http.post("/v1/generate", json=CAT | {"deadline_s": 1})
+    assert answer.json()["error"]["code"] == "deadline_too_soon"
+    assert answer.headers["ratelimit"] == '"queued";r=2, "device-seconds";r=5;t=3600'
 
 
 async def test_events_too(http: httpx.AsyncClient, pool: StandIn) -> None:

@@ -67,9 +67,12 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             "exclude each other",
         ),
         ("[tenants.a]\nweight = 0", "tenants.a.weight: "),
+        ("[tenants.a]\nweight = inf", "tenants.a.weight: "),
         ("[tenants.a]\nqueued = 1", "tenants.a.queued: unknown key"),
         ("[server]\nkeys = 'yes please'", "server.keys"),
         ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "belong together"),
+        ("[tenants.a]\ndevice_seconds_per_hour = inf", "tenants.a.device_seconds_per_hour: "),
+        ("[tenants.a]\nweight = inf", "tenants.a.weight: "),
         (
             "[pools.a]\nmodel = 'm'\nhosts = {count = 2, coordinator = 'h:1', index = 2}",
             "pools.a.hosts: Value error, index 2 is none of 2",

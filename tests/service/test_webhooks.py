@@ -151,6 +151,17 @@ async def test_only_the_events_that_were_asked_for(
     assert address.messages.empty()
 
 
+async def test_nothing_is_kept_of_a_request_that_made_no_job(
+    http: httpx.AsyncClient, queue: Queue, address: Address, empty_redis: Redis
+) -> None:
+    await queue.register("cold", SPEC, ready=False)
+    for prompt, status in [("a cat", 202), ("a cat", 202), ("a dog", 409)]:
+        body = CAT | {"prompt": prompt, "webhook": {"url": address.url}}
+        answer = await http.post("/v1/generate", json=body, headers={"Idempotency-Key": "k"})
+        assert answer.status_code == status
+    assert await empty_redis.zcard(PENDING) == 1
+
+
 async def test_a_restart_loses_none(
     settings: Settings, queue: Queue, store: Store, address: Address, empty_redis: Redis
 ) -> None:

@@ -15,7 +15,7 @@ from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.costs import MAX_BUCKETS, Costs, describe
 from workers.engine import Engine
-from workers.measuring import Herald, measure
+from workers.measuring import TELL_EVERY_S, Herald, measure
 from workers.shape import Phase, Shape
 from workers.step_times import TRIALS, Way
 
@@ -160,4 +160,14 @@ async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue
     quick = mine.model_copy(update={"step_s": 1.0})
     await queue.measured(SPEC.name, {CostKey(BUCKET, "faster", 1): quick})
     await herald.tell()
-    assert herald.slowness == 3.0
+    assert (herald.slowness, herald.slowness_in) == (3.0, {BUCKET: 3.0})
+
+
+async def test_very_many_pools_look_less_often(engine: Engine, queue: Queue) -> None:
+    herald = Herald(engine, queue, "toy")
+    await herald.tell()
+    assert herald.pause_s == TELL_EVERY_S
+    for number in range(200):
+        await queue.register(f"pool-{number}", SPEC, ready=True, facts=herald.facts)
+    await herald.tell()
+    assert herald.pause_s == 2 * TELL_EVERY_S

@@ -9,6 +9,7 @@ from service.jobs.job import Job, JobState
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from tests.workers.jobs import ended, toy_job
+from tests.workers.polling import until
 from tests.workers.test_pool import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 
@@ -45,6 +46,29 @@ async def test_a_pool_that_joins_takes_what_waits_for_another(
         assert (await served(queue))[SPEC.name] == (1, True)
         pipeline.gate.open()
         assert (await ended(queue, long)).state == JobState.SUCCEEDED
+
+
+async def test_nobody_counts_on_a_pool_that_drains(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """It is there until its job has ended, and takes no other; no wait is reckoned with its slots,
+    and no other pool leaves anything to it."""
+    runs = toy_job(phase="gated", num_inference_steps=50)
+    await queue.put(runs)
+    async with at_work(pipeline, layout, queue, store, drain_s=1000) as (pool, task):
+        await asyncio.to_thread(pipeline.gate.wait)
+        assert pool.name in (await queue.costs(SPEC.name)).pools
+        pool.stop()
+
+        async def is_told() -> bool:
+            return (await served(queue))[SPEC.name] == (1, False)
+
+        await until(is_told)
+        assert (await queue.costs(SPEC.name)).pools == {}
+        pipeline.gate.open()
+        assert (await ended(queue, runs)).state == JobState.SUCCEEDED
+        assert await task == 0
+    assert (await served(queue))[SPEC.name] == (0, False)
 
 
 async def test_a_pool_that_comes_back_with_another_model(

@@ -28,7 +28,7 @@ from service.jobs.job import JobState, Output, Snapshot, Usage
 from service.jobs.outputs import Store, input_key, snapshot_key
 from service.jobs.queue import Queue
 from service.settings import ConfigError, PoolSettings, QueueSettings, Settings
-from tests.workers.jobs import ended, pixels, toy_job
+from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
 from workers.engine import Engine
@@ -469,18 +469,55 @@ async def test_a_suspect_has_the_pool_to_itself(
     await brief.close()
 
 
-async def test_an_engine_that_dies_hands_its_jobs_on(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+async def test_a_suspect_is_not_begun_beside_others(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
-    job = toy_job(phase="gated")
-    await queue.put(job)
-    async with at_work(pipeline, layout, queue, store) as (pool, task):
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    first, suspect, other = toy_job(phase="gated"), toy_job(), toy_job()
+    await queue.put(suspect)
+    await brief.claim("dead", SPEC.name, 1)
+    await brief.reap()
+    [held] = await queue.claim("another", SPEC.name, 1)  # so that the pool begins without it
+    await queue.put(first)
+    unhurried = await Queue.connect(redis_url, QueueSettings(affinity_s=1000))
+    async with at_work(pipeline, layout, unhurried, store):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await queue.release(held)
+        await queue.put(other)
+        await reached(queue, other, JobState.RUNNING)
+        assert (await queue.get(suspect.id)).state == JobState.QUEUED
+        pipeline.gate.open()
+        first, suspect = await ended(queue, first), await ended(queue, suspect)
+    assert suspect.state == JobState.SUCCEEDED
+    assert suspect.started_at > first.finished_at
+    await brief.close()
+    await unhurried.close()
+
+
+async def test_an_engine_that_dies_is_a_death_of_its_jobs(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    """Whichever of them it was: each goes on alone, and none has failed."""
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
+    jobs = [toy_job(phase="gated") for _ in range(2)]
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, layout, brief, store) as (pool, task):
         await asyncio.to_thread(pipeline.gate.wait)
         pool.engine.stepper.submit(None)  # what no caller would do
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
-        assert (await queue.get(job.id)).state == JobState.QUEUED
         assert await status(queue) == (0, False)
+
+    async def are_back() -> bool:
+        await brief.reap()
+        return {(await queue.get(job.id)).state for job in jobs} == {JobState.QUEUED}
+
+    await until(are_back)
+    claims = [await queue.claim("another", SPEC.name, 4) for _ in jobs]
+    assert [[claim.job.id for claim in taken] for taken in claims] == [[job.id] for job in jobs]
+    assert [len(claim.job.deaths) for [claim] in claims] == [1, 1]
+    await brief.close()
 
 
 async def test_a_broken_store_lets_another_pool_try(
@@ -491,7 +528,7 @@ async def test_a_broken_store_lets_another_pool_try(
     job = toy_job()
     await queue.put(job)
     twice = await Queue.connect(redis_url, QueueSettings(max_attempts=2))
-    async with at_work(pipeline, layout, twice, store):
+    async with at_work(pipeline, layout, twice, store, store_patience_s=0.5):
         job = await ended(queue, job)
     await twice.close()
     assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, "store", 2)
@@ -561,23 +598,78 @@ async def test_a_store_may_go_and_come_back(
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
 
-async def test_a_job_that_is_deleted_while_its_files_are_written_leaves_none(
+async def test_a_store_may_be_away_for_longer_than_a_moment(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The finished pictures are held meanwhile, and not made again; a cancel lets go of one."""
     store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
     wall.write_text("a file where a folder should be")
+    job, canceled = toy_job(phase="gated", num_images=2), toy_job()
+    for each in (job, canceled):
+        await queue.put(each)
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store, store_patience_s=1000) as (pool, _):
+        await until(lambda: caplog.text.count("the store failed") >= 15)  # three of them: 3 s
+        assert pool.jobs == 2
+        await queue.cancel(canceled.id)
+        await until(lambda: pool.jobs == 1)
+        wall.unlink()
+        job = await ended(queue, job)
+        assert len(await pixels(store, job)) == 2
+        await until(lambda: pool.jobs == 0)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+    assert pipeline.gate.count <= 2 * 4, "no step is done twice; two pictures may share one"
+    assert not (tmp_path / "outputs" / "outputs" / canceled.id).exists()
+
+
+async def test_a_pool_that_holds_what_is_not_stored_leaves_in_time(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "outputs").write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    patient = {"store_patience_s": 1000, "drain_s": 1}
+    async with at_work(pipeline, layout, queue, Store(str(tmp_path)), **patient) as (pool, task):
+        await until(lambda: "the store failed" in caplog.text)
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    job = await queue.get(job.id)
+    assert (job.state, job.attempts) == (JobState.QUEUED, 0)
+
+
+class SlowStore(Store):
+    """Writes when it is let."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.asked, self.let = asyncio.Event(), asyncio.Event()
+
+    async def put(self, key: str, data: bytes, content_type: str) -> None:
+        self.asked.set()
+        await self.let.wait()
+        await super().put(key, data, content_type)
+
+
+async def test_a_job_that_is_deleted_while_its_files_are_written_leaves_none(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
+) -> None:
+    store = SlowStore(str(tmp_path))
     job = toy_job()
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store) as (pool, _):
-        await until(lambda: "the store failed" in caplog.text)
+        await store.asked.wait()
         await queue.delete(job.id)
-        wall.unlink()
         await until(lambda: pool.jobs == 0)
-        await until(lambda: not {"until_stored", "Desk._clear_up"} & doing())
+        store.let.set()
+        await until(lambda: not {"SlowStore.put", "Desk._clear_up"} & doing())
         assert not await asyncio.to_thread(files_in, tmp_path)
 
 

@@ -1,19 +1,27 @@
 -- Hands jobs to a pool: queued → running. A first one, then those of its bucket, the tenants by
--- turns, while their pictures fit; a first one that needs more than that goes alone, and so does
--- one whose last pool died with it: nobody else should be found beside it a second time.
+-- turns, while their pictures fit; a first one that needs more than that goes alone.
+--
+-- A suspect, whose last pool died with it, goes alone to a pool that has no other job: nobody should
+-- be found beside it, and it beside nobody. For a while it is left to such a pool; then one that is
+-- busy makes room for it, and takes nothing until its own jobs have ended.
 --
 -- First comes a job with a deadline, by its latest start, if its tenant is not too far ahead of its
 -- share; or else the tenant's whose turn it is. For a while a job of a warm bucket goes before that.
 -- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
 --        slots, version, lease_s, warm (buckets that this pool has compiled), warm_s (how long a job
 --        of another one waits for a pool that has its own), slowness (how many times as long a job
---        takes here as on the fastest pool), credit_s (device-seconds by which a deadline may bring
---        a tenant ahead), advance_s, max_events
+--        takes here as on the fastest pool), slowness_in (the same by bucket, where it differs),
+--        busy (true: the pool has other jobs; or absent), room_s (how long no other pool makes room
+--        for the same suspect), credit_s (device-seconds by which a deadline may bring a tenant
+--        ahead), advance_s, max_events
 -- Keys:  call:call  and common's
 -- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
 -- Sent twice: gives what it took before and what is still held.
 
-local LOOKED_AT = 16 -- jobs or tenants at the head of an order, so that a claim stays short
+-- So that a claim stays short: jobs that it passes over, by their latest starts and in all, and tenants
+-- whose turn it looks for. As in preempt.lua.
+local URGENT, LOOKS = 256, 512
+local TENANTS = 16
 
 local function still_held(claims)
   local found = {}
@@ -26,49 +34,78 @@ end
 local before = redis.call('GET', key('call', args.call))
 if before then return still_held(cjson.decode(before)) end
 
-local newer = false
+local newer, makes_room = false, false
 
 -- Whether it has expired, by now at the latest.
-local function is_late(job)
-  return job.deadline and expire(job.id)
+local function is_late(id, job)
+  return job.deadline and expire(id)
+end
+
+-- Whether a suspect would be alone here; if not, and if it has waited for long, room is made for it.
+local function is_alone(id, job)
+  if not job.deaths or not args.busy then return true end
+  local suspect = facts_of(id)
+  if now - suspect.queued_at >= args.warm_s and not is_reserved(suspect.room) then
+    reserve(id, args.room_s)
+    makes_room = true
+  end
+  return false
 end
 
 -- Whether this pool may take it: one that it reads, and that it is fast enough for where others are.
-local function suits(job)
+local function suits(id, job)
   if job.version > args.version then
     newer = true
     return false
   end
-  if not job.deadline or not job.run_s or args.slowness <= 1 then return true end
-  return now + job.run_s * args.slowness <= job.deadline
+  local slowness = slowness_in(job.bucket)
+  local is_slow = job.deadline and job.run_s and slowness > 1
+  if is_slow and now + job.run_s * job.undone * slowness > job.deadline then return false end
+  return is_alone(id, job)
 end
 
--- The first of a sorted set, one by one: nearly always the very first is the one. Meanwhile the
--- last that was given may leave.
-local function heads(set)
-  local rank, last = 0, nil
-  return function()
-    if last and redis.call('ZRANGE', set, rank, rank)[1] == last then rank = rank + 1 end
-    last = rank < LOOKED_AT and redis.call('ZRANGE', set, rank, rank)[1] or nil
-    return last
-  end
+local passed, looks = {}, LOOKS
+
+local function pass_over(id)
+  passed[id] = true
+  looks = looks - 1
+end
+
+local is_first = true
+
+-- All its facts, of the very first, which nearly always is the one.
+local function look_at(id)
+  local look = is_first and facts_of or glance
+  is_first = false
+  return look(id)
 end
 
 local function urgent()
-  local time_now = virtual_time(args.model)
-  for id in heads(key('latest', args.model)) do
-    local job = facts_of(id)
-    local is_near = tag_of(args.model, job.tenant) <= time_now + args.credit_s / job.weight
-    if not is_late(job) and is_near and suits(job) then return job end
+  local time_now, tags = virtual_time(args.model), {}
+  for id in heads(key('latest', args.model), URGENT) do
+    local job = look_at(id)
+    if not is_late(id, job) then
+      tags[job.tenant] = tags[job.tenant] or tag_of(args.model, job.tenant)
+      local is_near = tags[job.tenant] <= time_now + args.credit_s / job.weight
+      if is_near then
+        if suits(id, job) then return job.id and job or facts_of(id) end
+        if makes_room then return nil end
+        pass_over(id)
+      end
+    end
   end
 end
 
 local function in_turn()
-  for tenant in heads(key('tenants', args.model)) do
-    for id in heads(of_model('queue', args.model, tenant)) do
-      local job = facts_of(id)
-      if not is_late(job) and suits(job) then return job end
-      if newer then return nil end
+  for tenant in heads(key('tenants', args.model), TENANTS) do
+    for id in heads(of_model('queue', args.model, tenant), math.huge) do
+      local job = not passed[id] and look_at(id)
+      if job and not is_late(id, job) then
+        if suits(id, job) then return job.id and job or facts_of(id) end
+        if newer or makes_room then return nil end
+        pass_over(id)
+      end
+      if looks <= 0 then return nil end
     end
   end
 end
@@ -89,12 +126,13 @@ local function warm_instead(job)
     if bucket == job.bucket then return job end
   end
   local other = first_warm()
-  return other and not is_late(other) and suits(other) and other or job
+  if not other or other.deaths and args.busy then return job end
+  return not is_late(other.id, other) and suits(other.id, other) and other or job
 end
 
 local function first()
   local job = urgent()
-  if job then return job end
+  if job or makes_room then return job end
   job = in_turn()
   if not job then return nil end
   pass_time(job)
@@ -135,9 +173,9 @@ local function take_riders(bucket)
     end
     local job = facts_of(first_of(of_model('lane', args.model, bucket, turn.tenant)))
     if job.images > free or job.deaths then return end
-    if is_late(job) then
+    if is_late(job.id, job) then
       turns = NOBODY
-    elseif suits(job) then
+    elseif suits(job.id, job) then
       turn.order = take(job)
       if not turn.order then drop(turns, turn) end
     else

@@ -11,6 +11,7 @@
 --   tags:model                 hash, tenant: its tag, where its next job starts in virtual time
 --   idle:model                 tenants without queued jobs whose tag lies ahead of that time
 --   virtual:model              virtual time: as far as all who wait have come
+--   busy:model                 since when jobs have been queued without a break
 --   backlog:model              hash, tenant: predicted device-seconds of its queued jobs
 --   weights:model              hash, tenant: its weight, as its last accepted job has it
 --   queued:model               how many jobs are queued
@@ -18,6 +19,8 @@
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
 
 local HEAD = 256 -- tenants that are looked at together
+local CHUNK = 32 -- of an order, read at once
+local INSTANT = 0.000001 -- of virtual time
 
 local function of_model(kind, model, a, b) -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
   local start = prefix .. kind .. ':' .. #model .. ':' .. model .. ':'
@@ -40,6 +43,33 @@ local function first_of(jobs)
   return redis.call('ZRANGE', jobs, 0, 0)[1]
 end
 
+-- How many times as long as on the fastest pool a job takes on the one that asks.
+local function slowness_in(bucket)
+  return args.slowness_in[bucket] or args.slowness
+end
+
+-- Those of a sorted set one by one, each with its score: nearly always the very first is the one, so
+-- it is read alone. What was given may leave meanwhile; at most so many stay.
+local function heads(set, most)
+  local flat, at = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES'), 0
+  local rank, count = 0, nil
+
+  local function read_on()
+    local left = redis.call('ZCARD', set)
+    local first_stays = redis.call('ZSCORE', set, flat[1]) and 1 or 0
+    rank = rank + (count and #flat / 2 - (count - left) or first_stays)
+    local more = math.min(CHUNK, most - rank)
+    count, at = left, 0
+    flat = more > 0 and redis.call('ZRANGE', set, rank, rank + more - 1, 'WITHSCORES') or {}
+  end
+
+  return function()
+    if at > 0 and at == #flat then read_on() end
+    at = at + 2
+    return flat[at - 1], tonumber(flat[at])
+  end
+end
+
 -- What a priority is worth between tenants: an advance of so many device-seconds.
 local function worth(priority)
   return ((tonumber(priority) or 1) - 1) * args.advance_s
@@ -49,22 +79,46 @@ local function worth_of(id)
   return worth((fields(id, 'priority')))
 end
 
--- What scripts ask of a job, read at once.
+local function undone_of(kept, steps)
+  return 1 - math.min(1, (tonumber(kept) or 0) / math.max(1, tonumber(steps) or 1))
+end
+
+-- Of a job, what tells whether a pool may take it: of many jobs that are passed over.
+local function glance(id)
+  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths = fields(id, 'tenant',
+    'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps', 'bucket', 'deaths')
+  return {
+    tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
+    deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps),
+    bucket = bucket, deaths = deaths}
+end
+
+-- What scripts ask of a job otherwise, read at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
-    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths')
+    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at', 'room')
   local model, bucket, tenant = f[1], f[2], f[3]
-  local steps = math.max(1, tonumber(f[8]) or 1)
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
     cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
-    undone = 1 - math.min(1, (tonumber(f[7]) or 0) / steps), latest = f[9],
+    undone = undone_of(f[7], f[8]), latest = f[9],
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
     state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
     version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
-    queued_at = tonumber(f[19]) or 0, deaths = f[20],
+    queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21], room = f[22],
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
+end
+
+-- A pool makes room for a job; for so long no other does.
+local function reserve(id, room_s)
+  redis.call('HSET', key('job', id), 'room', args.pool .. ' ' .. seconds(now + room_s))
+end
+
+-- By another pool. Args: a job's `room`.
+local function is_reserved(room)
+  local pool, until_s = string.match(room or '', '^(.*) (%S+)$')
+  return pool and pool ~= args.pool and tonumber(until_s) > now
 end
 
 -- Of those named: {{tenant, order}, …}
@@ -137,33 +191,57 @@ end
 
 local function count_out(model)
   if redis.call('DECR', key('queued', model)) == 0 then
-    redis.call('DEL', key('queued', model), key('idle', model), key('virtual', model))
+    redis.call('DEL', key('queued', model), key('idle', model), key('virtual', model),
+      key('busy', model))
   end
+end
+
+local function set_time(model, to)
+  redis.call('SET', key('virtual', model), seconds(to))
+  redis.call('ZREMRANGEBYSCORE', key('idle', model), '-inf', seconds(to))
 end
 
 -- A tenant's turn came by this job: time goes on to it, as far as all who wait have come.
 local function pass_time(job)
   local tag = tag_of(job.model, job.tenant)
-  local to = math.max(virtual_time(job.model), math.min(tag, tag - job.worth))
-  redis.call('SET', key('virtual', job.model), seconds(to))
-  redis.call('ZREMRANGEBYSCORE', key('idle', job.model), '-inf', seconds(to))
+  set_time(job.model, math.max(virtual_time(job.model), math.min(tag, tag - job.worth)))
+end
+
+-- Whether what a tenant was charged when its job started still counts: where nobody waits, that is
+-- forgotten.
+local function is_charged(model, started)
+  local since = redis.call('GET', key('busy', model))
+  return since and tonumber(started) >= tonumber(since)
 end
 
 -- A claim is over. The job has taken so many device-seconds by now, in this claim and those before
 -- it, and its tenant was charged what was predicted for all of it.
 local function settle_charge(job, device_seconds)
   local more = (device_seconds - job.cost) / job.weight
-  if more ~= 0 then set_tag(job, tag_of(job.model, job.tenant) + more) end
+  if more ~= 0 and is_charged(job.model, job.started) then
+    set_tag(job, tag_of(job.model, job.tenant) + more)
+  end
+end
+
+-- Where a tenant begins that has no queued jobs. Time goes on by that, however little: or those who
+-- come at the same one would go by their names, and of ever new ones the first perhaps never.
+local function begin(model, tenant)
+  local tag, time_now = tag_of(model, tenant), virtual_time(model)
+  if tag <= time_now then set_time(model, time_now + INSTANT) end
+  return tag
 end
 
 local function enqueue(id)
   local job = facts_of(id)
-  local tag = tag_of(job.model, job.tenant)
+  local is_there = redis.call('EXISTS', job.queue) == 1
+  local tag = (is_there and tag_of or begin)(job.model, job.tenant)
   redis.call('ZADD', job.queue, job.place, id)
   redis.call('ZADD', job.lane, job.place, id)
   redis.call('HSET', key('job', id), 'queued_at', seconds(now))
   redis.call('ZADD', key('waiting', job.model), seconds(now), id)
-  redis.call('INCR', key('queued', job.model))
+  if redis.call('INCR', key('queued', job.model)) == 1 then
+    redis.call('SET', key('busy', job.model), seconds(now))
+  end
   redis.call('HINCRBYFLOAT', key('backlog', job.model), job.tenant, seconds(job.cost))
   redis.call('HSET', key('weights', job.model), job.tenant, job.weight)
   if job.latest then redis.call('ZADD', key('latest', job.model), job.latest, id) end

@@ -10,7 +10,8 @@
 --   {tenant, tag, …} without queued jobs whose tag lies ahead
 --   {id, latest start, tenant, device-seconds, …} of the first jobs with a deadline
 --   {tenant, device-seconds, …} of queued jobs, that need not be done again
---   {pool, device-seconds, run_s or '', step, steps, pictures, …} of running jobs
+--   {pool, device-seconds, run_s or '', step, steps, pictures, run_s of a job that it is put aside
+--   for if that would miss its deadline, …} of running jobs
 --   which share of all running jobs was looked at
 
 local function all(name)
@@ -40,14 +41,20 @@ for _, id in ipairs(redis.call('SRANDMEMBER', key('kept', args.model), args.look
   end
 end
 
+-- Nothing is put aside that has a deadline itself, as far as is foretold here.
+local function yields_to(yields, deadline)
+  local until_s, takes_s = string.match(yields or '', '^(%S+) (%S+)$')
+  return until_s and tonumber(until_s) > now and not deadline and takes_s or '0'
+end
+
 local running = {}
 local leased = redis.call('ZRANGE', key('leases'), 0, args.looked_at - 1)
 for _, id in ipairs(leased) do
-  local model, pool, cost, run_s, step, steps, images =
-    fields(id, 'model', 'pool', 'cost', 'run_s', 'step', 'steps', 'images')
+  local model, pool, cost, run_s, step, steps, images, yields, deadline = fields(id,
+    'model', 'pool', 'cost', 'run_s', 'step', 'steps', 'images', 'yields', 'deadline_at')
   if model == args.model then
     for _, text in ipairs({pool, cost or '0', run_s or '', step or '0', steps or '0',
-      images or '1'}) do
+      images or '1', yields_to(yields, deadline)}) do
       running[#running + 1] = text
     end
   end

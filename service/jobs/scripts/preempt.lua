@@ -5,12 +5,23 @@
 -- args:  pool, model, slots, free (slots; none, or less), soonest_s (until one is free by itself),
 --        held ({{id, fence, left_s, pictures}, …}: those that may be put aside), ratio (how many times
 --        as long as the one that waits takes), room_s (how long other pools make no room for it),
---        version, warm, warm_s, slowness, credit_s, advance_s (as of a claim)
+--        version, warm, warm_s, slowness, slowness_in, credit_s, advance_s (as of a claim)
 -- Keys:  queued:model  virtual:model  tenants:model  latest:model  queue:model:tenant  job:id
+-- Keeps: of each held job, in its field `yields`, that it may be put aside; outlook.lua reads it
 -- Gives: {id to put aside, id of the one that waits}, or nil
 -- Sent twice: gives the same, if nothing has changed.
 
-local LOOKED_AT = 16 -- as of a claim
+local URGENT, LOOKS, TENANTS = 256, 512, 16 -- as of a claim
+
+local FRESH_S = 5 -- until a pool that asks every second must have asked again
+
+-- For what comes next: these may be put aside, for a job that takes no longer than that.
+for _, held in ipairs(args.held) do
+  if is_held(held.id, held.fence) then
+    redis.call('HSET', key('job', held.id), 'yields',
+      seconds(now + FRESH_S) .. ' ' .. seconds(args.soonest_s / args.ratio))
+  end
+end
 
 if redis.call('EXISTS', key('queued', args.model)) == 0 then return nil end
 
@@ -18,24 +29,16 @@ local time_now = virtual_time(args.model)
 local is_warm = {}
 for _, bucket in ipairs(args.warm) do is_warm[bucket] = true end
 
-local function share_left(done, steps)
-  return 1 - math.min(1, (tonumber(done) or 0) / math.max(1, tonumber(steps) or 1))
-end
-
-local function is_promised(room)
-  local pool, until_s = string.match(room or '', '^(.*) (%S+)$')
-  return pool and pool ~= args.pool and tonumber(until_s) > now
-end
-
 -- A running job as it would be in the queue: see release.lua.
 local function put_aside(held)
   if not is_held(held.id, held.fence) then return nil end
   local tenant, place, cost, weight, step, steps, started, priority, deadline, run_s = fields(held.id,
     'tenant', 'place', 'cost', 'weight', 'step', 'steps', 'started_at', 'priority', 'deadline_at',
     'run_s')
-  local undone, weight = share_left(step, steps), tonumber(weight) or 1
+  local undone, weight = undone_of(step, steps), tonumber(weight) or 1
   local first = redis.call('ZRANGE', of_model('queue', args.model, tenant), 0, 0, 'WITHSCORES')
-  local tag = tag_of(args.model, tenant) - (tonumber(cost) or 0) * undone / weight
+  local back = is_charged(args.model, started) and (tonumber(cost) or 0) * undone / weight or 0
+  local tag = tag_of(args.model, tenant) - back
   if not first[1] then tag = math.max(tag, time_now) end
   local place = tonumber(place) + (now - tonumber(started)) * 1000000
   local leads = not first[1] or place <= tonumber(first[2])
@@ -48,19 +51,30 @@ end
 
 -- A queued job that this pool may take; nil: it would be passed over, or has room elsewhere soon.
 -- The second value: a job of a newer wire version, behind which nothing is claimed by turns.
-local function waiting(id)
+local function look_at(id)
   local tenant, weight, priority, bucket, images, run_s, kept, steps, deadline, latest, queued, deaths,
     version, room = fields(id, 'tenant', 'weight', 'priority', 'bucket', 'images', 'run_s', 'kept',
     'steps', 'deadline_at', 'latest_start', 'queued_at', 'deaths', 'version', 'room')
   if tonumber(version) > args.version then return nil, true end
-  if latest and now >= tonumber(latest) or is_promised(room) then return nil end
-  local run_s = run_s and run_s * args.slowness
-  if deadline and run_s and now + run_s > tonumber(deadline) then return nil end
+  if latest and now >= tonumber(latest) or is_reserved(room) then return nil end
+  local takes_s = run_s and run_s * slowness_in(bucket) * undone_of(kept, steps)
+  if deadline and takes_s and now + takes_s > tonumber(deadline) then return nil end
   return {
     id = id, tenant = tenant, weight = tonumber(weight) or 1, priority = tonumber(priority) or 1,
     bucket = bucket, images = tonumber(images) or 1, is_suspect = deaths,
-    takes_s = run_s and run_s * share_left(kept, steps), deadline = tonumber(deadline),
+    takes_s = takes_s, deadline = tonumber(deadline),
     latest = tonumber(latest), has_waited_s = now - (tonumber(queued) or 0)}
+end
+
+local known = {}
+
+local function waiting(id)
+  local seen = known[id]
+  if not seen then
+    seen = {look_at(id)}
+    known[id] = seen
+  end
+  return seen[1], seen[2]
 end
 
 local function is_near(job, held)
@@ -71,8 +85,7 @@ end
 -- By the latest start: the first, and whether anything is.
 local function next_urgent(held)
   local is_urgent = held.latest and is_near(held, held)
-  local ids = redis.call('ZRANGE', key('latest', args.model), 0, LOOKED_AT - 1)
-  for _, id in ipairs(ids) do
+  for id in heads(key('latest', args.model), URGENT) do
     local job = waiting(id)
     if job and is_urgent and held.latest <= job.latest then break end
     if job and is_near(job, held) then return job, true end
@@ -82,7 +95,7 @@ end
 
 local function tenants_in_order(held)
   local found = {{held.order, held.tenant}}
-  local flat = redis.call('ZRANGE', key('tenants', args.model), 0, LOOKED_AT - 1, 'WITHSCORES')
+  local flat = redis.call('ZRANGE', key('tenants', args.model), 0, TENANTS - 1, 'WITHSCORES')
   for i = 1, #flat, 2 do
     if flat[i] ~= held.tenant then found[#found + 1] = {tonumber(flat[i + 1]), flat[i]} end
   end
@@ -94,17 +107,17 @@ local function tenants_in_order(held)
 end
 
 local function next_in_turn(held)
+  local looks = LOOKS
   for _, pair in ipairs(tenants_in_order(held)) do
     local is_own = pair[2] == held.tenant
-    local queue = of_model('queue', args.model, pair[2])
-    local jobs = redis.call('ZRANGE', queue, 0, LOOKED_AT - 1, 'WITHSCORES')
-    for i = 1, #jobs, 2 do
-      if is_own and held.place <= tonumber(jobs[i + 1]) then return nil end
-      local job, is_newer = waiting(jobs[i])
+    for id, place in heads(of_model('queue', args.model, pair[2]), looks) do
+      if is_own and held.place <= place then return nil end
+      local job, is_newer = waiting(id)
       if is_newer then return nil end
       if job then return job end
+      looks = looks - 1
     end
-    if is_own then return nil end
+    if is_own or looks <= 0 then return nil end
   end
 end
 
@@ -135,7 +148,7 @@ end)
 for _, held in ipairs(candidates) do
   local job = next_job(held)
   if job and is_worth_it(job, held) then
-    redis.call('HSET', key('job', job.id), 'room', args.pool .. ' ' .. seconds(now + args.room_s))
+    reserve(job.id, args.room_s)
     return {held.id, job.id}
   end
 end

@@ -7,7 +7,7 @@
 -- texts: name, value, … of the job's hash
 -- Keys:  job:id  jobs  idempotency:tenant:digest  quota's and common's
 -- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'} or {'refused'}
---        or {'quota', which, seconds to wait}
+--        or {'quota', which, what the tenant has taken, id of its oldest queued job if any}
 -- Sent twice: finds the job that it put before.
 
 if redis.call('EXISTS', key('job', args.id)) == 1 then
@@ -24,10 +24,21 @@ end
 
 if args.refused then return {'refused'} end
 
-local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
-if waiting >= args.max_queued then return {'full'} end
-local quota, wait_s = refusal(args.tenant, args.tenant_max_queued, args.device_seconds_per_hour)
-if quota then return {'quota', quota, wait_s} end
+-- For a tenant that has its even share of the places: nobody keeps the others out.
+local function is_full()
+  local waiting = tonumber(redis.call('GET', key('queued', args.model)) or 0)
+  if waiting < args.max_queued then return false end
+  local mine = redis.call('ZCARD', of_model('queue', args.model, args.tenant))
+  local tenants = redis.call('ZCARD', key('tenants', args.model))
+  return mine > 0 and mine * tenants >= args.max_queued
+end
+
+if is_full() then return {'full'} end
+local quota = used_up(args.tenant, args.tenant_max_queued, args.device_seconds_per_hour)
+if quota then
+  local oldest = redis.call('ZRANGE', key('jobs', 'queued', args.tenant), 0, 0)[1]
+  return {'quota', quota, standing(args.tenant, args.device_seconds_per_hour), oldest}
+end
 
 local newest = redis.call('ZRANGE', key('jobs'), -1, -1, 'WITHSCORES')
 local accepted = math.max(now_us, (tonumber(newest[2]) or 0) + 1)

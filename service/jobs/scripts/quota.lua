@@ -3,14 +3,12 @@
 --   jobs:queued:tenant  its queued jobs
 --   promised:tenant     what its unended jobs are predicted to take
 --   used:tenant         hash, minute: what jobs took that ended in it, for an hour
---   pools:model         read, to say when a place becomes free
 --
 -- What is promised and used is in millionths of a device-second: whole numbers, so that nothing is
 -- left when all is given back. A job has the field `promised` if it counts there.
 
 local MINUTE_S = 60
 local HOUR_S = 60 * MINUTE_S
-local NO_POOL_S = 30 -- where nothing can be predicted
 
 local function millionths(device_seconds)
   return whole(device_seconds * 1000000)
@@ -49,48 +47,33 @@ local function minutes_of(tenant)
   return found
 end
 
--- Device-seconds that are used and promised; seconds until less of them than `quota` counts, and
--- until anything stops to count.
+-- Device-seconds that are used and promised, and the seconds until some of them stop to count; where
+-- nothing of `quota` is left, until something is.
 local function spent(tenant, quota)
   local minutes = minutes_of(tenant)
   local sum = tonumber(redis.call('GET', key('promised', tenant)) or 0)
   for _, minute in ipairs(minutes) do sum = sum + minute[2] end
-  local left, wait_s = sum, 0
+  local left, bound = sum, quota * 1000000
+  if left < bound then return sum / 1000000, minutes[1] and minutes[1][1] or HOUR_S end
   for _, minute in ipairs(minutes) do
-    if left < quota * 1000000 then break end
-    left, wait_s = left - minute[2], minute[1]
+    left = left - minute[2]
+    if left < bound then return sum / 1000000, minute[1] end
   end
-  -- What is promised has to be used first, and then to leave.
-  if left >= quota * 1000000 then wait_s = HOUR_S + MINUTE_S end
-  return sum / 1000000, wait_s, minutes[1] and minutes[1][1] or HOUR_S
+  return sum / 1000000, HOUR_S + MINUTE_S -- what is promised has to be used first, and to leave
 end
 
-local function ready_pools(model)
-  local count = 0
-  for _, state in ipairs(redis.call('HVALS', key('pools', model))) do
-    local fresh_until = string.match(state, '^ready (%S+)$')
-    if fresh_until and tonumber(fresh_until) >= now then count = count + 1 end
-  end
-  return count
+local function queued_by(tenant)
+  return redis.call('ZCARD', key('jobs', 'queued', tenant))
 end
 
--- Seconds until a pool is likely to take a queued job of the tenant: until virtual time has come to
--- its turn, while others get as much, and a job more has been done.
-local function turn_s(tenant)
-  local job = facts_of(redis.call('ZRANGE', key('jobs', 'queued', tenant), 0, 0)[1])
-  local pools = ready_pools(job.model)
-  if pools == 0 then return NO_POOL_S end
-  local ahead = math.max(0, tag_of(job.model, tenant) - virtual_time(job.model)) * job.weight
-  return (ahead * redis.call('ZCARD', key('tenants', job.model)) + job.cost) / pools
+-- What a tenant has taken: {queued jobs, device-seconds, seconds until less or something}
+local function standing(tenant, quota)
+  local sum, next_s = spent(tenant, quota or math.huge)
+  return {queued_by(tenant), seconds(sum), seconds(next_s)}
 end
 
--- Why the tenant gets no further job now: the name of the quota, and the seconds until it may.
-local function refusal(tenant, max_queued, quota)
-  if max_queued and redis.call('ZCARD', key('jobs', 'queued', tenant)) >= max_queued then
-    return 'queued', seconds(turn_s(tenant))
-  end
-  if quota then
-    local sum, wait_s = spent(tenant, quota)
-    if sum >= quota then return 'device-seconds', seconds(wait_s) end
-  end
+-- The quota for which the tenant gets no further job now; nil: it does.
+local function used_up(tenant, max_queued, quota)
+  if max_queued and queued_by(tenant) >= max_queued then return 'queued' end
+  if quota and spent(tenant, quota) >= quota then return 'device-seconds' end
 end

@@ -1,6 +1,6 @@
 -- Takes back what lapsed: running → queued where the lease is over, or running → failed for good;
 -- ends what is past its deadline; ended → nothing past the retention. Models that no pool has served
--- for long leave, too, and files of jobs that were never put.
+-- for long leave, too, and pools that are no longer alive, and files of jobs that were never put.
 --
 -- A lease that lapsed tells of a death only where its pool could have been heard. While the server
 -- was away, or stood still, or nobody reaped, no pool could: those that are alive get one more
@@ -81,6 +81,18 @@ for _, id in ipairs(due('deposits', now - args.deposit_s)) do
   redis.call('ZREM', key('deposits'), id)
   if not is_put(id) then redis.call('SADD', key('trash'), 'inputs/' .. id .. '/') end
 end
+
+local function forget_dead_pools(model)
+  local pools = redis.call('HGETALL', key('pools', model))
+  for i = 1, #pools, 2 do
+    if tonumber(string.match(pools[i + 1], '%S+$')) < now then
+      redis.call('HDEL', key('pools', model), pools[i])
+      redis.call('HDEL', key('layouts', model), pools[i])
+    end
+  end
+end
+
+for _, model in ipairs(redis.call('HKEYS', key('models'))) do forget_dead_pools(model) end
 
 local function is_wanted(model)
   if redis.call('EXISTS', key('queued', model), key('pools', model)) > 0 then return true end

@@ -1,17 +1,11 @@
--- A pool announces its model and that it is alive; those that no longer are leave.
+-- A pool announces its model and that it is alive. Those that no longer are `reap` takes out: of a
+-- thousand pools each says so every few seconds, and this must not grow with their number.
 -- args:  pool, model, ready, fresh_s, facts (layout, slots; or absent)
 -- texts: spec (JSON)
 -- Keys:  models  seen  pools:model  layouts:model
 -- Sent twice: writes the same, a little later.
 
 local pools, layouts = key('pools', args.model), key('layouts', args.model)
-local known = redis.call('HGETALL', pools)
-for i = 1, #known, 2 do
-  if tonumber(string.match(known[i + 1], '%S+$')) < now then
-    redis.call('HDEL', pools, known[i])
-    redis.call('HDEL', layouts, known[i])
-  end
-end
 redis.call('HSET', key('models'), args.model, ARGV[2])
 redis.call('ZADD', key('seen'), seconds(now), args.model)
 redis.call('HSET', pools, args.pool,

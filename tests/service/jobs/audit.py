@@ -37,7 +37,7 @@ BRIEF = {"call", "used", "idempotency", "pools", "layouts"}
 """Kinds of keys that leave by themselves."""
 OWN_FIELDS = {
     "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",
-    "queued_at", "latest_start", "idempotency", "room", "ended_by",
+    "queued_at", "latest_start", "idempotency", "room", "yields", "ended_by",
 }  # fmt: skip
 """Of a job's hash: those of the scripts, beside the job's."""
 
@@ -151,6 +151,8 @@ def check_derived(dump: Dump) -> None:
     held = {name: _numbers(dump.keys[name]) for name in dump.keys if kind_of(name) in DERIVED}
     assert held == expected
     assert {name: set(held) for name, held in dump.of_kind("line").items()} == lines(jobs)
+    waited_for = {name.partition(":")[2] for name in dump.of_kind("queued")}
+    assert {name.partition(":")[2] for name in dump.of_kind("busy")} == waited_for
     running = {name for name, job in jobs.items() if job["state"] == JobState.RUNNING}
     assert set(dump.keys.get("leases", ())) == running
     for job in jobs.values():

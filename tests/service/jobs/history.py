@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from models.spec import Limits, ModelSpec
 from service.jobs import connection
 from service.jobs.job import JobState
+from service.jobs.life import RUNNING
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings, RedisSettings, TenantSettings
 from tests.service.eventually import eventually
@@ -31,6 +32,8 @@ class Server:
     def __init__(self, url: str) -> None:
         self.runner = asyncio.Runner()
         self.seen: Counter[tuple[str, str]] = Counter()
+        self.contradicted = 0
+        """Calls of a stale claim whose job another one had."""
         pool = connection.client(RedisSettings(url=url)).connection_pool
         self.redis = Redis.from_pool(pool)
         self.repeating = Repeating(connection_pool=pool)
@@ -126,16 +129,16 @@ class History(RuleBasedStateMachine):
         return seconds + micros / 1e6
 
     def claim_of(self, n: int) -> Claim | None:
-        """Most often one that is held, of these one that is late if there is one; or else one that
-        is stale, whose job may be another's by now."""
+        """Most often one that is held, if there is one one that is late; else one that is stale,
+        whose job is another's by now or not. However many there are of each, each comes up."""
         held = [claim for claim in self.claims if self.holds(claim)]
         stale = [claim for claim in self.claims if not self.holds(claim)]
-        running = {claim.job.id for claim in held}
-        now = self.clock()
+        running, now = {claim.job.id for claim in held}, self.clock()
         late = [claim for claim in held if self.model.lives[claim.job.id].is_late(now)]
-        some = late * 9 + held * 4 + stale
-        some += 2 * [claim for claim in stale if claim.job.id in running]
-        return some[n % len(some)] if some else None
+        replaced = [claim for claim in stale if claim.job.id in running]
+        kinds = [kind for kind in (held, late, late, held, replaced, held, stale) if kind]
+        some = kinds[n % len(kinds)] if kinds else []
+        return some[n // len(kinds) % len(some)] if some else None
 
     def holds(self, claim: Claim) -> bool:
         life = self.model.lives.get(claim.job.id)
@@ -155,6 +158,8 @@ class History(RuleBasedStateMachine):
     def tell(self, claim: Claim, call: Coroutine[Any, Any, T]) -> T:
         """What its holder says of it; a stale one changes nothing."""
         before, is_stale = self.held, not self.holds(claim)
+        life = self.model.lives.get(claim.job.id)
+        self.server.contradicted += is_stale and life is not None and life.state is RUNNING
         answer = self.follow(call)
         assert not is_stale or self.held.keys == before.keys
         return answer

@@ -17,6 +17,7 @@ from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
 from tests.service.jobs.history import History
 from tests.service.jobs.order_model import Offer
+from tests.service.jobs.queue_model import MICRO
 from tests.service.jobs.wishes import (
     DEADLINES,
     LAPSED_S,
@@ -33,6 +34,10 @@ from tests.service.jobs.wishes import (
     WHICH,
     WISHES,
 )
+
+GIVE_UP = ("retry", "release", "make room", "fail")
+CLOCK_S = 2e-6
+"""Microseconds of a clock, as floats of seconds."""
 
 
 class Lives(History):
@@ -102,7 +107,7 @@ class Lives(History):
         except IdempotencyConflict:
             return "conflict"
         except QuotaExceeded as error:
-            assert error.wait_s >= 0
+            assert error.standing.next_s >= 0
             return error.quota
         if not is_new:
             assert stored.id == self.model.idempotent[job.tenant, str(key)][1]
@@ -168,6 +173,19 @@ class Lives(History):
         if is_reaped:
             self.reap(False, twice)
 
+    @rule(offers=OFFERS, how=st.sampled_from(["finish", *GIVE_UP]), twice=TWICE)
+    def come_too_late(self, offers: list[tuple[int, Offer]], how: str, twice: bool) -> None:
+        """A pool stands still until others have its jobs, and then tells how they ended."""
+        before = len(self.claims)
+        self.claim_and_stall(offers, 0, [], True, twice)
+        late = self.claims[before:]
+        self.claim(offers, twice)
+        for claim in late:
+            if how == "finish":
+                self._finish(claim, 0.5, twice)
+            else:
+                self._give_up(claim, how, twice)
+
     def _claim(self, queue: Queue, n: int, offer: Offer, lapses: bool) -> list[Claim]:
         model = self.model_of(n)
         if not model:
@@ -187,23 +205,41 @@ class Lives(History):
     @rule(n=WHICH, used_s=st.sampled_from([0.0, 0.5, 8.0]), twice=TWICE)
     def finish(self, n: int, used_s: float, twice: bool) -> None:
         """As every end of a claim: not always the first one."""
-        claim, queue = self.claim_of(n), self.queue(twice)
-        if not claim:
-            return
+        if claim := self.claim_of(n):
+            self._finish(claim, used_s, twice)
+
+    def _finish(self, claim: Claim, used_s: float, twice: bool) -> None:
+        queue = self.queue(twice)
         outputs, usage = [an_output(claim.job)], Usage(steps=STEPS, device_seconds=used_s)
         answer = self.tell(claim, queue.finish(claim, outputs, usage))
         assert answer == self.model.finish(claim, outputs, usage)
 
-    @rule(n=WHICH, how=st.sampled_from(["retry", "release", "fail"]), twice=TWICE)
+    @rule(n=WHICH, how=st.sampled_from(GIVE_UP), twice=TWICE)
     def give_up(self, n: int, how: str, twice: bool) -> None:
-        claim, queue = self.claim_of(n), self.queue(twice)
-        if not claim:
-            return
+        if claim := self.claim_of(n):
+            self._give_up(claim, how, twice)
+
+    def _give_up(self, claim: Claim, how: str, twice: bool) -> None:
+        queue = self.queue(twice)
         if how == "release":
             assert self.tell(claim, queue.release(claim)) == self.model.release(claim)
+        elif how == "make room":
+            self._make_room(claim, queue)
         else:
             state = self.tell(claim, queue.fail(claim, FAILURE, retry=how == "retry"))
             assert state == self.model.fail(claim, FAILURE.code, how == "retry")
+
+    def _make_room(self, claim: Claim, queue: Queue) -> None:
+        """Its place moves by the time that it ran, which the script alone knows to the end."""
+        before, is_held = self.held.jobs.get(claim.job.id), self.holds(claim)
+        answer = self.tell(claim, queue.release(claim, preempted=True))
+        moved_s = 0.0
+        if before and is_held:
+            place = float(self.held.jobs[claim.job.id]["place"])
+            moved_s = (place - float(before["place"])) / MICRO
+            ended = float(before["started_at"]) + moved_s
+            assert self.model.now - CLOCK_S <= ended <= self.held.now + CLOCK_S
+        assert answer == self.model.make_room(claim, moved_s)
 
     @rule(
         n=WHICH,

@@ -1,6 +1,7 @@
 """Start-time fair queueing over one model's queued jobs, on plain lists: what `claim` should take.
 
-All costs and weights are sums of a few powers of two, so that no tag is rounded.
+All costs and weights are sums of a few powers of two, so that tags are rounded to
+instants alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any
 from service.settings import QueueSettings
 from tests.service.jobs.life_model import Life
 
+INSTANT = 1e-6
+"""Of virtual time, from one tenant that comes to the next."""
 Expire = Callable[[Life], bool]
+
+
+def rounded(virtual: float) -> float:
+    """As Redis keeps it."""
+    return round(virtual, 6)
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,8 @@ class Order:
     tags: dict[str, float] = field(default_factory=dict)
     """Where a tenant's next job starts in virtual time."""
     virtual: float = 0.0
+    charged: set[str] = field(default_factory=set)
+    """Jobs that were claimed since nobody waited last."""
 
     def of(self, tenant: str, bucket: str | None = None) -> list[Life]:
         """Its jobs, in their order."""
@@ -50,7 +60,7 @@ class Order:
 
     def stands(self, tenant: str) -> float:
         """Its place among the tenants: its tag, and what its first job's priority is worth."""
-        return self.tag(tenant) - self.worth(self.of(tenant)[0])
+        return rounded(self.tag(tenant) - self.worth(self.of(tenant)[0]))
 
     def worth(self, life: Life) -> float:
         return (life.job.priority - 1) * self.settings.priority_advance_s
@@ -70,20 +80,22 @@ class Order:
     def add(self, life: Life) -> None:
         tenant = life.job.tenant
         self.tags[tenant] = self.tag(tenant)
+        if not self.of(tenant) and self.tags[tenant] <= self.virtual:
+            self.virtual = rounded(self.virtual + INSTANT)
         self.waiting.append(life)
 
     def remove(self, life: Life, device_seconds: float = 0.0) -> None:
         tenant = life.job.tenant
-        self.tags[tenant] = self.tag(tenant) + device_seconds / life.job.weight
+        self.tags[tenant] = rounded(self.tag(tenant) + device_seconds / life.job.weight)
         self.waiting.remove(life)
         if not self.waiting:  # where nobody waits, nobody is ahead of anybody
-            self.tags, self.virtual = {}, 0.0
+            self.tags, self.virtual, self.charged = {}, 0.0, set()
 
     def settle(self, life: Life, device_seconds: float) -> None:
         """A claim is over; its tenant was charged the whole cost."""
         tenant, more = life.job.tenant, (device_seconds - life.job.cost) / life.job.weight
-        if self.waiting:
-            self.tags[tenant] = self.tag(tenant) + more
+        if life.job.id in self.charged:
+            self.tags[tenant] = rounded(self.tag(tenant) + more)
 
     # who is taken
     def claim(self, offer: Offer, now: float, expire: Expire, touched: Sequence[str]) -> list[Life]:
@@ -112,6 +124,7 @@ class _Claim:
             if not self.expire(life):
                 if not self.suits(life):
                     break
+                self.order.charged.add(life.job.id)
                 self.order.remove(life, life.job.cost * life.undone)
                 self.taken.append(life)
                 free = 0 if life.deaths else free - life.job.images
@@ -127,7 +140,7 @@ class _Claim:
         deadline, run_s, slowness = life.job.deadline_at, life.job.run_s, self.offer.slowness
         if deadline is None or run_s is None or slowness <= 1:
             return True
-        return self.now + run_s * slowness <= deadline
+        return self.now + run_s * life.undone * slowness <= deadline
 
     def first(self) -> Life | None:
         life = self.urgent()
@@ -137,7 +150,7 @@ class _Claim:
         if not life:
             return None
         tag = self.order.tag(life.job.tenant)
-        to = min(tag, tag - self.order.worth(life))
+        to = rounded(min(tag, tag - self.order.worth(life)))
         self.order.virtual = max(self.order.virtual, to)
         return self.warm_instead(life)
 

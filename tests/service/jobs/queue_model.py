@@ -52,13 +52,19 @@ class Model:
             return "old" if self.idempotent[job.tenant, key][0] == digest else "conflict"
         if is_refused:
             return "refused"
-        if len(self.order(job.model).waiting) >= self.settings.max_queued:
+        if self._is_full(job):
             return "full"
         limits = self.limits[job.tenant]
         if limits.max_queued and len(self.of(job.tenant, QUEUED)) >= limits.max_queued:
             return "queued"
         quota = limits.device_seconds_per_hour
         return "device-seconds" if quota and self.spent(job.tenant) >= quota else None
+
+    def _is_full(self, job: Job) -> bool:
+        """For that job's tenant."""
+        tenants = Counter(life.job.tenant for life in self.order(job.model).waiting)
+        mine, most = tenants[job.tenant], self.settings.max_queued
+        return tenants.total() >= most and mine * len(tenants) >= most and mine > 0
 
     def spent(self, tenant: str) -> float:
         """Used and promised device-seconds."""
@@ -121,6 +127,14 @@ class Model:
         if not life or not life.holds(claim.fence):
             return bool(self.told_before(claim, "release"))
         self.back(life, "release", "release")
+        return self.settle(life, "release", True)
+
+    def make_room(self, claim: Claim, ran_s: float) -> bool:
+        life = self.lives.get(claim.job.id)
+        if not life or not life.holds(claim.fence):
+            return bool(self.told_before(claim, "release"))
+        life.place += round(ran_s * MICRO)
+        self.back(life, "make room", "release")
         return self.settle(life, "release", True)
 
     def settle(self, life: Life, act: str, answer: Any) -> Any:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs.connection import check_server, shown
+from service.jobs.connection import check_server, connect, lacks, shown
 from service.jobs.queue import Queue
-from service.settings import ConfigError, QueueSettings
+from service.settings import ConfigError, QueueSettings, RedisSettings, load_settings
 
 GOOD = [
     {"redis_version": "7.0.0"},
@@ -66,7 +66,44 @@ async def test_no_address() -> None:
         ("rediss://:secret@host", "rediss://***@host"),
         ("unix:///a/b.sock?db=1", "unix:///a/b.sock?db=1"),
         ("redis://host?db=1&password=secret", "redis://host?***"),
+        ("redis://user:a/b?c#d@e@host:6379", "redis://***@host:6379"),
     ],
 )
 def test_passwords_are_not_told(url: str, said: str) -> None:
     assert shown(url) == said
+
+
+@pytest.mark.parametrize("sign", [*"/?#[", "\u2100"])
+async def test_a_password_of_any_signs_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, sign: str
+) -> None:
+    """Some of them make it an address that nobody can read; nothing listens at port 1."""
+    monkeypatch.setenv("ATELIER_REDIS__URL", f"redis://user:qwert{sign}asdfg@127.0.0.1:1")
+    with pytest.raises(ConfigError, match="redis") as error:
+        await Queue.open(load_settings())
+    assert "qwert" not in str(error.value) and "asdfg" not in str(error.value)
+
+
+@pytest.mark.parametrize("fields", [{"password": "wrong"}, {"password_file": __file__}])
+async def test_a_wrong_password_is_told_at_a_socket_in_a_folder(
+    redis_url: str, empty_redis: Redis, fields: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match=r"redis\.username, redis\.password"):
+        await connect(RedisSettings(url=redis_url, username="nobody", **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "lacking"),
+    [
+        ({"url": "unix:///a/b.sock"}, ""),
+        ({"url": "redis://127.0.0.1:6379"}, ""),
+        ({"url": "redis://localhost"}, ""),
+        ({"url": "redis://192.0.2.1"}, "TLS (rediss://) and a password (redis.password)"),
+        ({"url": "redis://192.0.2.1", "password": "p"}, "TLS (rediss://)"),
+        ({"url": "rediss://192.0.2.1"}, "a password (redis.password)"),
+        ({"url": "rediss://:p@192.0.2.1"}, ""),
+        ({"url": "rediss://192.0.2.1", "cert_file": __file__, "key_file": __file__}, ""),
+    ],
+)
+def test_what_a_server_beyond_this_machine_lacks(fields: dict[str, str], lacking: str) -> None:
+    assert lacks(RedisSettings.model_validate(fields)) == lacking

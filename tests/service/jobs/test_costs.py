@@ -98,6 +98,35 @@ def test_slowness_is_against_the_fastest_ready_pool() -> None:
     assert known.slowness("unknown") == 1.0
 
 
+def test_what_one_alone_has_measured_does_not_count() -> None:
+    rows = {(SMALL, "fast", 1): 1.0, (SMALL, "slow", 1): 10.0}
+    alone = {(f"width={side},height=64", "slow", 1): 1.0 for side in (64, 128, 256)}
+    known = table(rows | alone, "fast", "slow")
+    assert known.slowness("slow") == 10.0
+    assert known.slowness_by_bucket("slow") == {SMALL: 10.0}
+
+
+def test_pools_that_have_measured_different_sizes_are_compared_by_them() -> None:
+    """The large size has four times the pixels, and takes twelve times as long."""
+    known = table({(SMALL, "fast", 1): 1.0, (LARGE, "slow", 1): 12.0}, "fast", "slow")
+    assert (known.slowness("fast"), known.slowness("slow")) == (1.0, 3.0)
+    assert known.slowness_by_bucket("slow") == {}
+
+
+def test_of_pools_that_are_good_at_different_things_one_is_the_fastest() -> None:
+    """Otherwise each would leave a deadline to the other, and nobody would take it."""
+    rows = {
+        (SMALL, "a", 1): 1.0,
+        (LARGE, "a", 1): 12.0,
+        (SMALL, "b", 1): 4.0,
+        (LARGE, "b", 1): 4.0,
+    }
+    known = table(rows, "a", "b")
+    assert known.slowness_by_bucket("a") == {SMALL: 1.0, LARGE: 3.0}
+    assert known.slowness_by_bucket("b") == {SMALL: 4.0, LARGE: 1.0}
+    assert (known.slowness("a"), known.slowness("b")) == (1.0, 1.25)
+
+
 def test_what_is_worth_telling() -> None:
     key, other = CostKey(SMALL, "a", 1), CostKey(LARGE, "a", 1)
     told = {key: row(1.0)}

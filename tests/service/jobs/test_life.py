@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
 HISTORIES = int(os.environ.get("LIVES", 150))
+ENOUGH = 100
+"""Of these, that everything comes up which is no matter of time."""
 CALLS = 40
 """Of one history, at the most."""
 PHASES = [Phase.generate, Phase.shrink] if IS_LONG else [Phase.generate]
@@ -35,7 +37,7 @@ MOVING = {
     "take": {"claim"},
     "end_job": {"finish", "cancel"},
     "fail_job": {"fail"},
-    "requeue": {"retry", "release", "excuse"},
+    "requeue": {"retry", "release", "make room", "excuse"},
     "lose": {"lose", "set aside"},
     "expire": {"expire"},
     "forget": {"forget"},
@@ -104,6 +106,13 @@ def test_random_histories(server: Server) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    if HISTORIES >= ENOUGH:
+        timed = {"expire", "excuse"}
+        ways = {
+            (m.name, script) for m in TRANSITIONS if m.name not in timed for script in m.scripts
+        }
+        assert ways <= server.seen.keys(), "these histories are poor"
+        assert server.contradicted > ENOUGH, "hardly a claim was ever in another's way"
 
 
 WISH = {
@@ -125,7 +134,7 @@ def way(machine: Lives, name: str, script: str) -> None:
         case "finish", _:
             claimed()
             machine.finish(0, 0.5, False)
-        case (("fail" | "retry" | "release"), _):
+        case (("fail" | "retry" | "release" | "make room"), _):
             claimed()
             machine.give_up(0, name, False)
         case (("lose" | "set aside"), _):

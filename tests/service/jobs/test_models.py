@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from models.spec import ModelSpec
+from service.jobs import keys
 from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.queue import ModelStatus, Queue
 from tests.service.jobs.conftest import Connect
@@ -95,12 +96,17 @@ async def test_the_newest_spec_counts(queue: Queue, a_spec: ModelSpec) -> None:
     assert (await queue.models())[a_spec.name].spec == newer
 
 
-async def test_a_pool_that_falls_silent_leaves(connect: Connect, a_spec: ModelSpec) -> None:
-    dies, lives = await connect(lease_s=0.1), await connect()
-    await dies.register("dead", a_spec, ready=True)
-    await lives.register("warming", a_spec, ready=False)
+async def test_a_pool_that_falls_silent_leaves(
+    connect: Connect, a_spec: ModelSpec, empty_redis: Redis
+) -> None:
+    dies, lives, facts = await connect(lease_s=0.1), await connect(), PoolFacts("a", 4)
+    await dies.register("dead", a_spec, ready=True, facts=facts)
+    await lives.register("warming", a_spec, ready=False, facts=facts)
     status = (await lives.models())[a_spec.name]
     async with asyncio.timeout(10):
         while "dead" in status.pools:
             status = (await lives.models())[a_spec.name]
     assert status == ModelStatus(a_spec, ("warming",), ready=False)
+    await lives.reap()
+    for kind in ("pools", "layouts"):
+        assert await empty_redis.hkeys(f"{keys.PREFIX}{kind}:{a_spec.name}") == ["warming"], kind

@@ -12,7 +12,7 @@ import pytest
 from service.jobs.job import PRIORITIES, Usage
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import MODEL, a_job
+from tests.service.jobs.examples import MODEL, a_job, a_snapshot
 
 MANY = 300
 """Tenants with jobs of one bucket: more than a look takes in (`HEAD` of order.lua)."""
@@ -76,6 +76,18 @@ async def test_nobody_saves_up_turns(queue: Queue) -> None:
     assert_shares(await served(queue, 100), {"early": 1, "steady": 1})
 
 
+async def test_equals_go_in_the_order_of_coming(queue: Queue) -> None:
+    """Whatever their names are; or of ever new ones, the first might never come to its turn."""
+    names = ["m", "z", "a", "y", "b"]
+    for name in names:
+        await put(queue, name)
+    order = []
+    for late in ("c", "d", "e", "f", "g"):
+        order += [claim.job.tenant for claim in await serve(queue)]
+        await put(queue, late)
+    assert order == names
+
+
 async def test_what_was_not_used_is_given_back(queue: Queue) -> None:
     """A tenant whose jobs were predicted to take ten times as long as they do has its share."""
     await put(queue, "over", 400, cost=10.0)
@@ -97,6 +109,16 @@ async def test_what_was_not_used_is_given_back_to_who_has_no_job_left(queue: Que
     await queue.finish(claim, [], Usage(device_seconds=0.5))
     await put(queue, "first", 9, cost=1.0)
     assert await served(queue, 4) == {"first": 3, "other": 1}, "one behind, and first of equals"
+
+
+async def test_what_was_forgotten_is_not_given_back(queue: Queue) -> None:
+    """A job that nobody had to wait for was free: who stops it gains nothing by that."""
+    (clip,) = await put(queue, "sly", cost=1000.0)
+    await queue.claim("pool", MODEL, 1)
+    for tenant in ("sly", "plain"):
+        await put(queue, tenant, 40, cost=1.0)
+    await queue.cancel(clip)
+    assert_shares(await served(queue, 40), {"sly": 1, "plain": 1})
 
 
 async def test_a_lost_job_costs_its_tenant_nothing(queue: Queue, hasty: Queue) -> None:
@@ -195,6 +217,51 @@ async def test_a_slow_pool_leaves_what_only_a_faster_one_can_do(queue: Queue) ->
     assert [claim.job.id for claim in await serve(queue, slowness=2.0)] == [easy]
     assert await serve(queue, slowness=2.0) == []
     assert [claim.job.id for claim in await serve(queue)] == [tight]
+
+
+async def test_a_pool_may_be_slow_at_some_things_alone(queue: Queue) -> None:
+    fields = {"deadline_at": time.time() + 30, "run_s": 20.0}
+    (clip,) = await put(queue, "a", bucket="clip", **fields)
+    (picture,) = await put(queue, "a", bucket="picture", **fields)
+    good_at_pictures = {"slowness": 2.0, "slowness_in": {"picture": 1.0}}
+    assert [claim.job.id for claim in await serve(queue, **good_at_pictures)] == [picture]
+    assert await serve(queue, **good_at_pictures) == []
+    bad_at_clips = {"slowness_in": {"clip": 2.0}}
+    assert await serve(queue, **bad_at_clips) == []
+    assert [claim.job.id for claim in await serve(queue)] == [clip]
+
+
+async def test_a_slow_pool_finds_work_behind_many_that_it_leaves(queue: Queue) -> None:
+    """Of the same tenant, and of others: what it could do does not wait for what it cannot."""
+    for tenant in "abc":
+        await put(queue, tenant, 40, deadline_at=time.time() + 60, run_s=40.0)
+    (easy,) = await put(queue, "a", priority=PRIORITIES["low"])
+    (loose,) = await put(queue, "d", deadline_at=time.time() + 1000, run_s=40.0)
+    found = [claim.job.id for _ in range(2) for claim in await serve(queue, slowness=2.0)]
+    assert found == [loose, easy]
+    assert await serve(queue, slowness=2.0) == []
+
+
+async def test_a_slow_pool_takes_what_it_can_still_end_in_time(queue: Queue) -> None:
+    """Of ten seconds' work five are left: twice that fits into fifteen."""
+    await put(queue, "a", deadline_at=time.time() + 15, run_s=10.0, steps=4)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    await queue.snapshot(claim, [a_snapshot(claim, step=2)])
+    await queue.release(claim)
+    (again,) = await serve(queue, slowness=2.0)
+    assert again.job.id == claim.job.id
+
+
+async def test_who_is_beyond_its_credit_hides_no_deadline_of_others(connect: Connect) -> None:
+    queue = await connect(deadline_credit_s=10)
+    await put(queue, "plain", 3, cost=1.0)
+    await put(queue, "modest", cost=5.0, deadline_at=time.time() + 50, run_s=1.0)
+    assert [claim.job.tenant for claim in await serve(queue)] == ["modest"]
+    await put(queue, "flood", 100, cost=6.0, deadline_at=time.time() + 100, run_s=1.0)
+    assert [claim.job.tenant for _ in range(2) for claim in await serve(queue)] == ["flood"] * 2
+    await put(queue, "modest", cost=1.0, deadline_at=time.time() + 500, run_s=1.0)
+    order = [claim.job.tenant for _ in range(2) for claim in await serve(queue)]
+    assert order == ["modest", "plain"], "within its credit, which the flood has used up"
 
 
 async def test_warm_buckets_first_but_not_for_long(connect: Connect) -> None:

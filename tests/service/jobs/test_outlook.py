@@ -10,7 +10,8 @@ import pytest
 
 from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.job import Job, Usage, new_job_id
-from service.jobs.outlook import Look, Outlook, Place, Rules
+from service.jobs.look import Look
+from service.jobs.outlook import Outlook, Place, Rules
 from service.jobs.queue import Queue
 from service.jobs.servers import Load, Running
 from service.jobs.turns import Tenant
@@ -155,6 +156,63 @@ async def test_accepted_since_the_look(queue: Queue) -> None:
         told.append(outlook.newcomer(job).position)
         outlook.accepted(job)
     assert told == [0, 1, 2]
+
+
+async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> None:
+    """Of two pools the slow one is free; those with tight deadlines are left to the fast one, one
+    after the other, and end as they are told."""
+    fleet = Fleet(queue, [SimulatedPool("fast", 1), SimulatedPool("slow", 1, slowness=10.0)])
+    await fleet.announce({PICTURE: (20.0, 20.0)})
+    table = await queue.costs(MODEL)
+    deadlines = [time.time() + 100 + n for n in range(4)]
+    jobs = [await put(queue, table, "a", PICTURE, deadline_at=one) for one in deadlines]
+    places = await predicted(queue, jobs)
+    await fleet.run()
+    ends = {name: place.ends_s for name, place in places.items()}
+    assert fleet.ended == pytest.approx(ends)
+    patient = await put(queue, table, "a", PICTURE, deadline_at=time.time() + 300)
+    assert (await predicted(queue, [patient]))[patient.id].starts_s == 0
+
+
+async def test_what_lasts_too_long_in_company_fits_when_that_has_gone(queue: Queue) -> None:
+    """Two seconds alone, six in a full batch, and four is the deadline: with twenty others before
+    it the pool is full for half a minute, not for six seconds."""
+    fleet = Fleet(queue, [SimulatedPool("a", 4)])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    for _ in range(24):
+        await put(queue, table, "a", PICTURE)
+    await fleet.run(until=1.0)
+    soon = {"deadline_at": time.time() + 4, "run_s": 2.0}
+    job = Job(id="job", model=MODEL, bucket=PICTURE, steps=STEPS, cost=1.5, **soon)
+    outlook = await look(queue)
+    assert (outlook.newcomer(job).ends_s or 0) > 4
+    wait_s = outlook.thinned_s(job, 4.0)
+    assert wait_s is not None
+    assert 29 <= wait_s <= 36  # 24 of 1.5 s each, and the last ones thin out
+    await fleet.run(until=fleet.now + wait_s)
+    await fleet.tell()
+    assert ((await look(queue)).newcomer(job).ends_s or 0) <= 4
+
+
+async def test_each_job_is_told_of_pools_that_are_good_at_it() -> None:
+    """Of two pools one takes ten times as long for clips, and is free."""
+    steps = {("a", PICTURE): 0.1, ("a", CLIP): 1.0, ("b", PICTURE): 0.1, ("b", CLIP): 10.0}
+    rows = {
+        CostKey(bucket, layout, 1): CostRow(step_s=step_s, encode_s=0, decode_s=0)
+        for (layout, bucket), step_s in steps.items()
+    }
+    table = CostTable(rows, {name: PoolFacts(name, 1) for name in "ab"})
+    running = [Running("a", Load(20.0, 20.0), 0.5)]
+    outlook = Outlook(Look(now=1000.0, running=running), table, RULES)
+    picture, clip = (
+        Job(id=name, model=MODEL, bucket=bucket, steps=STEPS, deadline_at=1040.0)
+        for name, bucket in (("picture", PICTURE), ("clip", CLIP))
+    )
+    assert outlook.newcomer(picture).ends_s == pytest.approx(2.0)
+    assert outlook.newcomer(clip).ends_s == pytest.approx(10.0 + 20.0)
+    patient = clip.model_copy(update={"deadline_at": None})
+    assert outlook.newcomer(patient).ends_s == pytest.approx(200.0)
 
 
 async def test_of_very_many_running_jobs_a_part_is_enough() -> None:

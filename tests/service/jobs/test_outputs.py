@@ -131,3 +131,26 @@ async def test_nothing_of_a_folder_stays(tmp_path: Path) -> None:
     left = await asyncio.to_thread(lambda: [str(one) for one in tmp_path.glob("*/*")])
     assert left == [str(tmp_path / "outputs/job_2")]
     assert await store.get("outputs/job_2/1-0.png") == b"another's"
+
+
+async def test_a_store_that_hangs_has_failed(tmp_path: Path) -> None:
+    pipe = tmp_path / "outputs"
+    os.mkfifo(pipe)  # whoever opens it waits until somebody writes
+    store = Store(str(tmp_path), answer_s=0.1)
+    try:
+        with pytest.raises(StoreError, match="no answer in time"):
+            await store.get("outputs")
+    finally:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+
+
+async def test_an_object_store_s_client_does_not_try_for_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody answers at that address, and how long to try is the caller's to decide."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "none")
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with pytest.raises(StoreError, match="after 2 retries"):
+        await Store("s3://bucket/path").put(KEY, b"data", "image/png")

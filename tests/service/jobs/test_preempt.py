@@ -225,7 +225,7 @@ async def test_the_next_claim_takes_what_room_was_made_for(
         await empty_redis.flushall()
         chance = Chance(seed)
         of_pool = {"warm": chance.sample(["clip", "picture", "other"], 2)}
-        of_pool |= {"slowness": chance.choice([1.0, 3.0])}
+        of_pool |= {"slowness": chance.choice([1.0, 3.0]), "slowness_in": {"other": 2.0}}
         held = await anything_held(queue, chance)
         for _ in range(chance.randint(0, 10)):
             await put(queue, PICTURE, **chance.fields() | {"priority": HIGH})

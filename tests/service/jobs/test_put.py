@@ -75,6 +75,19 @@ async def test_a_full_queue_refuses_more_of_that_model(connect: Connect) -> None
     await queue.put(a_job())
 
 
+async def test_a_full_queue_keeps_nobody_out_who_has_less_than_an_even_share(
+    connect: Connect,
+) -> None:
+    queue = await connect(max_queued=6)
+    for tenant, places in [("heavy", 6), ("light", 3), ("late", 2)]:
+        for _ in range(places):
+            await queue.put(a_job(tenant=tenant))
+        with pytest.raises(QueueFull):
+            await queue.put(a_job(tenant=tenant))
+    with pytest.raises(QueueFull):
+        await queue.put(a_job(tenant="light"))
+
+
 async def test_the_bound_holds_for_puts_at_once(connect: Connect) -> None:
     queue = await connect(max_queued=5)
     answers = await asyncio.gather(*(queue.put(a_job()) for _ in range(20)), return_exceptions=True)

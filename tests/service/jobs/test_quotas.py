@@ -9,10 +9,9 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from models.spec import ModelSpec
 from service.jobs.job import Job, JobState, Usage
 from service.jobs.keys import PREFIX
-from service.jobs.queue import Claim, Queue, QuotaExceeded
+from service.jobs.queue import Claim, Queue, QuotaExceeded, Standing
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, a_job, a_snapshot
@@ -65,21 +64,13 @@ async def test_the_bound_holds_for_puts_at_once(queue: Queue) -> None:
     assert (await queue.standing(TENANT, five)).queued == 5
 
 
-async def test_how_long_a_place_takes(queue: Queue, a_spec: ModelSpec) -> None:
-    one = TenantSettings(max_queued=1)
-    await put(queue, one, cost=12)
-    assert (await refused(queue, one)).wait_s == 30  # without pools, nobody knows
-    await queue.register("warm", a_spec, ready=True)
-    await queue.register("cold", a_spec, ready=False)
-    assert (await refused(queue, one)).wait_s == 12
-    await queue.register("other", a_spec, ready=True)
-    assert (await refused(queue, one)).wait_s == 6
-    await queue.put(a_job(tenant="zoo", cost=4))  # in the same virtual time
-    (claim,) = await queue.claim("warm", MODEL, 1)
-    assert claim.job.tenant == TENANT
-    await put(queue, one, cost=12)
-    # Zoo gets 12 device-seconds as well, before it is acme's turn; then one more of 12: by two.
-    assert (await refused(queue, one)).wait_s == pytest.approx((12 * 2 + 12) / 2)
+async def test_a_refusal_tells_what_is_taken(queue: Queue) -> None:
+    limits = TenantSettings(max_queued=2, device_seconds_per_hour=10)
+    oldest = await put(queue, limits, cost=4)
+    await put(queue, limits, cost=4)
+    error = await refused(queue, limits)
+    assert (error.quota, error.oldest) == ("queued", oldest.id)
+    assert error.standing == await queue.standing(TENANT, limits) == Standing(2, 8.0, HOUR_S)
 
 
 async def test_an_hour_holds_what_is_promised_and_what_was_used(queue: Queue) -> None:
@@ -87,7 +78,7 @@ async def test_an_hour_holds_what_is_promised_and_what_was_used(queue: Queue) ->
     second = await put(queue, TEN_SECONDS, cost=6)  # while anything is left
     error = await refused(queue, TEN_SECONDS, cost=0.1)
     # Both have to be done, and then to be an hour ago.
-    assert (error.quota, error.wait_s) == ("device-seconds", HOUR_S + MINUTE_S)
+    assert (error.quota, error.standing.next_s) == ("device-seconds", HOUR_S + MINUTE_S)
     await put(queue, TEN_SECONDS, tenant="zoo")
     await queue.cancel(second.id)
     assert await used(queue) == 6
@@ -106,7 +97,7 @@ async def test_when_there_is_room_again(queue: Queue, empty_redis: Redis) -> Non
     for claim in await queue.claim("pool", MODEL, 3):
         await finish(queue, claim, 4)
     error = await refused(queue, TEN_SECONDS)
-    assert HOUR_S - 1 < error.wait_s <= HOUR_S + MINUTE_S
+    assert HOUR_S - 1 < error.standing.next_s <= HOUR_S + MINUTE_S
     # As if they had ended 50, 40 and 30 minutes ago, and one 62 minutes ago: one has to leave.
     minute = int(time.time()) // MINUTE_S
     ended = {minute - ago: 4_000_000 for ago in (50, 40, 30, 62)}
@@ -116,11 +107,11 @@ async def test_when_there_is_room_again(queue: Queue, empty_redis: Redis) -> Non
     until_s = (minute - 50 + 1) * MINUTE_S + HOUR_S - time.time()
     assert standing.device_seconds == 12
     assert standing.next_s == pytest.approx(until_s, abs=2)  # seconds between two looks at a clock
-    assert (await refused(queue, TEN_SECONDS)).wait_s == pytest.approx(until_s, abs=2)
+    assert (await refused(queue, TEN_SECONDS)).standing.next_s == pytest.approx(until_s, abs=2)
     assert len(await empty_redis.hkeys(USED)) == 3, "what is out of the hour has left"
     small = TenantSettings(device_seconds_per_hour=4)  # now two more have to leave, or all three
     until_s += 20 * MINUTE_S
-    assert (await refused(queue, small)).wait_s == pytest.approx(until_s, abs=2)
+    assert (await refused(queue, small)).standing.next_s == pytest.approx(until_s, abs=2)
     await empty_redis.hdel(USED, minute - 50)
     await put(queue, TEN_SECONDS)
 

@@ -104,6 +104,67 @@ async def test_a_suspect_is_not_taken_beside_another(queue: Queue, hasty: Queue)
     assert [[claim.job.id for claim in taken] for taken in claims] == [[first.id], [suspect.id]]
 
 
+def busy() -> bool:
+    return True
+
+
+async def test_a_suspect_is_not_taken_beside_what_runs(connect: Connect, hasty: Queue) -> None:
+    """Not even where it would be the first, while another pool may be free; nor is it a bar."""
+    queue = await connect(affinity_s=1000)
+    suspect, _ = await queue.put(a_job())
+    await hasty.claim("dead", MODEL, 1)
+    await hasty.reap()
+    other, _ = await queue.put(a_job())
+    claims = [
+        await queue.claim("busy", MODEL, 4, busy=busy),
+        await queue.claim("busy", MODEL, 4, busy=busy),
+        await queue.claim("free", MODEL, 4),
+    ]
+    assert [[claim.job.id for claim in taken] for taken in claims] == [[other.id], [], [suspect.id]]
+
+
+@pytest.mark.parametrize("deadline_s", [None, 1000])
+async def test_one_busy_pool_makes_room_for_a_suspect_that_has_waited(
+    hasty: Queue, connect: Connect, deadline_s: float | None
+) -> None:
+    """It takes nothing more until it has nothing else; the others go on."""
+    queue = await connect(affinity_s=0)
+    deadline_at = deadline_s and time.time() + deadline_s
+    suspect, _ = await queue.put(a_job(deadline_at=deadline_at, run_s=deadline_s and 1))
+    await hasty.claim("dead", MODEL, 1)
+    await hasty.reap()
+    others = [(await queue.put(a_job()))[0] for _ in range(2)]
+    claims = [
+        await queue.claim("one", MODEL, 1, busy=busy),
+        await queue.claim("two", MODEL, 1, busy=busy),
+        await queue.claim("one", MODEL, 1, busy=busy),
+        await queue.claim("one", MODEL, 4),
+        await queue.claim("one", MODEL, 4),
+    ]
+    ids = [[claim.job.id for claim in taken] for taken in claims]
+    assert ids == [[], [others[0].id], [], [suspect.id], [others[1].id]]
+
+
+async def test_the_innocent_are_not_set_aside(connect: Connect) -> None:
+    """Two poisonous jobs with neighbours: who was beside the one never meets the other."""
+    queue = await connect(lease_s=1e-6, reap_every_s=1000)
+    jobs = [(await queue.put(a_job()))[0] for _ in range(6)]
+    poisonous, innocent = [jobs[0], jobs[3]], [jobs[1], jobs[2], *jobs[4:]]
+    bad = {job.id for job in poisonous}
+    while await queue.list(limit=1, state=JobState.QUEUED):
+        held = await queue.claim("pool", MODEL, 2)
+        held += await queue.claim("pool", MODEL, 2, busy=busy)
+        if bad & {claim.job.id for claim in held}:
+            await queue.reap()  # the pool has died, with all that it had
+        else:
+            for claim in held:
+                assert await queue.finish(claim, [], USAGE)
+    assert {(await queue.get(job.id)).state for job in innocent} == {JobState.SUCCEEDED}
+    for job in poisonous:
+        found = await queue.get(job.id)
+        assert (found.state, len(found.error.deaths)) == (JobState.FAILED, 2)
+
+
 BRIEF = QueueSettings(lease_s=2, reap_every_s=0.1)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import ConnectionError, NoPermissionError
 
 from deploy.environment import settings_environment
 from models.spec import ModelSpec
@@ -145,6 +145,23 @@ async def test_a_password_that_changes_in_its_file(
     await empty_redis.client_kill_filter(_type="normal", skipme=True)
     assert len(await ours.list(limit=9)) == 1
     await ours.close()
+
+
+async def test_a_file_that_is_away_is_no_more_than_a_redis_that_is_away(
+    secure: RedisSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    settings = changed(secure, password=None, password_file=file)
+    async with connection.client(settings) as redis:
+        file.rename(tmp_path / "away")
+        with pytest.raises(ConnectionError, match=r"cannot read .*No such file"):
+            await redis.ping()
+        with pytest.raises(ConfigError, match=r"redis\.password.*cannot read .*No such file"):
+            await connection.connect(settings)
+        (tmp_path / "away").rename(file)
+        assert await redis.ping()
+    assert not caplog.records
 
 
 async def test_a_server_that_wants_a_certificate(

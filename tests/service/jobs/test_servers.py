@@ -6,7 +6,15 @@ import heapq
 
 import pytest
 
-from service.jobs.servers import ONE_BY_ONE, Load, Pool, Running, Servers, remaining_s
+from service.jobs.servers import (
+    ONE_BY_ONE,
+    Load,
+    Pool,
+    Running,
+    Servers,
+    Takes,
+    remaining_s,
+)
 
 ONE, FOUR = Pool("one", slots=1), Pool("four", slots=4)
 SHORT = Load(device_seconds=2.0, alone_s=2.0)
@@ -37,6 +45,33 @@ def test_one_slot_takes_one_after_the_other() -> None:
 def test_a_slow_pool_takes_longer() -> None:
     servers = Servers([Pool("slow", 1, slowness=3.0)], [Running("slow", SHORT, 0.5)], False)
     assert [started(servers, ahead) for ahead in range(2)] == [3.0, 9.0]
+
+
+def test_until_few_are_left() -> None:
+    running = [Running("four", Load(2.0, 2.0), done) for done in (0.0, 0.25, 0.5, 0.75)]
+    servers = Servers([FOUR], running, is_crowded=True)
+    assert [servers.thinned_s(0, 0.0, left) for left in range(5)] == [8.0, 6.0, 4.0, 2.0, 0.0]
+    assert [servers.thinned_s(2, 1.0, left) for left in range(3)] == [8.0, 8.0, 6.0]
+    many = ONE_BY_ONE + 400
+    assert servers.thinned_s(many, 1.0, 0) == pytest.approx(5.0 + many, abs=4.0)  # a job, of four
+
+
+def test_a_job_goes_where_it_is_taken() -> None:
+    """A slow pool is free at once, and leaves what it cannot end in 40 s to the fast one."""
+    pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0, layout="slow")]
+    servers = Servers(pools, [Running("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
+
+    def within(seconds: float) -> Takes:
+        return lambda at, layout: at + (200.0 if layout == "slow" else 20.0) <= seconds
+
+    def found(ahead: float, seconds: float) -> tuple[float, float]:
+        at, server = servers.start(ahead, 2.0, within(seconds)) or (-1.0, None)
+        return at, server.slowness if server else 0.0
+
+    assert found(0, 300.0) == (0.0, 10.0)
+    assert found(0, 40.0) == (5.0, 1.0)
+    assert found(2, 40.0) == (7.0, 1.0), "one of two seconds goes to the slow one, twenty there"
+    assert found(0, 10.0) == (0.0, 10.0), "nobody takes it"
 
 
 def test_a_clip_does_not_hold_up_the_other_slots() -> None:

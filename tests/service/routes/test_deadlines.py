@@ -11,6 +11,7 @@ from service.app import create_app
 from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.job import Job, Usage
 from service.jobs.outputs import Store
+from service.jobs.preemption import FullPool, Held
 from service.jobs.queue import Queue
 from service.settings import QueueSettings, Settings
 from tests.service.eventually import eventually
@@ -140,6 +141,35 @@ async def test_who_waits_without_a_deadline_is_overtaken(http: httpx.AsyncClient
     for _ in range(20):
         assert (await ask(http)).status_code == 202
     assert (await ask(http, deadline_s=5)).status_code == 202
+
+
+async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, queue: Queue) -> None:
+    """The only slot has a minute to go. Once its pool says that it may put that aside for what
+    takes a quarter of it, a picture waits for a second, a step of the clip, and itself."""
+    bucket, steps = SPEC.bucket(SPEC.defaults), 120
+    clip = Job(id="job_clip", model=MODEL, bucket=bucket, steps=steps, cost=60, run_s=60)
+    await queue.put(clip)
+    (claim,) = await queue.claim(POOL, MODEL, 1)
+    refused = await ask(http, deadline_s=20)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "42")
+    held = [Held(clip.id, claim.fence, left_s=60, pictures=1)]
+    full = FullPool(POOL, MODEL, slots=1, free=0, soonest_s=60, held=held)
+
+    async def is_taken() -> bool:
+        assert await queue.preempt(full, ratio=4, room_s=30) is None
+        return (await ask(http, deadline_s=20)).status_code == 202
+
+    await eventually(is_taken)
+    (picture,) = await queue.list(limit=1)
+
+    async def is_told() -> bool:
+        assert await queue.preempt(full, ratio=4, room_s=30) == (clip.id, picture.id)
+        view = (await http.get(f"/v1/jobs/{picture.id}")).json()["queue"]
+        return view == {"position": 0, "eta_s": pytest.approx(1 + 60 / steps + RUN_S)}
+
+    await eventually(is_told)
+    long = {"num_inference_steps": 50, "deadline_s": 30}
+    assert (await ask(http, **long)).status_code == 429, "twenty seconds are more than a quarter"
 
 
 async def test_what_no_pool_can_meet_is_told_to_come_much_later(http: httpx.AsyncClient) -> None:

@@ -43,6 +43,22 @@ async def test_ready_with_a_ready_pool(http: httpx.AsyncClient, queue: Queue) ->
     assert (await http.get("/readyz")).json() == {"status": "ok"}
 
 
+@pytest.mark.parametrize("setting", [("min-replicas-to-write", 1, 0), ("maxmemory", 1, 0)])
+async def test_a_redis_that_takes_no_writes_is_away(
+    http: httpx.AsyncClient, queue: Queue, empty_redis: Redis, setting: tuple[str, int, int]
+) -> None:
+    name, unfit, fit = setting
+    await queue.register("pool", SPEC, ready=True)
+    await empty_redis.config_set(name, unfit)
+    try:
+        refused = await http.post("/v1/generate", json=CAT)
+    finally:
+        await empty_redis.config_set(name, fit)
+    assert (refused.status_code, int(refused.headers["retry-after"]) > 0) == (503, True)
+    assert refused.json()["error"]["code"] == "queue_unreachable"
+    assert (await http.post("/v1/generate", json=CAT)).status_code == 202
+
+
 async def test_not_ready_without_a_store_to_write(
     settings: Settings, queue: Queue, pool: StandIn, tmp_path: Path
 ) -> None:
@@ -122,6 +138,7 @@ async def test_without_redis_everything_says_so(
         ("GET", "/v1/jobs"),
         ("GET", "/v1/jobs/job_1"),
         ("GET", "/v1/jobs/job_1/events"),
+        ("GET", "/v1/jobs/job_1/outputs/0"),
         ("POST", "/v1/jobs/job_1/cancel"),
         ("DELETE", "/v1/jobs/job_1"),
         ("GET", "/v1/models"),

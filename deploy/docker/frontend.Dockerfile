@@ -1,0 +1,51 @@
+# syntax=docker/dockerfile:1
+# A front end: HTTP and the queue, no JAX. From the project's root:
+#   docker build --file deploy/docker/frontend.Dockerfile --tag atelier-frontend .
+ARG PYTHON=3.11-slim-bookworm
+
+FROM python:${PYTHON} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+RUN python -m venv --without-pip /opt/atelier
+# What changes seldom comes first: packages, then Atelier itself.
+COPY deploy/docker/frontend.lock packages.lock
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip --python /opt/atelier install --require-hashes --only-binary :all: \
+        --no-deps --requirement packages.lock
+COPY deploy/docker/build.lock ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip install --require-hashes --only-binary :all: --no-deps \
+        --target tools --requirement build.lock
+COPY pyproject.toml README.md LICENSE atelier.py ./
+COPY service service
+COPY models/*.py models/
+COPY deploy/*.py deploy/
+RUN PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
+        --wheel-dir wheels . \
+    && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl \
+    && python -m pip --python /opt/atelier check
+
+FROM python:${PYTHON}
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Atelier, a front end" \
+      org.opencontainers.image.description="Pictures and video from SDXL, Flux and Wan: HTTP and the queue" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${REVISION}"
+# Volumes take the owner of the folders that they are mounted over.
+RUN groupadd --gid 10001 atelier \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp \
+        --shell /usr/sbin/nologin atelier \
+    && install --directory --owner 10001 --group 10001 /var/lib/atelier /var/cache/atelier
+COPY --from=build /opt/atelier /opt/atelier
+ENV PATH=/opt/atelier/bin:$PATH \
+    HOME=/tmp \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+WORKDIR /var/lib/atelier
+USER 10001:10001
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-m", "deploy.health", "http://127.0.0.1:8000/healthz"]
+ENTRYPOINT ["atelier"]
+CMD ["serve", "--host", "0.0.0.0"]

@@ -1,0 +1,82 @@
+# syntax=docker/dockerfile:1
+# A pool, for one kind of accelerator: cpu (with the demo models), cuda or tpu. From the project's
+# root:
+#   docker build --file deploy/docker/worker.Dockerfile --build-arg ACCELERATOR=cuda \
+#       --tag atelier-worker-cuda .
+# cpu and cuda are for x86-64 and 64-bit ARM, tpu is for x86-64: there are no other wheels.
+ARG PYTHON=3.11-slim-bookworm
+ARG ACCELERATOR=cpu
+
+FROM python:${PYTHON} AS build
+ARG ACCELERATOR
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+WORKDIR /build
+RUN python -m venv --without-pip /opt/atelier
+# What changes seldom comes first: packages, gigabytes of them, then Atelier itself.
+COPY deploy/docker/worker-${ACCELERATOR}.lock packages.lock
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip --python /opt/atelier install --require-hashes --only-binary :all: \
+        --no-deps --requirement packages.lock
+COPY deploy/docker/build.lock ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m pip install --require-hashes --only-binary :all: --no-deps \
+        --target tools --requirement build.lock
+COPY pyproject.toml README.md LICENSE atelier.py ./
+COPY service service
+COPY models models
+COPY workers workers
+COPY deploy/*.py deploy/
+# The demo models are data: they lie beside the code, and in one image alone.
+RUN rm -r models/demo \
+    && PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
+        --wheel-dir wheels . \
+    && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl \
+    && python -m pip --python /opt/atelier check
+
+FROM python:${PYTHON} AS worker
+ARG ACCELERATOR
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Atelier, a pool (${ACCELERATOR})" \
+      org.opencontainers.image.description="Pictures and video from SDXL, Flux and Wan: a pool of JAX workers" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.revision="${REVISION}"
+# Volumes take the owner of the folders that they are mounted over.
+RUN groupadd --gid 10001 atelier \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp \
+        --shell /usr/sbin/nologin atelier \
+    && install --directory --owner 10001 --group 10001 /var/lib/atelier /var/cache/atelier
+COPY --from=build /opt/atelier /opt/atelier
+ENV PATH=/opt/atelier/bin:$PATH \
+    HOME=/tmp \
+    HF_HOME=/var/cache/atelier/huggingface \
+    TRANSFORMERS_NO_ADVISORY_WARNINGS=1 \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+WORKDIR /var/lib/atelier
+USER 10001:10001
+EXPOSE 9100
+# Of a pool with metrics_port = 9100, however long its weights take to load.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=3 \
+    CMD ["python", "-m", "deploy.health", "http://127.0.0.1:9100/healthz"]
+ENTRYPOINT ["atelier"]
+CMD ["worker", "--help"]
+
+# JAX_PLATFORMS: without its accelerator a pool ends, instead of drawing slowly on the CPU.
+FROM worker AS worker-cpu
+ENV JAX_PLATFORMS=cpu
+COPY models/demo/flux /weights/demo/flux
+COPY models/demo/sdxl /weights/demo/sdxl
+COPY models/demo/wan /weights/demo/wan
+
+FROM worker AS worker-cuda
+ENV JAX_PLATFORMS=cuda,cpu \
+    CUDA_CACHE_PATH=/var/cache/atelier/cuda \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM worker AS worker-tpu
+ENV JAX_PLATFORMS=tpu,cpu
+
+# hadolint ignore=DL3006
+FROM worker-${ACCELERATOR}

@@ -1,0 +1,1 @@
+"""The dashboards: written here, as JSON in `dashboards/` for Grafana (`make dashboards`)."""

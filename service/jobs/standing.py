@@ -1,0 +1,21 @@
+"""What of its quotas a tenant has taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Standing:
+    queued: int
+    device_seconds: float
+    """Used within the last hour, or promised to jobs that have not ended."""
+    next_s: float
+    """Seconds until some of them stop to count; where nothing is left, until something is."""
+
+    @classmethod
+    def parse(cls, answer: Sequence[str | int]) -> Standing:
+        """What the scripts give."""
+        queued, device_seconds, next_s = answer
+        return cls(int(queued), float(device_seconds), float(next_s))

@@ -1,0 +1,129 @@
+"""A stand-in for base image and engine: a root of its own with this machine's programs, read only,
+in which commands run as in a container. Needs Linux and root; no Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+import pip
+
+INSIDE = Path(__file__).with_name("inside.py")
+PYTHON = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+"""This interpreter, outside any virtual environment."""
+PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+FOLDERS = ("dev/shm", "etc", "opt", "proc", "root", "run", "usr", "var/lib", "var/cache")
+FROM_HOST = ("/etc/ssl", "/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ld.so.cache")
+"""What reaching a package index from here takes."""
+DEVICES = ("null", "zero", "random", "urandom")
+LOCAL, PIP = ".local", ".pip"
+"""Folders of the stand-in that lie over the host's."""
+
+Mount = tuple[str, str, str]
+"""From, to, and how: rw, ro or tmpfs."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A root folder, and how commands run in it."""
+
+    root: Path
+    environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": PATH})
+    workdir: str = "/"
+    user: int = 0
+    network: int | None = None
+    """Process in whose network it is; None: the host's."""
+
+    @classmethod
+    def base(cls, root: Path) -> Machine:
+        """As python:3.11-slim is: the interpreter with pip, and Debian's programs."""
+        for name in (*FOLDERS, f"{LOCAL}/bin", PIP):
+            (root / name).mkdir(parents=True)
+        (root / "tmp").mkdir()
+        (root / "tmp").chmod(0o1777)
+        for name in ("bin", "sbin", "lib", "lib64"):
+            (root / name).symlink_to(f"usr/{name}")
+        for device in DEVICES:
+            (root / "dev" / device).touch()
+        (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+        (root / "etc/group").write_text("root:x:0:\n")
+        for source in map(Path, filter(os.path.exists, FROM_HOST)):
+            _copy(source, root / source.relative_to("/"))
+        _copy(Path(pip.__file__).parent, root / PIP / "pip")
+        for name in ("python", "python3"):
+            (root / LOCAL / "bin" / name).symlink_to(PYTHON)
+        return cls(root)
+
+    def copy(self, root: Path) -> Machine:
+        """The same in another folder; files are shared until they are replaced."""
+        shutil.copytree(self.root, root, symlinks=True, copy_function=link)
+        return replace(self, root=root)
+
+    def start(
+        self,
+        *command: str,
+        mounts: Sequence[Mount] = (),
+        read_only: bool = False,
+        output: IO[str] | int | None = None,
+    ) -> subprocess.Popen[str]:
+        """A process in namespaces of its own, all of which ends when it is killed."""
+        order = {
+            "root": str(self.root),
+            "mounts": [*_host(self.root), *mounts],
+            "read_only": read_only,
+            "workdir": self.workdir,
+            "user": self.user,
+            "command": command,
+            "environment": dict(self.environment),
+        }
+        joined = ["nsenter", f"--net=/proc/{self.network}/ns/net"] if self.network else []
+        alone = [*joined, "unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        inside = [str(PYTHON), "-I", str(INSIDE), json.dumps(order)]
+        return subprocess.Popen(
+            [*alone, *inside], text=True, stdout=output, stderr=subprocess.STDOUT
+        )
+
+    def run(
+        self, *command: str, mounts: Sequence[Mount] = (), read_only: bool = False
+    ) -> tuple[int, str]:
+        """Until it ends: its exit code, and what it printed."""
+        process = self.start(*command, mounts=mounts, read_only=read_only, output=subprocess.PIPE)
+        said, _ = process.communicate()
+        return process.returncode, said
+
+
+def link(source: str, target: str) -> None:
+    """A second name for a file."""
+    os.link(source, target, follow_symlinks=False)
+
+
+def _host(root: Path) -> list[Mount]:
+    """Programs, interpreter and devices of this machine; of its Python packages pip alone."""
+    prefix, version = sys.base_prefix, f"python3.{sys.version_info.minor}"
+    mounts = [("/usr", "/usr", "ro")]
+    if prefix == "/usr":  # Debian's own, which looks for packages of others here
+        mounts.append((str(root / LOCAL), "/usr/local", "ro"))
+        packages = f"/usr/local/lib/{version}/dist-packages"
+        (root / LOCAL / "lib" / version / "dist-packages").mkdir(parents=True, exist_ok=True)
+    else:  # its libraries are found by their old path
+        mounts += [(prefix, prefix, "ro"), (prefix, "/usr/local", "ro")]
+        packages = f"/usr/local/lib/{version}/site-packages"
+        (root / prefix.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    mounts.append((str(root / PIP), packages, "ro"))
+    mounts += [(f"/dev/{name}", f"/dev/{name}", "rw") for name in DEVICES]
+    return [*mounts, ("", "/dev/shm", "tmpfs")]
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore_dangling_symlinks=True)
+    else:
+        shutil.copy(source, target)

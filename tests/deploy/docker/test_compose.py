@@ -1,0 +1,238 @@
+"""docker-compose.yml and its settings say what the code knows: commands, ports, paths, times."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import atelier
+from deploy import redis as embedded
+from deploy.local import KILL_MARGIN_S
+from service.listening import reached_at, wants_keys
+from service.settings import CONFIG_VARIABLE, Settings, load_settings
+from tests.deploy.docker import compose
+from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile, filled
+from tests.deploy.docker.tools import run
+
+CONFIG = FOLDER / "atelier.toml"
+SERVICES = compose.services({})
+OURS = [name for name, service in SERVICES.items() if service["image"].startswith("atelier-")]
+POOLS = [name for name in OURS if name != "frontend"]
+OWNED = ("/var/lib/atelier", "/var/cache/atelier")
+"""Folders that our images give to the user that they run as; a volume over another is root's."""
+USERS_OWN = ("./weights",)
+"""Folders that whoever runs it brings."""
+
+
+def settings_of(name: str, monkeypatch: pytest.MonkeyPatch, **asked: str) -> Settings:
+    """As the process in that service reads them."""
+    for variable in [known for known in os.environ if known.startswith("ATELIER_")]:
+        monkeypatch.delenv(variable)
+    service = compose.services(asked)[name]
+    for variable, value in service.get("environment", {}).items():
+        monkeypatch.setenv(variable, value)
+    assert mounted(service, os.environ[CONFIG_VARIABLE]) == CONFIG
+    monkeypatch.setenv(CONFIG_VARIABLE, str(CONFIG))
+    return load_settings()
+
+
+def mounted(service: dict[str, Any], place: str) -> Path | None:
+    """The host's file at a place in the container."""
+    for source, target, _ in compose.volumes(service):
+        if Path(place).is_relative_to(target) and compose.is_path(source):
+            return compose.host_path(source) / Path(place).relative_to(target)
+    return None
+
+
+def arguments(name: str) -> Namespace:
+    """Its command line, parsed. Raises: SystemExit: the command line takes no such thing."""
+    return atelier._parser().parse_args(SERVICES[name]["command"])
+
+
+def test_the_schema_and_the_linter_find_nothing() -> None:
+    said = run_schema(compose.FILE)
+    assert "ok" in said, said
+    assert run("yamllint", "--strict", str(compose.FILE)) == ""
+
+
+def test_the_schema_bites(tmp_path: Path) -> None:
+    bad = tmp_path / "docker-compose.yml"
+    bad.write_text(compose.FILE.read_text("utf-8").replace("restart:", "restarts:"))
+    assert "restarts" in run_schema(bad)
+
+
+def run_schema(path: Path) -> str:
+    return run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(path))
+
+
+def test_each_profile_has_its_pools() -> None:
+    profiles = {name: service.get("profiles") for name, service in SERVICES.items()}
+    always = {name for name, profile in profiles.items() if profile is None}
+    assert always == {"redis", "frontend", "prometheus", "grafana"}
+    kinds = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+    for pool in POOLS:
+        (profile,) = profiles[pool]
+        assert SERVICES[pool]["image"] == f"atelier-worker-{kinds[profile]}"
+        assert SERVICES[pool]["build"]["args"] == {"ACCELERATOR": kinds[profile]}
+    assert {profiles[pool][0] for pool in POOLS} == set(kinds)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_may_do_little(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.keys() & {"privileged", "network_mode", "pid", "ipc", "cap_add"}
+    assert service.get("user", "10001") not in ("0", "root")
+    for port in service.get("ports", ()):
+        assert port.startswith("127.0.0.1:"), f"{name} is open to other machines"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_images_are_built_here_or_pinned(name: str) -> None:
+    service = SERVICES[name]
+    if "build" not in service:
+        assert re.search(r":v?\d+\.\d+(\.\d+)?(-\w+)?$", service["image"])
+        return
+    build = service["build"]
+    file = ROOT / build["context"] / build["dockerfile"]
+    known = Dockerfile.read(file).arguments
+    assert set(build.get("args", {})) <= set(known)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_is_mounted_is_there(name: str) -> None:
+    named = compose.document({})["volumes"]
+    for source, target, how in compose.volumes(SERVICES[name]):
+        assert target.startswith("/")
+        if not compose.is_path(source):
+            assert source in named
+            assert target in OWNED or name not in OURS
+        elif source not in USERS_OWN:
+            assert compose.host_path(source).exists(), source
+            assert how == "ro"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_settings_and_environment_are_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of(name, monkeypatch)
+    service = SERVICES[name]
+    places = [target for _, target, how in compose.volumes(service) if how == "rw"]
+    for folder in (settings.state_dir, Path(settings.store_url)):
+        assert any(folder.is_relative_to(place) for place in places), folder
+    if name in POOLS:
+        assert any(settings.compile_folder.is_relative_to(place) for place in places)
+    assert settings.redis.url == "redis://redis:6379"
+    assert set(service["networks"]) & set(SERVICES["redis"]["networks"])
+    assert service["depends_on"]["redis"] == {"condition": "service_healthy"}
+
+
+def test_a_misspelt_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings_of("frontend", monkeypatch)
+    monkeypatch.setenv("ATELIER_SERVER__PUBLISHED", "127.0.0.1")
+    with pytest.raises(Exception, match=r"server\.published"):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pool_is_one_of_the_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, parsed = settings_of(name, monkeypatch), arguments(name)
+    assert parsed.run.__name__ == "_worker"
+    pool = settings.pools[parsed.pool]
+    assert parsed.pool == name
+    source = Path(settings.models[pool.model].source)
+    assert in_image(SERVICES[name], source) or mounted(SERVICES[name], str(source))
+    health = SERVICES[name]["healthcheck"]["test"]
+    assert health[:4] == ["CMD", "python", "-m", "deploy.health"]
+    assert health[4] == f"http://127.0.0.1:{pool.metrics_port}/readyz"
+    grace_s = compose.seconds(SERVICES[name]["stop_grace_period"])
+    assert grace_s >= pool.drain_s + KILL_MARGIN_S
+
+
+def in_image(service: dict[str, Any], place: Path) -> bool:
+    """Whether the Dockerfile puts that folder of the project there."""
+    dockerfile = Dockerfile.read(ROOT / service["build"]["dockerfile"])
+    values = {**dockerfile.arguments, **service["build"]["args"]}
+    copies = [copy for stage in dockerfile.chain(values) for copy in stage.named("COPY")]
+    pairs = [filled(copy.text, values).split() for copy in copies if not copy.flags]
+    return any(pair[-1] == str(place) and (ROOT / pair[0]).is_dir() for pair in pairs)
+
+
+def test_every_model_and_pool_of_the_settings_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of("frontend", monkeypatch)
+    assert set(settings.pools) == set(POOLS)
+    assert {pool.model for pool in settings.pools.values()} == set(settings.models)
+
+
+def test_the_front_end_is_where_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_of("frontend", monkeypatch)
+    assert arguments("frontend").run.__name__ == "_serve"
+    assert SERVICES["frontend"]["ports"] == [f"127.0.0.1:8000:{settings.server.port}"]
+    assert settings.server.host == "0.0.0.0"
+    grace_s = compose.seconds(SERVICES["frontend"]["stop_grace_period"])
+    assert grace_s >= settings.server.shutdown_grace_s + KILL_MARGIN_S
+
+
+@pytest.mark.parametrize(
+    ("address", "keys"), [("", False), ("127.0.0.1", False), ("0.0.0.0", True)]
+)
+def test_who_publishes_it_to_others_needs_keys(
+    address: str, keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"ATELIER_ADDRESS": address, "ATELIER_PORT": "8001"}
+    server = settings_of("frontend", monkeypatch, **asked).server
+    assert wants_keys(server, reached_at(server, None)) == keys
+    (port,) = compose.services(asked)["frontend"]["ports"]
+    assert port == f"{address or '127.0.0.1'}:8001:8000"
+
+
+def test_redis_is_run_as_the_embedded_one_is() -> None:
+    program, *options = SERVICES["redis"]["command"]
+    assert program == "valkey-server"
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    own = embedded._options(Path("/data"), Path("/data/redis.sock"))
+    ours = dict(zip(own[::2], own[1::2], strict=True))
+    for name in ("--port", "--unixsocket", "--unixsocketperm"):
+        del ours[name]
+    assert given == ours
+    assert (given["--appendonly"], given["--maxmemory-policy"]) == ("yes", "noeviction")
+    assert [target for _, target, _ in compose.volumes(SERVICES["redis"])] == [given["--dir"]]
+    assert compose.document({})["networks"]["queue"] == {"internal": True}
+    assert SERVICES["redis"]["networks"] == ["queue"]
+
+
+def test_prometheus_scrapes_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its names are services, or what pools are called on the network; its ports are theirs."""
+    (config,) = [
+        word.partition("=")[2]
+        for word in SERVICES["prometheus"]["command"]
+        if word.startswith("--config.file=")
+    ]
+    path = mounted(SERVICES["prometheus"], config)
+    assert path is not None
+    settings = settings_of("frontend", monkeypatch)
+    scraped = {
+        (name, found["port"])
+        for job in yaml.safe_load(path.read_text("utf-8"))["scrape_configs"]
+        for found in job.get("dns_sd_configs", ())
+        for name in found["names"]
+    }
+    ports = {pool.metrics_port for pool in settings.pools.values()}
+    assert scraped == {("frontend", settings.server.port), *(("pools", port) for port in ports)}
+    for pool in POOLS:
+        assert SERVICES[pool]["networks"]["default"] == {"aliases": ["pools"]}
+    assert {"default"} <= set(SERVICES["frontend"]["networks"]) & set(
+        SERVICES["prometheus"]["networks"]
+    )
+
+
+def test_what_the_user_may_set_is_told() -> None:
+    head, *_ = compose.FILE.read_text("utf-8").partition("\nname:")
+    assert {name for name in compose.variables() if name not in head} == set()

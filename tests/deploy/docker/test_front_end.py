@@ -1,0 +1,55 @@
+"""A front end runs with its lock's packages alone, and says what pools would take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from atelier import EXIT_CONFIG
+from deploy.docker.locks import lock_file
+from tests.deploy.docker.dockerfile import ROOT
+from tests.deploy.docker.locks import read
+
+COMMANDS = "service.server, service.client, service.openapi, deploy.keys, deploy.health, rich"
+"""What `serve`, `generate`, `keys` and the health check import."""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of this environment, those that the lock names."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in read(lock_file("frontend").read_text("utf-8")):
+        if name == "async-timeout":  # of Python 3.11.2 and before
+            continue
+        found = distribution(name)
+        for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(Path(str(found.locate_file(top))))
+    return folder
+
+
+def python(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """This interpreter with these packages, and the project."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{packages}"}
+    command = [sys.executable, "-S", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=packages)
+
+
+def test_the_lock_is_enough(packages: Path) -> None:
+    done = python(packages, "-c", f"import {COMMANDS}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["up", "worker --pool flux", "plan --model sdxl --topology v6e:1x1"]
+)
+def test_pools_say_what_they_need(packages: Path, command: str) -> None:
+    done = python(packages, "-m", "atelier", *command.split())
+    assert done.returncode == EXIT_CONFIG, done.stderr
+    assert done.stderr.startswith("atelier: pools need jax")
+    assert "pip install 'atelier[cpu]'" in done.stderr

@@ -1,0 +1,141 @@
+"""Fields of custom resources that the manifests use, by kind; a list has no index in its path.
+
+Written down from the CRDs' and providers' own references: it holds where those are not at hand, and
+`test_schemas` holds it to the CRDs where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+GROUPS: Mapping[str, str] = {
+    "Gateway": "gateway.networking.k8s.io/v1",
+    "HTTPRoute": "gateway.networking.k8s.io/v1",
+    "GCPBackendPolicy": "networking.gke.io/v1",
+    "HealthCheckPolicy": "networking.gke.io/v1",
+    "PodMonitoring": "monitoring.googleapis.com/v1",
+    "ScaledObject": "keda.sh/v1alpha1",
+    "TriggerAuthentication": "keda.sh/v1alpha1",
+    "LeaderWorkerSet": "leaderworkerset.x-k8s.io/v1",
+}
+"""Kind → apiVersion."""
+
+BEHAVIOR = "advanced.horizontalPodAutoscalerConfig.behavior"
+FIELDS: Mapping[str, frozenset[str]] = {
+    "Gateway": frozenset(
+        (
+            "gatewayClassName",
+            "listeners.name",
+            "listeners.protocol",
+            "listeners.port",
+            "listeners.tls.mode",
+            "listeners.tls.certificateRefs.name",
+            "listeners.allowedRoutes.namespaces.from",
+        )
+    ),
+    "HTTPRoute": frozenset(
+        (
+            "parentRefs.name",
+            "parentRefs.sectionName",
+            "rules.matches.path.type",
+            "rules.matches.path.value",
+            "rules.timeouts.request",
+            "rules.timeouts.backendRequest",
+            "rules.backendRefs.name",
+            "rules.backendRefs.port",
+        )
+    ),
+    "GCPBackendPolicy": frozenset(
+        (
+            "default.timeoutSec",
+            "default.connectionDraining.drainingTimeoutSec",
+            "targetRef.group",
+            "targetRef.kind",
+            "targetRef.name",
+        )
+    ),
+    "HealthCheckPolicy": frozenset(
+        (
+            "default.checkIntervalSec",
+            "default.timeoutSec",
+            "default.healthyThreshold",
+            "default.unhealthyThreshold",
+            "default.config.type",
+            "default.config.httpHealthCheck.port",
+            "default.config.httpHealthCheck.requestPath",
+            "targetRef.group",
+            "targetRef.kind",
+            "targetRef.name",
+        )
+    ),
+    "PodMonitoring": frozenset(
+        (
+            "selector.matchLabels",
+            "targetLabels.fromPod.from",
+            "targetLabels.fromPod.to",
+            "endpoints.port",
+            "endpoints.path",
+            "endpoints.interval",
+        )
+    ),
+    "ScaledObject": frozenset(
+        (
+            "scaleTargetRef.apiVersion",
+            "scaleTargetRef.kind",
+            "scaleTargetRef.name",
+            "minReplicaCount",
+            "maxReplicaCount",
+            "pollingInterval",
+            "cooldownPeriod",
+            "initialCooldownPeriod",
+            "advanced.restoreToOriginalReplicaCount",
+            f"{BEHAVIOR}.scaleUp.stabilizationWindowSeconds",
+            f"{BEHAVIOR}.scaleDown.stabilizationWindowSeconds",
+            f"{BEHAVIOR}.scaleDown.policies.type",
+            f"{BEHAVIOR}.scaleDown.policies.value",
+            f"{BEHAVIOR}.scaleDown.policies.periodSeconds",
+            "fallback.failureThreshold",
+            "fallback.replicas",
+            "fallback.behavior",
+            "triggers.type",
+            "triggers.metricType",
+            "triggers.metadata",
+            "triggers.authenticationRef.name",
+        )
+    ),
+    "TriggerAuthentication": frozenset(("podIdentity.provider",)),
+    "LeaderWorkerSet": frozenset(
+        (
+            "startupPolicy",
+            "rolloutStrategy.type",
+            "rolloutStrategy.rollingUpdateConfiguration.maxSurge",
+            "rolloutStrategy.rollingUpdateConfiguration.maxUnavailable",
+            "leaderWorkerTemplate.size",
+            "leaderWorkerTemplate.restartPolicy",
+            "leaderWorkerTemplate.leaderTemplate",
+            "leaderWorkerTemplate.workerTemplate",
+        )
+    ),
+}
+"""Below `spec`. One that holds free keys (`matchLabels`, a trigger's `metadata`), or a pod's
+template, which is checked as a pod, stands for all below it."""
+
+TRIGGER = frozenset(
+    ("serverAddress", "query", "threshold", "activationThreshold", "ignoreNullValues")
+)
+"""Keys of KEDA's prometheus trigger."""
+
+
+def used(kind: str, spec: Any, path: str = "") -> Iterator[str]:
+    """Paths of the leaves that are there; free keys are not gone into."""
+    if path in FIELDS[kind]:
+        yield path
+    elif isinstance(spec, list):
+        for item in spec:
+            yield from used(kind, item, path)
+    elif isinstance(spec, dict):
+        for key, value in spec.items():
+            yield from used(kind, value, f"{path}.{key}" if path else key)
+    else:
+        yield path

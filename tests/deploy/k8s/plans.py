@@ -1,0 +1,84 @@
+"""What each overlay serves and on what, by the planner: `python -m tests.deploy.k8s.plans` prints
+the rows of docs/gke.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from workers.plan.chips import CHIPS, GIB, Chip
+from workers.plan.duration import duration
+from workers.plan.make import Ask, sketched
+from workers.plan.reckon import Reckoning
+from workers.plan.search import search
+from workers.plan.sketch import Sketch
+from workers.plan.topology import Topology
+from workers.slice import BETWEEN
+
+PICTURE: Mapping[str, Any] = {"width": 1024, "height": 1024}
+CLIP: Mapping[str, Any] = {"width": 1280, "height": 720, "num_frames": 81}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What an overlay serves, and on what."""
+
+    overlay: str
+    model: str
+    """As `atelier plan` calls it."""
+    size: str
+    chip: Chip
+    chips: int
+    """Of a host."""
+    hosts: int = 1
+
+    def __str__(self) -> str:
+        return self.overlay
+
+
+CASES = (
+    Case("gke-tpu-v5e", "sdxl", "1024x1024", CHIPS["v5e"], 8),
+    Case("gke-tpu-v6e", "flux-dev", "1024x1024", CHIPS["v6e"], 8),
+    Case("gke-tpu-multihost", "wan2.1-14b", "1280x720, 81 frames", CHIPS["v6e"], 4, hosts=4),
+    Case("gke-gpu-h100", "flux-dev", "1024x1024", CHIPS["h100"], 1),
+    Case("gke-gpu-h200", "wan2.2-a14b", "1280x720, 81 frames", CHIPS["h200"], 8),
+)
+
+
+@cache
+def sketch_of(model: str) -> Sketch:
+    """The same for all chips; takes a second or more."""
+    request = CLIP if model.startswith("wan") else PICTURE
+    return sketched(Ask(model, Topology.parse("v6e:1x1"), request, dtype="bfloat16"))
+
+
+@cache
+def best(case: Case) -> Reckoning:
+    """The soonest layout, as `mesh = "auto"` finds it: between hosts one axis has all."""
+    between = [{axis: case.hosts} for axis in BETWEEN] if case.hosts > 1 else [{}]
+    found = [
+        search(sketch_of(case.model), case.chip, case.chips, dcn=dcn).latency for dcn in between
+    ]
+    return min((ranked[0] for ranked in found if ranked), key=lambda one: one.request_s)
+
+
+def row(case: Case) -> str:
+    """One of docs/gke.md."""
+    planned = best(case)
+    cells = (
+        f"`{case.overlay}`",
+        f"{case.model}, {case.size}",
+        f"{case.chips * case.hosts} {case.chip.name}",
+        str(planned.shape),
+        f"{planned.total_bytes / GIB:.1f} of {case.chip.memory_bytes / GIB:.1f} GiB",
+        duration(planned.request_s),
+        f"{60 * planned.requests_s:.3g}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{row(case)}\n" for case in CASES)

@@ -1,0 +1,179 @@
+"""What manifests mention against the code: ports, paths, settings, commands, metrics, files."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atelier
+from deploy import metrics_page
+from service import routes
+from service.settings import ConfigError, load_settings
+from tests.deploy.k8s.objects import environment, of_kind, pods_of
+from tests.deploy.k8s.rendering import (
+    OVERLAYS,
+    REPOSITORY,
+    Object,
+    copied,
+    overlay,
+    rendered,
+)
+from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
+from workers import page
+
+FILES_OF_THE_SECRET = {"password", "ca.pem"}
+
+
+def app_paths() -> set[str]:
+    """Of the front end: every router of `service.routes`, and FastAPI's own pages."""
+    routers = [part.router for part in vars(routes).values() if hasattr(part, "router")]
+    own = {route.path for router in routers for route in router.routes}
+    return own | {"/docs", "/openapi.json"}
+
+
+def pool_paths() -> set[str]:
+    """That a pool's page at pools.*.metrics_port answers."""
+    return set(re.findall(r'case "(/\w+)"', inspect.getsource(page.Handler.do_GET)))
+
+
+def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
+    scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    parser = atelier._parser()
+    for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
+        program, *arguments = pods.container["command"]
+        assert program in scripts
+        assert parser.parse_args(arguments).run in (atelier._serve, atelier._worker)
+        assert "args" not in pods.container
+
+
+def test_settings_load_and_name_each_workload(objects: tuple[Object, ...]) -> None:
+    (front,) = pods_of(objects, "frontend")
+    settings = settings_of(objects, front)
+    assert settings.server.keys is True
+    pools = {pods.container["command"][-1] for pods in pods_of(objects, "pool")}
+    assert pools == set(settings.pools)
+    for pods in pods_of(objects, "pool"):
+        pool = pool_of(settings_of(objects, pods), pods)
+        name = pods.container["command"][-1]
+        assert name == pods.labels["app.kubernetes.io/instance"]
+        assert pods.owner["metadata"]["name"] == f"atelier-pool-{name}"
+        assert pool.model in settings.models
+    assert {pool.model for pool in settings.pools.values()} == set(settings.models)
+
+
+def test_a_misspelt_key_stops_every_overlay(
+    objects: tuple[Object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (front,) = pods_of(objects, "frontend")
+    path = environment(objects, front)["ATELIER_CONFIG"]
+    file = tmp_path / "atelier.toml"
+    file.write_text(toml_of(objects, front, path).replace("model =", "modle =", 1))
+    monkeypatch.setenv("ATELIER_CONFIG", str(file))
+    with pytest.raises(ConfigError, match="modle: unknown key"):
+        load_settings()
+
+
+def test_ports_are_those_of_the_settings(objects: tuple[Object, ...]) -> None:
+    for pods in pods_of(objects, "frontend"):
+        assert pods.ports == {"http": settings_of(objects, pods).server.port}
+    for pods in pods_of(objects, "pool"):
+        assert pods.ports["metrics"] == pool_of(settings_of(objects, pods), pods).metrics_port
+
+
+def test_probes_and_routes_ask_for_paths_that_there_are(objects: tuple[Object, ...]) -> None:
+    served = app_paths()
+    for pods in pods_of(objects):
+        known = {"frontend": served, "pool": pool_paths(), "redis": set()}[pods.component]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            asked = pods.container[probe]
+            if "httpGet" in asked:
+                assert asked["httpGet"]["path"] in known
+                assert asked["httpGet"]["port"] in pods.ports
+    for monitor in of_kind(objects, "PodMonitoring"):
+        assert all(one["path"] == "/metrics" for one in monitor["spec"]["endpoints"])
+    for policy in of_kind(objects, "HealthCheckPolicy"):
+        check = policy["spec"]["default"]["config"]["httpHealthCheck"]
+        assert (check["port"], check["requestPath"]) == (8000, "/healthz")
+
+
+def test_routes_show_the_api_and_not_the_numbers(objects: tuple[Object, ...]) -> None:
+    served = app_paths()
+    for route in of_kind(objects, "HTTPRoute"):
+        (rule,) = route["spec"]["rules"]
+        paths = [match["path"] for match in rule["matches"]]
+        public = {path for path in served if any(_leads_to(match, path) for match in paths)}
+        inside = {"/healthz", "/readyz", "/metrics"}
+        assert served - public == inside
+        assert all(any(_leads_to(match, path) for path in served) for match in paths)
+
+
+def _leads_to(match: dict[str, Any], path: str) -> bool:
+    if match["type"] == "Exact":
+        return bool(path == match["value"])
+    return path.startswith(f"{match['value']}/")
+
+
+def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
+    for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
+        mounts = {one["mountPath"]: one for one in pods.container["volumeMounts"]}
+        values, settings = environment(objects, pods), settings_of(objects, pods)
+        writable = {path for path, mount in mounts.items() if not mount.get("readOnly")}
+        assert values["HOME"] in writable
+        assert str(settings.state_dir) in writable
+        for file in ("PASSWORD_FILE", "CA_FILE"):
+            if path := values.get(f"ATELIER_REDIS__{file}"):
+                assert SECRETS in mounts
+                assert Path(path) in {Path(SECRETS, one) for one in FILES_OF_THE_SECRET}
+        if pods.component == "pool":
+            assert str(settings.compile_folder) in writable
+            model = settings.models[pool_of(settings, pods).model]
+            assert model.source.startswith("/weights/")
+            in_image = model.source.startswith("/weights/demo/")
+            assert in_image or mounts["/weights"]["readOnly"] is True
+            assert in_image != ("/weights" in mounts)
+        if "://" not in settings.store_url:
+            assert settings.store_url.startswith(f"{settings.state_dir}/")
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_pools_are_scaled_by_a_metric_of_their_model(name: str) -> None:
+    objects, known = overlay(name), set().union(*metrics_page.pages().values())
+    for scaled in of_kind(objects, "ScaledObject"):
+        query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+        found = re.fullmatch(r'max\((atelier_\w+)\{model="([^"]+)"\}\)', query)
+        assert found, query
+        assert found[1] in known
+        (pods, *_) = [
+            one
+            for one in pods_of(objects, "pool")
+            if one.owner["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"]
+        ]
+        assert found[2] == pool_of(settings_of(objects, pods), pods).model
+
+
+@pytest.mark.parametrize("name", ["gke-tpu-multihost-spot", "gke-gpu-h100"])
+def test_two_values_in_one_file_are_all_that_is_set(name: str, tmp_path: Path) -> None:
+    site = copied(tmp_path) / "site" / "site.env"
+    (command,) = [
+        line
+        for line in (REPOSITORY / "docs" / "gke.md").read_text().splitlines()
+        if line.startswith("sed ") and line.endswith(" deploy/k8s/site/site.env")
+    ]
+    values = {"PROJECT": "my-project", "REGION": "us-east5", "PATH": os.environ["PATH"]}
+    local = command.replace("deploy/k8s/site/site.env", str(site))
+    subprocess.run(["sh", "-euc", local], check=True, env=values)
+    objects = rendered(tmp_path / "overlays" / name)
+    text = repr([one for one in objects if one["kind"] != "StatefulSet"])
+    assert not re.findall(r"PROJECT|REGION|SITE|MODEL\b|DISK|\bNAME\b", text)
+    (front,) = pods_of(objects, "frontend")
+    assert front.container["image"] == (
+        "us-east5-docker.pkg.dev/my-project/atelier/atelier-frontend:0.1.0"
+    )
+    assert settings_of(objects, front).store_url == "gs://my-project-atelier/store"

@@ -1,0 +1,140 @@
+"""Pods against the machines that they run on: their chips, their time to leave, their coming."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from service.settings import Settings
+from tests.deploy.k8s.objects import Pods, exists, of_kind, pods_of, templates
+from tests.deploy.k8s.rendering import GKE, SPOT, Object, overlay
+from tests.deploy.k8s.settings import pool_of, settings_of
+from workers.axes import Shape
+from workers.pool import ENDING, LAST_WORDS_S, PUTTING_ASIDE
+
+SPOT_PODS_S = 15
+"""Of the 30 s after a Spot machine's notice, what GKE leaves to pods that are not the system's."""
+MARGIN_S = 2.0
+"""Between a process's own end and the kill: an interpreter that lets go of a device."""
+TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
+TOPOLOGY = "cloud.google.com/gke-tpu-topology"
+CHIPS_OF_A_HOST = {"gke-tpu-v6e": 8, "gke-tpu-v5e": 8, "gke-tpu-multihost": 4}
+"""Of ct6e-standard-8t, ct5lp-hightpu-8t and ct6e-standard-4t."""
+
+
+def test_front_ends_end_their_streams_before_they_are_killed(
+    objects: tuple[Object, ...],
+) -> None:
+    (pods,) = pods_of(objects, "frontend")
+    grace_s = settings_of(objects, pods).server.shutdown_grace_s
+    sleep_s = pods.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    total_s = pods.spec["terminationGracePeriodSeconds"]
+    # the load balancer asks every 5 s, and gives up after the third time
+    assert sleep_s >= 15
+    assert total_s >= sleep_s + grace_s + MARGIN_S
+    for policy in of_kind(objects, "GCPBackendPolicy"):
+        assert policy["spec"]["default"]["connectionDraining"]["drainingTimeoutSec"] >= total_s
+
+
+def test_pools_drain_before_they_are_killed(objects: tuple[Object, ...]) -> None:
+    for pods in pods_of(objects, "pool"):
+        drain_s = pool_of(settings_of(objects, pods), pods).drain_s
+        total_s = pods.spec["terminationGracePeriodSeconds"]
+        own_end_s = (ENDING + PUTTING_ASIDE) * drain_s + LAST_WORDS_S
+        assert total_s >= max(drain_s, own_end_s) + MARGIN_S, pods
+
+
+@pytest.mark.parametrize("name", GKE)
+def test_spot_pools_are_gone_before_their_machine(name: str) -> None:
+    objects, spot = overlay(name), name in SPOT
+    for pods in pods_of(objects):
+        on_spot = spot and pods.component == "pool"
+        selector = pods.spec.get("nodeSelector", {})
+        tolerated = [one["key"] for one in pods.spec.get("tolerations", [])]
+        assert (selector.get("cloud.google.com/gke-spot") == "true") == on_spot
+        assert ("cloud.google.com/gke-spot" in tolerated) == on_spot
+        if on_spot:
+            assert pods.spec["terminationGracePeriodSeconds"] <= SPOT_PODS_S
+        elif pods.component != "pool":
+            assert_never_on_spot(pods)
+
+
+def assert_never_on_spot(pods: Pods) -> None:
+    node = pods.spec["affinity"]["nodeAffinity"]
+    (term,) = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    never = {"key": "cloud.google.com/gke-spot", "operator": "DoesNotExist"}
+    assert never in term["matchExpressions"]
+
+
+@pytest.mark.parametrize("name", GKE)
+def test_chips_are_those_of_the_topology_and_of_the_mesh(name: str) -> None:
+    objects = overlay(name)
+    for pods in pods_of(objects, "pool"):
+        hosts = pods.owner["spec"].get("leaderWorkerTemplate", {}).get("size", 1)
+        resources = pods.container["resources"]
+        (kind,) = resources["limits"].keys() & {TPU, GPU}
+        chips = int(resources["limits"][kind])
+        assert int(resources["requests"][kind]) == chips
+        if kind == TPU:
+            sides = pods.spec["nodeSelector"][TOPOLOGY].split("x")
+            assert chips * hosts == math.prod(map(int, sides))
+            assert chips == CHIPS_OF_A_HOST[name.removesuffix("-spot")]
+        check_mesh(settings_of(objects, pods), pods, chips, hosts)
+        tolerated = [one["key"] for one in pods.spec["tolerations"]]
+        assert kind in tolerated
+
+
+def check_mesh(settings: Settings, pods: Pods, chips: int, hosts: int) -> None:
+    pool = pool_of(settings, pods)
+    assert pool.mesh != "auto"
+    sizes = [*pool.mesh.ici.values(), *pool.mesh.dcn.values()]
+    assert -1 not in sizes
+    assert math.prod(sizes) == chips * hosts
+    assert Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(chips, hosts)
+    assert pool.hosts.count == hosts
+
+
+def test_a_slice_is_one_whole() -> None:
+    (group,) = of_kind(overlay("gke-tpu-multihost"), "LeaderWorkerSet")
+    template = group["spec"]["leaderWorkerTemplate"]
+    topology = group["metadata"]["annotations"]["leaderworkerset.sigs.k8s.io/exclusive-topology"]
+    assert topology == "cloud.google.com/gke-nodepool"
+    assert template["restartPolicy"] == "RecreateGroupOnPodRestart"
+    # a leader that were ready first would wait for workers that wait for it
+    assert group["spec"]["startupPolicy"] == "LeaderCreated"
+    leader, worker = (dict(pods.container) for pods in templates(group))
+    for probe in ("startupProbe", "readinessProbe"):
+        assert leader.pop(probe)["httpGet"]["path"] == "/readyz"
+        assert worker.pop(probe)["httpGet"]["path"] == "/healthz"
+    assert leader == worker
+
+
+def test_first_starts_have_an_hour(objects: tuple[Object, ...]) -> None:
+    for pods in pods_of(objects, "pool"):
+        probe = pods.container["startupProbe"]
+        assert probe["failureThreshold"] * probe["periodSeconds"] == 3600
+        if pods.owner["kind"] == "Deployment":
+            assert pods.owner["spec"]["progressDeadlineSeconds"] > 3600
+
+
+@pytest.mark.parametrize("name", GKE)
+def test_pools_come_from_zero_and_go_slowly(name: str) -> None:
+    for scaled in of_kind(overlay(name), "ScaledObject"):
+        spec = scaled["spec"]
+        assert spec["minReplicaCount"] == 0 < spec["maxReplicaCount"]
+        behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+        assert behavior["scaleDown"]["stabilizationWindowSeconds"] == spec["cooldownPeriod"] == 900
+        (trigger,) = spec["triggers"]
+        assert trigger["metadata"]["activationThreshold"] == "0"
+        # the first pool registers the model, or nobody could ask for it
+        (pods, *_) = pods_of(overlay(name), "pool")
+        probe = pods.container["startupProbe"]
+        start_s = probe["failureThreshold"] * probe["periodSeconds"]
+        assert spec["initialCooldownPeriod"] >= start_s
+        assert settings_of(overlay(name), pods).queue.model_retention_s >= 30 * 24 * 3600
+        # no answer is not an empty queue
+        assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
+        assert trigger["metadata"]["ignoreNullValues"] == "false"
+        auth = trigger["authenticationRef"]["name"]
+        assert exists(overlay(name), "TriggerAuthentication", auth)

@@ -1,0 +1,123 @@
+"""The network policies allow the flows that there are, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import jax._src.clusters.cloud_tpu_cluster as tpu_cluster
+import pytest
+
+from tests.deploy.k8s.objects import matches, name_of, of_kind, pods_of
+from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, overlay, rendered
+from tests.deploy.k8s.settings import pool_of, settings_of
+
+Flow = tuple[str, str, str, int]
+"""Which pods, in or out, with whom, at which port of TCP (UDP: below zero)."""
+
+PROMETHEUS = ("gmp-system", "gke-gmp-system", "monitoring")
+DNS = {("out", "kube-system", 53), ("out", "169.254.20.10/32", 53)}
+CLOUD = {
+    ("out", "169.254.169.254/32", 80),  # the metadata server, on Dataplane V2
+    ("out", "169.254.169.254/32", 8080),
+    ("out", "169.254.169.252/32", 987),  # and elsewhere
+    ("out", "169.254.169.252/32", 988),
+    ("out", "169.254.169.254/32", 53),  # Cloud DNS
+    ("out", "0.0.0.0/0", 443),  # Cloud Storage
+}
+UDP = {("kube-system", 53), ("169.254.20.10/32", 53), ("169.254.169.254/32", 53)}
+LOAD_BALANCERS = ("130.211.0.0/22", "35.191.0.0/16")
+LIBTPU = (8471, 8476)
+"""Where libtpu listens: of GKE's own, and as LeaderWorkerSet has it (TPU_PROCESS_PORT)."""
+PRIVATE = {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16"}
+
+
+def flows(objects: Iterable[Object]) -> set[Flow]:
+    every = list(objects)
+    return {
+        (pods.component, *flow)
+        for pods in pods_of(every)
+        for policy in of_kind(every, "NetworkPolicy")
+        if matches(policy["spec"]["podSelector"], pods.labels)
+        for flow in _flows(every, policy["spec"])
+    }
+
+
+def _flows(objects: list[Object], spec: Object) -> Iterator[tuple[str, str, int]]:
+    for way, rules, peers in (("in", "ingress", "from"), ("out", "egress", "to")):
+        for rule in spec.get(rules, []):
+            assert rules.capitalize() in spec["policyTypes"]
+            for port in rule["ports"]:
+                number = port["port"] if port["protocol"] == "TCP" else -port["port"]
+                for peer in rule[peers]:
+                    yield from ((way, name, number) for name in _names(objects, peer))
+
+
+def _names(objects: list[Object], peer: Object) -> Iterator[str]:
+    if "ipBlock" in peer:
+        yield peer["ipBlock"]["cidr"]
+    elif "namespaceSelector" in peer:
+        selector = peer["namespaceSelector"]
+        yield from selector.get("matchLabels", {}).values()
+        for expression in selector.get("matchExpressions", []):
+            yield from expression["values"]
+    else:
+        chosen = {p.component for p in pods_of(objects) if matches(peer["podSelector"], p.labels)}
+        assert chosen, peer
+        yield from chosen
+
+
+def expected(name: str) -> set[Flow]:
+    cloud = name.startswith("gke-")
+    both = {*DNS, *(CLOUD if cloud else ()), ("out", "redis", 6379)}
+    both |= {("out", peer, -port) for peer, port in UDP if ("out", peer, port) in both}
+    found: set[Flow] = {(who, *flow) for who in ("frontend", "pool") for flow in both}
+    found |= {("redis", "in", who, 6379) for who in ("frontend", "pool")}
+    found |= {("frontend", "in", who, 8000) for who in PROMETHEUS}
+    found |= {("pool", "in", who, 9100) for who in PROMETHEUS}
+    if cloud:
+        found |= {("frontend", "in", who, 8000) for who in LOAD_BALANCERS}
+    if "multihost" in name:
+        ports = (int(tpu_cluster.coordinator_port), 8477, *LIBTPU)
+        found |= {("pool", way, "pool", port) for way in ("in", "out") for port in ports}
+    return found
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_exactly_the_flows_that_there_are(name: str) -> None:
+    assert flows(overlay(name)) == expected(name)
+
+
+def test_the_base_lets_a_gateways_namespace_in() -> None:
+    assert ("frontend", "in", "true", 8000) in flows(rendered(K8S / "base"))
+
+
+def test_nothing_else_is_allowed(every_object: list[Object]) -> None:
+    deny = [one for one in of_kind(every_object, "NetworkPolicy") if not one["spec"]["podSelector"]]
+    assert {name_of(one) for one in deny} == {"default-deny"}
+    for one in deny:
+        assert one["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    # whoever may reach the world may not reach the inside
+    for policy in of_kind(every_object, "NetworkPolicy"):
+        for rule in policy["spec"].get("egress", []):
+            for block in (peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer):
+                assert block["cidr"] != "0.0.0.0/0" or set(block["except"]) == PRIVATE
+
+
+def test_a_memorystore_is_reached_and_nothing_of_redis_is_left(
+    variants: dict[str, tuple[Object, ...]],
+) -> None:
+    with_pod, without = flows(overlay("gke-tpu-v6e")), flows(variants["memorystore"])
+    assert without - with_pod == {
+        (who, "out", "REDIS_HOST/32", 6378) for who in ("frontend", "pool")
+    }
+    assert {flow[0] for flow in with_pod - without} == {"frontend", "pool", "redis"}
+
+
+def test_between_hosts_are_the_ports_of_settings_and_of_jax() -> None:
+    objects = overlay("gke-tpu-multihost")
+    for pods in pods_of(objects, "pool"):
+        hosts = pool_of(settings_of(objects, pods), pods).hosts
+        assert hosts.coordinator is None  # JAX knows it, by its own port
+        assert pods.ports["coordinator"] == int(tpu_cluster.coordinator_port)
+        assert pods.ports["follow"] == hosts.port
+        assert pods.ports["libtpu"] in LIBTPU

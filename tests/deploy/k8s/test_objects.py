@@ -1,0 +1,235 @@
+"""Objects against each other: what names what has to be there, and to fit."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from tests.deploy.k8s.objects import (
+    Pods,
+    environment,
+    exists,
+    matches,
+    name_of,
+    named,
+    of_kind,
+    pods_of,
+    templates,
+)
+from tests.deploy.k8s.rendering import GKE, REPOSITORY, Object, overlay
+from tests.deploy.k8s.settings import settings_of
+
+SECRETS = {"atelier-redis": {"password", "ca.pem"}}
+"""Made by hand, by the commands of docs/gke.md; ca.pem with a Memorystore only."""
+LABELS = {"app.kubernetes.io/name": "atelier", "app.kubernetes.io/part-of": "atelier"}
+
+
+def version() -> str:
+    return str(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"])
+
+
+def test_every_pod_has_the_labels_and_its_selectors_are_its_own(
+    objects: tuple[Object, ...],
+) -> None:
+    every = pods_of(objects)
+    for pods in every:
+        assert LABELS.items() <= pods.labels.items(), pods
+        assert pods.component in ("frontend", "pool", "redis")
+        assert pods.labels["app.kubernetes.io/instance"]
+    for owner in of_kind(objects, "Deployment", "StatefulSet"):
+        chosen = [str(pods) for pods in every if matches(owner["spec"]["selector"], pods.labels)]
+        assert chosen == [str(*templates(owner))]
+
+
+def test_services_lead_to_named_ports(objects: tuple[Object, ...]) -> None:
+    for service in of_kind(objects, "Service"):
+        chosen = selected(objects, {"matchLabels": service["spec"]["selector"]})
+        assert chosen, name_of(service)
+        for port in service["spec"]["ports"]:
+            assert {pods.ports[port["targetPort"]] for pods in chosen} == {port["port"]}
+    for stateful in of_kind(objects, "StatefulSet"):
+        assert exists(objects, "Service", stateful["spec"]["serviceName"])
+
+
+def selected(objects: Iterable[Object], selector: dict[str, Any]) -> list[Pods]:
+    return [pods for pods in pods_of(objects) if matches(selector, pods.labels)]
+
+
+def test_budgets_and_monitors_select_pods_and_their_ports(objects: tuple[Object, ...]) -> None:
+    budgets = of_kind(objects, "PodDisruptionBudget")
+    for budget in budgets:
+        owners = {name_of(p.owner) for p in selected(objects, budget["spec"]["selector"])}
+        assert owners == {name_of(budget)}
+    guarded = {name_of(budget) for budget in budgets}
+    assert guarded == {name_of(p.owner) for p in pods_of(objects) if p.component != "redis"}
+    for monitor in of_kind(objects, "PodMonitoring"):
+        chosen = selected(objects, monitor["spec"]["selector"])
+        assert chosen, name_of(monitor)
+        for endpoint in monitor["spec"]["endpoints"]:
+            assert all(endpoint["port"] in pods.ports for pods in chosen)
+
+
+def test_who_is_scaled_has_no_number_of_its_own(objects: tuple[Object, ...]) -> None:
+    scaled = [
+        one["spec"]["scaleTargetRef"]
+        for one in of_kind(objects, "ScaledObject", "HorizontalPodAutoscaler")
+    ]
+    for target in scaled:
+        owner = named(objects, target["kind"], target["name"])
+        assert owner["apiVersion"] == target["apiVersion"]
+        assert "replicas" not in owner["spec"], name_of(owner)
+    names = [target["name"] for target in scaled]
+    assert len(set(names)) == len(names)
+    counted = {name_of(pods.owner) for pods in pods_of(objects) if "replicas" in pods.owner["spec"]}
+    assert counted.isdisjoint(names)
+    assert counted | set(names) == {name_of(pods.owner) for pods in pods_of(objects)}
+
+
+def test_volumes_are_there_and_used(objects: tuple[Object, ...]) -> None:
+    check_volumes(objects)
+
+
+def test_volumes_of_variants_are_there_and_used(variants: dict[str, tuple[Object, ...]]) -> None:
+    for objects in variants.values():
+        check_volumes(objects)
+
+
+def check_volumes(objects: tuple[Object, ...]) -> None:
+    for pods in pods_of(objects):
+        claims = pods.owner["spec"].get("volumeClaimTemplates", [])
+        names = [volume["name"] for volume in pods.spec["volumes"]] + [*map(name_of, claims)]
+        mounts = [mount for one in pods.containers for mount in one["volumeMounts"]]
+        assert len(set(names)) == len(names), pods
+        assert {mount["name"] for mount in mounts} == set(names), pods
+        for volume in pods.spec["volumes"]:
+            check_source(objects, volume)
+    for claim in of_kind(objects, "PersistentVolumeClaim"):
+        check_claim(objects, claim)
+
+
+def check_source(objects: tuple[Object, ...], volume: Object) -> None:
+    (kind,) = volume.keys() - {"name"}
+    match kind:
+        case "configMap":
+            assert exists(objects, "ConfigMap", volume[kind]["name"])
+        case "persistentVolumeClaim":
+            claim = named(objects, "PersistentVolumeClaim", volume[kind]["claimName"])
+            only_read = claim["spec"]["accessModes"] == ["ReadOnlyMany"]
+            assert volume[kind].get("readOnly", False) == only_read
+        case "secret":
+            assert volume[kind]["secretName"] in SECRETS
+        case _:
+            assert kind == "emptyDir"
+            assert volume[kind]["sizeLimit"]
+
+
+def check_claim(objects: tuple[Object, ...], claim: Object) -> None:
+    spec = claim["spec"]
+    if "volumeName" not in spec:
+        return
+    volume = named(objects, "PersistentVolume", spec["volumeName"])["spec"]
+    at = {"namespace": claim["metadata"]["namespace"], "name": name_of(claim)}
+    assert volume["claimRef"] == at
+    assert volume["storageClassName"] == spec["storageClassName"] == ""
+    assert volume["accessModes"] == spec["accessModes"]
+    assert volume["capacity"] == spec["resources"]["requests"]
+
+
+def test_names_lead_somewhere_and_nothing_lies_about(objects: tuple[Object, ...]) -> None:
+    check_names(objects)
+
+
+def test_names_of_variants_lead_somewhere(variants: dict[str, tuple[Object, ...]]) -> None:
+    for objects in variants.values():
+        check_names(objects)
+
+
+def check_names(objects: tuple[Object, ...]) -> None:
+    maps, accounts, claims = set(), set(), set()
+    for pods in pods_of(objects):
+        accounts.add(pods.spec["serviceAccountName"])
+        for one in pods.containers:
+            maps |= {source["configMapRef"]["name"] for source in one.get("envFrom", [])}
+        for volume in pods.spec["volumes"]:
+            maps |= {volume["configMap"]["name"]} if "configMap" in volume else set()
+            if "persistentVolumeClaim" in volume:
+                claims.add(volume["persistentVolumeClaim"]["claimName"])
+    assert maps == set(map(name_of, of_kind(objects, "ConfigMap")))
+    assert accounts == set(map(name_of, of_kind(objects, "ServiceAccount")))
+    assert claims == set(map(name_of, of_kind(objects, "PersistentVolumeClaim")))
+    for one in objects:
+        cluster_wide = one["kind"] in ("Namespace", "PersistentVolume")
+        assert cluster_wide or one["metadata"]["namespace"] == "atelier", name_of(one)
+
+
+def test_nobody_has_a_token_or_more_rights_than_needed(objects: tuple[Object, ...]) -> None:
+    for account in of_kind(objects, "ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+    for pods in pods_of(objects):
+        assert pods.spec["automountServiceAccountToken"] is False
+        pod = pods.spec["securityContext"]
+        assert pod["runAsNonRoot"] is True
+        assert pod["runAsUser"] == pod["runAsGroup"] == pod["fsGroup"] == 10001
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        for one in pods.containers:
+            assert one["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_images_are_this_version_of_ours(objects: tuple[Object, ...]) -> None:
+    for pods in pods_of(objects):
+        for one in pods.containers:
+            registry, _, image = one["image"].rpartition("/")
+            if pods.component == "redis":
+                assert one["image"].startswith("valkey/valkey:9.")
+                continue
+            name, _, tag = image.partition(":")
+            assert tag == version()
+            assert registry in ("", "REGION-docker.pkg.dev/PROJECT/atelier")
+            kinds = ("cpu", "cuda", "tpu")
+            ours = ["atelier-frontend"] if pods.component == "frontend" else [
+                f"atelier-worker-{kind}" for kind in kinds
+            ]  # fmt: skip
+            assert name in ours
+
+
+@pytest.mark.parametrize("name", GKE)
+def test_routes_lead_to_the_front_ends_and_cut_no_stream(name: str) -> None:
+    objects = overlay(name)
+    (gateway,), (route,) = of_kind(objects, "Gateway"), of_kind(objects, "HTTPRoute")
+    (rule,), (parent,) = route["spec"]["rules"], route["spec"]["parentRefs"]
+    assert parent["name"] == name_of(gateway)
+    assert parent["sectionName"] in [one["name"] for one in gateway["spec"]["listeners"]]
+    (backend,) = rule["backendRefs"]
+    service = named(objects, "Service", backend["name"])
+    assert backend["port"] in [port["port"] for port in service["spec"]["ports"]]
+    # GKE refuses routes with time-outs; its policy has them
+    assert gateway["spec"]["gatewayClassName"].startswith("gke-l7-")
+    assert "timeouts" not in rule
+    (policy,) = of_kind(objects, "GCPBackendPolicy")
+    (pods,) = pods_of(objects, "frontend")
+    limits = settings_of(objects, pods).limits
+    assert policy["spec"]["default"]["timeoutSec"] >= 3600 > limits.max_wait_s
+    for attached in of_kind(objects, "GCPBackendPolicy", "HealthCheckPolicy"):
+        target = attached["spec"]["targetRef"]
+        assert (target["group"], target["kind"], target["name"]) == ("", "Service", backend["name"])
+
+
+def test_a_memorystore_takes_the_place_of_the_pod(
+    variants: dict[str, tuple[Object, ...]],
+) -> None:
+    objects = variants["memorystore"]
+    assert not pods_of(objects, "redis")
+    for pods in pods_of(objects):
+        redis = settings_of(objects, pods).redis
+        assert redis.url == "rediss://REDIS_HOST:6378"
+        assert redis.username is None
+        assert redis.ca_file is not None
+        assert redis.ca_file.name == "ca.pem"
+        assert "ATELIER_REDIS__CA_FILE" in environment(objects, pods)

@@ -1,0 +1,75 @@
+"""The overlays' layouts are the planner's, and so are the figures of docs/gke.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.sharding import TABLE
+from tests.deploy.k8s.objects import of_kind, pods_of
+from tests.deploy.k8s.plans import CASES, Case, best, row, sketch_of
+from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, overlay
+from tests.deploy.k8s.settings import pool_of, settings_of
+from workers.axes import Shape, slots_of
+from workers.plan.reckon import reckon
+from workers.plan.residency import ALL_ON_DEVICE
+
+ALWAYS = [case for case in CASES if case.model == "flux-dev"]
+"""Planned anew in each run; for the others, which take longer, the documentation's rows stand."""
+
+
+def written(case: Case) -> list[str]:
+    """The cells of an overlay's row in the documentation."""
+    lines = (REPOSITORY / "docs" / "gke.md").read_text().splitlines()
+    (found,) = [line for line in lines if line.startswith(f"| `{case.overlay}` |")]
+    return [cell.strip() for cell in found.strip("| ").split(" | ")]
+
+
+def served(case: Case) -> tuple[Shape, int]:
+    """The overlay's layout and how many requests it works on together."""
+    objects = overlay(case.overlay)
+    (pods, *_) = pods_of(objects, "pool")
+    pool = pool_of(settings_of(objects, pods), pods)
+    assert pool.mesh != "auto"
+    shape = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(case.chips, case.hosts)
+    return shape, slots_of(pool.slots, pool.per_device_batch_size, shape)
+
+
+def test_each_overlay_has_its_figures() -> None:
+    assert {case.overlay for case in CASES} == set(GKE) - set(SPOT)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_layout_is_the_documented_one(case: Case) -> None:
+    shape, _ = served(case)
+    _, _, chips, layout, *_ = written(case)
+    assert chips == f"{case.chips * case.hosts} {case.chip.name}"
+    assert layout == str(shape)
+
+
+@pytest.mark.parametrize("case", ALWAYS, ids=str)
+def test_the_documented_figures_are_the_planners_and_it_fits(case: Case) -> None:
+    assert written(case) == [cell.strip() for cell in row(case).strip("| ").split(" | ")]
+    shape, slots = served(case)
+    assert shape == best(case).shape
+    sketch = sketch_of(case.model)
+    full = reckon(sketch, shape, case.chip, slots, table=TABLE, residency=ALL_ON_DEVICE)
+    assert full.fits, full.refusal()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_pools_share_of_waiting_work_is_some_requests(case: Case) -> None:
+    (scaled,) = of_kind(overlay(case.overlay), "ScaledObject")
+    share_s = float(scaled["spec"]["triggers"][0]["metadata"]["threshold"])
+    a_minute = float(written(case)[-1])
+    assert 3 <= share_s / 60 * a_minute <= 30
+    assert share_s <= 600
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_walk_puts_the_weights_where_the_settings_look(case: Case) -> None:
+    objects = overlay(case.overlay)
+    (pods, *_) = pods_of(objects, "pool")
+    settings = settings_of(objects, pods)
+    folder = settings.models[pool_of(settings, pods).model].source.removeprefix("/weights/")
+    rows = [line for line in (REPOSITORY / "docs/gke.md").read_text().splitlines() if "| `" in line]
+    assert [row for row in rows if f"/{folder}` |" in row and f"`{case.overlay}`" in row]

@@ -1,0 +1,103 @@
+"""The StatefulSet's own command and configuration, run with a real server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.redis import _options, server_program
+from service.jobs.connection import connect
+from service.settings import ConfigError, RedisSettings
+from tests.deploy.k8s.objects import named, pods_of
+from tests.deploy.k8s.rendering import REPOSITORY, Object, overlay
+
+PASSWORD = "correct horse battery staple"
+
+
+def moved(text: str, folder: Path) -> str:
+    """With what the pod has at its mounts in a folder, and a socket in place of the port."""
+    for path in ("/tmp", "/run/secrets/atelier-redis", "/etc/valkey"):  # the folder may lie in /tmp
+        text = text.replace(path, str(folder))
+    socket = f"port 0\nunixsocket {folder}/socket\n"
+    return text.replace("dir /data\n", f"dir {folder}\n").replace("port 6379\n", socket)
+
+
+def prepare(folder: Path, objects: tuple[Object, ...]) -> str:
+    """The pod's files, and the program by the name that its command has; the command's script."""
+    (pods,) = pods_of(objects, "redis")
+    shell, options, script = pods.container["command"]
+    assert (shell, options) == ("sh", "-euc")
+    config = named(objects, "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
+    (folder / "valkey.conf").write_text(moved(config, folder))
+    (folder / "password").write_text(f"{PASSWORD}\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "valkey-server").symlink_to(server_program())
+    return moved(script, folder)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a server that was started as the pod starts it."""
+    folder = tmp_path_factory.mktemp("pod")
+    script = prepare(folder, overlay("cpu-demo"))
+    path = f"{folder}/bin:{os.environ['PATH']}"
+    command = ["sh", "-euc", script]
+    with subprocess.Popen(command, env={"PATH": path}, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            assert any("Ready to accept connections" in line for line in server.stdout)
+            yield f"unix://{folder}/socket"
+        finally:
+            server.kill()
+
+
+def given(address: str, folder: Path, password: str) -> RedisSettings:
+    """As the manifests have it: a user, and a file with the password."""
+    file = folder / "password"
+    file.write_text(password)
+    return RedisSettings(url=address, username="atelier", password_file=file)
+
+
+async def test_it_takes_our_user_and_suits_the_queue(address: str, tmp_path: Path) -> None:
+    redis = await connect(given(address, tmp_path, f"{PASSWORD}\n"))
+    try:
+        facts = await redis.info()
+        assert facts["aof_enabled"] == 1
+        assert facts["maxmemory_policy"] == "noeviction"
+    finally:
+        await redis.aclose()
+
+
+async def test_it_takes_nobody_else(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"username-password|Authentication required|let us in"):
+        await connect(given(address, tmp_path, "a guess"))
+    with pytest.raises(ConfigError, match=r"username-password|Authentication required|let us in"):
+        await connect(RedisSettings(url=address))
+
+
+def test_its_user_may_what_the_documentation_says() -> None:
+    (pods,) = pods_of(overlay("cpu-demo"), "redis")
+    (line,) = [
+        line.strip()
+        for line in (REPOSITORY / "docs" / "redis.md").read_text().splitlines()
+        if line.startswith("user atelier ")
+    ]
+    assert line.replace(">PASSWORD", "#$digest") in pods.container["command"][-1]
+
+
+def test_it_is_configured_as_the_embedded_one() -> None:
+    config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
+    lines = [line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#")]
+    own = {name: value.strip('"') for name, value in lines}
+    flags = _options(Path("folder"), Path("socket"))
+    embedded = {
+        name.removeprefix("--"): value for name, value in zip(flags[::2], flags[1::2], strict=True)
+    }
+    for name in ("port", "unixsocket", "unixsocketperm", "dir"):  # where it lies, and who gets in
+        del embedded[name]
+    assert embedded.items() <= own.items()
+    assert own.keys() - embedded.keys() == {"port", "dir", "maxmemory", "aclfile"}

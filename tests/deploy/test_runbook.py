@@ -1,0 +1,60 @@
+"""The runbook: what it points to is there."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from service.settings import Settings
+from tests.deploy.watching.files import PANEL_LINK, RUNBOOK, titles
+
+TEXT = RUNBOOK.read_text()
+LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+SETTING = re.compile(r"`((?:redis|server|limits|queue|store|tenants|models|pools)\.[\w.*]+)`")
+
+
+def anchors(text: str) -> set[str]:
+    """Of its headings, as they are made from them where Markdown is shown."""
+    return {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(text)
+    }
+
+
+def test_links_lead_somewhere() -> None:
+    links = LINK.findall(TEXT)
+    assert len(links) > 60
+    for link in links:
+        target, _, anchor = link.partition("#")
+        if target.startswith("http://localhost:3000"):
+            continue  # a panel: below
+        file = RUNBOOK.parent / target if target else RUNBOOK
+        assert file.is_file(), link
+        assert not anchor or anchor in anchors(file.read_text()), link
+
+
+def test_panels_are_called_by_their_names() -> None:
+    links = PANEL_LINK.findall(TEXT)
+    assert len(links) == TEXT.count("(http://localhost:3000")
+    names = titles()
+    for title, address in links:
+        assert names[address] == title
+
+
+def test_settings_exist() -> None:
+    named = set(SETTING.findall(TEXT))
+    assert len(named) > 10
+    assert named <= set(settings(Settings, ""))
+
+
+def settings(section: type[BaseModel], before: str) -> Iterator[str]:
+    """Their names as the documents write them: `pools.*.slots`."""
+    for name, field in section.model_fields.items():
+        yield before + name
+        for inner in [field.annotation, *typing.get_args(field.annotation)]:
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                is_table = typing.get_origin(field.annotation) is dict
+                yield from settings(inner, f"{before}{name}." + ("*." if is_table else ""))

@@ -1,0 +1,1 @@
+"""What watches the service (deploy/prometheus, deploy/grafana), read and run."""

@@ -1,0 +1,72 @@
+"""A pool of the toy pipeline in which steps, decoding and compiling may never end.
+
+`python -m tests.workers.stuck_pool REDIS FOLDER DRAIN_S`. It tells when it has come there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from models.pipeline import PyTree
+from service.settings import Settings
+from tests.workers.toy import SPEC, ToyPipeline
+from workers.axes import Shape
+from workers.launch import OneHost
+from workers.loading import MeshSlice
+from workers.mesh import one_device
+from workers.plan.residency import Residency
+from workers.pool import serve
+from workers.slice import Chosen
+
+STAGES = ("decode", "step", "compile")
+
+
+def for_ever(stage: str, value: Any) -> Any:
+    print(f"stuck in {stage}", flush=True)
+    threading.Event().wait()
+    return value
+
+
+class StuckPipeline(ToyPipeline):
+    """A request says where by its `phase`, or by `decode`."""
+
+    def step(
+        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
+    ) -> PyTree:
+        if phase == "compile":
+            for_ever(phase, None)
+        rows = super().step("plain", weights, rows, values)
+        return {**rows, "latents": stuck("step", rows["latents"])} if phase == "step" else rows
+
+    def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
+        row = dict(row)
+        is_stuck = row.pop("hopeless_decode", None) is not None
+        pixels = super().decode(weights, row)
+        return stuck("decode", pixels) if is_stuck else pixels
+
+
+def stuck(stage: str, value: jax.Array) -> jax.Array:
+    return jax.pure_callback(lambda host: for_ever(stage, host), jax.typeof(value), value)
+
+
+async def main(url: str, folder: Path, drain_s: float) -> int:
+    pools = {"toy": {"model": SPEC.name, "slots": 4, "preview_every_s": 0, "drain_s": drain_s}}
+    settings = Settings(
+        redis={"url": url}, state_dir=folder, models={SPEC.name: {"source": "toy"}}, pools=pools
+    )
+    chosen = Chosen(Shape().over(1), slots=4, residency=Residency(), why="it is the only one")
+    mesh_slice = MeshSlice(one_device(jax.devices()[0]), chosen)
+    return await serve(settings, "toy", StuckPipeline(), mesh_slice, OneHost())
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    sys.exit(asyncio.run(main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))))

@@ -1,0 +1,52 @@
+"""A pool that is asked to leave is gone in time, whatever its threads are in the midst of."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.jobs.queue import Queue
+from tests.workers.jobs import toy_job
+from tests.workers.polling import until
+from tests.workers.stuck_pool import STAGES
+
+DRAIN_S = 5
+
+
+@pytest.fixture
+def pool(
+    redis_url: str, empty_redis: object, tmp_path: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The process, and what it says."""
+    log = tmp_path / "pool.log"
+    arguments = [redis_url, str(tmp_path / "state"), str(DRAIN_S)]
+    command = [sys.executable, "-m", "tests.workers.stuck_pool", *arguments]
+    with (
+        log.open("w") as file,
+        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as process,
+    ):
+        yield process, log
+        process.kill()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_what_never_ends_is_left(
+    pool: tuple[subprocess.Popen[bytes], Path], queue: Queue, signals: int
+) -> None:
+    """Without an end of its own, each of these would keep the process for ever."""
+    process, log = pool
+    jobs = [toy_job(decode="hopeless"), toy_job(phase="step"), toy_job(phase="compile")]
+    for job, stage in zip(jobs, STAGES, strict=True):
+        await queue.put(job)
+        await until(lambda stage=stage: f"stuck in {stage}" in log.read_text())
+    for _ in range(signals):
+        process.send_signal(signal.SIGTERM)
+    await until(lambda: process.poll() is not None)
+    assert process.returncode == 0, log.read_text()
+    found = [await queue.get(job.id) for job in jobs]
+    assert not any(job.state.ended for job in found), "each is given back, or its lease tells"
