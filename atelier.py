@@ -383,6 +383,9 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _worker(args: argparse.Namespace) -> int:
     _check_pools()
+    from workers.hosts.leaving import leave_on_sigterm
+
+    leave_on_sigterm()
     from deploy.logs import log_to_stderr
     from service.jobs.about import everywhere
     from workers.pool import run_pool

@@ -18,14 +18,14 @@ PYTHON = "3.11"
 GLIBC = "manylinux_2_36"
 """Of the images' base: Debian 12."""
 BOTH = ("x86_64", "aarch64")
-LOCKS: dict[str, tuple[str | None, tuple[str, ...]]] = {
-    "frontend": ("", BOTH),
-    "worker-cpu": ("cpu", BOTH),
-    "worker-cuda": ("cuda", BOTH),
-    "worker-tpu": ("tpu", ("x86_64",)),  # libtpu has no other wheels
-    "build": (None, BOTH),
+LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "frontend": (("otel",), BOTH),
+    "worker-cpu": (("cpu", "otel"), BOTH),
+    "worker-cuda": (("cuda", "otel"), BOTH),
+    "worker-tpu": (("tpu", "otel"), ("x86_64",)),  # libtpu has no other wheels
+    "build": ((), BOTH),
 }
-"""By name: the extra of pyproject.toml (None: what packs Atelier itself, which stays out of the
+"""By name: the extras of pyproject.toml (none: what packs Atelier itself, which stays out of the
 images), and the processors."""
 
 
@@ -35,8 +35,8 @@ class Disagreement(Exception):
 
 def main() -> int:
     """Write every lock anew."""
-    for name, (extra, machines) in LOCKS.items():
-        _write(name, _agreed(name, extra, machines), machines)
+    for name, (extras, machines) in LOCKS.items():
+        _write(name, _agreed(name, extras, machines), machines)
     return 0
 
 
@@ -44,25 +44,25 @@ def lock_file(name: str) -> Path:
     return FOLDER / f"{name}.lock"
 
 
-def _agreed(name: str, extra: str | None, machines: tuple[str, ...]) -> str:
+def _agreed(name: str, extras: tuple[str, ...], machines: tuple[str, ...]) -> str:
     """Raises: Disagreement."""
-    resolved = {_resolved(extra, machine) for machine in machines}
+    resolved = {_resolved(extras, machine) for machine in machines}
     if len(resolved) > 1:
         raise Disagreement(f"{name}: other packages for {' than for '.join(machines)}")
     return resolved.pop()
 
 
-def _resolved(extra: str | None, machine: str) -> str:
+def _resolved(extras: tuple[str, ...], machine: str) -> str:
     """Raises: CalledProcessError: no wheels fit; uv has said which."""
     options = (
         *("--no-config", "--quiet", "--no-header", "--generate-hashes", "--only-binary", ":all:"),
         *("--python-version", PYTHON, "--python-platform", f"{machine}-{GLIBC}"),
-        *(("--extra", extra) if extra else ()),
+        *(f"--extra={extra}" for extra in extras),
     )
     command = [sys.executable, "-m", "uv", "pip", "compile", *options]
     return subprocess.run(
-        [*command, "-" if extra is None else "pyproject.toml"],
-        input="\n".join(build_requirements()) if extra is None else None,
+        [*command, "pyproject.toml" if extras else "-"],
+        input=None if extras else "\n".join(build_requirements()),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

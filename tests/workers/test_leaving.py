@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from asyncio import create_subprocess_exec
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from service.jobs.queue import Queue
+from tests.workers.hosts.processes import free_port
 from tests.workers.jobs import toy_job
 from tests.workers.polling import until
 from tests.workers.stuck_pool import STAGES
+from workers.vitals import LOADING
 
 DRAIN_S = 5
 
@@ -50,3 +56,28 @@ async def test_what_never_ends_is_left(
     assert process.returncode == 0, log.read_text()
     found = [await queue.get(job.id) for job in jobs]
     assert not any(job.state.ended for job in found), "each is given back, or its lease tells"
+
+
+async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Path) -> None:
+    """One that waits for another host, in a library that holds its main thread."""
+    page = free_port()
+    settings = {
+        "ATELIER_REDIS__URL": f"unix://{tmp_path}/none.sock",
+        "ATELIER_STATE_DIR": str(tmp_path / "state"),
+        "ATELIER_MODELS__TOY__SOURCE": str(flux_folder),
+        "ATELIER_POOLS__TOY__MODEL": "toy",
+        "ATELIER_POOLS__TOY__METRICS_PORT": str(page),
+    }
+    hosts = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes=2", "--process-id=1")
+    command = ("-m", "atelier", "worker", "--pool=toy", *hosts)
+    process = await create_subprocess_exec(sys.executable, *command, env=os.environ | settings)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{page}") as http:
+        await until(lambda: is_loading(http))
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 128 + signal.SIGTERM
+
+
+async def is_loading(http: httpx.AsyncClient) -> bool:
+    with suppress(httpx.TransportError):
+        return LOADING in (await http.get("/readyz")).text
+    return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
 import sys
 import threading
 from typing import NoReturn
@@ -23,6 +25,25 @@ def leave_within(seconds: float, code: int) -> None:
     timer = threading.Timer(seconds, _exit, [code])
     timer.daemon = True
     timer.start()
+
+
+def leave_on_sigterm() -> None:
+    """Leave at once, until an event loop has a handler of its own. The first process of a container
+    would not even be ended by a signal that it has no handler for; and since a handler waits for
+    whatever library holds the main thread, a thread does it."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(theirs.fileno())
+    threading.Thread(target=_leave_when_told, args=(ours, theirs), daemon=True).start()
+
+
+def _leave_when_told(ours: socket.socket, theirs: socket.socket) -> None:
+    """Python writes each signal's number there as it comes. Keeps the other end open."""
+    number = 0
+    while number != signal.SIGTERM:
+        (number,) = ours.recv(1)
+    _exit(128 + number)
 
 
 def _exit(code: int) -> NoReturn:

@@ -46,10 +46,10 @@ def read(text: str) -> dict[str, Pin]:
     return pins
 
 
-def asked(extra: str) -> Iterator[Requirement]:
-    """What pyproject.toml asks for: its dependencies, and those of an extra if there is one."""
+def asked(extras: tuple[str, ...]) -> Iterator[Requirement]:
+    """What pyproject.toml asks for: its dependencies, and those of extras."""
     yield from map(Requirement, PROJECT["dependencies"])
-    if extra:
+    for extra in extras:
         yield from _of_extra(extra)
 
 

@@ -23,8 +23,8 @@ def pins_of(name: str) -> dict[str, Pin]:
 
 
 def wanted_of(name: str) -> list[Requirement]:
-    extra, _ = LOCKS[name]
-    return list(map(Requirement, build_requirements()) if extra is None else asked(extra))
+    extras, _ = LOCKS[name]
+    return list(asked(extras) if extras else map(Requirement, build_requirements()))
 
 
 def test_every_lock_is_known() -> None:
