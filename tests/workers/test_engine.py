@@ -320,7 +320,9 @@ async def test_a_held_row_stands_still(engine: Engine, pipeline: ToyPipeline) ->
     fields = {"phase": "gated", "num_inference_steps": 50, "seed": 2}
     task = asyncio.create_task(engine.generate(fields, {}, rows.append))
     pipeline.gate.open(3)
-    await until(lambda: bool(rows) and rows[-1].done >= 2)  # the loop is a step behind
+    for _ in range(4):  # the fourth is kept there
+        await asyncio.to_thread(pipeline.gate.wait)
+    await until(lambda: bool(rows))
     holding = asyncio.create_task(engine.hold(rows[0]))
     await asyncio.sleep(0)
     assert not holding.done(), "a step is at the gate"

@@ -8,9 +8,9 @@ from models.sharding import Layout
 from service.jobs.job import Job, JobState
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
-from tests.workers.test_pool import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 
 OTHER = SPEC.model_copy(update={"name": "other", "fingerprint": "other"})

@@ -14,9 +14,9 @@ from service.jobs import keys
 from service.jobs.job import PRIORITIES, Job, JobState
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until
-from tests.workers.test_pool import at_work
 from tests.workers.toy import SPEC, Gate, ToyPipeline, reference
 
 WARM_UP = dict(SPEC.defaults)

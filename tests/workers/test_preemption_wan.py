@@ -16,9 +16,9 @@ from models.sharding import Layout
 from service.jobs.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached
 from tests.workers.polling import until
-from tests.workers.test_pool import at_work
 from tests.workers.test_preemption import AT_ONCE, states, until_room_is_made
 from tests.workers.toy import Gate
 

@@ -11,8 +11,8 @@ from service.jobs.job import Job
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from tests.service.jobs.conftest import Connect, connect
+from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
-from tests.workers.test_pool import at_work
 from tests.workers.toy import SPEC, ToyPipeline
 
 __all__ = ["connect"]

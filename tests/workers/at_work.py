@@ -1,0 +1,73 @@
+"""A pool in the test's process, at the real queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from models.pipeline import Fields
+from models.sharding import Layout
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import PoolSettings
+from tests.workers.polling import DEADLINE_S
+from tests.workers.toy import SPEC, ToyPipeline
+from workers.engine import Engine
+from workers.pool import Pool
+
+LEASE_S = 3.0
+
+
+@asynccontextmanager
+async def at_work(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    store: Store,
+    warmup: Fields = MappingProxyType({}),
+    **settings: Any,
+) -> AsyncIterator[tuple[Pool, asyncio.Task[int]]]:
+    """A pool that runs, and its task; whatever the test does, it has ended afterwards."""
+    wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
+    engine = Engine(pipeline, layout, wanted.slots)
+    pool = Pool("toy", engine, queue, store, wanted, LEASE_S)
+    task = asyncio.create_task(pool.run([warmup]))
+    try:
+        yield pool, task
+        pool.stop_now()
+        pipeline.gate.open()
+        await asyncio.wait_for(task, DEADLINE_S)
+    finally:
+        pipeline.gate.open()
+        pipeline.compile_gate.set()
+        task.cancel()
+        engine.close()
+
+
+async def status(queue: Queue) -> tuple[int, bool]:
+    """How many pools serve the toy, and whether it is ready."""
+    models = await queue.models()
+    return (len(models[SPEC.name].pools), models[SPEC.name].ready) if models else (0, False)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def has(queue: Queue, expected: tuple[int, bool]) -> bool:
+    return await status(queue) == expected
+
+
+async def has_step(queue: Queue, job_id: str, step: int) -> bool:
+    return (await queue.get(job_id)).step >= step
+
+
+async def swept(queue: Queue, store: Store) -> bool:
+    """As the front end does."""
+    files = await queue.reap()
+    await store.delete(files)
+    return not files

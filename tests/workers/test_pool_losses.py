@@ -1,0 +1,315 @@
+"""A pool that loses its engine, its store, its lease or Redis; jobs that another was lost with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from deploy.redis import embedded
+from models.sharding import Layout
+from service.jobs.job import JobState, Usage
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import QueueSettings
+from tests.workers.at_work import at_work, files_in, status
+from tests.workers.jobs import ended, pixels, reached, toy_job
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import SPEC, ToyPipeline
+
+
+async def test_a_suspect_has_the_pool_to_itself(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    """A pool died with it: if another does, nobody else should be beside it."""
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    suspect, other = toy_job(phase="gated"), toy_job(phase="gated")
+    await queue.put(suspect)
+    await brief.claim("dead", SPEC.name, 1)
+    await brief.reap()
+    await queue.put(other)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+        assert pool.jobs == 1
+        pipeline.gate.open()
+        assert (await ended(queue, suspect)).state == JobState.SUCCEEDED
+        other = await ended(queue, other)
+    assert other.started_at > (await queue.get(suspect.id)).started_at
+    await brief.close()
+
+
+async def test_a_suspect_is_not_begun_beside_others(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    first, suspect, other = toy_job(phase="gated"), toy_job(), toy_job()
+    await queue.put(suspect)
+    await brief.claim("dead", SPEC.name, 1)
+    await brief.reap()
+    [held] = await queue.claim("another", SPEC.name, 1)  # so that the pool begins without it
+    await queue.put(first)
+    unhurried = await Queue.connect(redis_url, QueueSettings(affinity_s=1000))
+    async with at_work(pipeline, layout, unhurried, store):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await queue.release(held)
+        await queue.put(other)
+        await reached(queue, other, JobState.RUNNING)
+        assert (await queue.get(suspect.id)).state == JobState.QUEUED
+        pipeline.gate.open()
+        first, suspect = await ended(queue, first), await ended(queue, suspect)
+    assert suspect.state == JobState.SUCCEEDED
+    assert suspect.started_at > first.finished_at
+    await brief.close()
+    await unhurried.close()
+
+
+async def test_an_engine_that_dies_is_a_death_of_its_jobs(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    """Whichever of them it was: each goes on alone, and none has failed."""
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1))
+    jobs = [toy_job(phase="gated") for _ in range(2)]
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, layout, brief, store) as (pool, task):
+        await asyncio.to_thread(pipeline.gate.wait)
+        pool.engine.stepper.submit(None)  # what no caller would do
+        pipeline.gate.open()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 1
+        assert await status(queue) == (0, False)
+
+    async def are_back() -> bool:
+        await brief.reap()
+        return {(await queue.get(job.id)).state for job in jobs} == {JobState.QUEUED}
+
+    await until(are_back)
+    claims = [await queue.claim("another", SPEC.name, 4) for _ in jobs]
+    assert [[claim.job.id for claim in taken] for taken in claims] == [[job.id] for job in jobs]
+    assert [len(claim.job.deaths) for [claim] in claims] == [1, 1]
+    await brief.close()
+
+
+async def test_a_broken_store_lets_another_pool_try(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, redis_url: str, tmp_path: Path
+) -> None:
+    store = Store(str(tmp_path / "outputs"))
+    (tmp_path / "outputs" / "outputs").write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    twice = await Queue.connect(redis_url, QueueSettings(max_attempts=2))
+    async with at_work(pipeline, layout, twice, store, store_patience_s=0.5):
+        job = await ended(queue, job)
+    await twice.close()
+    assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, "store", 2)
+
+
+async def test_a_pool_that_lost_its_lease_changes_nothing(
+    pipeline: ToyPipeline, layout: Layout, redis_url: str, empty_redis: object, tmp_path: Path
+) -> None:
+    """Its lease is shorter than it believes; another pool has the job when it is done."""
+    queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
+    job = toy_job(phase="gated", num_inference_steps=10)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, Store(str(tmp_path)), slots=1) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+
+        async def lapsed() -> bool:
+            await queue.reap()
+            return (await queue.get(job.id)).state == JobState.QUEUED
+
+        await until(lapsed)
+        [other] = await queue.claim("another", SPEC.name, 1)
+        pipeline.gate.open()
+        await until(lambda: pool.jobs == 0)
+        assert (await queue.get(job.id)).state == JobState.RUNNING
+        assert await queue.finish(other, [], Usage())
+    assert not files_in(tmp_path)
+    await queue.close()
+
+
+async def test_a_pool_may_claim_anew_what_it_has_lost(
+    pipeline: ToyPipeline, layout: Layout, redis_url: str, empty_redis: object, store: Store
+) -> None:
+    queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
+    job = toy_job(phase="gated", num_inference_steps=10)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, slots=2) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+
+        async def claimed_again() -> bool:
+            await queue.reap()
+            return (await queue.get(job.id)).attempts == 2
+
+        await until(claimed_again)
+        pipeline.gate.open()
+        job = await ended(queue, job)
+        assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2)
+        await until(lambda: pool.jobs == 0)
+        assert len(await pixels(store, job)) == 1
+    await queue.close()
+
+
+async def test_a_store_may_go_and_come_back(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
+    wall.write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store):
+        await until(lambda: "the store failed" in caplog.text)
+        wall.unlink()
+        job = await ended(queue, job)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+
+
+async def test_a_store_may_be_away_for_longer_than_a_moment(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The finished pictures are held meanwhile, and not made again; a cancel lets go of one."""
+    store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
+    wall.write_text("a file where a folder should be")
+    job, canceled = toy_job(phase="gated", num_images=2), toy_job()
+    for each in (job, canceled):
+        await queue.put(each)
+    pipeline.gate.open()
+    async with at_work(pipeline, layout, queue, store, store_patience_s=1000) as (pool, _):
+        await until(lambda: caplog.text.count("the store failed") >= 15)  # three of them: 3 s
+        assert pool.jobs == 2
+        await queue.cancel(canceled.id)
+        await until(lambda: pool.jobs == 1)
+        wall.unlink()
+        job = await ended(queue, job)
+        assert len(await pixels(store, job)) == 2
+        await until(lambda: pool.jobs == 0)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+    assert pipeline.gate.count <= 2 * 4, "no step is done twice; two pictures may share one"
+    assert not (tmp_path / "outputs" / "outputs" / canceled.id).exists()
+
+
+async def test_a_pool_that_holds_what_is_not_stored_leaves_in_time(
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "outputs").write_text("a file where a folder should be")
+    job = toy_job()
+    await queue.put(job)
+    patient = {"store_patience_s": 1000, "drain_s": 1}
+    async with at_work(pipeline, layout, queue, Store(str(tmp_path)), **patient) as (pool, task):
+        await until(lambda: "the store failed" in caplog.text)
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    job = await queue.get(job.id)
+    assert (job.state, job.attempts) == (JobState.QUEUED, 0)
+
+
+class SlowStore(Store):
+    """Writes when it is let."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.asked, self.let = asyncio.Event(), asyncio.Event()
+
+    async def put(self, key: str, data: bytes, content_type: str) -> None:
+        self.asked.set()
+        await self.let.wait()
+        await super().put(key, data, content_type)
+
+
+async def test_a_job_that_is_deleted_while_its_files_are_written_leaves_none(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, tmp_path: Path
+) -> None:
+    store = SlowStore(str(tmp_path))
+    job = toy_job()
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await store.asked.wait()
+        await queue.delete(job.id)
+        await until(lambda: pool.jobs == 0)
+        store.let.set()
+        await until(lambda: not {"SlowStore.put", "Desk._clear_up"} & doing())
+        assert not await asyncio.to_thread(files_in, tmp_path)
+
+
+def doing() -> set[str]:
+    """Names of the functions that tasks are in."""
+    return {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
+
+
+async def test_redis_may_be_killed_and_come_back(
+    pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
+) -> None:
+    """It is away for longer than the lease: the pool finishes what it has, holds the result, and
+    hands it in; nobody takes the job for lost meanwhile."""
+    job = toy_job(phase="gated")
+    settings = QueueSettings(lease_s=2)
+    with embedded(tmp_path) as url:
+        queue = await Queue.connect(url, settings)
+        await queue.put(job)
+        at = at_work(pipeline, layout, queue, store)
+        pool, _ = await at.__aenter__()
+        await asyncio.to_thread(pipeline.gate.wait)
+        started_at = (await queue.get(job.id)).started_at
+        async with Redis.from_url(url) as redis:
+            os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
+    pipeline.gate.open()
+    await until(lambda: time.time() > started_at + settings.lease_s)
+    assert pool.jobs == 1
+    with embedded(tmp_path) as url:
+        front_end = await Queue.connect(url, settings)
+        await front_end.reap()
+        job = await ended(front_end, job)
+        assert (job.state, job.attempts, job.deaths) == (JobState.SUCCEEDED, 1, [])
+        assert len(await pixels(store, job)) == 1
+        await at.__aexit__(None, None, None)
+        await queue.close()
+        await front_end.close()
+
+
+async def test_a_pool_that_leaves_while_redis_is_away_has_not_died(
+    pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
+) -> None:
+    """It cannot give its job back: when Redis is there again, its lease lapses, and no more."""
+    job = toy_job(phase="gated", num_inference_steps=50)
+    settings = QueueSettings(lease_s=2, reap_every_s=0.1)
+    with embedded(tmp_path) as url:
+        queue = await Queue.connect(url, settings)
+        await queue.put(job)
+        at = at_work(pipeline, layout, queue, store, drain_s=1)
+        pool, task = await at.__aenter__()
+        await asyncio.to_thread(pipeline.gate.wait)
+        async with Redis.from_url(url) as redis:
+            os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
+    pool.stop()
+    assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    await at.__aexit__(None, None, None)
+    await queue.close()
+    with embedded(tmp_path) as url:
+        front_end = await Queue.connect(url, settings)
+
+        async def is_back() -> bool:
+            await front_end.reap()
+            return await front_end.get(job.id) != running
+
+        running = await front_end.get(job.id)
+        await until(is_back)
+        job = await front_end.get(job.id)
+        await front_end.close()
+    assert running.state == JobState.RUNNING
+    assert (job.state, job.deaths, job.attempts) == (JobState.QUEUED, [], 0)
