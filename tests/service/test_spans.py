@@ -94,7 +94,7 @@ def test_what_is_missing_is_named_at_the_start() -> None:
     assert "opentelemetry.sdk.trace" in there
     said = loaded("service.jobs", "http://127.0.0.1:9", "opentelemetry.sdk")
     assert said.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
-    assert "pip install 'atelier[otel]'" in said and "opentelemetry.sdk" in said
+    assert "pip install -e '.[otel]'" in said and "opentelemetry.sdk" in said
 
 
 def test_a_job_of_before_has_no_trace() -> None:

@@ -52,4 +52,4 @@ def test_pools_say_what_they_need(packages: Path, command: str) -> None:
     done = python(packages, "-m", "atelier", *command.split())
     assert done.returncode == EXIT_CONFIG, done.stderr
     assert done.stderr.startswith("atelier: pools need jax")
-    assert "pip install 'atelier[cpu]'" in done.stderr
+    assert "pip install -e '.[cpu]'" in done.stderr
