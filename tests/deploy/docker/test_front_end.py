@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -53,3 +54,12 @@ def test_pools_say_what_they_need(packages: Path, command: str) -> None:
     assert done.returncode == EXIT_CONFIG, done.stderr
     assert done.stderr.startswith("atelier: pools need jax")
     assert "pip install -e '.[cpu]'" in done.stderr
+
+
+def test_nobody_is_sent_to_the_package_index_for_us() -> None:
+    """There, that name is another project's."""
+    texts = [*ROOT.glob("*.md"), ROOT / "atelier.py", ROOT / "Makefile"]
+    for folder in ("docs", "deploy", "service", "workers", "models"):
+        texts += [*(ROOT / folder).rglob("*.md"), *(ROOT / folder).rglob("*.py")]
+    said = re.compile(r"pip install (-\S+ )*['\"]?atelier\b")
+    assert [path for path in texts if said.search(path.read_text("utf-8"))] == []
