@@ -147,9 +147,18 @@ def test_what_the_user_brings_is_not_committed() -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_up_waits_until_it_is_well(name: str) -> None:
     service = SERVICES[name]
-    if "healthcheck" not in service:  # its image has one
-        dockerfile = Dockerfile.read(ROOT / compose.builder(service["image"])["dockerfile"])
-        assert dockerfile.stages[-1].named("HEALTHCHECK")
+    assert asked_of(service).startswith("CMD ")
+    for port in service.get("ports", ()):
+        assert f"http://127.0.0.1:{port.rpartition(':')[2]}/" in asked_of(service)
+
+
+def asked_of(service: dict[str, Any]) -> str:
+    """What its health check runs: the file's before its image's."""
+    if "healthcheck" in service:
+        return " ".join(service["healthcheck"]["test"])
+    dockerfile = Dockerfile.read(ROOT / compose.builder(service["image"])["dockerfile"])
+    (health,) = dockerfile.stages[-1].named("HEALTHCHECK")
+    return health.text
 
 
 @pytest.mark.parametrize("name", OURS)
