@@ -16,8 +16,11 @@ from deploy.docker.locks import lock_file
 from tests.deploy.docker.dockerfile import ROOT
 from tests.deploy.docker.locks import read
 
-COMMANDS = "service.server, service.client, service.openapi, deploy.keys, deploy.health, rich"
-"""What `serve`, `generate`, `keys` and the health check import."""
+COMMANDS = (
+    "service.server, service.client, service.openapi, service.jobs.otel,"
+    " deploy.keys, deploy.profiling, deploy.health, rich"
+)
+"""What `serve`, traces, `generate`, `keys`, `profile` and the health check import."""
 
 
 @pytest.fixture(scope="module")
