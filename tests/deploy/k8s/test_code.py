@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
 from deploy import metrics_page
@@ -28,6 +29,8 @@ from tests.deploy.k8s.rendering import (
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
 from workers import page
 
+OTHERS = {"HOME", "LD_LIBRARY_PATH", OTEL_RESOURCE_ATTRIBUTES}
+"""Variables that the system, its loader and OpenTelemetry read."""
 KINDS = {
     "deploy": "Deployment",
     "deployment": "Deployment",
@@ -73,6 +76,16 @@ def test_settings_load_and_name_each_workload(objects: tuple[Object, ...]) -> No
         assert pods.owner["metadata"]["name"] == f"atelier-pool-{name}"
         assert pool.model in settings.models
     assert {pool.model for pool in settings.pools.values()} == set(settings.models)
+
+
+def test_variables_are_settings_or_known_of_others(every_object: list[Object]) -> None:
+    """A misspelt setting stops the start, as another test has it; a misspelt HOME is nothing."""
+    maps = [
+        one["data"] for one in of_kind(every_object, "ConfigMap") if "ATELIER_CONFIG" in one["data"]
+    ]
+    own = [one for pods in pods_of(every_object) for one in pods.container.get("env", [])]
+    names = {name for data in maps for name in data} | {one["name"] for one in own}
+    assert {name for name in names if not name.startswith("ATELIER_")} == OTHERS
 
 
 def test_a_misspelt_key_stops_every_overlay(

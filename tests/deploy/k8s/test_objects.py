@@ -20,7 +20,7 @@ from tests.deploy.k8s.objects import (
     pods_of,
     templates,
 )
-from tests.deploy.k8s.rendering import GKE, REPOSITORY, Object, overlay
+from tests.deploy.k8s.rendering import GKE, K8S, REPOSITORY, Object, overlay, rendered
 from tests.deploy.k8s.settings import settings_of
 
 SECRETS = {"atelier-redis": {"password", "ca.pem"}}
@@ -208,6 +208,7 @@ def test_front_ends_are_several_and_apart_and_never_gone_at_once(name: str) -> N
     (pods,), (scaled,) = pods_of(objects, "frontend"), of_kind(objects, "HorizontalPodAutoscaler")
     budget = named(objects, "PodDisruptionBudget", name_of(pods.owner))
     least = scaled["spec"]["minReplicas"]
+    assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     assert 1 <= budget["spec"]["maxUnavailable"] < least < scaled["spec"]["maxReplicas"]
     assert pods.owner["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     spread = pods.spec["topologySpreadConstraints"]
@@ -241,6 +242,12 @@ def test_routes_lead_to_the_front_ends_and_cut_no_stream(name: str) -> None:
     for attached in of_kind(objects, "GCPBackendPolicy", "HealthCheckPolicy"):
         target = attached["spec"]["targetRef"]
         assert (target["group"], target["kind"], target["name"]) == ("", "Service", backend["name"])
+
+
+def test_elsewhere_the_route_itself_cuts_no_stream() -> None:
+    (route,) = of_kind(rendered(K8S / "base"), "HTTPRoute")
+    (rule,) = route["spec"]["rules"]
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}  # none at all
 
 
 def test_a_memorystore_takes_the_place_of_the_pod(
