@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,32 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield f"unix://{folder}/socket"
         finally:
             server.kill()
+
+
+CLIENT = """#!{python}
+import os, sys, redis
+_, option, user, command = sys.argv
+assert option == "--user"
+password = os.environ["VALKEYCLI_AUTH"]
+server = redis.Redis.from_url({address!r}, username=user, password=password)
+print("PONG" if server.execute_command(command) else "")
+"""
+"""In place of `valkey-cli`, which not every machine has: what its manual says of this option."""
+
+
+def test_it_is_ready_when_our_user_gets_an_answer(address: str, tmp_path: Path) -> None:
+    (pods,) = pods_of(overlay("cpu-demo"), "redis")
+    probe = pods.container["startupProbe"]["exec"]
+    assert pods.container["readinessProbe"]["exec"] == probe
+    command = [moved(part, tmp_path) for part in probe["command"]]
+    client = tmp_path / "valkey-cli"
+    client.write_text(CLIENT.format(python=sys.executable, address=address))
+    client.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for password, ready in ((PASSWORD, True), ("a guess", False)):
+        (tmp_path / "password").write_text(password)
+        done = subprocess.run(command, env=environment, capture_output=True)
+        assert (done.returncode == 0) == ready, done.stderr
 
 
 def given(address: str, folder: Path, password: str) -> RedisSettings:
