@@ -61,6 +61,7 @@ import os, sys, redis
 _, option, user, command = sys.argv
 assert option == "--user"
 password = os.environ["VALKEYCLI_AUTH"]
+assert password == os.environ["REDISCLI_AUTH"]
 server = redis.Redis.from_url({address!r}, username=user, password=password)
 print("PONG" if server.execute_command(command) else "")
 """
