@@ -17,7 +17,7 @@ import atelier
 from deploy import metrics_page
 from service import routes
 from service.settings import ConfigError, load_settings
-from tests.deploy.k8s.objects import environment, exists, of_kind, pods_of
+from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
 from tests.deploy.k8s.rendering import (
     OVERLAYS,
     REPOSITORY,
@@ -191,30 +191,17 @@ def test_commands_of_documents_name_what_there_is(document: str) -> None:
         assert rendered(REPOSITORY / folder)
 
 
-def obeyed(folder: Path, *commands: str) -> None:
-    """What commands of docs/gke.md do to a copy of the manifests."""
-    values = {"PROJECT": "my-project", "REGION": "us-east5", "REDIS_HOST": "10.0.0.3"}
-    local = "\n".join(commands).replace("deploy/k8s/", f"{copied(folder)}/")
-    subprocess.run(["sh", "-euc", local], check=True, env=values | {"PATH": os.environ["PATH"]})
-
-
-def seds(file: str = "") -> list[str]:
-    """Lines of docs/gke.md that edit a manifest, or that one."""
-    lines = (REPOSITORY / "docs" / "gke.md").read_text().splitlines()
-    return [line for line in lines if line.startswith("sed ") and line.endswith(file)]
-
-
-def gaps(objects: tuple[Object, ...]) -> list[str]:
-    """Places that somebody has to fill in; a StatefulSet's script has words in capitals, too."""
-    text = repr([one for one in objects if one["kind"] != "StatefulSet"])
-    places = r"PROJECT|REGION|REDIS_HOST|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
-    return re.findall(places, text)
-
-
 @pytest.mark.parametrize("name", ["gke-tpu-multihost-spot", "gke-gpu-h100"])
 def test_two_values_in_one_file_are_all_that_is_set(name: str, tmp_path: Path) -> None:
-    (command,) = seds(" deploy/k8s/site/site.env")
-    obeyed(tmp_path, command)
+    site = copied(tmp_path) / "site" / "site.env"
+    (command,) = [
+        line
+        for line in (REPOSITORY / "docs" / "gke.md").read_text().splitlines()
+        if line.startswith("sed ") and line.endswith(" deploy/k8s/site/site.env")
+    ]
+    values = {"PROJECT": "my-project", "REGION": "us-east5", "PATH": os.environ["PATH"]}
+    local = command.replace("deploy/k8s/site/site.env", str(site))
+    subprocess.run(["sh", "-euc", local], check=True, env=values)
     objects = rendered(tmp_path / "overlays" / name)
     assert not gaps(objects)
     (front,) = pods_of(objects, "frontend")
@@ -222,15 +209,3 @@ def test_two_values_in_one_file_are_all_that_is_set(name: str, tmp_path: Path) -
         "us-east5-docker.pkg.dev/my-project/atelier/atelier-frontend:0.1.0"
     )
     assert settings_of(objects, front).store_url == "gs://my-project-atelier/store"
-
-
-def test_a_memorystore_and_traces_are_commands_too(tmp_path: Path) -> None:
-    obeyed(tmp_path, *seds())
-    objects = rendered(tmp_path / "overlays" / "gke-tpu-multihost-spot")
-    assert not gaps(objects)
-    for pods in pods_of(objects):
-        settings = settings_of(objects, pods)
-        assert settings.redis.url == "rediss://10.0.0.3:6378"
-        assert settings.tracing.endpoint
-        told = environment(objects, pods)["OTEL_RESOURCE_ATTRIBUTES"]
-        assert told == "gcp.project_id=my-project"
