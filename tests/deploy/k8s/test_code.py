@@ -118,9 +118,11 @@ def test_probes_and_routes_ask_for_paths_that_there_are(objects: tuple[Object, .
                 assert asked["httpGet"]["port"] in pods.ports
     for monitor in of_kind(objects, "PodMonitoring"):
         assert all(one["path"] == "/metrics" for one in monitor["spec"]["endpoints"])
+    assert "/metrics" in served & pool_paths()
+    (front,) = pods_of(objects, "frontend")
     for policy in of_kind(objects, "HealthCheckPolicy"):
         check = policy["spec"]["default"]["config"]["httpHealthCheck"]
-        assert (check["port"], check["requestPath"]) == (8000, "/healthz")
+        assert (check["port"], check["requestPath"]) == (front.ports["http"], "/healthz")
 
 
 def test_routes_show_the_api_and_not_the_numbers(objects: tuple[Object, ...]) -> None:

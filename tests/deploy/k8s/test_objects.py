@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -56,6 +57,15 @@ def test_services_lead_to_named_ports(objects: tuple[Object, ...]) -> None:
         assert exists(objects, "Service", stateful["spec"]["serviceName"])
 
 
+def test_the_settings_lead_to_redis(objects: tuple[Object, ...]) -> None:
+    for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
+        url = urlsplit(str(settings_of(objects, pods).redis.url))
+        service = named(objects, "Service", str(url.hostname))
+        assert url.port in [port["port"] for port in service["spec"]["ports"]]
+        (found,) = selected(objects, {"matchLabels": service["spec"]["selector"]})
+        assert found.component == "redis"
+
+
 def selected(objects: Iterable[Object], selector: dict[str, Any]) -> list[Pods]:
     return [pods for pods in pods_of(objects) if matches(selector, pods.labels)]
 
@@ -72,6 +82,8 @@ def test_budgets_and_monitors_select_pods_and_their_ports(objects: tuple[Object,
         assert chosen, name_of(monitor)
         for endpoint in monitor["spec"]["endpoints"]:
             assert all(endpoint["port"] in pods.ports for pods in chosen)
+        for label in monitor["spec"].get("targetLabels", {}).get("fromPod", []):
+            assert all(label["from"] in pods.labels for pods in chosen)
 
 
 def test_who_is_scaled_has_no_number_of_its_own(objects: tuple[Object, ...]) -> None:
@@ -168,6 +180,8 @@ def check_names(objects: tuple[Object, ...]) -> None:
 
 
 def test_nobody_has_a_token_or_more_rights_than_needed(objects: tuple[Object, ...]) -> None:
+    (namespace,) = of_kind(objects, "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for account in of_kind(objects, "ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
     for pods in pods_of(objects):

@@ -117,6 +117,18 @@ def test_its_user_may_what_the_documentation_says() -> None:
     assert line.replace(">PASSWORD", "#$digest") in pods.container["command"][-1]
 
 
+def test_it_keeps_its_file_on_a_disk_and_has_memory_to_rewrite_it() -> None:
+    (pods,) = pods_of(overlay("cpu-demo"), "redis")
+    config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
+    own = dict(line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#"))
+    (claim,) = pods.owner["spec"]["volumeClaimTemplates"]
+    mounts = {one["mountPath"]: one["name"] for one in pods.container["volumeMounts"]}
+    assert mounts[own["dir"]] == claim["metadata"]["name"]
+    assert int(own["port"]) == pods.ports["redis"]
+    limit = pods.container["resources"]["limits"]["memory"]
+    assert 2 * int(own["maxmemory"].removesuffix("gb")) <= int(limit.removesuffix("Gi"))
+
+
 def test_it_is_configured_as_the_embedded_one() -> None:
     config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
     lines = [line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#")]
