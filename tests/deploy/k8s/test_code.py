@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 
 import atelier
-from deploy import metrics_page
 from service import routes
 from service.settings import ConfigError, load_settings
 from tests.deploy.k8s.objects import environment, of_kind, pods_of
 from tests.deploy.k8s.rendering import (
-    OVERLAYS,
     REPOSITORY,
     Object,
     copied,
-    overlay,
     rendered,
 )
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
@@ -140,22 +137,6 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
             assert in_image != ("/weights" in mounts)
         if "://" not in settings.store_url:
             assert settings.store_url.startswith(f"{settings.state_dir}/")
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_pools_are_scaled_by_a_metric_of_their_model(name: str) -> None:
-    objects, known = overlay(name), set().union(*metrics_page.pages().values())
-    for scaled in of_kind(objects, "ScaledObject"):
-        query = scaled["spec"]["triggers"][0]["metadata"]["query"]
-        found = re.fullmatch(r'max\((atelier_\w+)\{model="([^"]+)"\}\)', query)
-        assert found, query
-        assert found[1] in known
-        (pods, *_) = [
-            one
-            for one in pods_of(objects, "pool")
-            if one.owner["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"]
-        ]
-        assert found[2] == pool_of(settings_of(objects, pods), pods).model
 
 
 @pytest.mark.parametrize("name", ["gke-tpu-multihost-spot", "gke-gpu-h100"])
