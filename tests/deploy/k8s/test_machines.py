@@ -13,6 +13,7 @@ from service.settings import Settings
 from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, templates
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of
+from tests.deploy.k8s.test_scaling import query
 from workers.axes import Shape
 from workers.plan.chips import GPU_SHARE
 from workers.pool import ENDING, LAST_WORDS_S, PUTTING_ASIDE
@@ -181,6 +182,9 @@ def test_pools_come_from_zero_and_go_slowly(name: str) -> None:
         (trigger,) = spec["triggers"]
         assert trigger["metadata"]["activationThreshold"] == "0"
         (pods, *_) = pods_of(overlay(name), "pool")
+        assert spec["scaleTargetRef"]["name"] == name_of(pods.owner)
+        model = pool_of(settings_of(overlay(name), pods), pods).model
+        assert trigger["metadata"]["query"] == query().replace("MODEL", model)
         probe = pods.container["startupProbe"]
         start_s = probe["failureThreshold"] * probe["periodSeconds"]
         assert spec["initialCooldownPeriod"] >= start_s
