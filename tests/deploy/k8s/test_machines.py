@@ -20,6 +20,11 @@ from workers.pool import ENDING, LAST_WORDS_S, PUTTING_ASIDE
 
 SPOT_PODS_S = 15
 """Of the 30 s after a Spot machine's notice, what GKE leaves to pods that are not the system's."""
+LEAVING_S = 40
+"""Until Google's load balancers send nothing more to a pod that is to go: as long as the example of
+their own advice on 502s during scaling waits. Its health checks say nothing of that."""
+BALANCER_IDLE_S = 600
+"""For which they keep a connection that has no request, and may send one into it."""
 MARGIN_S = 2.0
 """Between a process's own end and the kill: an interpreter that lets go of a device."""
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
@@ -55,11 +60,15 @@ def test_front_ends_end_their_streams_before_they_are_killed(
     grace_s = settings_of(objects, pods).server.shutdown_grace_s
     sleep_s = pods.container["lifecycle"]["preStop"]["sleep"]["seconds"]
     total_s = pods.spec["terminationGracePeriodSeconds"]
-    # the load balancer asks every 5 s, and gives up after the third time
-    assert sleep_s >= 15
+    assert sleep_s >= LEAVING_S
     assert total_s >= sleep_s + grace_s + MARGIN_S
     for policy in of_kind(objects, "GCPBackendPolicy"):
         assert policy["spec"]["default"]["connectionDraining"]["drainingTimeoutSec"] >= total_s
+
+
+def test_no_request_meets_a_connection_that_was_just_closed(objects: tuple[Object, ...]) -> None:
+    (pods,) = pods_of(objects, "frontend")
+    assert settings_of(objects, pods).server.idle_s > BALANCER_IDLE_S
 
 
 def test_pools_drain_before_they_are_killed(objects: tuple[Object, ...]) -> None:
