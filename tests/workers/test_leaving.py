@@ -61,6 +61,30 @@ async def test_what_never_ends_is_left(
     assert not any(job.state.ended for job in found), "each is given back, or its lease tells"
 
 
+WITH_A_HANDLER = """
+import sys
+from workers.hosts.leaving import hear_of_ends, leave_on_sigterm
+
+leave_on_sigterm()
+hear_of_ends(lambda *_: print("told", flush=True))
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_hears_of_ends_is_left_alone() -> None:
+    """A process that follows tells the first one of the slice, and works on until it may leave."""
+    command = [sys.executable, "-c", WITH_A_HANDLER]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with running(command, text=True, **pipes) as process:
+        assert process.stdout.readline() == "there\n"
+        for _ in range(3):
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline() == "told\n"
+        process.stdin.close()
+        assert process.wait() == 0
+
+
 async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Path) -> None:
     """One that waits for another host, in a library that holds its main thread."""
     page = free_port()

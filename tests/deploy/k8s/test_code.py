@@ -14,12 +14,10 @@ import pytest
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
-from deploy import metrics_page
 from service import routes
 from service.settings import ConfigError, load_settings
 from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
 from tests.deploy.k8s.rendering import (
-    OVERLAYS,
     REPOSITORY,
     Object,
     copied,
@@ -29,8 +27,8 @@ from tests.deploy.k8s.rendering import (
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
 from workers import page
 
-OTHERS = {"HOME", "LD_LIBRARY_PATH", OTEL_RESOURCE_ATTRIBUTES}
-"""Variables that the system, its loader and OpenTelemetry read."""
+OTHERS = {"HOME", "LD_LIBRARY_PATH", "XLA_CLIENT_MEM_FRACTION", OTEL_RESOURCE_ATTRIBUTES}
+"""Variables that the system, its loader, JAX and OpenTelemetry read."""
 KINDS = {
     "deploy": "Deployment",
     "deployment": "Deployment",
@@ -162,22 +160,6 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
             assert in_image != ("/weights" in mounts)
         if "://" not in settings.store_url:
             assert settings.store_url.startswith(f"{settings.state_dir}/")
-
-
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_pools_are_scaled_by_a_metric_of_their_model(name: str) -> None:
-    objects, known = overlay(name), set().union(*metrics_page.pages().values())
-    for scaled in of_kind(objects, "ScaledObject"):
-        query = scaled["spec"]["triggers"][0]["metadata"]["query"]
-        found = re.fullmatch(r'max\((atelier_\w+)\{model="([^"]+)"\}\)', query)
-        assert found, query
-        assert found[1] in known
-        (pods, *_) = [
-            one
-            for one in pods_of(objects, "pool")
-            if one.owner["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"]
-        ]
-        assert found[2] == pool_of(settings_of(objects, pods), pods).model
 
 
 @pytest.mark.parametrize("document", ["docs/gke.md", "deploy/runbook.md"])
