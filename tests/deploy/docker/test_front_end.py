@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from atelier import EXIT_CONFIG
+from deploy.commands.exits import EXIT_CONFIG
 from deploy.docker.locks import lock_file
 from tests.deploy.docker.dockerfile import ROOT
 from tests.deploy.docker.locks import read
 
-COMMANDS = "service.server, service.client, service.openapi, deploy.keys, deploy.health, rich"
-"""What `serve`, `generate`, `keys` and the health check import."""
+COMMANDS = (
+    "service.server, service.client, service.openapi, deploy.keys, deploy.profiling, deploy.health,"
+    " rich"
+)
+"""What `serve`, `generate`, `keys`, `profile` and the health check import."""
 
 
 @pytest.fixture(scope="module")
