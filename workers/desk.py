@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from service.jobs import journey
-from service.jobs.about import note
+from service.jobs.about import hide_prompts, note
 from service.jobs.errors import StoreError
 from service.jobs.outputs import Store
 from service.jobs.preemption import Held
@@ -156,6 +156,7 @@ class Desk:
     async def _see_through(self, work: Work) -> None:
         job, outcome = work.claim.job, "dropped"
         note(job=job.id, tenant=job.tenant)
+        hide_prompts(job.request)
         with journey.attempt(work.claim) as work.span:
             log.info("job %s is worked on", job.id)
             try:
