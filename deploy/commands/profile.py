@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from deploy.commands.exits import EXIT_FAILED, say
+from deploy.commands.exits import EXIT_FAILED, UsageError, say
 from deploy.commands.options import Commands, add_settings, count, settings_of
 
 
@@ -22,8 +22,8 @@ def add(commands: Commands) -> None:
         ("seconds", 30, "that it takes at the most"),
         ("wait", 0, "seconds to wait for something to run"),
     ):
-        kind = int if name == "wait" else count
         told = f"{meaning} ({default})"
+        kind = int if name == "wait" else count
         profile.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=told)
     profile.add_argument(
         "--output", type=Path, metavar="DIR", help="keep the recording, for TensorBoard or Perfetto"
@@ -34,8 +34,12 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from deploy.profiling import Refused, profile
-    from service.jobs.profiles import Wish
+    from service.jobs.profiles import MOST_S, MOST_STEPS, Wish
 
+    if args.steps > MOST_STEPS or args.seconds > MOST_S or args.wait < 0:
+        raise UsageError(
+            f"--steps goes up to {MOST_STEPS}, --seconds up to {MOST_S}, --wait from 0 on"
+        )
     wish = Wish(args.steps, args.seconds, args.wait, raw=args.output is not None)
     try:
         profile(settings_of(args), args.pool, wish, args.output, as_json=args.json)
