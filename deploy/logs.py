@@ -17,12 +17,16 @@ Format = Literal["text", "json"]
 
 class Json(logging.Formatter):
     """One object a line: time (RFC 3339, UTC), level, logger, message; job, tenant, pool, trace_id
-    and span_id where they are known; exception where there is one, with its trace."""
+    and span_id where they are known; exception where there is one, with its trace.
+
+    Google's Cloud Logging looks for the level in severity, and without it calls all of standard
+    error an error."""
 
     def format(self, record: logging.LogRecord) -> str:
         said = {
             "time": rfc3339(record.created),
             "level": record.levelname.lower(),
+            "severity": record.levelname,
             "logger": record.name,
             "message": cleared(record.getMessage()),
             **told(),

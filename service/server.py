@@ -61,6 +61,7 @@ def make_server(app: FastAPI, settings: Settings) -> Server:
             log_level=settings.log_level,
             access_log=False,  # the app has its own: addresses may hold what is nobody's business
             timeout_graceful_shutdown=math.ceil(server.shutdown_grace_s),
+            timeout_keep_alive=math.ceil(server.idle_s),
             server_header=False,
         )
     )

@@ -61,6 +61,9 @@ class RedisSettings(Section):
     cert_file: FilePath | None = None
     """Our own certificate, where the server wants one, and its key."""
     key_file: FilePath | None = None
+    check_name: bool = True
+    """Whether the server's certificate has to bear the host of `url`. False is for a `ca_file`
+    whose authority vouches for that server alone, as a Memorystore's does."""
 
     @model_validator(mode="after")
     def _fits(self) -> RedisSettings:
@@ -79,6 +82,8 @@ class RedisSettings(Section):
             raise ValueError("cert_file and key_file belong together")
         if (self.ca_file or self.cert_file) and parts.scheme != "rediss":
             raise ValueError("ca_file and cert_file need a url that begins with rediss://")
+        if not self.check_name and not self.ca_file:
+            raise ValueError("check_name = false needs ca_file: else any certificate would do")
         return self
 
 
@@ -125,6 +130,9 @@ class ServerSettings(Section):
     picture_threads: int = Field(2, gt=0)
     """Request pictures decoded at the same time."""
     shutdown_grace_s: float = Field(10, ge=0)
+    idle_s: float = Field(5, gt=0)
+    """How long a connection stays open between two requests. It has to be longer than a load
+    balancer keeps its own, or that sends requests into connections which have just been closed."""
 
 
 class QueueSettings(Section):

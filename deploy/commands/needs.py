@@ -15,6 +15,6 @@ def check_pools() -> None:
     missing = [name for name in POOLS_NEED if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"pools need {missing[0]}, which is not installed: pip install 'atelier[cpu]'"
-            " (or [cuda], [tpu]; in a checkout make install), or take an image for workers"
+            f"pools need {missing[0]}, which is not installed: in the project's folder,"
+            " pip install -e '.[cpu]' (or [cuda], [tpu]) or make install; or take a worker's image"
         )

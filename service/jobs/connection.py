@@ -152,7 +152,7 @@ def _credentials(settings: RedisSettings) -> dict[str, Any]:
 
 
 def _tls(settings: RedisSettings) -> dict[str, Any]:
-    """The server has to prove its name."""
+    """The server has to prove its name, unless its authority vouches for nobody else."""
     files = {
         "ssl_ca_certs": settings.ca_file,
         "ssl_certfile": settings.cert_file,
@@ -160,7 +160,7 @@ def _tls(settings: RedisSettings) -> dict[str, Any]:
     }
     return {
         "ssl_cert_reqs": "required",
-        "ssl_check_hostname": True,
+        "ssl_check_hostname": settings.check_name,
         "ssl_min_version": ssl.TLSVersion.TLSv1_2,
         **{name: str(file) for name, file in files.items() if file},
     }

@@ -105,8 +105,8 @@ def _connect(settings: TracingSettings, service: str, attributes: Attributes) ->
         from service.jobs.otel import OpenTelemetry
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"tracing.endpoint is set, but {error.name} is missing: install what traces need by"
-            " `pip install 'atelier[otel]'`, or leave the endpoint out"
+            f"tracing.endpoint is set, but {error.name} is missing: in the project's folder,"
+            " pip install -e '.[otel]', or leave the endpoint out"
         ) from None
     try:
         return OpenTelemetry(settings, service, attributes)

@@ -26,9 +26,10 @@ def said(message: str, **extra: object) -> dict[str, object]:
 
 def test_a_line_is_an_object() -> None:
     line = said("two\nlines and a \ud800")
-    assert line.keys() == {"time", "level", "logger", "message"}
+    assert line.keys() == {"time", "level", "severity", "logger", "message"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line["time"]))
     assert (line["level"], line["logger"]) == ("warning", "service.test")
+    assert line["severity"] == "WARNING"  # as Google's LogSeverity spells it
     assert rfc3339(0.5) == "1970-01-01T00:00:00.500Z"
 
 

@@ -29,7 +29,7 @@ from workers.metrics import STAGES
 MARKER = "zz" + secrets.token_hex(8)
 """In every prompt, and wherever else a client may write something."""
 PNG = base64.b64encode(picture(size=(64, 64))).decode()
-ALLOWED = {"time", "level", "logger", "message", "job", "tenant", "pool", "exception"}
+ALLOWED = {"time", "level", "severity", "logger", "message", "job", "tenant", "pool", "exception"}
 ABSENT = {
     "atelier_peak_flops", "atelier_communication_ratio", "atelier_device_memory_bytes",
 }  # fmt: skip

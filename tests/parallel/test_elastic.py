@@ -17,6 +17,7 @@ from tests.parallel.layouts import layout
 from tests.parity.tiny import make_flux
 from tests.workers.flux import REQUEST
 from workers.engine import Engine
+from workers.meter import layout_name
 
 PIXEL_TOLERANCE = 2
 """Of 255: layouts differ by the order of their sums, and so by rounding."""
@@ -30,13 +31,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_flux(tmp_path_factory.mktemp("checkpoint") / "flux")
 
 
-def steps_by_parts() -> Counter[str]:
-    """Steps so far, by how many parts of the slice worked side by side."""
+def steps_by_layout() -> Counter[str]:
+    """Steps so far, by how the slice was split."""
     found: Counter[str] = Counter()
     for metric in REGISTRY.collect():
         for sample in metric.samples:
             if sample.name == "atelier_step_seconds_count" and sample.labels["model"] == "elastic":
-                found[sample.labels["parts"]] += int(sample.value)
+                found[sample.labels["layout"]] += int(sample.value)
     return found
 
 
@@ -51,11 +52,11 @@ async def test_few_have_the_whole_slice_and_many_a_part_of_it_each(folder: Path)
     try:
         await engine.warm_up([REQUEST])
         alone = await engine.generate(requests[0], {})
-        assert steps_by_parts().keys() == {"1"}, "one request is split over all devices"
+        assert steps_by_layout().keys() == {layout_name(whole)}, "one request has all devices"
         together = await asyncio.gather(*(engine.generate(request, {}) for request in requests))
     finally:
         engine.close()
-    assert steps_by_parts()["4"] > 0, "many were never side by side"
+    assert steps_by_layout()["data=4"] > 0, "many were never side by side"
     for picture, request in zip((alone, *together), (requests[0], *requests), strict=True):
         difference = np.abs(picture.pixels.astype(int) - generate(plain, request, {}))
         assert difference.max() <= PIXEL_TOLERANCE

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from redis.asyncio import Redis
 
 from service.api_keys import ApiKeys
 from service.client import Client
 from service.jobs.queue import Queue
+from service.server import make_server
+from service.settings import ServerSettings, Settings
 from tests.service.eventually import eventually
 from tests.service.sse import messages
 from tests.service.standin import MODEL, SPEC, StandIn
@@ -148,3 +151,8 @@ async def test_what_it_cannot_start_with_is_named(
     _, errors = await server.communicate()
     assert server.returncode not in (0, None)
     assert said in errors.decode() and "Traceback" not in errors.decode()
+
+
+def test_connections_outlive_those_of_a_load_balancer_where_the_settings_say_so() -> None:
+    settings = Settings(server=ServerSettings(idle_s=600.5))
+    assert make_server(FastAPI(), settings).config.timeout_keep_alive == 601

@@ -62,6 +62,7 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("[redis]\nurl = 'redis://h'\nca_file = 'atelier.toml'", "rediss://"),
         ("[redis]\nurl = 'rediss://h'\nca_file = 'nowhere.pem'", "redis.ca_file: "),
         ("[redis]\nurl = 'rediss://h'\ncert_file = 'atelier.toml'", "belong together"),
+        ("[redis]\nurl = 'rediss://h'\ncheck_name = false", "check_name = false needs ca_file"),
         (
             "[redis]\nurl = 'redis://h'\npassword = 'p'\npassword_file = 'atelier.toml'",
             "exclude each other",

@@ -29,12 +29,17 @@ async def at_work(
     queue: Queue,
     store: Store,
     warmup: Fields = MappingProxyType({}),
+    lease_s: float = LEASE_S,
     **settings: Any,
 ) -> AsyncIterator[tuple[Pool, asyncio.Task[int]]]:
-    """A pool that runs, and its task; whatever the test does, it has ended afterwards."""
+    """A pool that runs, and its task; whatever the test does, it has ended afterwards.
+
+    Args:
+        lease_s: that the pool believes its claims to last, and renews them by.
+    """
     wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
     engine = Engine(pipeline, layout, wanted.slots)
-    pool = Pool("toy", engine, queue, store, wanted, LEASE_S)
+    pool = Pool("toy", engine, queue, store, wanted, lease_s)
     task = asyncio.create_task(pool.run([warmup]))
     try:
         yield pool, task

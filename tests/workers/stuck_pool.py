@@ -25,6 +25,7 @@ from workers.mesh import one_device
 from workers.plan.residency import Residency
 from workers.pool import serve
 from workers.slice import Chosen
+from workers.vitals import Vitals
 
 STAGES = ("decode", "step", "compile")
 
@@ -64,7 +65,7 @@ async def main(url: str, folder: Path, drain_s: float) -> int:
     )
     chosen = Chosen(Shape().over(1), slots=4, residency=Residency(), why="it is the only one")
     mesh_slice = MeshSlice(one_device(jax.devices()[0]), chosen)
-    return await serve(settings, "toy", StuckPipeline(), mesh_slice, OneHost())
+    return await serve(settings, "toy", StuckPipeline(), mesh_slice, OneHost(), Vitals())
 
 
 if __name__ == "__main__":

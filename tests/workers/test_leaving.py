@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-from asyncio import create_subprocess_exec
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,6 +24,13 @@ from workers.vitals import LOADING
 DRAIN_S = 5
 
 
+@contextmanager
+def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, **options) as process:
+        yield process
+        process.kill()
+
+
 @pytest.fixture
 def pool(
     redis_url: str, empty_redis: object, tmp_path: Path
@@ -32,12 +39,8 @@ def pool(
     log = tmp_path / "pool.log"
     arguments = [redis_url, str(tmp_path / "state"), str(DRAIN_S)]
     command = [sys.executable, "-m", "tests.workers.stuck_pool", *arguments]
-    with (
-        log.open("w") as file,
-        subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT) as process,
-    ):
+    with log.open("w") as file, running(command, stdout=file, stderr=subprocess.STDOUT) as process:
         yield process, log
-        process.kill()
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -58,6 +61,30 @@ async def test_what_never_ends_is_left(
     assert not any(job.state.ended for job in found), "each is given back, or its lease tells"
 
 
+WITH_A_HANDLER = """
+import sys
+from workers.hosts.leaving import hear_of_ends, leave_on_sigterm
+
+leave_on_sigterm()
+hear_of_ends(lambda *_: print("told", flush=True))
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_who_hears_of_ends_is_left_alone() -> None:
+    """A process that follows tells the first one of the slice, and works on until it may leave."""
+    command = [sys.executable, "-c", WITH_A_HANDLER]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with running(command, text=True, **pipes) as process:
+        assert process.stdout.readline() == "there\n"
+        for _ in range(3):
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.readline() == "told\n"
+        process.stdin.close()
+        assert process.wait() == 0
+
+
 async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Path) -> None:
     """One that waits for another host, in a library that holds its main thread."""
     page = free_port()
@@ -69,12 +96,13 @@ async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Pat
         "ATELIER_POOLS__TOY__METRICS_PORT": str(page),
     }
     hosts = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes=2", "--process-id=1")
-    command = ("-m", "atelier", "worker", "--pool=toy", *hosts)
-    process = await create_subprocess_exec(sys.executable, *command, env=os.environ | settings)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{page}") as http:
-        await until(lambda: is_loading(http))
-    process.send_signal(signal.SIGTERM)
-    assert await process.wait() == 128 + signal.SIGTERM
+    command = [sys.executable, "-m", "atelier", "worker", "--pool=toy", *hosts]
+    with running(command, env=os.environ | settings) as process:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{page}") as http:
+            await until(lambda: is_loading(http))
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: process.poll() is not None)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 async def is_loading(http: httpx.AsyncClient) -> bool:

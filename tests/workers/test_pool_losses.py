@@ -115,7 +115,8 @@ async def test_a_pool_that_lost_its_lease_changes_nothing(
     queue = await Queue.connect(redis_url, QueueSettings(lease_s=0.3))
     job = toy_job(phase="gated", num_inference_steps=10)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, Store(str(tmp_path)), slots=1) as (pool, _):
+    store, long_s = Store(str(tmp_path)), 1000.0
+    async with at_work(pipeline, layout, queue, store, lease_s=long_s, slots=1) as (pool, _):
         await asyncio.to_thread(pipeline.gate.wait)
 
         async def lapsed() -> bool:

@@ -8,6 +8,8 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 from typing import NoReturn
 
 log = logging.getLogger(__name__)
@@ -28,14 +30,23 @@ def leave_within(seconds: float, code: int) -> None:
 
 
 def leave_on_sigterm() -> None:
-    """Leave at once, until an event loop has a handler of its own. The first process of a container
-    would not even be ended by a signal that it has no handler for; and since a handler waits for
-    whatever library holds the main thread, a thread does it."""
+    """Leave at once, until an event loop or `hear_of_ends` has a handler of its own.
+
+    The first process of a container would not even be ended by a signal that it has no handler for;
+    and since a handler waits for whatever library holds the main thread, a thread does it.
+    """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(theirs.fileno())
     threading.Thread(target=_leave_when_told, args=(ours, theirs), daemon=True).start()
+
+
+def hear_of_ends(handler: Callable[[int, FrameType | None], None]) -> None:
+    """From now on SIGTERM and SIGINT are this handler's; nobody leaves at once any more."""
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, handler)
+    signal.set_wakeup_fd(-1)
 
 
 def _leave_when_told(ours: socket.socket, theirs: socket.socket) -> None:

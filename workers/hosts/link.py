@@ -14,7 +14,7 @@ import jax
 from models.pipeline import PyTree
 from service.settings import ConfigError
 from workers.hosts.follower import Follower
-from workers.hosts.leaving import leave
+from workers.hosts.leaving import hear_of_ends, leave
 from workers.hosts.line import Line, LineLost, beat, listen, started
 from workers.hosts.wire import Message
 
@@ -38,8 +38,7 @@ class Link:
 
         A signal to end is passed on: the first process ends what is begun, and tells all.
         """
-        for ending in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(ending, self._on_signal)
+        hear_of_ends(self._on_signal)
         started(lambda: self._obey(follower), "follow")
         started(lambda: self._see_to_ends(follower.launched), "ends")
         while (number := self._signals.get()) is not None:

@@ -20,6 +20,8 @@ from service.settings import ConfigError, HostsSettings
 from workers.hosts.line import Line, LineLost
 from workers.hosts.wire import Message
 
+ARRIVE_S = 900
+"""For all processes to come: another host may be fetching its image still."""
 INVITATION_BYTES = 1024
 MEET_S = 120.0
 """From JAX's joining to the last line: all processes are there, and nothing is loaded yet."""
@@ -41,12 +43,14 @@ def join(hosts: HostsSettings) -> None:
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
-    if hosts.coordinator is None:  # on a TPU pod they know each other
-        jax.distributed.initialize(shutdown_timeout_seconds=SHUTDOWN_S)
-    else:
-        jax.distributed.initialize(
-            hosts.coordinator, hosts.count, hosts.index, shutdown_timeout_seconds=SHUTDOWN_S
-        )
+    # On a TPU pod, where none of these is given, they know each other.
+    jax.distributed.initialize(
+        hosts.coordinator,
+        hosts.count if hosts.coordinator else None,
+        hosts.index,
+        initialization_timeout=ARRIVE_S,
+        shutdown_timeout_seconds=SHUTDOWN_S,
+    )
     if jax.process_count() != hosts.count:
         found = jax.process_count()
         raise ConfigError(f"hosts.count: {hosts.count} processes were to come, not {found}")

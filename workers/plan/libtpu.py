@@ -29,8 +29,8 @@ def prepare(topology: Topology, family: str) -> None:
         import libtpu  # noqa: F401
     except ModuleNotFoundError:
         raise PlanError(
-            "compiling for TPUs needs libtpu: pip install 'atelier[plan]'; without it, "
-            "--reckon estimates without a compiler"
+            "compiling for TPUs needs libtpu: in the project's folder, pip install -e '.[plan]'; "
+            "without it, --reckon estimates without a compiler"
         ) from None
     quiet = {
         "TPU_SKIP_MDS_QUERY": "1",

@@ -72,7 +72,7 @@ def _check_front_end(containers: Containers) -> None:
     look = "import os; print(os.getuid(), os.access('/opt', os.W_OK)); open('/tmp/x', 'w')"
     assert containers.execute("frontend", "python", "-c", look) == (0, "10001 False\n")
     code, said = containers.execute("frontend", "atelier", "worker", "--pool", "flux-demo")
-    assert (code, "atelier[cpu]" in said) == (EXIT_CONFIG, True), said
+    assert (code, ".[cpu]" in said) == (EXIT_CONFIG, True), said
     code, said = containers.execute("frontend", "python", "-c", "import jax")
     assert code == 1 and "No module named 'jax'" in said, said
     _check_keys(containers)

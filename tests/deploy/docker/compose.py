@@ -20,6 +20,8 @@ _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 def services(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """By name, as `docker compose config` would show them."""
     found: dict[str, dict[str, Any]] = document(environment)["services"]
+    for service in found.values():
+        service["environment"] = _resolved(service.get("environment", {}), environment)
     return found
 
 
@@ -38,15 +40,45 @@ def _filled(value: Any, environment: Mapping[str, str]) -> Any:
     return value
 
 
+def _resolved(told: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """A name without a value has the user's; where the user has none it is not there."""
+    whole = {name: environment.get(name) if told[name] is None else told[name] for name in told}
+    return {name: value for name, value in whole.items() if value is not None}
+
+
 def variables() -> set[str]:
     """Names that the file takes from its user's environment."""
-    return {found[1] for found in _VARIABLE.finditer(FILE.read_text("utf-8"))}
+    handed_on = {
+        name
+        for service in document({})["services"].values()
+        for name, value in service.get("environment", {}).items()
+        if value is None
+    }
+    return handed_on | {found[1] for found in _VARIABLE.finditer(FILE.read_text("utf-8"))}
 
 
 def volumes(service: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Volume or path of the project, place in the container, and rw or ro."""
-    split = (entry.split(":") for entry in service.get("volumes", ()))
-    return [(source, target, how[0] if how else "rw") for source, target, *how in split]
+    return [_volume(entry) for entry in service.get("volumes", ())]
+
+
+def _volume(entry: str | Mapping[str, Any]) -> tuple[str, str, str]:
+    if isinstance(entry, str):
+        source, target, *how = entry.split(":")
+        return source, target, how[0] if how else "rw"
+    return entry["source"], entry["target"], "ro" if entry.get("read_only") else "rw"
+
+
+def builder(image: str) -> Mapping[str, Any]:
+    """How the file builds an image. Raises: ValueError: no service does, or several do, of which
+    all but the first to end would fail with "already exists"."""
+    (build,) = [
+        service["build"]
+        for service in services({}).values()
+        if service["image"] == image and "build" in service
+    ]
+    found: Mapping[str, Any] = build
+    return found
 
 
 def seconds(text: str) -> float:

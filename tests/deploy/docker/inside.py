@@ -20,7 +20,7 @@ def main(order: dict[str, Any]) -> None:
     for source, target, how in order["mounts"]:
         at = root / target.lstrip("/")
         if how == "tmpfs":
-            _mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", at)
+            _mount("-t", "tmpfs", "-o", "mode=1777,noexec,nosuid,nodev", "tmpfs", at)
         else:
             _mount("--bind", source, at)
             if how == "ro":

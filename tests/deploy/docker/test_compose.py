@@ -79,8 +79,9 @@ def test_each_profile_has_its_pools() -> None:
     kinds = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
     for pool in POOLS:
         (profile,) = profiles[pool]
-        assert SERVICES[pool]["image"] == f"atelier-worker-{kinds[profile]}"
-        assert SERVICES[pool]["build"]["args"] == {"ACCELERATOR": kinds[profile]}
+        image = SERVICES[pool]["image"]
+        assert image == f"atelier-worker-{kinds[profile]}"
+        assert compose.builder(image)["args"] == {"ACCELERATOR": kinds[profile]}
     assert {profiles[pool][0] for pool in POOLS} == set(kinds)
 
 
@@ -90,22 +91,30 @@ def test_a_service_may_do_little(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["logging"] == {"driver": "local"}
     assert not service.keys() & {"privileged", "network_mode", "pid", "ipc", "cap_add"}
     assert service.get("user", "10001") not in ("0", "root")
     for port in service.get("ports", ()):
         assert port.startswith("127.0.0.1:"), f"{name} is open to other machines"
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_images_are_built_here_or_pinned(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in SERVICES if name not in OURS])
+def test_images_of_others_are_pinned(name: str) -> None:
+    assert re.search(r":v?\d+\.\d+(\.\d+)?(-\w+)?$", SERVICES[name]["image"])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_images_are_built_once(name: str) -> None:
     service = SERVICES[name]
-    if "build" not in service:
-        assert re.search(r":v?\d+\.\d+(\.\d+)?(-\w+)?$", service["image"])
-        return
-    build = service["build"]
+    build = compose.builder(service["image"])
     file = ROOT / build["context"] / build["dockerfile"]
     known = Dockerfile.read(file).arguments
     assert set(build.get("args", {})) <= set(known)
+    if "build" not in service:  # its builder is among the services that are started with it
+        assert service["pull_policy"] == "never"
+        profile = service["profiles"]
+        beside = [each for each in SERVICES.values() if each.get("profiles") == profile]
+        assert build in [each.get("build") for each in beside]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -116,9 +125,41 @@ def test_what_is_mounted_is_there(name: str) -> None:
         if not compose.is_path(source):
             assert source in named
             assert target in OWNED or name not in OURS
-        elif source not in USERS_OWN:
-            assert compose.host_path(source).exists(), source
+        else:
+            assert compose.host_path(source).exists() or source in USERS_OWN, source
             assert how == "ro"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_folder_of_the_users_is_made_by_root(name: str) -> None:
+    """The short form makes what is not there, and a pool would look for its weights in vain."""
+    for entry in SERVICES[name]["volumes"]:
+        source, *_ = compose.volumes({"volumes": [entry]})[0]
+        if source in USERS_OWN:
+            assert entry["bind"] == {"create_host_path": False}
+
+
+def test_what_the_user_brings_is_not_committed() -> None:
+    ignored = (ROOT / ".gitignore").read_text("utf-8").splitlines()
+    assert "/.env" in ignored  # with HF_TOKEN in it
+    assert {f"{source.removeprefix('.')}/" for source in USERS_OWN} <= set(ignored)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_up_waits_until_it_is_well(name: str) -> None:
+    service = SERVICES[name]
+    assert asked_of(service).startswith("CMD ")
+    for port in service.get("ports", ()):
+        assert f"http://127.0.0.1:{port.rpartition(':')[2]}/" in asked_of(service)
+
+
+def asked_of(service: dict[str, Any]) -> str:
+    """What its health check runs: the file's before its image's."""
+    if "healthcheck" in service:
+        return " ".join(service["healthcheck"]["test"])
+    dockerfile = Dockerfile.read(ROOT / compose.builder(service["image"])["dockerfile"])
+    (health,) = dockerfile.stages[-1].named("HEALTHCHECK")
+    return health.text
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -133,6 +174,16 @@ def test_settings_and_environment_are_known(name: str, monkeypatch: pytest.Monke
     assert settings.redis.url == "redis://redis:6379"
     assert set(service["networks"]) & set(SERVICES["redis"]["networks"])
     assert service["depends_on"]["redis"] == {"condition": "service_healthy"}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_traces_go_where_the_user_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of(name, monkeypatch).tracing.endpoint is None
+    there = {"ATELIER_TRACING__ENDPOINT": "http://collector:4318"}
+    endpoint = settings_of(name, monkeypatch, **there).tracing.endpoint
+    assert endpoint == there["ATELIER_TRACING__ENDPOINT"]
+    keys = {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret"}
+    assert compose.services(keys)[name]["environment"].items() >= keys.items()
 
 
 def test_a_misspelt_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +210,9 @@ def test_a_pool_is_one_of_the_settings(name: str, monkeypatch: pytest.MonkeyPatc
 
 def in_image(service: dict[str, Any], place: Path) -> bool:
     """Whether the Dockerfile puts that folder of the project there."""
-    dockerfile = Dockerfile.read(ROOT / service["build"]["dockerfile"])
-    values = {**dockerfile.arguments, **service["build"]["args"]}
+    build = compose.builder(service["image"])
+    dockerfile = Dockerfile.read(ROOT / build["dockerfile"])
+    values = {**dockerfile.arguments, **build["args"]}
     copies = [copy for stage in dockerfile.chain(values) for copy in stage.named("COPY")]
     pairs = [filled(copy.text, values).split() for copy in copies if not copy.flags]
     return any(pair[-1] == str(place) and (ROOT / pair[0]).is_dir() for pair in pairs)
@@ -232,6 +284,24 @@ def test_prometheus_scrapes_the_services(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {"default"} <= set(SERVICES["frontend"]["networks"]) & set(
         SERVICES["prometheus"]["networks"]
     )
+
+
+def test_grafana_opens_on_a_dashboard() -> None:
+    grafana = SERVICES["grafana"]
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    path = mounted(grafana, home)
+    assert path is not None and path.is_file()
+
+
+@pytest.mark.parametrize("path", ["README.md", "docker-compose.yml", "deploy/runbook.md"])
+def test_commands_that_are_told_work(path: str) -> None:
+    """Of `docker compose`, as far as they name what is in the file, or run us."""
+    text = (ROOT / path).read_text("utf-8")
+    profiles = {profile for service in SERVICES.values() for profile in service.get("profiles", ())}
+    assert set(re.findall(r"docker compose .*?--profile (\w+)", text)) <= profiles
+    for name, command in re.findall(r"docker compose run --rm (\S+) ([^`\n]+)", text):
+        assert name in OURS
+        atelier._parser().parse_args(command.split())
 
 
 def test_what_the_user_may_set_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -16,10 +17,10 @@ from tests.deploy.docker.dockerfile import ROOT
 from tests.deploy.docker.locks import read
 
 COMMANDS = (
-    "service.server, service.client, service.openapi, deploy.keys, deploy.profiling, deploy.health,"
-    " rich"
+    "service.server, service.client, service.openapi, service.jobs.otel,"
+    " deploy.keys, deploy.profiling, deploy.health, rich"
 )
-"""What `serve`, `generate`, `keys`, `profile` and the health check import."""
+"""What `serve`, traces, `generate`, `keys`, `profile` and the health check import."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of this environment, those that the lock names."""
     folder = tmp_path_factory.mktemp("packages")
     for name in read(lock_file("frontend").read_text("utf-8")):
-        if name == "async-timeout":  # of Python 3.11.2 and before
+        if name == "async-timeout" and sys.version_info >= (3, 11, 3):  # for Pythons before
             continue
         found = distribution(name)
         for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
@@ -55,4 +56,13 @@ def test_pools_say_what_they_need(packages: Path, command: str) -> None:
     done = python(packages, "-m", "atelier", *command.split())
     assert done.returncode == EXIT_CONFIG, done.stderr
     assert done.stderr.startswith("atelier: pools need jax")
-    assert "pip install 'atelier[cpu]'" in done.stderr
+    assert "pip install -e '.[cpu]'" in done.stderr
+
+
+def test_nobody_is_sent_to_the_package_index_for_us() -> None:
+    """There, that name is another project's."""
+    texts = [*ROOT.glob("*.md"), ROOT / "atelier.py", ROOT / "Makefile"]
+    for folder in ("docs", "deploy", "service", "workers", "models"):
+        texts += [*(ROOT / folder).rglob("*.md"), *(ROOT / folder).rglob("*.py")]
+    said = re.compile(r"pip install (-\S+ )*['\"]?atelier\b")
+    assert [path for path in texts if said.search(path.read_text("utf-8"))] == []

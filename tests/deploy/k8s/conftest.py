@@ -22,6 +22,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Object
         "weights-hyperdisk-ml": ["- ../../components/weights-hyperdisk-ml"],
         "weights-pvc": ["- ../../components/weights-pvc"],
         "memorystore": [WEIGHTS, "- ../../components/memorystore"],
+        "tracing": [WEIGHTS, "- ../../components/tracing"],
     }
     return {
         name: edited(tmp_path_factory.mktemp(name), "gke-tpu-v6e", WEIGHTS, *with_it)

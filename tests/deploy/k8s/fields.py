@@ -129,7 +129,7 @@ TRIGGER = frozenset(
 
 def used(kind: str, spec: Any, path: str = "") -> Iterator[str]:
     """Paths of the leaves that are there; free keys are not gone into."""
-    if path in FIELDS[kind]:
+    if path in FIELDS[kind] or spec in ({}, []):
         yield path
     elif isinstance(spec, list):
         for item in spec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -112,3 +113,10 @@ def environment(objects: Iterable[Object], pods: Pods) -> dict[str, str]:
     for source in pods.container.get("envFrom", []):
         found |= named(objects, "ConfigMap", source["configMapRef"]["name"])["data"]
     return found | {one["name"]: one["value"] for one in pods.container.get("env", [])}
+
+
+def gaps(objects: Iterable[Object]) -> list[str]:
+    """Places that somebody has to fill in; a StatefulSet's script has words in capitals, too."""
+    text = repr([one for one in objects if one["kind"] != "StatefulSet"])
+    places = r"PROJECT|REGION|REDIS_HOST|SITE|MODEL\b|DISK|\bNAME\b|\bNAMESPACE\b"
+    return re.findall(places, text)

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
-from deploy import metrics_page
 from deploy.commands import serve, worker
 from service import routes
 from service.settings import ConfigError, load_settings
-from tests.deploy.k8s.objects import environment, of_kind, pods_of
+from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
 from tests.deploy.k8s.rendering import (
-    OVERLAYS,
     REPOSITORY,
     Object,
     copied,
@@ -29,6 +28,15 @@ from tests.deploy.k8s.rendering import (
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
 from workers import page
 
+OTHERS = {"HOME", "LD_LIBRARY_PATH", "XLA_CLIENT_MEM_FRACTION", OTEL_RESOURCE_ATTRIBUTES}
+"""Variables that the system, its loader, JAX and OpenTelemetry read."""
+KINDS = {
+    "deploy": "Deployment",
+    "deployment": "Deployment",
+    "statefulset": "StatefulSet",
+    "service": "Service",
+}
+"""As kubectl's arguments have them."""
 FILES_OF_THE_SECRET = {"password", "ca.pem"}
 
 
@@ -69,6 +77,16 @@ def test_settings_load_and_name_each_workload(objects: tuple[Object, ...]) -> No
     assert {pool.model for pool in settings.pools.values()} == set(settings.models)
 
 
+def test_variables_are_settings_or_known_of_others(every_object: list[Object]) -> None:
+    """A misspelt setting stops the start, as another test has it; a misspelt HOME is nothing."""
+    maps = [
+        one["data"] for one in of_kind(every_object, "ConfigMap") if "ATELIER_CONFIG" in one["data"]
+    ]
+    own = [one for pods in pods_of(every_object) for one in pods.container.get("env", [])]
+    names = {name for data in maps for name in data} | {one["name"] for one in own}
+    assert {name for name in names if not name.startswith("ATELIER_")} == OTHERS
+
+
 def test_a_misspelt_key_stops_every_overlay(
     objects: tuple[Object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,9 +117,11 @@ def test_probes_and_routes_ask_for_paths_that_there_are(objects: tuple[Object, .
                 assert asked["httpGet"]["port"] in pods.ports
     for monitor in of_kind(objects, "PodMonitoring"):
         assert all(one["path"] == "/metrics" for one in monitor["spec"]["endpoints"])
+    assert "/metrics" in served & pool_paths()
+    (front,) = pods_of(objects, "frontend")
     for policy in of_kind(objects, "HealthCheckPolicy"):
         check = policy["spec"]["default"]["config"]["httpHealthCheck"]
-        assert (check["port"], check["requestPath"]) == (8000, "/healthz")
+        assert (check["port"], check["requestPath"]) == (front.ports["http"], "/healthz")
 
 
 def test_routes_show_the_api_and_not_the_numbers(objects: tuple[Object, ...]) -> None:
@@ -143,20 +163,17 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
             assert settings.store_url.startswith(f"{settings.state_dir}/")
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_pools_are_scaled_by_a_metric_of_their_model(name: str) -> None:
-    objects, known = overlay(name), set().union(*metrics_page.pages().values())
-    for scaled in of_kind(objects, "ScaledObject"):
-        query = scaled["spec"]["triggers"][0]["metadata"]["query"]
-        found = re.fullmatch(r'max\((atelier_\w+)\{model="([^"]+)"\}\)', query)
-        assert found, query
-        assert found[1] in known
-        (pods, *_) = [
-            one
-            for one in pods_of(objects, "pool")
-            if one.owner["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"]
-        ]
-        assert found[2] == pool_of(settings_of(objects, pods), pods).model
+@pytest.mark.parametrize("document", ["docs/gke.md", "deploy/runbook.md"])
+def test_commands_of_documents_name_what_there_is(document: str) -> None:
+    text = (REPOSITORY / document).read_text()
+    found = re.findall(rf"\b({'|'.join(KINDS)})/(atelier-[\w-]+)", text)
+    assert found
+    objects = overlay("gke-tpu-v6e")
+    assert [one for one in found if not exists(objects, KINDS[one[0]], one[1])] == []
+    # the policies let no API server in: exec and port-forward go by the node
+    assert "/proxy/" not in text
+    for folder in re.findall(r"kubectl apply --kustomize ([\w/.-]+)(?=\s|`)", text):
+        assert rendered(REPOSITORY / folder)
 
 
 @pytest.mark.parametrize("name", ["gke-tpu-multihost-spot", "gke-gpu-h100"])
@@ -171,8 +188,7 @@ def test_two_values_in_one_file_are_all_that_is_set(name: str, tmp_path: Path) -
     local = command.replace("deploy/k8s/site/site.env", str(site))
     subprocess.run(["sh", "-euc", local], check=True, env=values)
     objects = rendered(tmp_path / "overlays" / name)
-    text = repr([one for one in objects if one["kind"] != "StatefulSet"])
-    assert not re.findall(r"PROJECT|REGION|SITE|MODEL\b|DISK|\bNAME\b", text)
+    assert not gaps(objects)
     (front,) = pods_of(objects, "frontend")
     assert front.container["image"] == (
         "us-east5-docker.pkg.dev/my-project/atelier/atelier-frontend:0.1.0"

@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from typing import NamedTuple
 
 import pytest
+from jaxlib import xla_client
 
 from service.settings import Settings
-from tests.deploy.k8s.objects import Pods, exists, of_kind, pods_of, templates
-from tests.deploy.k8s.rendering import GKE, SPOT, Object, overlay
+from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, templates
+from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of
+from tests.deploy.k8s.test_scaling import query
 from workers.axes import Shape
+from workers.plan.chips import GPU_SHARE
 from workers.pool import ENDING, LAST_WORDS_S, PUTTING_ASIDE
 
 SPOT_PODS_S = 15
 """Of the 30 s after a Spot machine's notice, what GKE leaves to pods that are not the system's."""
+LEAVING_S = 40
+"""Until Google's load balancers send nothing more to a pod that is to go: as long as the example of
+their own advice on 502s during scaling waits. Its health checks say nothing of that."""
+BALANCER_IDLE_S = 600
+"""For which they keep a connection that has no request, and may send one into it."""
 MARGIN_S = 2.0
 """Between a process's own end and the kill: an interpreter that lets go of a device."""
 TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
 TOPOLOGY = "cloud.google.com/gke-tpu-topology"
-CHIPS_OF_A_HOST = {"gke-tpu-v6e": 8, "gke-tpu-v5e": 8, "gke-tpu-multihost": 4}
-"""Of ct6e-standard-8t, ct5lp-hightpu-8t and ct6e-standard-4t."""
+
+
+class Machine(NamedTuple):
+    """Source: docs.cloud.google.com/compute/docs/accelerator-optimized-machines."""
+
+    type: str
+    chips: int
+    vcpus: int
+    memory_gb: int
+
+
+MACHINES = {
+    "gke-tpu-v6e": Machine("ct6e-standard-8t", 8, 180, 1440),
+    "gke-tpu-v5e": Machine("ct5lp-hightpu-8t", 8, 224, 384),
+    "gke-tpu-multihost": Machine("ct6e-standard-4t", 4, 180, 720),
+    "gke-gpu-h100": Machine("a3-highgpu-8g", 8, 208, 1872),
+    "gke-gpu-h200": Machine("a3-ultragpu-8g", 8, 224, 2952),
+}
+"""That docs/gke.md makes node pools of."""
+TO_PODS = 0.9
+"""Of a machine's processors and memory at the least: the rest is the system's and its daemons'."""
+GIB = 2**30
 
 
 def test_front_ends_end_their_streams_before_they_are_killed(
@@ -30,11 +60,15 @@ def test_front_ends_end_their_streams_before_they_are_killed(
     grace_s = settings_of(objects, pods).server.shutdown_grace_s
     sleep_s = pods.container["lifecycle"]["preStop"]["sleep"]["seconds"]
     total_s = pods.spec["terminationGracePeriodSeconds"]
-    # the load balancer asks every 5 s, and gives up after the third time
-    assert sleep_s >= 15
+    assert sleep_s >= LEAVING_S
     assert total_s >= sleep_s + grace_s + MARGIN_S
     for policy in of_kind(objects, "GCPBackendPolicy"):
         assert policy["spec"]["default"]["connectionDraining"]["drainingTimeoutSec"] >= total_s
+
+
+def test_no_request_meets_a_connection_that_was_just_closed(objects: tuple[Object, ...]) -> None:
+    (pods,) = pods_of(objects, "frontend")
+    assert settings_of(objects, pods).server.idle_s > BALANCER_IDLE_S
 
 
 def test_pools_drain_before_they_are_killed(objects: tuple[Object, ...]) -> None:
@@ -67,6 +101,13 @@ def assert_never_on_spot(pods: Pods) -> None:
     assert never in term["matchExpressions"]
 
 
+def test_a_pool_that_is_not_ready_holds_up_no_upgrade(objects: tuple[Object, ...]) -> None:
+    for budget in of_kind(objects, "PodDisruptionBudget"):
+        if name_of(budget).startswith("atelier-pool"):
+            assert budget["spec"]["maxUnavailable"] == 1
+            assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
 @pytest.mark.parametrize("name", GKE)
 def test_chips_are_those_of_the_topology_and_of_the_mesh(name: str) -> None:
     objects = overlay(name)
@@ -79,10 +120,32 @@ def test_chips_are_those_of_the_topology_and_of_the_mesh(name: str) -> None:
         if kind == TPU:
             sides = pods.spec["nodeSelector"][TOPOLOGY].split("x")
             assert chips * hosts == math.prod(map(int, sides))
-            assert chips == CHIPS_OF_A_HOST[name.removesuffix("-spot")]
+            assert chips == MACHINES[name.removesuffix("-spot")].chips
         check_mesh(settings_of(objects, pods), pods, chips, hosts)
         tolerated = [one["key"] for one in pods.spec["tolerations"]]
         assert kind in tolerated
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_machine_has_room_for_a_pod_on_each_of_its_chips(name: str) -> None:
+    machine = MACHINES[name]
+    assert f"--machine-type={machine.type} " in (REPOSITORY / "docs/gke.md").read_text()
+    for pods in pods_of(overlay(name), "pool"):
+        requests = pods.container["resources"]["requests"]
+        (kind,) = requests.keys() & {TPU, GPU}
+        together = machine.chips // int(requests[kind])
+        assert together * int(requests[kind]) == machine.chips
+        assert together * int(requests["cpu"]) <= TO_PODS * machine.vcpus
+        memory_bytes = together * int(requests["memory"].removesuffix("Gi")) * GIB
+        assert memory_bytes <= TO_PODS * machine.memory_gb * 1e9
+
+
+def test_gpu_pools_have_the_memory_that_the_planner_reckons_with() -> None:
+    for name in ("gke-gpu-h100", "gke-gpu-h200"):
+        for pods in pods_of(overlay(name), "pool"):
+            values = {one["name"]: one["value"] for one in pods.container["env"]}
+            assert float(values["XLA_CLIENT_MEM_FRACTION"]) == GPU_SHARE
+    assert "'XLA_CLIENT_MEM_FRACTION'" in inspect.getsource(xla_client)
 
 
 def check_mesh(settings: Settings, pods: Pods, chips: int, hosts: int) -> None:
@@ -127,8 +190,10 @@ def test_pools_come_from_zero_and_go_slowly(name: str) -> None:
         assert behavior["scaleDown"]["stabilizationWindowSeconds"] == spec["cooldownPeriod"] == 900
         (trigger,) = spec["triggers"]
         assert trigger["metadata"]["activationThreshold"] == "0"
-        # the first pool registers the model, or nobody could ask for it
         (pods, *_) = pods_of(overlay(name), "pool")
+        assert spec["scaleTargetRef"]["name"] == name_of(pods.owner)
+        model = pool_of(settings_of(overlay(name), pods), pods).model
+        assert trigger["metadata"]["query"] == query().replace("MODEL", model)
         probe = pods.container["startupProbe"]
         start_s = probe["failureThreshold"] * probe["periodSeconds"]
         assert spec["initialCooldownPeriod"] >= start_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
 
 import jax._src.clusters.cloud_tpu_cluster as tpu_cluster
 import pytest
@@ -111,6 +112,23 @@ def test_a_memorystore_is_reached_and_nothing_of_redis_is_left(
         (who, "out", "REDIS_HOST/32", 6378) for who in ("frontend", "pool")
     }
     assert {flow[0] for flow in with_pod - without} == {"frontend", "pool", "redis"}
+
+
+def test_spans_reach_the_collector_that_the_settings_name(
+    variants: dict[str, tuple[Object, ...]],
+) -> None:
+    objects = variants["tracing"]
+    for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
+        at = urlsplit(str(settings_of(objects, pods).tracing.endpoint))
+        _, namespace, service, *_ = str(at.hostname).split(".")
+        assert service == "svc"
+        opened = {flow for flow in flows(objects) - flows(overlay("gke-tpu-v6e"))}
+        assert opened == {(who, "out", namespace, at.port) for who in ("frontend", "pool")}
+
+
+def test_nobody_sends_spans_unasked(objects: tuple[Object, ...]) -> None:
+    for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
+        assert settings_of(objects, pods).tracing.endpoint is None
 
 
 def test_between_hosts_are_the_ports_of_settings_and_of_jax() -> None:

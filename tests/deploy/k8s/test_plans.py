@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from models.sharding import TABLE
+from models.wan.spec import FRAMES
 from tests.deploy.k8s.objects import of_kind, pods_of
-from tests.deploy.k8s.plans import CASES, Case, best, row, sketch_of
+from tests.deploy.k8s.plans import CASES, CLIP, Case, best, row, sketch_of
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of
 from workers.axes import Shape, slots_of
@@ -15,6 +16,7 @@ from workers.plan.residency import ALL_ON_DEVICE
 
 ALWAYS = [case for case in CASES if case.model == "flux-dev"]
 """Planned anew in each run; for the others, which take longer, the documentation's rows stand."""
+CLIPS = [case for case in CASES if case.model.startswith("wan")]
 
 
 def written(case: Case) -> list[str]:
@@ -44,6 +46,15 @@ def test_the_layout_is_the_documented_one(case: Case) -> None:
     _, _, chips, layout, *_ = written(case)
     assert chips == f"{case.chips * case.hosts} {case.chip.name}"
     assert layout == str(shape)
+
+
+@pytest.mark.parametrize("case", CLIPS, ids=str)
+def test_a_pool_is_ready_for_the_clip_that_was_planned(case: Case) -> None:
+    """Smaller ones are the models' own; pictures are of their own size."""
+    (pods, *_) = pods_of(overlay(case.overlay), "pool")
+    settings = settings_of(overlay(case.overlay), pods)
+    first, *_ = settings.models[pool_of(settings, pods).model].warmup
+    assert {"num_frames": FRAMES, **first} == CLIP
 
 
 @pytest.mark.parametrize("case", ALWAYS, ids=str)

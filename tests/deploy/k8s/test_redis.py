@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,33 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.kill()
 
 
+CLIENT = """#!{python}
+import os, sys, redis
+_, option, user, command = sys.argv
+assert option == "--user"
+password = os.environ["VALKEYCLI_AUTH"]
+assert password == os.environ["REDISCLI_AUTH"]
+server = redis.Redis.from_url({address!r}, username=user, password=password)
+print("PONG" if server.execute_command(command) else "")
+"""
+"""In place of `valkey-cli`, which not every machine has: what its manual says of this option."""
+
+
+def test_it_is_ready_when_our_user_gets_an_answer(address: str, tmp_path: Path) -> None:
+    (pods,) = pods_of(overlay("cpu-demo"), "redis")
+    probe = pods.container["startupProbe"]["exec"]
+    assert pods.container["readinessProbe"]["exec"] == probe
+    command = [moved(part, tmp_path) for part in probe["command"]]
+    client = tmp_path / "valkey-cli"
+    client.write_text(CLIENT.format(python=sys.executable, address=address))
+    client.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for password, ready in ((PASSWORD, True), ("a guess", False)):
+        (tmp_path / "password").write_text(password)
+        done = subprocess.run(command, env=environment, capture_output=True)
+        assert (done.returncode == 0) == ready, done.stderr
+
+
 def given(address: str, folder: Path, password: str) -> RedisSettings:
     """As the manifests have it: a user, and a file with the password."""
     file = folder / "password"
@@ -87,6 +115,18 @@ def test_its_user_may_what_the_documentation_says() -> None:
         if line.startswith("user atelier ")
     ]
     assert line.replace(">PASSWORD", "#$digest") in pods.container["command"][-1]
+
+
+def test_it_keeps_its_file_on_a_disk_and_has_memory_to_rewrite_it() -> None:
+    (pods,) = pods_of(overlay("cpu-demo"), "redis")
+    config = named(overlay("cpu-demo"), "ConfigMap", "atelier-redis")["data"]["valkey.conf"]
+    own = dict(line.split(maxsplit=1) for line in config.splitlines() if line[:1] not in ("", "#"))
+    (claim,) = pods.owner["spec"]["volumeClaimTemplates"]
+    mounts = {one["mountPath"]: one["name"] for one in pods.container["volumeMounts"]}
+    assert mounts[own["dir"]] == claim["metadata"]["name"]
+    assert int(own["port"]) == pods.ports["redis"]
+    limit = pods.container["resources"]["limits"]["memory"]
+    assert 2 * int(own["maxmemory"].removesuffix("gb")) <= int(limit.removesuffix("Gi"))
 
 
 def test_it_is_configured_as_the_embedded_one() -> None:

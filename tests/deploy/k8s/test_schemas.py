@@ -18,6 +18,9 @@ from tests.deploy.k8s.rendering import GKE, K8S, OVERLAYS, SPOT, Object, overlay
 
 VERSIONS = ("1.30", "1.34")
 """Of Kubernetes: the first that has preStop's sleep without being asked, and a recent one."""
+OBJECT = {"apiVersion", "kind", "metadata", "spec"}
+METADATA = {"name", "namespace", "labels", "annotations"}
+"""What the manifests have of the fields of all kinds."""
 
 
 def distinct(objects: Iterable[Object]) -> Iterator[Object]:
@@ -37,7 +40,7 @@ def core_problems(one: Object, version: str) -> str | None:
 def custom_problems(one: Object) -> list[str]:
     """What the list of fields, and the CRD where it is at hand, have against it."""
     kind = one["kind"]
-    found = [f"spec.{path} is none of its fields" for path in unlisted(one)]
+    found = [f"{path} is none of its fields" for path in unlisted(one)]
     if one["apiVersion"] != GROUPS[kind]:
         found.append(f"apiVersion {one['apiVersion']} is not {GROUPS[kind]}")
     if schema := crds.schemas().get((one["apiVersion"], kind)):
@@ -46,8 +49,11 @@ def custom_problems(one: Object) -> list[str]:
     return [f"{kind} {name_of(one)}: {text}" for text in found]
 
 
-def unlisted(one: Object) -> set[str]:
-    return set(used(one["kind"], one["spec"])) - FIELDS[one["kind"]]
+def unlisted(one: Object) -> list[str]:
+    """Paths in an object that no list has."""
+    below = set(used(one["kind"], one["spec"])) - FIELDS[one["kind"]]
+    beside = [f"metadata.{key}" for key in one["metadata"].keys() - METADATA]
+    return [*(one.keys() - OBJECT), *beside, *(f"spec.{path}" for path in below)]
 
 
 def as_pod(template: Object) -> Object:
@@ -117,12 +123,13 @@ def test_all_components_are_rendered_somewhere() -> None:
 
 def test_a_wrong_field_is_found_by_each_check() -> None:
     objects = copy.deepcopy(overlay("gke-tpu-multihost"))
-    for one in objects:
-        if one["kind"] in GROUPS:
-            one["spec"]["surprise"] = 1
+    for one in of_kind(objects, *GROUPS):
+        in_crds = (one["apiVersion"], one["kind"]) in crds.schemas()
+        for value in (1, {}, []):
+            one["spec"]["surprise"] = value
             assert "spec.surprise is none of its fields" in custom_problems(one)[0]
-            in_crds = (one["apiVersion"], one["kind"]) in crds.schemas()
             assert len(custom_problems(one)) == 1 + in_crds
+        assert unlisted({**one, "specs": {}}) == ["specs", "spec.surprise"]
     (group,) = of_kind(objects, "LeaderWorkerSet")
     leader, _ = templates(group)
     pod = {**as_pod(leader.template), "metadata": {"name": "leader"}}

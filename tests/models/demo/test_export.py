@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -109,7 +110,9 @@ def test_every_parameter_gets_a_name_of_its_own() -> None:
 
 def test_a_convolution_of_one_position_has_its_window() -> None:
     """Here it is a matrix; torch stores the axes of one as well."""
-    vae: VideoAutoencoder = Wan().subject.untrained_autoencoder()
+    graph, shapes = nnx.split(nnx.eval_shape(Wan().subject.untrained_autoencoder))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    vae: VideoAutoencoder = nnx.merge(graph, zeros)
     stored = tensors(Part(vae, VAE_RENAMES, {}, VAE_WINDOWS))
     channels = vae.config.z_dim
     assert stored["quant_conv.weight"].shape == (2 * channels, 2 * channels, 1, 1, 1)

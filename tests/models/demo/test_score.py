@@ -57,9 +57,14 @@ EXAMS = {
 }
 
 
-async def right(name: str, dtype: str) -> float:
-    """The share of drawings that have everything right that their prompt names."""
+async def right(name: str, dtype: str, every: int = 1) -> list[bool]:
+    """Which drawings have everything right that their prompt names.
+
+    Args:
+        every: such prompt of the exam is asked.
+    """
     exam = EXAMS[name]
+    prompts = list(enumerate(exam.prompts))[::every]
     pipeline = catalog.load(f"{name}-demo", str(HERE / name), dtype, {})
     engine = Engine(pipeline, one_device(jax.devices()[0]), SLOTS)
     wrong: Counter[str] = Counter()
@@ -72,29 +77,28 @@ async def right(name: str, dtype: str) -> float:
         return report.correct
 
     try:
-        results = await asyncio.gather(*(one(i, prompt) for i, prompt in enumerate(exam.prompts)))
+        results = await asyncio.gather(*(one(seed, prompt) for seed, prompt in prompts))
     finally:
         engine.close()
     print(f"{name} {dtype}: {sum(results)} of {len(results)} right; wrong: {dict(wrong)}")
-    return sum(results) / len(results)
+    return results
 
 
 @pytest.fixture(scope="module")
-def flux_score() -> float:
+def of_flux() -> list[bool]:
     return asyncio.run(right("flux", "float32"))
 
 
-def test_flux_reaches_the_bar(flux_score: float) -> None:
-    assert flux_score >= EXAMS["flux"].bar
+def test_flux_reaches_the_bar(of_flux: list[bool]) -> None:
+    assert np.mean(of_flux) >= EXAMS["flux"].bar
 
 
-def test_flux_in_bfloat16_is_within_two_points(flux_score: float) -> None:
-    assert abs(asyncio.run(right("flux", "bfloat16")) - flux_score) <= BFLOAT16_WITHIN
+def test_flux_in_bfloat16_is_within_two_points(of_flux: list[bool]) -> None:
+    """Of the same prompts and seeds; every second one, for this type is slow on processors."""
+    results = asyncio.run(right("flux", "bfloat16", every=2))
+    assert abs(sum(results) - sum(of_flux[::2])) <= BFLOAT16_WITHIN * len(results)
 
 
-def test_sdxl_reaches_the_bar() -> None:
-    assert asyncio.run(right("sdxl", "float32")) >= EXAMS["sdxl"].bar
-
-
-def test_wan_reaches_the_bar() -> None:
-    assert asyncio.run(right("wan", "float32")) >= EXAMS["wan"].bar
+@pytest.mark.parametrize("name", ["sdxl", "wan"])
+def test_the_others_reach_it(name: str) -> None:
+    assert np.mean(asyncio.run(right(name, "float32"))) >= EXAMS[name].bar

@@ -194,6 +194,20 @@ async def test_a_server_of_another_name(
             await opened(changed(secure, url=f"rediss://127.0.0.1:{port}"))
 
 
+async def test_an_authority_that_vouches_for_one_server_needs_no_name(
+    secure: RedisSettings, certificates: Certificates, redis_url: str, tmp_path: Path
+) -> None:
+    """As of a Memorystore, which is reached by its address and has none in its certificate."""
+    async with behind_tls(redis_url, certificates.context("client")) as port:
+        there = changed(secure, url=f"rediss://127.0.0.1:{port}")
+        with pytest.raises(ConfigError, match="certificate verify failed"):
+            await opened(there)
+        nameless = changed(there, check_name=False)
+        await (await opened(nameless)).close()
+        with pytest.raises(ConfigError, match="certificate verify failed"):
+            await opened(changed(nameless, ca_file=Certificates(tmp_path).file("ca")))
+
+
 @pytest.mark.parametrize("fields", [{"password": "wrong"}, {"username": "nobody"}])
 async def test_who_is_not_let_in_is_told_which_setting(
     secure: RedisSettings, fields: dict[str, str]

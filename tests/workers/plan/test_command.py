@@ -127,7 +127,7 @@ def test_without_libtpu_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "libtpu", None)
     code, _, err = run(capsys, "--model", tiny, "--topology", "v6e:2x4")
     assert code == atelier.EXIT_USAGE
-    assert "pip install 'atelier[plan]'" in err
+    assert "pip install -e '.[plan]'" in err
 
 
 @pytest.mark.parametrize(
