@@ -19,8 +19,8 @@ from typing import Any
 
 from redis import Redis
 
-from atelier import EXIT_CONFIG
 from deploy.children import Child, ending
+from deploy.commands.exits import EXIT_CONFIG
 from deploy.environment import settings_environment, with_host_devices
 from deploy.ready import becoming_ready
 from deploy.redis import embedded

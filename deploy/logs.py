@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Literal
 
-from service.jobs.about import told
+from service.jobs.about import cleared, told
 
 OURS = ("atelier", "deploy", "models", "service", "workers")
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -28,14 +28,24 @@ class Json(logging.Formatter):
             "level": record.levelname.lower(),
             "severity": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": cleared(record.getMessage()),
             **told(),
         }
         if record.exc_info:
-            said["exception"] = self.formatException(record.exc_info)
+            said["exception"] = cleared(self.formatException(record.exc_info))
         if record.stack_info:
             said["stack"] = self.formatStack(record.stack_info)
         return json.dumps(said)
+
+
+class Text(logging.Formatter):
+    """For people who look on; what it is about is in the message where it matters."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT, "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return cleared(super().format(record))
 
 
 def rfc3339(seconds: float) -> str:
@@ -47,7 +57,7 @@ def rfc3339(seconds: float) -> str:
 def log_to_stderr(level: str, form: Format = "text") -> None:
     """One line an event: ours from `level` on, other people's from warnings on."""
     handler = logging.StreamHandler()
-    handler.setFormatter(Json() if form == "json" else logging.Formatter(TEXT, "%H:%M:%S"))
+    handler.setFormatter(Json() if form == "json" else Text())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.captureWarnings(True)
     for name in OURS:

@@ -155,7 +155,7 @@ def as_text(report: dict[str, Any]) -> str:
     """For people."""
     window_s, steps = report["window_s"], report["steps"]
     head = (
-        f"pool {report['pool']}, model {report['model']}, {report['layout']}:"
+        f"pool {report['pool']}, model {report['model']}, {report['layout']}, {_devices(report)}:"
         f" {steps} steps in {window_s:.3f} s, {1000 * window_s / steps:.2f} ms each"
     )
     lines = [head, "", f"{'a step':<16}{'ms':>10}{'share':>9}"]
@@ -172,3 +172,11 @@ def as_text(report: dict[str, Any]) -> str:
         each, calls = 1000 * op["seconds"] / steps, op["calls"] / steps
         lines.append(f"{name:<40}{each:>10.3f}{calls:>9.1f}  {op['kind']}")
     return "\n".join(lines)
+
+
+def _devices(report: dict[str, Any]) -> str:
+    """Those that were seen: of a slice of several hosts the first one's."""
+    seen = report["devices"]
+    every = report.get("slice_devices", seen)  # a pool of before does not say
+    told = f"{seen} of {every}" if seen < every else f"{seen}"
+    return f"{told} device{'s' if every > 1 else ''}"

@@ -23,7 +23,7 @@ from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
 from service.handlers import REDIS_AWAY, field_errors
 from service.jobs import journey, spans
-from service.jobs.about import note
+from service.jobs.about import hide_prompts, note
 from service.jobs.errors import DeadlineTooSoon, StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
@@ -65,6 +65,7 @@ async def admit(
         said = await read_json(request, front.settings.limits.max_body_bytes)
         began = time.perf_counter()
         body = _parse(said)
+        hide_prompts(said)
         counted["model"] = body.model
         spec = (await front.models.get(body.model)).spec
         counted["model"] = spec.name

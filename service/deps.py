@@ -16,7 +16,7 @@ from service import outgoing
 from service.callers import Callers
 from service.costs import Costs
 from service.errors import FieldError, NotFound, Unauthorized, Unavailable
-from service.jobs.about import note
+from service.jobs.about import hide_prompts, note
 from service.jobs.job import DEFAULT_TENANT, Job
 from service.jobs.outputs import Store
 from service.jobs.queue import ModelStatus, Queue
@@ -120,6 +120,7 @@ class FrontEnd:
         if job is None or job.tenant != tenant:
             raise no_such_job(job_id)
         note(job=job.id)
+        hide_prompts(job.request)
         return job
 
     async def close(self) -> None:

@@ -6,6 +6,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.jobs import spans
+from service.jobs.about import note
 from service.jobs.spans import Span
 from service.telemetry import METHODS
 
@@ -37,11 +38,16 @@ class TraceRequests:
                 status = message["status"]
             await send(message)
 
-        with spans.within(spans.begin("HTTP", parent=parent, kind="server")) as span:
-            try:
-                await self.app(scope, receive, note_status)
-            finally:
-                _describe(span, scope, status)
+        one = spans.begin("HTTP", parent=parent, kind="server")
+        try:
+            with spans.within(one):
+                try:
+                    await self.app(scope, receive, note_status)
+                finally:
+                    _describe(one, scope, status)
+        except Exception:
+            note(**one.names)  # for the server, which logs it when this span is over
+            raise
 
 
 def traceparent(headers: Headers) -> str | None:

@@ -31,7 +31,7 @@ import httpx
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from service.jobs import connection
+from service.jobs import connection, spans
 from service.jobs.about import note
 from service.jobs.job import Job
 from service.jobs.keys import PREFIX
@@ -177,6 +177,7 @@ class Webhooks:
         wanted = job and job.request.get("webhook")
         if not job or not wanted or job.state not in wanted["events"]:
             return await self.pending.drop(job_id)
+        note(tenant=job.tenant, trace_id=spans.trace_of(job.traceparent))
         if await self._send(wanted["url"], job) or attempt >= self._settings.max_attempts:
             return await self.pending.drop(job_id)
         pause_s = self._settings.retry_s * 2 ** (attempt - 1)

@@ -17,6 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 ROOT = ""
+POLL_S = 0.02
+"""How soon it hears that it is to end."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def plain(attributes: Any) -> dict[str, Any]:
 @contextmanager
 def collecting() -> Iterator[Collector]:
     with Collector() as collector:
-        thread = threading.Thread(target=collector.serve_forever, daemon=True)
+        thread = threading.Thread(target=collector.serve_forever, args=(POLL_S,), daemon=True)
         thread.start()
         try:
             yield collector

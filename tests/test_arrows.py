@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.commands.exits import EXIT_CONFIG
+
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("atelier", "deploy", "models", "service", "workers")
 FAMILIES = frozenset({"flux", "sdxl", "wan"})
@@ -141,11 +143,14 @@ def test_an_arrow_is_no_breach(module: str, source: str) -> None:
     assert breaches(module, source) == []
 
 
-def test_a_front_end_loads_no_jax() -> None:
-    look = "import service.app, sys; print(sorted(sys.modules))"
+def test_a_front_end_loads_no_jax(tmp_path: Path) -> None:
+    """By its very command, which finds out at last that it has no Redis."""
+    serve = ["serve", "--state", str(tmp_path)]
+    look = f"import atelier, sys; print(atelier.main({serve}), sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
+    assert loaded.startswith(f"{EXIT_CONFIG} ")
     assert "'fastapi'" in loaded
     assert [name for name in HEAVY if f"'{name}'" in loaded] == []
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 
 from service.jobs import journey
-from service.jobs.about import note
+from service.jobs.about import about, hide_prompts, note
 from service.jobs.errors import StoreError
 from service.jobs.outputs import Store
 from service.jobs.preemption import Held
@@ -150,12 +150,14 @@ class Desk:
         await self._release(work.claim)
 
     async def _release(self, claim: Claim) -> None:
-        if await until_reached(self._queue.release, claim):
-            log.info("job %s was given back", claim.job.id)
+        with about(job=claim.job.id, tenant=claim.job.tenant):
+            if await until_reached(self._queue.release, claim):
+                log.info("job %s was given back", claim.job.id)
 
     async def _see_through(self, work: Work) -> None:
         job, outcome = work.claim.job, "dropped"
         note(job=job.id, tenant=job.tenant)
+        hide_prompts(job.request)
         with journey.attempt(work.claim) as work.span:
             log.info("job %s is worked on", job.id)
             try:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -121,7 +122,7 @@ class Engine:
             start = Checked(state, 0, 0.0)
             row = await self._denoise(shape, replace(prepared, steps=few), start, lambda row: None)
             await self._decode(row)
-        except EngineDied:
+        except (EngineDied, PictureFailed):
             raise
         except Exception as error:
             raise picture_failed(error, "trying it out") from error
@@ -164,7 +165,7 @@ class Engine:
             doing = "decoding the picture"
             with stage(model, "decode"):
                 pixels = await self._decode(row)
-        except EngineDied:
+        except (EngineDied, PictureFailed):
             raise
         except Exception as error:
             raise picture_failed(error, doing) from error
@@ -297,7 +298,8 @@ class Engine:
 
     async def _run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
         """In the stage's thread."""
-        work = self._loop.run_in_executor(self._threads[stage], function, *args)
+        here = copy_context()  # so that what is said there is told as this job's
+        work = self._loop.run_in_executor(self._threads[stage], here.run, function, *args)
         return await self._unless_dead(work)
 
     async def _unless_dead(self, work: asyncio.Future[T]) -> T:

@@ -35,20 +35,25 @@ def non_finite(step: int, steps: int) -> PictureFailed:
 
 
 def picture_failed(error: Exception, doing: str) -> PictureFailed:
-    """Any error that ends one picture, told to the client; `doing` is what was going on."""
-    if isinstance(error, PictureFailed):
-        return error
+    """Any error that ends one picture, told to the client; `doing` is what was going on. The error
+    itself is its cause."""
+    failure = PictureFailed(_told(error, doing))
+    failure.__cause__ = error
+    return failure
+
+
+def _told(error: Exception, doing: str) -> JobError:
     if isinstance(error, RequestError):
-        return PictureFailed(JobError(code="invalid_request", message=str(error)))
+        return JobError(code="invalid_request", message=str(error))
     if is_out_of_memory(error):
         message = (
             f"the device ran out of memory {doing}."
             " Ask for a smaller width and height, or for fewer frames,"
             " or serve the model on a larger device."
         )
-        return PictureFailed(JobError(code="out_of_memory", message=message))
+        return JobError(code="out_of_memory", message=message)
     message = (
         f"{type(error).__name__} {doing}. The request may be sent again;"
         " if it fails again, the pool's log has the whole error."
     )
-    return PictureFailed(JobError(code="internal", message=message))
+    return JobError(code="internal", message=message)

@@ -46,7 +46,7 @@ async def measure(engine: Engine, requests: Sequence[Fields]) -> None:
         except TimeoutError:
             log.info("larger batches are measured when they come")
         except PictureFailed as failure:
-            log.warning("a warm-up request failed: %s", failure)
+            log.warning("a warm-up request failed: %s", failure, exc_info=failure)
         except EngineDied:
             return  # whoever waits for that hears of it
     log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)

@@ -286,6 +286,7 @@ async def serve(
     )
     try:
         code = await pool.run(warmup.requests(pipeline.spec, model.warmup))
+        spans.flush()  # whatever a thread may still be in the midst of
         if pool_settings.hosts.count == 1:  # those of a slice see to it that all end together
             leave_within(TIDY_S, code)
         return code

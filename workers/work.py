@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from models.pipeline import RequestError
 from service.jobs import spans
 from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import JobError, JobState, Output, Snapshot, Usage
@@ -72,7 +73,7 @@ class Work:
         try:
             outputs, usage = await self._make()
         except PictureFailed as failure:
-            return await self._fail(failure.error)
+            return await self._fail(failure.error, failure.__cause__)
         except EngineDied as error:
             log.warning("job %s is left to another pool: %s", self._job.id, error)
             return "lost"
@@ -141,7 +142,8 @@ class Work:
             self._progress.close()
             await telling
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
+            first = failures.exceptions[0]
+            raise first from first.__cause__
         finally:
             telling.cancel()
         made = [task.result() for task in tasks]
@@ -263,8 +265,12 @@ class Work:
             log.warning("files of %s stay until it leaves: %s", self._job.id, error)
         return "lost"
 
-    async def _fail(self, error: JobError, *, retry: bool = False) -> str:
-        log.warning("job %s failed: %s: %s", self._job.id, error.code, error.message)
+    async def _fail(
+        self, error: JobError, cause: BaseException | None = None, *, retry: bool = False
+    ) -> str:
+        whole = None if isinstance(cause, RequestError) else cause  # that one is the client's
+        said = (self._job.id, error.code, error.message)
+        log.warning("job %s failed: %s: %s", *said, exc_info=whole)
         self.is_ending = True
         self.span.fail(error.code)
         with spans.span("finish"):

@@ -21,6 +21,7 @@ COPY pyproject.toml README.md LICENSE atelier.py ./
 COPY service service
 COPY models/*.py models/
 COPY deploy/*.py deploy/
+COPY deploy/commands deploy/commands
 RUN PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
         --wheel-dir wheels . \
     && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl \

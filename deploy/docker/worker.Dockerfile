@@ -27,6 +27,7 @@ COPY service service
 COPY models models
 COPY workers workers
 COPY deploy/*.py deploy/
+COPY deploy/commands deploy/commands
 # The demo models are data: they lie beside the code, and in one image alone.
 RUN rm -r models/demo \
     && PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \

@@ -1,21 +1,30 @@
 """What a log line is about: job, tenant, pool and trace, wherever in the code it is written.
 
-Never what a job asks for: prompts and keys have no place in logs.
+Never what a job asks for: prompts and keys have no place in logs. We write none; what others say,
+such as the text of an exception, may quote a prompt, and is cleared of it before it is written.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T", str, str | None)
 
 FIELDS = ("job", "tenant", "pool", "trace_id", "span_id")
 
+HIDDEN = "[prompt]"
+LEAST_CHARS = 4
+"""Of a prompt that is told from other words."""
+MOST_LINES = 100
+"""Of one prompt that are looked for one by one; a hostile one has any number."""
+
 _everywhere: dict[str, str] = {}
 _here: ContextVar[Mapping[str, str] | None] = ContextVar("about", default=None)
+_hidden: ContextVar[tuple[str, ...]] = ContextVar("hidden", default=())
 
 
 def everywhere(**fields: str) -> None:
@@ -43,6 +52,33 @@ def told() -> dict[str, str]:
     """What is known here and now, in the order of `FIELDS`."""
     known = {**_everywhere, **(_here.get() or {})}
     return {name: known[name] for name in FIELDS if name in known}
+
+
+def hide_prompts(request: Mapping[str, Any]) -> None:
+    """No line of this task, and of tasks that it begins, has them from now on.
+
+    Args:
+        request: fields of a request, whose prompts have that word in their names.
+    """
+    texts = [text for name, text in request.items() if "prompt" in name and isinstance(text, str)]
+    forms = {form for text in texts for form in _spelled(text)}
+    found = {*_hidden.get(), *(form for form in forms if len(form) >= LEAST_CHARS)}
+    _hidden.set(tuple(sorted(found, key=len, reverse=True)))
+
+
+def _spelled(text: str) -> Iterator[str]:
+    """As messages and traces of exceptions may have it, which indent lines of groups."""
+    yield text
+    yield from text.splitlines()[:MOST_LINES]
+    yield repr(text)[1:-1]
+    yield json.dumps(text)[1:-1]
+
+
+def cleared(text: str) -> str:
+    """What may be written of a text here and now."""
+    for prompt in _hidden.get():
+        text = text.replace(prompt, HIDDEN)
+    return text
 
 
 def _known(fields: Mapping[str, T]) -> Mapping[str, T]:

@@ -166,7 +166,7 @@ class Intake(Calls):
         job = wire.from_hash(fields)
         if fields.get("ended_by") == call:
             self.tally.ended(End.of(job, job.state, float(fields["finished_at"])))
-            journey.stopped(job)
+            journey.stopped(job, float(fields.get("queued_at", job.created_at)))
         return job
 
     def events(self, job_id: str, after: str = "0") -> AsyncGenerator[Event, None]:

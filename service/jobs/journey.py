@@ -16,9 +16,9 @@ from service.jobs.handout import Claim
 from service.jobs.job import Job
 from service.jobs.spans import Attributes, Span
 
-QUEUE, ATTEMPT = "queue", "attempt"
+QUEUE, ATTEMPT, STOP = "queue", "attempt", "stop"
 OUTCOME = "atelier.outcome"
-LOST = "lost"
+LOST, EXPIRED = "lost", "expired"
 
 
 def about(job: Job) -> Attributes:
@@ -67,10 +67,14 @@ def attempt(claim: Claim) -> AbstractContextManager[Span]:
     return spans.within(one)
 
 
-def stopped(job: Job) -> None:
-    """A job ended by its client, in the queue."""
+def stopped(job: Job, queued_at: float) -> None:
+    """A job ended by its client: in the queue, or while a pool is at it, whose own span says only
+    that it was dropped."""
+    attributes = {**about(job), OUTCOME: job.state}
     if job.started_at is None:
-        _tell(QUEUE, {**about(job), OUTCOME: job.state}, job.traceparent, job.created_at, None)
+        _tell(QUEUE, attributes, job.traceparent, queued_at, job.finished_at)
+    elif job.finished_at is not None:
+        _tell(STOP, attributes, job.traceparent, job.finished_at, job.finished_at)
 
 
 def hear(note: Mapping[str, Any]) -> None:
@@ -95,6 +99,8 @@ def hear(note: Mapping[str, Any]) -> None:
         "atelier.fence": fence,
         "atelier.pool": trace["pool"],
     }
+    if note["event"] == EXPIRED:  # its pool tells of the attempt itself
+        return _tell(STOP, attributes, trace["parent"], until, until, failure=note["event"])
     own = _identity(trace["id"], fence)
     _tell(ATTEMPT, attributes, trace["parent"], since, until, failure=LOST, identity=own)
 

@@ -7,9 +7,11 @@ requests and steps nothing, and spans beyond the queue are lost.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -29,7 +31,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as Told
 
-from service.jobs.spans import ERROR_TYPE, NONE, Attributes, Kind, Span
+from service.jobs.spans import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
 from service.settings import TracingSettings
 
 SEND_EVERY_S = 1.0
@@ -38,6 +40,7 @@ TIMEOUT_S = 10.0
 """Of one batch, its repeats included."""
 LAST_WORDS_S = 1.0
 """How long a process that ends tries to send what is left."""
+COMPLAIN_EVERY_S = 60.0
 MAX_QUEUED = 4096
 MAX_CHARS = 256
 """Of one attribute."""
@@ -63,6 +66,24 @@ class Ids(RandomIdGenerator):
         return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8]) or 1
 
 
+class Seldom(logging.Filter):
+    """One line a minute: the exporter complains of each attempt, and a collector may be away for a
+    night."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._from = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created < self._from:
+            return False
+        self._from = record.created + COMPLAIN_EVERY_S
+        return True
+
+
+SELDOM = Seldom()
+
+
 class OpenTelemetry:
     """The `Recorder` of one process."""
 
@@ -82,6 +103,7 @@ class OpenTelemetry:
             id_generator=self._ids,
             span_limits=SpanLimits(max_span_attribute_length=MAX_CHARS),
         )
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(SELDOM)
         exporter = OTLPSpanExporter(endpoint=settings.address, timeout=TIMEOUT_S)
         processor = BatchSpanProcessor(
             exporter, max_queue_size=MAX_QUEUED, schedule_delay_millis=SEND_EVERY_S * 1000
@@ -110,13 +132,21 @@ class OpenTelemetry:
             record_exception=False,
             set_status_on_exception=False,
         )
-        return Recorded(told)
+        # Not where OTEL_SDK_DISABLED switches it off after all.
+        return Recorded(told) if told.get_span_context().is_valid else NOTHING
+
+    def flush(self) -> None:
+        _for_a_while(self._provider.force_flush)
 
     def close(self) -> None:
-        """Send what is left, but do not wait for a collector that is away."""
-        closing = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
-        closing.start()
-        closing.join(LAST_WORDS_S)
+        _for_a_while(self._provider.shutdown)
+
+
+def _for_a_while(send: Callable[[], object]) -> None:
+    """Send what is left, but do not wait for a collector that is away."""
+    sending = threading.Thread(target=send, name="last spans", daemon=True)
+    sending.start()
+    sending.join(LAST_WORDS_S)
 
 
 class Recorded(Span):

@@ -15,6 +15,9 @@ KEPT_S = 600
 """How long an answer is kept."""
 MARGIN_S = 120.0
 """For a pool to see a request, and to read what it has recorded."""
+MOST_STEPS, MOST_S = 100, 300
+"""Of one recording: the pool has it in its memory, then in its /tmp, and gigabytes there would be
+the pool's end."""
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ class Recorder(Protocol):
         identity: str | None,
     ) -> Span: ...
 
+    def flush(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -84,7 +86,7 @@ def exporting(
     Args:
         service: what this process is, of several of its kind.
 
-    Raises: ConfigError: OpenTelemetry is not installed.
+    Raises: ConfigError: OpenTelemetry is not installed, or refuses what its variables say.
     """
     global _recorder
     if settings.endpoint is None:
@@ -106,7 +108,17 @@ def _connect(settings: TracingSettings, service: str, attributes: Attributes) ->
             f"tracing.endpoint is set, but {error.name} is missing: in the project's folder,"
             " pip install -e '.[otel]', or leave the endpoint out"
         ) from None
-    return OpenTelemetry(settings, service, attributes)
+    try:
+        return OpenTelemetry(settings, service, attributes)
+    except ValueError as error:
+        raise ConfigError(f"tracing: OpenTelemetry's own variables (OTEL_…): {error}") from None
+
+
+def flush() -> None:
+    """Send what has ended by now, if that takes no more than a second: nobody knows whether this
+    process will come to its tidy end."""
+    if _recorder is not None:
+        _recorder.flush()
 
 
 def here() -> Span:
@@ -177,6 +189,12 @@ def kind_of(error: BaseException) -> str:
     """Its code, where it has one of ours, or its class: never its text."""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) else type(error).__name__
+
+
+def trace_of(traceparent: str | None) -> str | None:
+    """The id of its trace, if it is well formed."""
+    known = parse(traceparent)
+    return None if known is None else known.split("-")[1]
 
 
 def parse(traceparent: str | None) -> str | None:

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from deploy.logs import Json, rfc3339
-from service.jobs.about import about, everywhere, note, told
+from deploy.logs import Json, Text, rfc3339
+from service.jobs.about import HIDDEN, about, everywhere, hide_prompts, note, told
 
 log = logging.getLogger("service.test")
 
@@ -57,6 +57,28 @@ def test_a_prompt_is_no_field() -> None:
         note(prompt="a cat")
     with pytest.raises(TypeError, match="key"):
         everywhere(key="atl_1")
+
+
+@pytest.mark.parametrize("formatter", [Json(), Text()])
+async def test_a_prompt_that_others_quote_is_not_written(formatter: logging.Formatter) -> None:
+    """Plain, as `repr` and JSON spell it, and line by line, as groups of exceptions indent it."""
+    prompt = 'a "red" fox\nof 1 \u00e9t\u00e9'
+
+    async def fail() -> str:
+        hide_prompts({"prompt": prompt, "negative_prompt": "blur", "width": 8, "output": {}})
+        try:
+            raise ExceptionGroup(
+                "two", [ValueError(prompt), KeyError(prompt), ValueError(json.dumps(prompt))]
+            )
+        except ExceptionGroup:
+            failure = sys.exc_info()
+        arguments = ("no %r, %s", (prompt, "blur"), failure)
+        return formatter.format(log.makeRecord("a", logging.ERROR, "f", 1, *arguments))
+
+    line = await asyncio.create_task(fail())
+    assert not [word for word in ("red", "fox", "t\u00e9", "t\\u00e9", "blur") if word in line]
+    assert line.count(HIDDEN) >= 5 and "ValueError" in line
+    assert "a cat" in said("a cat")["message"], "of that task alone"
 
 
 def test_exceptions_and_warnings_are_in_the_line() -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
+import pytest
+
+import atelier
+from deploy.commands.exits import EXIT_USAGE
 from deploy.profiling import as_text
 from workers.profiling.shares import Kind, Report, Top
+from workers.profiling.taking import Unreadable, read_elsewhere
 
 
 def test_a_report_tells_of_one_step() -> None:
@@ -24,9 +30,22 @@ def test_a_report_tells_of_one_step() -> None:
     told = {"pool": "flux-3f", "model": "flux-dev", "layout": "ulysses=4", **asdict(made)}
     text = as_text(told)
     lines = text.splitlines()
-    assert lines[0].endswith("10 steps in 2.000 s, 200.00 ms each")
+    assert lines[0].endswith("4 devices: 10 steps in 2.000 s, 200.00 ms each")
+    assert "4 of 8 devices:" in as_text(told | {"slice_devices": 8}), "of the first host"
     assert "compute             100.00    50.0%" in lines
     assert "communication        50.00    25.0%  between devices" in text
     assert "2.00 ms more of communication went on behind compute" in text
     assert f"{'all-gather.1':<40}    40.000      6.0  communication" in lines
     assert max(len(line) for line in lines) < 90
+
+
+@pytest.mark.parametrize("option", ["--steps=101", "--seconds=301", "--wait=-1"])
+def test_a_recording_has_its_bounds(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert atelier.main(["profile", "--pool", "flux", option]) == EXIT_USAGE
+    assert option.partition("=")[0] in capsys.readouterr().err
+
+
+async def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "broken.xplane.pb").write_bytes(b"no protobuf")
+    with pytest.raises(Unreadable, match="fewer --steps"):
+        await read_elsewhere(tmp_path, 1)

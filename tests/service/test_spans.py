@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
 import sys
@@ -16,9 +17,12 @@ from pydantic import ValidationError
 from service.jobs import spans
 from service.jobs.about import about, note, told
 from service.jobs.job import Job
+from service.jobs.otel import Seldom
 from service.jobs.spans import NOTHING
 from service.jobs.wire import from_hash, to_hash
 from service.settings import ConfigError, TracingSettings
+from service.tracing import TraceRequests
+from tests.collector import collecting
 from tests.test_arrows import ROOT
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -151,8 +155,11 @@ def test_the_same_claim_is_the_same_span(silent: str) -> None:
     assert len(names) == 3 and all(TRACE in str(name) for name in names)
 
 
-def test_a_span_is_where_it_was_begun(silent: str) -> None:
-    with spans.exporting(TracingSettings(endpoint=silent), "atelier-test"):
+def test_a_span_is_where_it_was_begun() -> None:
+    with (
+        collecting() as collector,
+        spans.exporting(TracingSettings(endpoint=collector.url), "atelier-test"),
+    ):
         with about():
             with spans.span("outer") as outer, spans.saying({"a": 1}):
                 note(job="job_1")
@@ -161,5 +168,62 @@ def test_a_span_is_where_it_was_begun(silent: str) -> None:
                     note(tenant="acme")
                 assert spans.here() is outer
                 assert told()["span_id"] == outer.names["span_id"]
-            assert told() == {"job": "job_1", "tenant": "acme"}
+            known = told()
+            assert (known["job"], known["tenant"]) == ("job_1", "acme")
+            assert not known.keys() & {"trace_id", "span_id"}
         assert spans.here() is NOTHING
+
+
+def test_what_has_ended_can_be_sent_at_once() -> None:
+    """For a process that may not come to its tidy end; by itself it is sent once a second."""
+    with (
+        collecting() as collector,
+        spans.exporting(TracingSettings(endpoint=collector.url), "atelier-test"),
+    ):
+        for name in ("a", "b"):
+            with spans.span(name):
+                pass
+            spans.flush()
+            assert collector.spans[-1].name == name
+
+
+async def test_who_logs_what_broke_a_request_knows_its_trace() -> None:
+    async def broken(scope: object, receive: object, send: object) -> None:
+        raise ValueError
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    with collecting() as collector:
+        settings = TracingSettings(endpoint=collector.url)
+        with spans.exporting(settings, "atelier-test"), about():
+            with pytest.raises(ValueError):
+                await TraceRequests(broken, follows=True)(scope, broken, broken)
+            known = told()
+        (span,) = collector.spans
+    assert (span.trace, span.id) == (known["trace_id"], known["span_id"])
+    assert (span.name, span.error) == ("GET", "ValueError")
+
+
+def test_what_opentelemetrys_own_variables_ask_for_and_cannot_be_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9999")
+    settings = TracingSettings(endpoint="http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match="max_export_batch_size"):
+        spans.exporting(settings, "atelier-test").__enter__()
+
+
+def test_where_opentelemetry_is_switched_off_nothing_has_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with spans.exporting(TracingSettings(endpoint="http://127.0.0.1:9"), "atelier-test"):
+        assert spans.begin("a") is NOTHING
+
+
+def test_a_collector_that_is_away_is_complained_of_seldom() -> None:
+    def line(created: float) -> logging.LogRecord:
+        return logging.makeLogRecord({"created": created})
+
+    seldom = Seldom()
+    taken = [at for at in (1000, 1001, 1059, 1060, 1061) if seldom.filter(line(at))]
+    assert taken == [1000, 1060]

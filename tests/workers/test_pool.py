@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
+import logging
+from collections.abc import Mapping
 
 import av
 import numpy as np
@@ -12,6 +15,8 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
+from deploy.logs import Json
+from models.pipeline import Fields, Prepared
 from models.sharding import Layout
 from service.jobs.job import JobState
 from service.jobs.outputs import Store, input_key
@@ -113,6 +118,39 @@ async def test_clips_become_one_file_each(
             assert len(list(file.decode(video=0))) == 5
     assert [output.index for output in double.outputs] == [0, 1]
     assert [output.fps for output in double.outputs] == [DEFAULT_FPS] * 2
+
+
+class Quoting(ToyPipeline):
+    """Says in its errors what was asked of it, as other people's code may."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        if fields.get("prompt"):
+            logging.getLogger("elsewhere").warning("odd: %s", fields["prompt"])
+            raise ValueError(f"cannot read {fields['prompt']!r}")
+        return super().prepare(fields, images)
+
+
+async def test_the_log_has_the_whole_error_and_not_the_prompt(
+    layout: Layout, queue: Queue, store: Store
+) -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(Json())
+    logging.getLogger().addHandler(handler)
+    job = toy_job(prompt="a fox's den")
+    await queue.put(job)
+    try:
+        async with at_work(Quoting(), layout, queue, store):
+            job = await ended(queue, job)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert job.error.code == "internal" and "the pool's log has the whole" in job.error.message
+    assert "fox" not in written.getvalue()
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    (failed,) = (line for line in lines if "exception" in line)
+    assert "in prepare" in failed["exception"] and "ValueError: cannot read" in failed["exception"]
+    (odd,) = (line for line in lines if line["logger"] == "elsewhere")
+    assert odd["job"] == failed["job"] == job.id, "in a thread, too"
 
 
 async def test_frames_become_files_that_are_counted_on(

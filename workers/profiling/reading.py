@@ -7,6 +7,7 @@ report as JSON: a long recording takes seconds of Python, which a pool does not 
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from bisect import bisect_right
 from collections import defaultdict
@@ -25,6 +26,10 @@ TPU_OPS = ("XLA Ops", "Async XLA Ops")
 MODULES = "XLA Modules"
 STREAM = "Stream"
 """How a GPU's lines begin that have its kernels; the others are made from those."""
+
+
+MEMORY_BYTES = 4 << 30
+"""That the reading may take beside its pool: what a machine is short of, it takes from both."""
 
 
 def find(folder: Path, ending: str) -> Path:
@@ -99,6 +104,7 @@ def _span(event: Any) -> Interval:
 
 
 def main(folder: str, most_steps: str) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     found = report(read(find(Path(folder), ".xplane.pb")), int(most_steps))
     print(json.dumps(found and asdict(found) | {"share": found.communication_share}))
 

@@ -56,7 +56,7 @@ def kind_of(name: str, program: str | None, category: str = "") -> Kind:
     return Kind.FRAME if FRAMES.fullmatch(name) else Kind.COMPUTE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Op:
     """One run of one operation on one device. Times in seconds of the recording."""
 

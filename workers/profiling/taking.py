@@ -18,7 +18,7 @@ import jax
 
 from service.jobs.errors import StoreError
 from service.jobs.outputs import Store
-from service.jobs.profiles import Wish
+from service.jobs.profiles import MOST_S, MOST_STEPS, Wish
 from service.jobs.queue import Queue
 from workers import metrics
 from workers.engine import Engine
@@ -28,8 +28,8 @@ from workers.retry import QUEUE_ERRORS
 LOOK_EVERY_S = 1.0
 """Whether somebody asks; what one look costs Redis is less than a heartbeat."""
 POLL_S = 0.02
-MOST_STEPS = 1000
-MOST_S = 300.0
+READ_S = 100.0
+"""How long a recording is read; whoever asked waits a little longer."""
 AROUND = 2
 """Steps beyond those that are wanted: the first one that is recorded has begun before."""
 KEPT_S = 300.0
@@ -41,6 +41,10 @@ ROOT = Path(__file__).resolve().parents[2]
 """Where `workers` is found, whatever this process's folder is."""
 
 log = logging.getLogger(__name__)
+
+
+class Unreadable(Exception):
+    """What was recorded cannot be read; says why, and what to do."""
 
 
 class Profiler:
@@ -61,6 +65,8 @@ class Profiler:
                     await self._fulfil(wish)
             except QUEUE_ERRORS as error:
                 log.info("cannot see now whether a profile is wanted: %s", error)
+            except (TypeError, ValueError) as error:  # of another version's command
+                log.warning("what is asked of the profiler cannot be understood: %s", error)
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _fulfil(self, wish: Wish) -> None:
@@ -68,6 +74,9 @@ class Profiler:
         log.info("a profile of %d steps is taken", wish.steps)
         try:
             answer = await self._take(wish)
+        except Unreadable as error:
+            log.warning("the profile failed: %s", error)
+            answer = {"state": "failed", "reason": str(error)}
         except Exception as error:
             log.exception("the profile failed")
             answer = {"state": "failed", "reason": f"{type(error).__name__}; see the pool's log"}
@@ -87,9 +96,10 @@ class Profiler:
         return {"state": "done", "report": {**self._facts(), **report}, "files": files}
 
     def _facts(self) -> dict[str, Any]:
-        engine = self._engine
-        layout = layout_name(engine.layout)
-        return {"pool": self._pool, "model": engine.pipeline.spec.name, "layout": layout}
+        name, layout = self._engine.pipeline.spec.name, self._engine.layout
+        slice_devices = layout.mesh.devices.size
+        told = {"layout": layout_name(layout), "slice_devices": slice_devices}
+        return {"pool": self._pool, "model": name, **told}
 
     async def _runs_within(self, seconds: float) -> bool:
         return await self._until(lambda: self._engine.stepper.load > 0, seconds)
@@ -147,7 +157,7 @@ def options() -> jax.profiler.ProfileOptions:
 async def read_elsewhere(folder: Path, steps: int) -> dict[str, Any] | None:
     """The report on a recording; None: there are too few steps in it.
 
-    Raises: RuntimeError: it cannot be read.
+    Raises: Unreadable.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -162,11 +172,15 @@ async def read_elsewhere(folder: Path, steps: int) -> dict[str, Any] | None:
     )
     os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
     try:
-        said, complaint = await process.communicate()
+        async with asyncio.timeout(READ_S):
+            said, complaint = await process.communicate()
+    except TimeoutError:
+        raise Unreadable(f"{READ_S:.0f} s were not enough to read it; take fewer --steps") from None
     finally:
         if process.returncode is None:
             process.kill()
     if process.returncode:
-        raise RuntimeError(f"the recording cannot be read:\n{complaint.decode()}")
+        log.warning("a recording cannot be read:\n%s", complaint.decode())
+        raise Unreadable("it cannot be read (see the pool's log); fewer --steps may do")
     found = json.loads(said)
     return None if found is None else dict(found)

@@ -111,7 +111,8 @@ local function expire(id)
   local deadline, latest, state = fields(id, 'deadline_at', 'latest_start', 'state')
   if not deadline or is_ended(state) then return false end
   if now < tonumber(state == 'queued' and latest or deadline) then return false end
-  local trace = state == 'queued' and trace_of(id, fields(id, 'queued_at'), false) or nil
+  local since = fields(id, state == 'queued' and 'queued_at' or 'started_at')
+  local trace = trace_of(id, since, state == 'running')
   end_job(id, 'expired', '{}')
   note(id, 'expired', trace)
   if state == 'running' then redis.call('PUBLISH', key('stopped'), id) end

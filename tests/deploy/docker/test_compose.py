@@ -13,6 +13,7 @@ import yaml
 
 import atelier
 from deploy import redis as embedded
+from deploy.commands import serve, worker
 from deploy.local import KILL_MARGIN_S
 from service.listening import reached_at, wants_keys
 from service.settings import CONFIG_VARIABLE, Settings, load_settings
@@ -195,7 +196,7 @@ def test_a_misspelt_variable_stops_the_start(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("name", POOLS)
 def test_a_pool_is_one_of_the_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, parsed = settings_of(name, monkeypatch), arguments(name)
-    assert parsed.run.__name__ == "_worker"
+    assert parsed.run is worker.run
     pool = settings.pools[parsed.pool]
     assert parsed.pool == name
     source = Path(settings.models[pool.model].source)
@@ -225,7 +226,7 @@ def test_every_model_and_pool_of_the_settings_is_served(monkeypatch: pytest.Monk
 
 def test_the_front_end_is_where_it_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of("frontend", monkeypatch)
-    assert arguments("frontend").run.__name__ == "_serve"
+    assert arguments("frontend").run is serve.run
     assert SERVICES["frontend"]["ports"] == [f"127.0.0.1:8000:{settings.server.port}"]
     assert settings.server.host == "0.0.0.0"
     grace_s = compose.seconds(SERVICES["frontend"]["stop_grace_period"])

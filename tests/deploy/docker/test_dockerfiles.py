@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import atelier
+from deploy.commands import serve
 from deploy.docker.locks import LOCKS, PYTHON, lock_file
 from service.settings import ServerSettings
 from tests.deploy.docker.context import Context
@@ -83,7 +84,7 @@ def test_what_it_runs_is_a_command(image: str, capsys: pytest.CaptureFixture[str
         assert "--pool" in capsys.readouterr().out
         return
     parsed = atelier._parser().parse_args(words)
-    assert (parsed.run.__name__, parsed.host) == ("_serve", "0.0.0.0")
+    assert (parsed.run, parsed.host) == (serve.run, "0.0.0.0")
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from atelier import EXIT_CONFIG
+from deploy.commands.exits import EXIT_CONFIG
 from deploy.docker.locks import lock_file
 from tests.deploy.docker.dockerfile import ROOT
 from tests.deploy.docker.locks import read

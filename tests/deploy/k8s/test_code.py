@@ -14,6 +14,7 @@ import pytest
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
+from deploy.commands import serve, worker
 from service import routes
 from service.settings import ConfigError, load_settings
 from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
@@ -57,7 +58,7 @@ def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
         program, *arguments = pods.container["command"]
         assert program in scripts
-        assert parser.parse_args(arguments).run in (atelier._serve, atelier._worker)
+        assert parser.parse_args(arguments).run in (serve.run, worker.run)
         assert "args" not in pods.container
 
 

@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from redis.asyncio import Redis
 
-from service.jobs import journey, spans
+from service.jobs import journey, keys, spans
 from service.jobs.queue import Queue
 from service.settings import TracingSettings
 from tests.collector import Collector, Told, collecting
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import a_job
+from tests.service.jobs.examples import MODEL, a_job
 
 TRACE, ABOVE = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{ABOVE}-01"
@@ -36,6 +37,7 @@ async def told(collector: Collector, job_id: str, count: int) -> list[Told]:
     async def are_there() -> bool:
         return len(collector.of_job(job_id)) >= count
 
+    spans.flush()
     await eventually(are_there)
     found = collector.of_job(job_id)
     assert len(found) == count
@@ -90,6 +92,34 @@ async def test_what_ends_in_the_queue_is_told(connect: Connect, collector: Colle
     assert span.attributes["atelier.outcome"] == "canceled"
 
 
+async def test_what_ends_while_it_runs_is_told(
+    queue: Queue, empty_redis: Redis, collector: Collector
+) -> None:
+    """Its pool says only that it was dropped."""
+    for _ in range(2):
+        await queue.put(a_job(traceparent=PARENT, deadline_at=time.time() + 1000))
+    canceled, late = (claim.job.id for claim in await queue.claim("p", MODEL, 2))
+    await queue.cancel(canceled)
+    await empty_redis.hset(keys.job(late), "deadline_at", 1)
+    await empty_redis.zadd(keys.PREFIX + "deadlines", {late: 1})
+    await queue.reap()
+    for job_id, state, error in ((canceled, "canceled", None), (late, "expired", "expired")):
+        (span,) = [span for span in await told(collector, job_id, 2) if job_id in str(span)]
+        assert (span.name, span.attributes["atelier.outcome"]) == ("stop", state)
+        assert span.error == error and span.start == span.end
+
+
+async def test_what_is_canceled_after_it_came_back_waited_since_then(
+    queue: Queue, collector: Collector
+) -> None:
+    job, _ = await queue.put(a_job(traceparent=PARENT))
+    (claim,) = await queue.claim("p", job.model, 1)
+    await queue.release(claim)
+    await queue.cancel(job.id)
+    (span,) = await told(collector, job.id, 1)
+    assert span.name == "queue" and span.start >= claim.job.started_at
+
+
 async def test_a_job_without_a_trace_leaves_none(hasty: Queue, collector: Collector) -> None:
     """Of before, or of a front end that does not trace: only what the pool does is told, in a
     trace of its own."""
@@ -103,5 +133,6 @@ async def test_a_job_without_a_trace_leaves_none(hasty: Queue, collector: Collec
     async def is_there() -> bool:
         return bool(collector.spans)
 
+    spans.flush()
     await eventually(is_there)
     assert [(span.id, span.parent) for span in collector.spans] == [(own.names["span_id"], "")]

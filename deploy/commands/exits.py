@@ -1,0 +1,32 @@
+"""How a command ends: its exit code, and what it says where it cannot be done."""
+
+from __future__ import annotations
+
+import sys
+
+EXIT_FAILED = 1
+"""The request was refused, or its job did not succeed."""
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_CONFIG = 78
+"""No restart can mend it: settings or a checkpoint are wrong (`EX_CONFIG` of sysexits)."""
+EXIT_INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """What the command line or the settings ask for can't be done; says what to change."""
+
+
+def exit_code(error: Exception) -> int | None:
+    """Of an error that says what to do by itself; None for one that is ours to mend."""
+    from models.checkpoint import CheckpointError
+    from service.settings import ConfigError
+
+    if isinstance(error, UsageError):
+        return EXIT_USAGE
+    return EXIT_CONFIG if isinstance(error, CheckpointError | ConfigError) else None
+
+
+def say(text: str) -> None:
+    """To people: standard output is for what was asked for."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,64 @@
+"""`atelier keys`: make, list and revoke API keys."""
+
+from __future__ import annotations
+
+import argparse
+
+from deploy.commands.exits import EXIT_FAILED, UsageError, say
+from deploy.commands.options import Commands, add_settings, settings_of
+
+MAX_LABEL_CHARS = 80
+
+
+def add(commands: Commands) -> None:
+    keys = commands.add_parser("keys", help="API keys: make, list and revoke them")
+    acts = keys.add_subparsers(required=True, metavar="act")
+    create = acts.add_parser("create", help="a new key, printed once on standard output")
+    create.add_argument("--tenant", required=True, metavar="NAME", help="whose jobs it makes")
+    create.add_argument(
+        "--name", type=_label, default="", metavar="TEXT", help="to know it by in the list"
+    )
+    create.set_defaults(run=_create)
+    shown = acts.add_parser("list", help="id, tenant, time and name of every key")
+    shown.set_defaults(run=_list)
+    revoke = acts.add_parser("revoke", help="refuse a key from now on")
+    revoke.add_argument("id", metavar="ID", help="as the list has it")
+    revoke.set_defaults(run=_revoke)
+    for act in (create, shown, revoke):
+        add_settings(act)
+
+
+def _label(text: str) -> str:
+    """What stands on one line of a table and does nothing to a terminal."""
+    if len(text) > MAX_LABEL_CHARS or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
+    return text
+
+
+def _create(args: argparse.Namespace) -> int:
+    from deploy import keys
+
+    try:
+        keys.create(settings_of(args), args.tenant, args.name)
+    except ValueError as error:
+        raise UsageError(f"--tenant: {error}") from None
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from deploy import keys
+
+    keys.show(settings_of(args))
+    return 0
+
+
+def _revoke(args: argparse.Namespace) -> int:
+    from deploy import keys
+    from service.api_keys import id_of
+
+    key_id = id_of(args.id)
+    if not keys.revoke(settings_of(args), key_id):
+        say(f"atelier: there is no key {key_id!r}; `atelier keys list` shows all")
+        return EXIT_FAILED
+    say(f"revoked {key_id}")
+    return 0

@@ -1,0 +1,20 @@
+"""Whether what pools need is installed: images for front ends leave it out."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+POOLS_NEED = ("jax", "flax", "transformers", "workers")
+"""Of what the extras `cpu`, `cuda` and `tpu` install, or images for front ends leave out."""
+
+
+def check_pools() -> None:
+    """Raises: ConfigError: only what front ends and clients need is installed."""
+    from service.settings import ConfigError
+
+    missing = [name for name in POOLS_NEED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"pools need {missing[0]}, which is not installed: in the project's folder,"
+            " pip install -e '.[cpu]' (or [cuda], [tpu]) or make install; or take a worker's image"
+        )

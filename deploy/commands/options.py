@@ -1,0 +1,75 @@
+"""Options that several commands have, and the settings that they change."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.settings import Settings
+
+Commands = Any
+"""What `add_subparsers` returns; its class is private to argparse."""
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings (atelier.toml)")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="queue, outputs, compile cache")
+    parser.add_argument("--redis", metavar="URL", help="a Redis or Valkey server")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="(info)")
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="0 takes a free one (8000)")
+    parser.add_argument(
+        "--keys",
+        action=argparse.BooleanOptionalAction,
+        help="whether requests need an API key; left out: unless this machine alone can reach it",
+    )
+
+
+def settings_of(args: argparse.Namespace, **sections: Any) -> Settings:
+    """The file, then the environment, then the command line; the last one wins."""
+    from service.settings import CONFIG_VARIABLE, load_settings
+
+    if args.config:
+        os.environ[CONFIG_VARIABLE] = str(args.config)
+    chosen = given(
+        state_dir=args.state,
+        log_level=args.log_level,
+        redis=given(url=args.redis),
+        server=given(**{name: getattr(args, name, None) for name in ("host", "port", "keys")}),
+        **sections,
+    )
+    return load_settings(**{name: value for name, value in chosen.items() if value})
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def mesh(text: str) -> str | dict[str, int]:
+    """`auto`, or `axis=size,…`."""
+    if text == "auto":
+        return text
+    sizes = {}
+    for part in text.split(","):
+        axis, equals, size = part.partition("=")
+        if not (axis and equals and size.lstrip("-").isdigit()):
+            raise argparse.ArgumentTypeError(f"wants AXIS=N,… or auto, not {part!r}")
+        sizes[axis.strip()] = int(size)
+    return sizes
+
+
+def count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value

@@ -1,0 +1,139 @@
+"""`atelier plan`: what fits and how fast, on chips that are not there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploy.commands.exits import EXIT_FAILED, UsageError, say
+from deploy.commands.needs import check_pools
+from deploy.commands.options import DTYPES, Commands, count, given, mesh
+
+if TYPE_CHECKING:
+    from workers.axes import Shape
+    from workers.plan.make import Ask
+
+
+def add(commands: Commands) -> None:
+    plan = commands.add_parser(
+        "plan", help="what fits and how fast, for chips that are not there (an estimate)"
+    )
+    _add_machine(plan)
+    _add_work(plan)
+    plan.add_argument(
+        "--search", action="store_true", help="every layout in order, for latency and throughput"
+    )
+    plan.add_argument(
+        "--reckon", action="store_true", help="without a compiler: rougher, and takes seconds"
+    )
+    plan.add_argument("--json", action="store_true", help="on standard output, for programs")
+    plan.set_defaults(run=run)
+
+
+def _add_machine(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME-or-SOURCE",
+        help="flux-dev, sdxl, wan2.1-14b …, a folder of configs, or a hub id",
+    )
+    plan.add_argument("--topology", required=True, help="such as v6e:2x4, v5p:2x2x2, h100:8")
+    plan.add_argument(
+        "--mesh",
+        type=mesh,
+        default="auto",
+        metavar="AXIS=N,…",
+        help="data, fsdp, cfg, context, tensor (one may be -1), ring; auto: the best by reckoning",
+    )
+    plan.add_argument(
+        "--dcn", type=mesh, metavar="AXIS=N,…", help="the same between several such slices"
+    )
+
+
+def _add_work(plan: argparse.ArgumentParser) -> None:
+    for name in ("width", "height", "num-frames", "steps", "batch"):
+        plan.add_argument(f"--{name}", type=count, metavar="N")
+    plan.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
+    plan.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
+    plan.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
+    for name, doing in (
+        ("vae-tiling", "decode in tiles"),
+        ("swap-experts", "have one expert at a time on the device (Wan 2.2)"),
+        ("encoders-on-host", "keep the encoders in host memory"),
+    ):
+        plan.add_argument(
+            f"--{name}",
+            action=argparse.BooleanOptionalAction,
+            help=f"{doing}; left out: where memory demands it",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    check_pools()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
+    from models.pipeline import RequestError
+    from workers.plan import make, report
+    from workers.plan.topology import PlanError
+
+    try:
+        ask, sketch = make.settled(_ask(args))
+        found = make.searched(ask, sketch) if args.search else None
+        # A search alone compiles nothing: of so many layouts that would take hours.
+        only_search = args.search and args.mesh == "auto"
+        compiles = not args.reckon
+        plan = None if only_search else make.planned(ask, sketch, compiles=compiles, tell=say)
+    except (PlanError, RequestError) as error:
+        raise UsageError(str(error)) from None
+    if args.json:
+        print(json.dumps(report.both_json(plan, found), indent=2))
+    else:
+        texts = [report.found_text(found)] if found else []
+        print("\n".join(texts + ([report.as_text(plan)] if plan else [])))
+    return 0 if plan is None or plan.fits else EXIT_FAILED
+
+
+def _ask(args: argparse.Namespace) -> Ask:
+    """Raises: PlanError: a topology or a mesh that there is none of."""
+    from workers.plan.make import Ask
+    from workers.plan.topology import Topology
+
+    shape = _shape(args)
+    return Ask(
+        args.model,
+        Topology.parse(args.topology),
+        _request(args),
+        shape,
+        args.dcn,
+        dtype=args.dtype,
+        slots=args.batch,
+        activation_dtype=args.activation_dtype,
+        vae_tiling=args.vae_tiling,
+        swap_experts=args.swap_experts,
+        encoders_on_host=args.encoders_on_host,
+    )
+
+
+def _request(args: argparse.Namespace) -> dict[str, Any]:
+    return given(
+        width=args.width,
+        height=args.height,
+        num_frames=args.num_frames,
+        num_inference_steps=args.steps,
+        guidance_scale=args.guidance,
+    )
+
+
+def _shape(args: argparse.Namespace) -> Shape | Literal["auto"]:
+    """Raises: PlanError."""
+    from workers.axes import Shape
+    from workers.plan.topology import PlanError
+
+    if args.mesh == "auto":
+        return "auto"
+    sizes = {axis: size for axis, size in args.mesh.items() if axis != "ring"}
+    try:
+        return Shape(sizes, args.dcn or {}, args.mesh.get("ring"))
+    except ValueError as error:
+        raise PlanError(f"--mesh: {error}") from None

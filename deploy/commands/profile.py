@@ -1,0 +1,49 @@
+"""`atelier profile`: where the time of a running pool's steps goes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from deploy.commands.exits import EXIT_FAILED, UsageError, say
+from deploy.commands.options import Commands, add_settings, count, settings_of
+
+
+def add(commands: Commands) -> None:
+    profile = commands.add_parser(
+        "profile", help="where the time of a running pool's steps goes, without stopping it"
+    )
+    add_settings(profile)
+    profile.add_argument(
+        "--pool", required=True, metavar="NAME", help="of the settings, or one's own"
+    )
+    for name, default, meaning in (
+        ("steps", 10, "to record"),
+        ("seconds", 30, "that it takes at the most"),
+        ("wait", 0, "seconds to wait for something to run"),
+    ):
+        told = f"{meaning} ({default})"
+        kind = int if name == "wait" else count
+        profile.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=told)
+    profile.add_argument(
+        "--output", type=Path, metavar="DIR", help="keep the recording, for TensorBoard or Perfetto"
+    )
+    profile.add_argument("--json", action="store_true", help="on standard output, for programs")
+    profile.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from deploy.profiling import Refused, profile
+    from service.jobs.profiles import MOST_S, MOST_STEPS, Wish
+
+    if args.steps > MOST_STEPS or args.seconds > MOST_S or args.wait < 0:
+        raise UsageError(
+            f"--steps goes up to {MOST_STEPS}, --seconds up to {MOST_S}, --wait from 0 on"
+        )
+    wish = Wish(args.steps, args.seconds, args.wait, raw=args.output is not None)
+    try:
+        profile(settings_of(args), args.pool, wish, args.output, as_json=args.json)
+    except Refused as refusal:
+        say(f"atelier: {refusal}")
+        return EXIT_FAILED
+    return 0

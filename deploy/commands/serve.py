@@ -1,0 +1,24 @@
+"""`atelier serve`: one front end. It knows nothing of JAX."""
+
+from __future__ import annotations
+
+import argparse
+
+from deploy.commands.options import Commands, add_address, add_settings, settings_of
+
+
+def add(commands: Commands) -> None:
+    serve = commands.add_parser("serve", help="one front end")
+    add_settings(serve)
+    add_address(serve)
+    serve.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # a socket that listens already
+    serve.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from deploy.logs import log_to_stderr
+    from service.server import serve
+
+    settings = settings_of(args)
+    log_to_stderr(settings.log_level, settings.log_format)
+    return serve(settings, fd=args.fd)

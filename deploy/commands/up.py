@@ -1,0 +1,63 @@
+"""`atelier up`: the whole system on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from deploy.commands.exits import UsageError
+from deploy.commands.needs import check_pools
+from deploy.commands.options import (
+    DTYPES,
+    Commands,
+    add_address,
+    add_settings,
+    count,
+    mesh,
+    settings_of,
+)
+
+
+def add(commands: Commands) -> None:
+    up = commands.add_parser("up", help="the whole system on this machine")
+    add_settings(up)
+    add_address(up)
+    up.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME=SOURCE",
+        help="a folder in diffusers' layout or a hub id; may be repeated; default: the demo models",
+    )
+    up.add_argument(
+        "--mesh",
+        type=mesh,
+        metavar="AXIS=N,…",
+        help="how each pool's slice splits its work, such as cfg=2,context=-1 (auto)",
+    )
+    up.add_argument("--pools", type=count, metavar="N", help="pools of each model (1)")
+    up.add_argument("--dtype", choices=DTYPES, help="of the weights")
+    up.add_argument(
+        "--host-devices", type=count, metavar="N", help="virtual CPU devices that each pool sees"
+    )
+    up.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    check_pools()
+    from deploy.local import plan, up
+
+    settings = settings_of(args, models=_models(args.model))
+    planned = plan(settings, pools=args.pools, dtype=args.dtype, mesh=args.mesh)
+    return up(planned, host_devices=args.host_devices)
+
+
+def _models(pairs: list[str]) -> dict[str, dict[str, Any]]:
+    """`--model NAME=SOURCE …` → the settings' `models`."""
+    models = {}
+    for pair in pairs:
+        name, equals, source = pair.partition("=")
+        if not (name and equals and source):
+            raise UsageError(f"--model wants NAME=SOURCE, not {pair!r}")
+        models[name] = {"source": source}
+    return models

@@ -1,0 +1,54 @@
+"""`atelier worker`: one pool, or one process of a pool on several hosts."""
+
+from __future__ import annotations
+
+import argparse
+
+from deploy.commands.needs import check_pools
+from deploy.commands.options import Commands, add_settings, count, given, settings_of
+
+
+def add(commands: Commands) -> None:
+    worker = commands.add_parser("worker", help="one pool")
+    add_settings(worker)
+    worker.add_argument("--pool", required=True, metavar="NAME", help="a pool of the settings")
+    worker.add_argument(
+        "--devices", type=_devices, metavar="FIRST-LAST", help="of this machine (all of them)"
+    )
+    worker.add_argument(
+        "--explain", action="store_true", help="print where everything lies, and serve nothing"
+    )
+    worker.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="of a slice of several hosts: its first process"
+    )
+    worker.add_argument("--num-processes", type=count, metavar="N", help="of that slice (1)")
+    worker.add_argument("--process-id", type=int, metavar="I", help="of this process, from 0")
+    worker.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    check_pools()
+    from workers.hosts.leaving import leave_on_sigterm
+
+    leave_on_sigterm()
+    from deploy.logs import log_to_stderr
+    from service.jobs.about import everywhere
+    from workers.pool import run_pool
+
+    hosts = given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
+    settings = settings_of(args, pools=hosts and {args.pool: {"hosts": hosts}})
+    log_to_stderr(settings.log_level, settings.log_format)
+    everywhere(pool=args.pool)
+    if args.explain:
+        from workers.explain import explain
+
+        print(explain(settings, args.pool, args.devices))
+        return 0
+    return run_pool(settings, args.pool, args.devices)
+
+
+def _devices(text: str) -> range:
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+        raise argparse.ArgumentTypeError(f"wants FIRST-LAST, not {text!r}")
+    return range(int(first), int(last or first) + 1)
