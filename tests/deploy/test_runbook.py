@@ -15,8 +15,8 @@ from tests.deploy.watching.files import PANEL_LINK, RUNBOOK, titles
 TEXT = RUNBOOK.read_text()
 LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-NAMED = re.compile(r"\b(deploy|statefulset|services)/(atelier-\w+)")
-SHORT = {"deploy": "deployment", "services": "service"}
+NAMED = re.compile(r"\b(deploy|statefulset|service)/(atelier-\w+)")
+SHORT = {"deploy": "deployment"}
 """Of kinds, as kubectl takes them."""
 SETTING = re.compile(r"`((?:redis|server|limits|queue|store|tenants|models|pools)\.[\w.*]+)`")
 
