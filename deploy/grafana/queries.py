@@ -31,7 +31,7 @@ JOBS_TRACE = (
     "${traces:raw}/search?service=atelier-frontend"
     "&tags=%7B%22atelier.job.id%22%3A%22${job:percentencode}%22%7D"
 )
-"""`{"atelier.job.id": …}`, whenever it was."""
+"""`{"atelier.job.id": …}`, whatever time is shown: as far as Jaeger looks back."""
 
 
 def traces(operation: str, service: str = "atelier-pool") -> Link:
