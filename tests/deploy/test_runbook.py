@@ -53,7 +53,7 @@ def test_what_commands_name_is_in_the_cluster() -> None:
     assert {name for _, name in named} == {"atelier-frontend", "atelier-redis"}
     base = (RUNBOOK.parent / "k8s" / "base").glob("*.yaml")
     there = [one for file in base for one in yaml.safe_load_all(file.read_text())]
-    kinds = {(one["kind"].lower(), one["metadata"].get("name")) for one in there if "kind" in one}
+    kinds = {(one["kind"].lower(), one["metadata"]["name"]) for one in there if "metadata" in one}
     assert {(SHORT.get(kind, kind), name) for kind, name in named} <= kinds
 
 
