@@ -43,8 +43,11 @@ DURATION_BUCKETS_S = (
     900,
 )
 ADMISSION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-COMMON_REFUSALS = ("invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon")
-"""Told of with 0 before the first one; others appear when they happen."""
+COMMON_REFUSALS = (
+    "invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon", "store_unreachable",
+)  # fmt: skip
+"""Told of with 0 before the first one, which is no increase otherwise, and which an alert may wait
+for; others appear when they happen."""
 
 
 class Telemetry:

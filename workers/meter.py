@@ -63,7 +63,7 @@ class Meter:
         model, way, rows = self._model, batch.way, len(batch.rows)
         shape = self._shapes.name(batch.rows[0].shape.bucket)
         layout = layout_name(self._layout_of(way))
-        metrics.steps.labels(model).inc(rows)
+        metrics.steps.labels(model, shape, layout).inc(rows)
         metrics.padding.labels(model).inc(way.size - rows)
         metrics.device_busy.labels(model).inc(seconds)
         metrics.step_seconds.labels(model, shape, layout, str(way.size)).observe(seconds)

@@ -45,7 +45,9 @@ stages = Histogram(
     buckets=STAGE_BUCKETS_S,
 )
 steps = Counter(
-    "atelier_steps_total", "Denoising steps of pictures; of the warm-up's, too.", ["model"]
+    "atelier_steps_total",
+    "Denoising steps of pictures; of the warm-up's, too.",
+    ["model", "shape", "layout"],
 )
 step_seconds = Histogram(
     "atelier_step_seconds",
@@ -132,7 +134,7 @@ ready = Gauge(
 )
 
 OF_A_MODEL = (
-    steps, padding, device_busy, device_wait, flops, slots, slots_busy, swaps, swap_seconds,
+    padding, device_busy, device_wait, flops, slots, slots_busy, swaps, swap_seconds,
     snapshots, snapshot_failures, snapshot_seconds, resumed, preemptions, claims, cost_ratio, ready,
 )  # fmt: skip
 

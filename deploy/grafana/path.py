@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from deploy.grafana.panels import Dashboard, Link, Panel, Query, Row
+from deploy.grafana.panels import Dashboard, Panel, Query, Row
 from deploy.grafana.queries import (
+    ALL_TRACES,
     API,
     BY_TENANT,
     CHOSEN,
     FAILED_JOBS,
+    JOB,
+    JOBS_TRACE,
     MODEL,
     RUNNING_JOBS,
     TENANTS,
@@ -17,19 +20,22 @@ from deploy.grafana.queries import (
     quantiles,
     rate,
     slow,
+    traces,
 )
 
 STAGES = ("encode", "denoise", "decode", "media", "store")
-SLOW_TRACES = Link("Traces", "${traces:raw}")
 
-HOW = """\
+HOW = f"""\
 **From the many to the one.** A metric knows no job. Find the stage that is slow below, click on its
-curve, and open the jobs that wait, run or failed (`GET /v1/jobs?state=…`, with your key); then
+curve, and open the jobs that wait, run or failed, or the traces that took so long. Then put the
+job's id into the box "Job" above:
 
-- `GET /v1/jobs/{id}`: its error, attempts, `usage`, and where it is in the queue;
-- `GET /v1/jobs/{id}/events`: each step of its way, with its time;
-- the logs of front end and pools: every line about a job has its `job` id;
-- its trace, where tracing is on.
+- [the job](${{api:raw}}/v1/jobs/${{job:percentencode}}): its error, attempts and `usage`;
+- [its events](${{api:raw}}/v1/jobs/${{job:percentencode}}/events): each step of its way;
+- [its trace]({JOBS_TRACE}), where tracing is on (docs/traces.md);
+- the logs of front end and pools: every line about a job has its id.
+
+Where the API wants keys, `curl` sends one; a job is its tenant's alone.
 
 door → queue → claim → encode → denoise → decode → media → store
 """
@@ -59,14 +65,14 @@ WHOLE = Row(
             "Of all jobs in the time that is shown. Stages of one job's pictures run beside each"
             " other, so that they may add up to more than the job took.",
             along("mean"),
-            unit="s", kind="bargauge", width=8, height=9, links=(SLOW_TRACES,),
+            unit="s", kind="bargauge", width=8, height=9, links=(ALL_TRACES,),
         ),
         Panel(
             2,
             "Where the time of slow ones goes, p95",
             "Of each stage by itself: the slowest twentieth.",
             along("p95"),
-            unit="s", kind="bargauge", width=8, height=9, links=(SLOW_TRACES,),
+            unit="s", kind="bargauge", width=8, height=9, links=(ALL_TRACES,),
         ),
     ),
 )  # fmt: skip
@@ -80,7 +86,7 @@ def stage(id: int, name: str, title: str, description: str) -> Panel:
         description,
         quantiles("atelier_job_stage_seconds", f'{CHOSEN},stage="{name}"'),
         unit="s",
-        links=(RUNNING_JOBS, SLOW_TRACES),
+        links=(RUNNING_JOBS, traces(name)),
     )
 
 
@@ -93,7 +99,7 @@ COMING = Row(
             "From the request's body to the job in the queue: checks, the request's pictures, the"
             " prediction of what it costs.",
             quantiles("atelier_admission_seconds"),
-            unit="s", links=(SLOW_TRACES,),
+            unit="s", links=(traces("admission", "atelier-frontend"),),
         ),
         Panel(
             11,
@@ -101,7 +107,7 @@ COMING = Row(
             "From acceptance to the first claim, by tenant class.",
             quantiles("atelier_job_wait_seconds", BY_TENANT, "model, tenant_class",
                       "{{model}} {{tenant_class}}"),
-            unit="s", links=(WAITING_JOBS, SLOW_TRACES),
+            unit="s", links=(WAITING_JOBS, traces("queue")),
         ),
         Panel(
             12,
@@ -158,7 +164,7 @@ END = Row(
             "From acceptance to the end.",
             quantiles("atelier_job_duration_seconds", by="model, outcome",
                       legend="{{model}} {{outcome}}", percents=(95,)),
-            unit="s", width=12, links=(FAILED_JOBS, SLOW_TRACES),
+            unit="s", width=12, links=(FAILED_JOBS, ALL_TRACES),
         ),
     ),
 )  # fmt: skip
@@ -167,7 +173,7 @@ PATH = Dashboard(
     "atelier-path",
     "Atelier: one job's path",
     "Where the time of a job goes, from the door to the store.",
-    (MODEL, TENANTS, API, TRACES),
+    (MODEL, TENANTS, API, JOB, TRACES),
     (WHOLE, COMING, MAKING, END),
-    (SLOW_TRACES,),
+    (ALL_TRACES,),
 )

@@ -15,13 +15,29 @@ TENANTS = Variable(
 )
 POOL = Variable("pool", "Pool", 'label_values(atelier_pool_ready{model=~"$model"}, instance)')
 API = Variable("api", "Address of the API", value="http://localhost:8000")
-TRACES = Variable("traces", "Address of the traces", value="http://localhost:16686")
+JOB = Variable("job", "Job", value="ID")
+TRACES = Variable("traces", "Address of Jaeger", value="http://localhost:16686")
 
 FAILED_JOBS = Link("The failed jobs", "${api:raw}/v1/jobs?state=failed")
 RUNNING_JOBS = Link("The jobs that run", "${api:raw}/v1/jobs?state=running")
 WAITING_JOBS = Link("The jobs that wait", "${api:raw}/v1/jobs?state=queued")
 EXPIRED_JOBS = Link("The jobs that were too late", "${api:raw}/v1/jobs?state=expired")
 READINESS = Link("What the front end says of itself", "${api:raw}/readyz")
+
+SEARCH = "${traces:raw}/search?limit=100&start=${__from}000&end=${__to}000"
+"""Jaeger's, in the time that is shown; it counts microseconds, Grafana milliseconds."""
+ALL_TRACES = Link("The traces of this time", f"{SEARCH}&service=atelier-frontend")
+JOBS_TRACE = (
+    "${traces:raw}/search?service=atelier-frontend"
+    "&tags=%7B%22atelier.job.id%22%3A%22${job:percentencode}%22%7D"
+)
+"""`{"atelier.job.id": …}`, whatever time is shown: as far as Jaeger looks back."""
+
+
+def traces(operation: str, service: str = "atelier-pool") -> Link:
+    """Those in which that span took at least as long as the point that was clicked on says."""
+    wanted = f"service={service}&operation={operation}&minDuration=${{__value.numeric}}s"
+    return Link("Traces that took so long", f"{SEARCH}&{wanted}")
 
 
 def rate(metric: str, where: str = CHOSEN, by: str = "model") -> str:

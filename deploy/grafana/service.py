@@ -256,8 +256,7 @@ CLASSES = Row(
             "Refused",
             "queue_full: `queue.max_queued` is reached; quota_exceeded: the tenant's own limit;"
             " deadline_too_soon: no pool could meet it.",
-            (Query(rate("atelier_jobs_refused_total", 'tenant_class=~"$tenant_class"', "reason"),
-                   "{{reason}}"),),
+            (Query(rate("atelier_jobs_refused_total", BY_TENANT, "reason"), "{{reason}}"),),
             unit="reqps", stacked=True,
         ),
     ),

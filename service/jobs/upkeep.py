@@ -26,6 +26,9 @@ class Upkeep(Calls):
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)
         self._reaped: list[str] = []
+        self._reap = new_call()
+        """Kept until it has its answer: a reap may have been carried out without one, and its
+        notes are told to no other call."""
 
     async def reap(self) -> list[str]:
         """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
@@ -43,7 +46,7 @@ class Upkeep(Calls):
             more, self._reaped, notes = await self._run(
                 "reap",
                 poisonous.model_dump_json(),
-                call=new_call(),
+                call=self._reap,
                 answer_ms=ANSWER_MS,
                 batch=REAP_BATCH,
                 files=REAP_FILES,
@@ -55,7 +58,7 @@ class Upkeep(Calls):
                 retention_s=self._settings.retention_s,
                 model_retention_s=self._settings.model_retention_s,
             )
-            done = []
+            self._reap, done = new_call(), []
             for note in notes:
                 said = json.loads(note)
                 self.tally.hear(said)

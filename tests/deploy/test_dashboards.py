@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from itertools import combinations
-from typing import Any
 
 import pytest
 import yaml
@@ -22,10 +21,11 @@ from tests.deploy.watching.files import (
     dashboards,
     panels,
     rules,
+    strings,
 )
 
 ALL = dashboards()
-GRAFANAS = {"__rate_interval", "__range"}
+GRAFANAS = {"__rate_interval", "__range", "__from", "__to", "__value"}
 PROMETHEUS = {"ALERTS", "up", "process_start_time_seconds"}
 NAME = re.compile(r"\b(?:atelier_\w+|\w+:\w+:\w+|ALERTS|up(?=\{)|process_\w+)")
 
@@ -60,19 +60,10 @@ def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
 def test_what_queries_and_links_refer_to_can_be_chosen(uid: str) -> None:
     dashboard = ALL[uid]
     choices = {variable["name"] for variable in dashboard["templating"]["list"]}
-    said = [str(value) for value in strings(dashboard["panels"]) + strings(dashboard["links"])]
+    said = strings(dashboard["panels"]) + strings(dashboard["links"])
     named = {name for one in said for name in re.findall(r"\$\{?(\w+)", one)}
     assert named <= choices | GRAFANAS
     assert choices <= named | {"datasource"}, "a choice that changes nothing"
-
-
-def strings(value: Any) -> list[str]:
-    """All that are in it."""
-    if isinstance(value, dict):
-        return [one for item in value.values() for one in strings(item)]
-    if isinstance(value, list):
-        return [one for item in value for one in strings(item)]
-    return [value] if isinstance(value, str) else []
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:

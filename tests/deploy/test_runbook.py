@@ -6,6 +6,7 @@ import re
 import typing
 from collections.abc import Iterator
 
+import yaml
 from pydantic import BaseModel
 
 from service.settings import Settings
@@ -14,6 +15,9 @@ from tests.deploy.watching.files import PANEL_LINK, RUNBOOK, titles
 TEXT = RUNBOOK.read_text()
 LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+NAMED = re.compile(r"\b(deploy|statefulset|service)/(atelier-\w+)")
+SHORT = {"deploy": "deployment"}
+"""Of kinds, as kubectl takes them."""
 SETTING = re.compile(r"`((?:redis|server|limits|queue|store|tenants|models|pools)\.[\w.*]+)`")
 
 
@@ -42,6 +46,15 @@ def test_panels_are_called_by_their_names() -> None:
     names = titles()
     for title, address in links:
         assert names[address] == title
+
+
+def test_what_commands_name_is_in_the_cluster() -> None:
+    named = {(kind.lower(), name) for kind, name in NAMED.findall(TEXT)}
+    assert {name for _, name in named} == {"atelier-frontend", "atelier-redis"}
+    base = (RUNBOOK.parent / "k8s" / "base").glob("*.yaml")
+    there = [one for file in base for one in yaml.safe_load_all(file.read_text())]
+    kinds = {(one["kind"].lower(), one["metadata"]["name"]) for one in there if "metadata" in one}
+    assert {(SHORT.get(kind, kind), name) for kind, name in named} <= kinds
 
 
 def test_settings_exist() -> None:

@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from tests.collector import ROOT, Collector, Told, collecting
+from tests.deploy.watching.files import searches
 from tests.e2e.conftest import launch
 from tests.e2e.system import ATELIER, System, environment, until
 
@@ -164,6 +165,18 @@ def test_a_jobs_trace_is_whole(traced: Traced) -> None:
         assert denoise.attributes["atelier.steps"] == 4
         assert [name for name, _ in denoise.events] == ["step"] * 4
     assert all(span.error is None for span in spans)
+    check_searches(spans)
+
+
+def check_searches(spans: list[Told]) -> None:
+    """What the dashboards look for in Jaeger is in any job's trace."""
+    asked = searches()
+    assert len(asked) > 7
+    for query in asked:
+        found = [span for span in spans if span.service == query["service"]]
+        found = [span for span in found if query.get("operation", span.name) == span.name]
+        tags = json.loads(query.get("tags", "{}"))
+        assert any(tags.keys() <= span.attributes.keys() for span in found), query
 
 
 def test_a_killed_pools_job_shows_both_attempts(traced: Traced) -> None:

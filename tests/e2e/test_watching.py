@@ -1,18 +1,19 @@
-"""What watches a real system: the project's Prometheus scrapes it, and every query of every
-dashboard, recording rule and alert gives data."""
+"""What watches a real system: its pages and logs, and the project's Prometheus, which scrapes it:
+every query of every dashboard, recording rule and alert gives data."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
 
+from deploy.metrics_page import pages
 from tests.deploy.watching.files import (
     Asked,
     asked_by_dashboards,
@@ -20,13 +21,19 @@ from tests.deploy.watching.files import (
     dashboards,
     panels,
 )
-from tests.deploy.watching.prometheus import Prometheus, running
-from tests.deploy.watching.workload import Clients, all_kinds, none, stopped
-from tests.e2e.conftest import launch
-from tests.e2e.system import START_S, System, until
+from tests.deploy.watching.prometheus import Prometheus
+from tests.deploy.watching.workload import MARKER
+from tests.e2e.system import until
+from tests.e2e.watched import Run, watched
+from tests.service.test_telemetry import check
+from workers.metrics import STAGES
 
-POOLS = {"tiny": {"model": "tiny", "slots": 2, "metrics_port": 0}}
-POOLS_PAGE = r"told on port (\d+)"
+
+@pytest.fixture(scope="module")
+def run(checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    with watched(checkpoint, state, tmp_path_factory.mktemp("prometheus")) as found:
+        yield found
+
 
 NOTHING_BECAUSE = {
     "the runtime of CPUs tells nothing of memory": (
@@ -48,58 +55,10 @@ NOTHING_BECAUSE = {
 """Who legitimately gets no series of this run, by the reason."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A system that has done something, and who watched it."""
-
-    system: System
-    prometheus: Prometheus
-    ends: dict[str, str]
-    """Of jobs, by what they are called."""
-
-
-@pytest.fixture(scope="module")
-def run(checkpoint: Path, state: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    system = launch(state, checkpoint, ATELIER_POOLS=json.dumps(POOLS))
-    try:
-        page = system.wait_for(POOLS_PAGE, START_S)[1]
-        targets = {
-            "atelier-frontend": [system.url.removeprefix("http://")],
-            "atelier-pools": [f"127.0.0.1:{page}"],
-        }
-        with running(tmp_path_factory.mktemp("prometheus"), targets) as prometheus:
-            yield at_work(system, prometheus, state / "outputs")
-    finally:
-        system.close()
-
-
-def at_work(system: System, prometheus: Prometheus, store: Path) -> Run:
-    """Nothing, then one job, then jobs that wait for a pool that stands still, and their ends; each
-    of these until Prometheus has seen it, so that there are rates of all."""
-    clients = Clients(system.url)
-    try:
-        seen_with(prometheus, "atelier_admission_seconds_count == 0")
-        seen_with(prometheus, "atelier_claims_total == 0")
-        none(clients)
-        first = clients.ends({"first": clients.submit()})
-        seen_with(prometheus, 'atelier_jobs_ended_total{outcome="succeeded"} == 1')
-        with stopped(system.child("worker")):
-            jobs = all_kinds(clients, store)
-            seen_with(prometheus, 'atelier_queue_jobs{state="queued"} == 3')
-        ends = clients.ends(jobs)
-    finally:
-        clients.close()
-    seen_with(prometheus, f"sum(atelier_jobs_ended_total) == {len(first | ends)}")
-    return Run(system, prometheus, first | ends)
-
-
-def seen_with(prometheus: Prometheus, expr: str) -> None:
-    until(lambda: prometheus.query(expr), expr)
-
-
 def test_the_run_had_all_kinds_of_ends(run: Run) -> None:
     assert run.ends == {
         "first": "succeeded",
+        "late": "expired",
         "succeeded": "succeeded",
         "in time": "succeeded",
         "canceled": "canceled",
@@ -139,10 +98,7 @@ def nothing(prometheus: Prometheus, asked: list[Asked]) -> set[str]:
 
 SELECTOR = re.compile(r"\b(?:atelier_\w+|\w+:\w+:\w+|process_\w+|up|ALERTS)(?:\{[^}]*\})?")
 UNMATCHED_BECAUSE = {
-    "nothing failed at the door": (
-        'atelier_http_requests_total{route=~"/v1/.+",status=~"5.."}',
-        'atelier_jobs_refused_total{reason="store_unreachable"}',
-    ),
+    "nothing failed at the door": ('atelier_http_requests_total{route=~"/v1/.+",status=~"5.."}',),
     "no alert has lasted long enough": ('ALERTS{alertname=~"Atelier.+",alertstate="firing"}',),
     "the runtime of CPUs tells nothing of memory": (
         'atelier_device_memory_bytes{instance=~".*"}',
@@ -170,25 +126,33 @@ def test_every_series_that_is_asked_for_is_there(run: Run) -> None:
 
 
 SUMS = {
-    'sum(atelier_jobs_ended_total{outcome="succeeded"})': 3,
     'sum(atelier_jobs_ended_total{outcome="failed"})': 1,
     'sum(atelier_jobs_ended_total{outcome="canceled"})': 1,
+    'sum(atelier_jobs_ended_total{outcome="expired"})': 1,
     'sum(atelier_job_failures_total{reason="store"})': 1,
     "sum(atelier_job_failures_total)": 1,
     'sum(atelier_job_deadlines_total{outcome="met"})': 1,
-    "sum(atelier_job_deadlines_total)": 1,
+    'sum(atelier_job_deadlines_total{outcome="missed"})': 1,
     'sum(atelier_jobs_refused_total{reason="deadline_too_soon"})': 1,
-    "sum(atelier_jobs_accepted_total)": 5,
-    "sum(atelier_job_wait_seconds_count)": 4,
-    "sum(atelier_admission_seconds_count)": 5,
-    'sum(atelier_job_stage_seconds_count{stage="denoise"})': 4,
+    "atelier_queue_backlog_device_seconds": 0,
+    'sum(atelier_output_bytes_total{content_type="image/png"}) > bool 0': 1,
+    "atelier_flops_total > bool 0": 1,
 }
+COUNTED = {
+    'sum(atelier_jobs_ended_total{outcome="succeeded"})': 3,
+    'sum(atelier_jobs_accepted_total{tenant_class="gold"})': 6,
+    "sum(atelier_job_duration_seconds_count)": 6,
+    'sum(atelier_job_wait_seconds_count{job="atelier-pools"})': 4,
+    "sum(atelier_admission_seconds_count)": 6,
+} | {f'sum(atelier_job_stage_seconds_count{{stage="{stage}"}})': 5 for stage in STAGES}
+"""And one more for each job of a provocation."""
 
 
 def test_the_numbers_are_those_of_the_run(run: Run) -> None:
-    """Of five jobs, one of which has two pictures, one was canceled in the queue, and one failed
-    before it was encoded."""
-    soon(lambda: {expr: value(run.prometheus, expr) for expr in SUMS}, SUMS)
+    """Of six jobs, one of which has three pictures, one was canceled in the queue, one expired
+    there, and one failed before it was encoded."""
+    expected = SUMS | {expr: count + run.taken for expr, count in COUNTED.items()}
+    soon(lambda: {expr: value(run.prometheus, expr) for expr in expected}, expected)
 
 
 def value(prometheus: Prometheus, expr: str) -> float | None:
@@ -205,5 +169,53 @@ def test_a_lost_file_is_an_alert_that_leads_to_the_job(run: Run) -> None:
     board = dashboards()[address.path.removeprefix("/d/")]
     (panel,) = (one for one in panels(board) if str(one["id"]) in choices["viewPanel"])
     link = panel["fieldConfig"]["defaults"]["links"][0]["url"]
-    page = httpx.get(link.replace("${api:raw}", run.system.url), trust_env=False).json()
+    page = run.clients.get(link.replace("${api:raw}", run.system.url)).json()
     assert [job["error"]["code"] for job in page["data"]] == ["store"]
+    (job,) = page["data"]
+    found = [run.clients.get(at).text for at in addresses_of(job["id"], run.system.url)]
+    assert len(found) == 2 and all("error" in one and "store" in one for one in found)
+
+
+def addresses_of(job_id: str, api: str) -> list[str]:
+    """Where the dashboard on one job's path leads to, at the API."""
+    (how,) = (one for one in panels(dashboards()["atelier-path"]) if one["type"] == "text")
+    found = re.findall(r"\]\(\$\{api:raw\}([^)]+)\)", how["options"]["content"])
+    return [api + path.replace("${job:percentencode}", job_id) for path in found]
+
+
+ABSENT = {
+    "atelier_peak_flops", "atelier_communication_ratio", "atelier_device_memory_bytes",
+}  # fmt: skip
+"""Of a CPU's pool that nobody has profiled."""
+
+
+def test_pages_are_whole_and_say_nothing_of_what_clients_wrote(run: Run) -> None:
+    """`promtool` has no objection, and each page has the families that are documented for it."""
+    assert run.pool.get("/readyz").json() == {"status": "ok"}
+    documented = pages()
+    texts = {"front end": run.clients.get("/metrics").text, "pool": run.pool.get("/metrics").text}
+    for page, text in texts.items():
+        check(which("promtool"), text)
+        told = set(re.findall(r"^# TYPE (atelier_\S+)", text, re.M))
+        assert told == documented[page].keys()
+        empty = {name for name in told if not re.search(rf"^{name}(_count)?[ {{]", text, re.M)}
+        assert empty == (ABSENT if page == "pool" else set())
+        assert MARKER not in text
+
+
+ALLOWED = {"time", "level", "severity", "logger", "message", "job", "tenant", "pool", "exception"}
+
+
+def test_logs_tell_of_jobs_and_of_nothing_that_clients_wrote(run: Run) -> None:
+    """Prompts and keys are in no line of any log."""
+    lines = [line for line in run.system.lines if re.match(r"(front|tiny) +\|", line)]
+    assert lines and MARKER not in "\n".join(run.system.lines)
+    told: list[dict[str, Any]] = [json.loads(line.partition("|")[2]) for line in lines]
+    for one in told:
+        assert {"time", "level", "logger", "message"} <= one.keys() <= ALLOWED, one
+    pool = [one for one in told if "worked on" in one["message"]]
+    assert pool and all(one["pool"] == "tiny" and one["tenant"] == "default" for one in pool)
+    assert all(one["job"] in one["message"] for one in pool)
+    front = {one["job"] for one in told if "was accepted" in one["message"]}
+    assert front == {run.jobs["late"], run.jobs["canceled"], *(one["job"] for one in pool)}
+    assert len(front) == len(run.jobs) + run.taken

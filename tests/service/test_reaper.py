@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from redis.asyncio import Redis
 
 from service.app import create_app
-from service.jobs.job import Job, JobState, new_job_id
+from service.jobs.job import Job, new_job_id
 from service.jobs.outputs import Store, input_key
 from service.jobs.queue import Queue
 from service.settings import QueueSettings, Settings
@@ -29,6 +30,11 @@ async def put(queue: Queue, store: Store) -> Job:
     job = Job(id=new_job_id(), model=MODEL, bucket="any", steps=1)
     await store.put(input_key(job.id, "image"), b"picture", "image/png")
     return (await queue.put(job))[0]
+
+
+def a_late_job() -> Job:
+    """One that whoever reaps ends."""
+    return Job(id=new_job_id(), model=MODEL, bucket="any", deadline_at=time.time())
 
 
 async def test_files_leave_with_their_job(
@@ -59,14 +65,12 @@ async def test_a_store_that_is_away_holds_up_no_job(
     await queue.cancel(ended.id)
     async with app.router.lifespan_context(app):
 
-        async def is_forgotten() -> bool:
-            return await queue.get(ended.id) is None
+        async def are_forgotten() -> bool:
+            return await queue.get(ended.id) is await queue.get(late.id) is None
 
-        await eventually(is_forgotten)
-        lost = (await queue.put(Job(id=new_job_id(), model=MODEL, bucket="any")))[0]
-        assert await queue.claim("pool that dies", MODEL, 1)
-        names = [event.name async for event in queue.events(lost.id)]
-        assert names[-1] == JobState.FAILED
+        # No lapsed lease: where reaps come late, on a busy machine, leases are given more time.
+        late = (await queue.put(a_late_job()))[0]
+        await eventually(are_forgotten)
         folder.unlink()
         away.rename(folder)
 

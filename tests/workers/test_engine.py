@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prometheus_client import REGISTRY
 
 from models.sharding import Layout
 from tests.workers.polling import until
 from tests.workers.toy import DEADLINE_S, ToyPipeline, reference
+from workers import metrics
 from workers.engine import Engine, Picture
 from workers.errors import EngineDied, PictureFailed
 from workers.kept import Kept
@@ -254,7 +254,8 @@ async def test_what_failed_to_compile_is_compiled_anew(
 
 async def test_steps_are_counted(engine: Engine) -> None:
     def steps() -> float:
-        return REGISTRY.get_sample_value("atelier_steps_total", {"model": "toy"}) or 0
+        (family,) = metrics.steps.collect()
+        return sum(one.value for one in family.samples if one.labels["model"] == "toy")
 
     before = steps()
     await asyncio.gather(*(make(engine, seed=i, num_inference_steps=3) for i in range(3)))

@@ -51,12 +51,12 @@ def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) ->
     phase.flops = Future()
     meter.step(batch(phase, "8x8", 3, 4), 0.5)
     meter.waited(0.25)
-    assert value("atelier_steps_total", model="counted") == 3
+    where = {"model": "counted", "shape": "8x8", "layout": "one device"}
+    assert value("atelier_steps_total", **where) == 3
     assert value("atelier_padding_rows_total", model="counted") == 1
     assert value("atelier_device_step_seconds_total", model="counted") == 0.5
     assert value("atelier_device_wait_seconds_total", model="counted") == 0.25
-    labels = {"model": "counted", "shape": "8x8", "layout": "one device", "batch": "4"}
-    assert value("atelier_step_seconds_sum", **labels) == 0.5
+    assert value("atelier_step_seconds_sum", **where, batch="4") == 0.5
     assert value("atelier_flops_total", model="counted") == 0
     phase.flops.set_result(100.0)
     meter.step(batch(phase, "8x8", 2, 2), 0.5)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import yaml
 
@@ -65,6 +66,24 @@ def titles() -> dict[str, str]:
         for uid, dashboard in dashboards().items()
         for panel in panels(dashboard)
     }
+
+
+def strings(value: Any) -> list[str]:
+    """All that are in it."""
+    if isinstance(value, dict):
+        return [one for item in value.values() for one in strings(item)]
+    if isinstance(value, list):
+        return [one for item in value for one in strings(item)]
+    return [value] if isinstance(value, str) else []
+
+
+TRACES_LINK = re.compile(r"\$\{traces:raw\}/search\?([^)\s]+)")
+
+
+def searches() -> list[dict[str, str]]:
+    """What dashboards ask Jaeger for, by its parameters."""
+    found = {one for text in strings(dashboards()) for one in TRACES_LINK.findall(text)}
+    return [dict(parse_qsl(query, strict_parsing=True)) for query in sorted(found)]
 
 
 def filled_in(expr: str, interval: str, span: str) -> str:

@@ -189,9 +189,10 @@ def heat(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
 
 
 def words(axes: Axes, panel: Mapping[str, Any], span: Span) -> None:
-    """Markdown, read as it stands."""
+    """Markdown, read as it stands; of links what is clicked on."""
     axes.axis("off")
-    plain = re.sub(r"\*\*|`", "", panel["options"]["content"])
+    said = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", panel["options"]["content"])
+    plain = re.sub(r"\*\*|`", "", said)
     paragraphs = re.split(r"\n\n|\n(?=- )", plain)
     inches = axes.get_window_extent().width / axes.figure.dpi
     wrapped = [

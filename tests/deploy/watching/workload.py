@@ -1,10 +1,12 @@
-"""Jobs of all kinds of ends, for a system whose numbers are to be looked at."""
+"""Jobs of all kinds of ends, and requests of all kinds, for a system whose numbers and logs are to
+be looked at."""
 
 from __future__ import annotations
 
 import base64
 import io
 import os
+import secrets
 import shutil
 import signal
 from collections.abc import Iterator, Mapping
@@ -16,12 +18,34 @@ import httpx
 from PIL import Image
 
 from service.jobs.life import ENDED
-from tests.e2e.system import DEADLINE_S, until
+from tests.e2e.system import until
 
+MARKER = "zz" + secrets.token_hex(8)
+"""In every prompt, and wherever else a client may write something."""
+WAIT_S = 60
+"""That clients wait for an answer; some wait for a picture."""
 LONG_S = 3600
 """A deadline that is met, however slow the machine is."""
+SOON_S = 2
+"""One that passes while a pool stands still."""
 NO_TIME_S = 0.0001
 """A deadline that nobody can meet."""
+
+PROVOCATIONS: tuple[dict[str, Any], ...] = (
+    {"content": f'{{"prompt": "{MARKER}"'},
+    {"json": {"prompt": MARKER, MARKER: MARKER}},
+    {"json": {"prompt": {"text": MARKER}}},
+    {"json": {"prompt": MARKER, "width": MARKER}},
+    {"json": {"prompt": MARKER, "width": 1}},
+    {"json": {"prompt": MARKER, "model": MARKER}},
+    {"json": {"prompt": MARKER, "image": MARKER}},
+    {"json": {"prompt": MARKER, "scheduler": {"name": MARKER}}},
+    {"json": {"prompt": MARKER}, "headers": {"Idempotency-Key": MARKER * 40}},
+    {"json": {"prompt": MARKER}, "headers": {"Authorization": f"Bearer atl_{MARKER}"}},
+    {"json": {"prompt": MARKER}, "headers": {"Accept": MARKER}},
+    {"json": {"prompt": MARKER}, "params": {"prompt": MARKER, "key": MARKER}},
+)
+"""Requests that are refused, or taken in spite of what else they say."""
 
 
 @contextmanager
@@ -38,34 +62,48 @@ class Clients:
     """Of one system."""
 
     def __init__(self, url: str) -> None:
-        self._http = httpx.Client(base_url=url, timeout=DEADLINE_S, trust_env=False)
-        self._job = {"prompt": "a star"}
+        self._http = httpx.Client(base_url=url, timeout=WAIT_S + 30, trust_env=False)
 
     def close(self) -> None:
         self._http.close()
 
     def submit(self, **fields: Any) -> str:
         """A job's id."""
-        answer = self._http.post("/v1/generate", json=self._job | fields)
+        answer = self._http.post("/v1/generate", json={"prompt": MARKER} | fields)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
     def refused(self, **fields: Any) -> int:
         """With which status."""
-        answer = self._http.post("/v1/generate", json=self._job | fields)
+        answer = self._http.post("/v1/generate", json={"prompt": MARKER} | fields)
         assert 400 <= answer.status_code < 500, answer.text
         return answer.status_code
 
     def cancel(self, job_id: str) -> None:
         assert self._http.post(f"/v1/jobs/{job_id}/cancel").is_success
 
+    def get(self, path: str, **params: str) -> httpx.Response:
+        return self._http.get(path, params=params or None)
+
     def job(self, job_id: str) -> dict[str, Any]:
-        return dict(self._http.get(f"/v1/jobs/{job_id}").json())
+        return dict(self.get(f"/v1/jobs/{job_id}").json())
 
     def ends(self, job_ids: Mapping[str, str]) -> dict[str, str]:
         """How jobs ended, once they have, by what they are called."""
         until(lambda: all(self.job(one)["state"] in ENDED for one in job_ids.values()), "all ends")
         return {name: self.job(one)["state"] for name, one in job_ids.items()}
+
+    def provoke(self) -> int:
+        """How many of the provocations were taken; their pictures are there."""
+        taken = []
+        for request in PROVOCATIONS:
+            headers = {"Prefer": f"wait={WAIT_S}"} | request.get("headers", {})
+            answer = self._http.post("/v1/generate", **{**request, "headers": headers})
+            taken.append(answer.is_success)
+        self.get(f"/{MARKER}", prompt=MARKER)
+        self.get(f"/v1/jobs/{MARKER}")
+        assert not all(taken)
+        return sum(taken)
 
 
 def picture() -> str:
@@ -82,7 +120,8 @@ def all_kinds(clients: Clients, store: Path) -> dict[str, str]:
         store: its folder.
     """
     waiting = {
-        "succeeded": clients.submit(num_images=2),
+        "late": clients.submit(deadline_s=SOON_S, num_inference_steps=1),
+        "succeeded": clients.submit(num_images=3),
         "in time": clients.submit(deadline_s=LONG_S),
         "canceled": clients.submit(),
         "failed": clients.submit(image=picture(), strength=1.0),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -20,17 +20,26 @@ class Flaky:
         self.is_deaf = False
         """While this is set every script's answer is lost, whatever is tried."""
         self._retried = True
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._relay(reader, writer))
+        self._serving.add(task)
+        await task
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_unix_connection(self._server)
-        while request := await reader.read(CHUNK_BYTES):
-            up_writer.write(request)
-            answer = await up_reader.read(CHUNK_BYTES)
-            if self._loses(request, answer):
-                break
-            writer.write(answer)
-        for end in (up_writer, writer):
-            end.close()
+        with closing(up_writer), closing(writer):
+            while request := await reader.read(CHUNK_BYTES):
+                up_writer.write(request)
+                answer = await up_reader.read(CHUNK_BYTES)
+                if self._loses(request, answer):
+                    break
+                writer.write(answer)
+
+    async def end(self) -> None:
+        """Once its clients have closed their connections."""
+        await asyncio.gather(*self._serving)
 
     def _loses(self, request: bytes, answer: bytes) -> bool:
         """Every script's answer once; the answer to its repeat gets through."""
@@ -51,3 +60,4 @@ async def flaky(redis_url: str, folder: Path) -> AsyncIterator[tuple[str, Flaky]
     socket = folder / "flaky.sock"
     async with await asyncio.start_unix_server(relay.serve, socket):
         yield f"unix://{socket}", relay
+        await relay.end()

@@ -105,6 +105,22 @@ async def test_a_life_with_lost_answers_is_the_same(
     assert {name for name, digest in digests.items() if digest.encode() in relay.lost} == NAMES
 
 
+async def test_what_a_reap_without_an_answer_took_is_counted_by_the_next_one(
+    hasty: Queue, connect: Connect, redis_url: str, tmp_path: Path
+) -> None:
+    await hasty.put(a_job())
+    await hasty.claim("dead", MODEL, 1)
+    async with flaky(redis_url, tmp_path) as (url, relay):
+        shaky = await connect(url, lease_s=1e-6)
+        relay.is_deaf = True
+        with pytest.raises(ConnectionError):
+            await shaky.reap()
+        relay.is_deaf = False
+        await shaky.reap()
+        assert counted(shaky)["reclaimed", MODEL] == 1
+        await shaky.close()
+
+
 async def test_a_claim_without_an_answer_is_what_the_next_one_gives(
     queue: Queue, connect: Connect, redis_url: str, tmp_path: Path
 ) -> None:
