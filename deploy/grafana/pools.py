@@ -156,7 +156,7 @@ PROGRAMS = Row(
             "By device; absent where the backend does not tell, as CPUs do not.",
             (Query('instance:atelier_device_memory:ratio{instance=~"$pool"}',
                    "{{instance}} {{device}}"),),
-            unit="percentunit", top=1, thresholds=((0.92, "red"),),
+            unit="percentunit", top=1, thresholds=((0.97, "red"),),
         ),
         Panel(
             21,
