@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from service.settings import ConfigError, PoolSettings, Settings
@@ -85,11 +85,6 @@ def deal(
             dealt[name].append(range(start, start + size))
             start += size
     return dealt
-
-
-def sharers(slices: Sequence[range], device: int) -> int:
-    """Pools that use a device."""
-    return sum(device in slice_ for slice_ in slices)
 
 
 def _too_many(

@@ -11,7 +11,6 @@ from redis.exceptions import RedisError
 from service.deps import FrontEnd
 from service.jobs.errors import StoreError
 from service.jobs.queue import ModelStatus
-from service.telemetry import set_all
 
 CHECK_S = 2.0
 """A dependency that has not answered by then counts as away."""
@@ -59,11 +58,8 @@ async def refresh_gauges(front: FrontEnd) -> None:
         async with asyncio.timeout(CHECK_S):
             models, depths = await front.queue.models(), await front.queue.depths()
     except (RedisError, OSError, TimeoutError):
-        models, depths = {}, {}
-        told.queue_up.set(0)
+        models = {}
+        told.queue.away()
     else:
-        told.queue_up.set(1)
-    set_all(told.pools, (((name,), len(status.pools)) for name, status in models.items()))
-    set_all(told.ready, (((name,), float(status.ready)) for name, status in models.items()))
-    told.look(depths)
+        told.queue.look(models, depths)
     told.expect(models, front.settings.tenant_classes)

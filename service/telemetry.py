@@ -5,21 +5,19 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     ProcessCollector,
     generate_latest,
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.jobs.queue import Depth
 from service.jobs.tally import Tally
+from service.queue_gauges import QueueGauges
 
 log = logging.getLogger("atelier")
 
@@ -90,41 +88,7 @@ class Telemetry:
             buckets=ADMISSION_BUCKETS_S,
             registry=self.registry,
         )
-        self.jobs = Gauge(
-            "atelier_queue_jobs",
-            "Jobs that have not ended, by model and state.",
-            ("model", "state"),
-            registry=self.registry,
-        )
-        self.oldest = Gauge(
-            "atelier_queue_oldest_seconds",
-            "Since the queued job that has waited longest came, or came back; 0 where none waits.",
-            ("model",),
-            registry=self.registry,
-        )
-        self.backlog = Gauge(
-            "atelier_queue_backlog_device_seconds",
-            "Predicted time of a mesh slice for what is queued and what running jobs have left.",
-            ("model",),
-            registry=self.registry,
-        )
-        self.pools = Gauge(
-            "atelier_model_pools",
-            "Pools that serve the model now.",
-            ("model",),
-            registry=self.registry,
-        )
-        self.ready = Gauge(
-            "atelier_model_ready",
-            "1 where a pool of the model has finished its warm-up, or else 0.",
-            ("model",),
-            registry=self.registry,
-        )
-        self.queue_up = Gauge(
-            "atelier_queue_up",
-            "1 while the front end reaches Redis, or else 0.",
-            registry=self.registry,
-        )
+        self.queue = QueueGauges(self.registry)
 
     def expect(self, models: Iterable[str], classes: Iterable[str]) -> None:
         """Tell of these from now on, with 0 where nothing has happened yet."""
@@ -136,15 +100,6 @@ class Telemetry:
             self.accepted.labels(model, name)
             for reason in COMMON_REFUSALS:
                 self.refused.labels(model, name, reason)
-
-    def look(self, depths: Mapping[str, Depth]) -> None:
-        """What the queue holds now, by registered model."""
-        rows = depths.items()
-        set_all(self.oldest, (((model,), depth.oldest_s) for model, depth in rows))
-        set_all(self.backlog, (((model,), depth.backlog_s) for model, depth in rows))
-        states = ("queued", "running")
-        counts = (((m, state), getattr(d, state)) for m, d in rows for state in states)
-        set_all(self.jobs, counts)
 
     def page(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -181,10 +136,3 @@ class MeasureRequests:
         self.telemetry.requests.labels(route, method, str(status)).inc()
         self.telemetry.durations.labels(route, method).observe(seconds)
         log.debug("%s %s %d in %.3f s", method, route, status, seconds)
-
-
-def set_all(gauge: Gauge, values: Iterable[tuple[tuple[Any, ...], float]]) -> None:
-    """Replace every labelled value of a gauge, so that what is gone stops being told."""
-    gauge.clear()
-    for labels, value in values:
-        gauge.labels(*labels).set(value)

@@ -4,17 +4,18 @@
 ARG PYTHON=3.11-slim-bookworm
 
 FROM python:${PYTHON} AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+ENV PIP_CACHE_DIR=/build/.cache/pip \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv --without-pip /opt/atelier
 # What changes seldom comes first: packages, then Atelier itself.
 COPY deploy/docker/frontend.lock packages.lock
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/build/.cache/pip \
     python -m pip --python /opt/atelier install --require-hashes --only-binary :all: \
         --no-deps --requirement packages.lock
 COPY deploy/docker/build.lock ./
-RUN --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=cache,target=/build/.cache/pip \
     python -m pip install --require-hashes --only-binary :all: --no-deps \
         --target tools --requirement build.lock
 COPY pyproject.toml README.md LICENSE atelier.py ./

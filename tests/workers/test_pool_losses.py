@@ -23,6 +23,13 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline
 
 
+def walled(folder: Path) -> tuple[Store, Path]:
+    """A store that takes no outputs while a file lies where it would have a folder; the file."""
+    store, wall = Store(str(folder / "outputs")), folder / "outputs" / "outputs"
+    wall.write_text("a file where a folder should be")
+    return store, wall
+
+
 async def test_a_suspect_has_the_pool_to_itself(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
 ) -> None:
@@ -97,8 +104,7 @@ async def test_an_engine_that_dies_is_a_death_of_its_jobs(
 async def test_a_broken_store_lets_another_pool_try(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, redis_url: str, tmp_path: Path
 ) -> None:
-    store = Store(str(tmp_path / "outputs"))
-    (tmp_path / "outputs" / "outputs").write_text("a file where a folder should be")
+    store, _ = walled(tmp_path)
     job = toy_job()
     await queue.put(job)
     twice = await Queue.connect(redis_url, QueueSettings(max_attempts=2))
@@ -162,8 +168,7 @@ async def test_a_store_may_go_and_come_back(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
-    wall.write_text("a file where a folder should be")
+    store, wall = walled(tmp_path)
     job = toy_job()
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store):
@@ -181,8 +186,7 @@ async def test_a_store_may_be_away_for_longer_than_a_moment(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The finished pictures are held meanwhile, and not made again; a cancel lets go of one."""
-    store, wall = Store(str(tmp_path / "outputs")), tmp_path / "outputs" / "outputs"
-    wall.write_text("a file where a folder should be")
+    store, wall = walled(tmp_path)
     job, canceled = toy_job(phase="gated", num_images=2), toy_job()
     for each in (job, canceled):
         await queue.put(each)

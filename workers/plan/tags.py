@@ -9,7 +9,6 @@ from models.sharding import STORED, Axes
 
 Sizes = Mapping[str, int]
 """Logical axis → its length."""
-NO_SIZES: Sizes = {}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""Gauges of the queue: what it holds, and which pools serve it, as it was last looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from service.jobs.queue import Depth, ModelStatus
+
+STATES = ("queued", "running")
+
+
+class QueueGauges:
+    """Labels are registered models alone; one that has gone is no longer told of.
+
+    Args:
+        registry: whose page they are told on.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._jobs = Gauge(
+            "atelier_queue_jobs",
+            "Jobs that have not ended, by model and state.",
+            ("model", "state"),
+            registry=registry,
+        )
+
+        def by_model(name: str, meaning: str) -> Gauge:
+            return Gauge(name, meaning, ("model",), registry=registry)
+
+        self._oldest = by_model(
+            "atelier_queue_oldest_seconds",
+            "Since the queued job that has waited longest came, or came back; 0 where none waits.",
+        )
+        self._backlog = by_model(
+            "atelier_queue_backlog_device_seconds",
+            "Predicted time of a mesh slice for what is queued and what running jobs have left.",
+        )
+        self._pools = by_model("atelier_model_pools", "Pools that serve the model now.")
+        self._ready = by_model(
+            "atelier_model_ready",
+            "1 where a pool of the model has finished its warm-up, or else 0.",
+        )
+        self._up = Gauge(
+            "atelier_queue_up",
+            "1 while the front end reaches Redis, or else 0.",
+            registry=registry,
+        )
+
+    def look(self, models: Mapping[str, ModelStatus], depths: Mapping[str, Depth]) -> None:
+        """What the queue has said now, by registered model."""
+        self._up.set(1)
+        self._tell(models, depths)
+
+    def away(self) -> None:
+        """The queue does not answer: nothing is known of models and jobs."""
+        self._up.set(0)
+        self._tell({}, {})
+
+    def _tell(self, models: Mapping[str, ModelStatus], depths: Mapping[str, Depth]) -> None:
+        replace(self._pools, (((name,), len(status.pools)) for name, status in models.items()))
+        replace(self._ready, (((name,), status.ready) for name, status in models.items()))
+        replace(self._oldest, (((name,), depth.oldest_s) for name, depth in depths.items()))
+        replace(self._backlog, (((name,), depth.backlog_s) for name, depth in depths.items()))
+        replace(
+            self._jobs,
+            (
+                ((name, state), getattr(depth, state))
+                for name, depth in depths.items()
+                for state in STATES
+            ),
+        )
+
+
+def replace(gauge: Gauge, values: Iterable[tuple[tuple[str, ...], float]]) -> None:
+    """All labelled values of a gauge by these, so that what is gone stops being told."""
+    gauge.clear()
+    for labels, value in values:
+        gauge.labels(*labels).set(value)
