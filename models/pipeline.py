@@ -6,6 +6,9 @@ weights as their first argument, so that the engine decides what is compiled, ba
 
     prepare (host) → encode (device) → step × n (device, rows batched) → decode (device)
 
+What a step is told by its time and its prompt alone, `conditions` computes ahead, for many steps of
+a row at once: the parameters that only this needs are then read once for all of them.
+
 A row is a pytree without a batch axis; `step` gets rows stacked on a new leading axis. Everything
 that differs between neighbours (sigma, guidance, progress, solver history) is row data, so rows of
 any progress share one executable.
@@ -95,12 +98,31 @@ class Pipeline(Protocol):
         """Text encoders, picture encoder, first latents: inputs → one row (no batch axis)."""
         ...
 
+    def conditions(
+        self, phase: str, weights: PyTree, row: PyTree, values: Mapping[str, jax.Array]
+    ) -> PyTree:
+        """What the network is told in some steps of one row, whatever its latents are then: every
+        leaf of values and of the result has a leading step axis. None: not worth it here.
+
+        Args:
+            row: no leaf that steps change may be read.
+        """
+        ...
+
     def step(
-        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: PyTree,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree = None,
     ) -> PyTree:
         """One denoising step of a batch: every leaf of rows and values has a leading row axis.
 
         `rows["latents"]` holds the latents; the engine checks them for non-finite values.
+
+        Args:
+            conditions: of these rows in this step, with a leading row axis; None: computed here.
         """
         ...
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from models.pipeline import PyTree
+from workers.conditions import columns, place
 from workers.row import Row
 from workers.shape import Phase
 from workers.step_times import Way
@@ -26,12 +27,19 @@ class Batch:
     def run(self, weights: list[Any]) -> tuple[tuple[PyTree, ...], jax.Array]:
         """Send the rows' next step: their states after it, padding last, and finite [batch]."""
         padded = self.rows + self.rows[-1:] * (self.way.size - len(self.rows))
-        steps = [row.next_step.values for row in padded]
-        values = {
-            name: np.stack([step[name] for step in steps], dtype=np.float32) for name in steps[0]
-        }
+        values = columns([row.next_step.values for row in padded])
         program = self.phase.programs[self.way].result()
-        return program(weights, tuple(row.state for row in padded), values)
+        states = tuple(row.state for row in padded)
+        return program(weights, states, values, *self._conditions(weights, padded))
+
+    def _conditions(self, weights: list[Any], rows: tuple[Row, ...]) -> tuple[Any, ...]:
+        """What else the program is given: the rows' conditions, and their next step's place there;
+        nothing in a family that has none."""
+        program = self.phase.conditions.result()
+        if program is None:
+            return ()
+        trees = tuple(row.bring_conditions(program, weights).tree for row in rows)
+        return trees, np.array([place(row.sent) for row in rows], np.int32)
 
 
 def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None:

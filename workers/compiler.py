@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Shaped
 from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
 from workers import metrics
+from workers.conditions import STEPS, at_places
 from workers.elastic import layouts_by_way
 from workers.leaves import leaves_by_name
 from workers.plan.flops import step_flops
@@ -80,11 +81,34 @@ class Compiler:
         """Operations of one row's step, as `step` has its arguments. Traces."""
         return step_flops(self.pipeline, self.weights, phase, values, row)
 
+    def conditions(self, phase: str, values: Values, row: PyTree) -> Program | None:
+        """(weights, row, values [steps, …]) → conditions of that many steps (`workers.conditions`);
+        None: the family has none.
+
+        Args:
+            values: one step's, for their names and shapes.
+        """
+        traced = self.trace_conditions(phase, values, row)
+        if not jax.tree.leaves(traced.out_info):
+            return None
+        with metrics.compiling("conditions"):
+            return traced.lower().compile()
+
+    def trace_conditions(self, phase: str, values: Values, row: PyTree) -> Traced:
+        def conditions(
+            weights: list[jax.Array], row: PyTree, values: Mapping[str, jax.Array]
+        ) -> PyTree:
+            return self.pipeline.conditions(phase, self.weights.unflatten(weights), row, values)
+
+        columns = {name: self._column(value, STEPS) for name, value in values.items()}
+        return self._jit(conditions).trace(self._abstract_weights, self._abstract(row), columns)
+
     def step(
         self, phase: str, values: Values, way: Way, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
         """(weights, rows, values [rows, …]) → (rows, finite [rows]), by one of the `ways`; and the
-        names of the leaves of a row that it changes.
+        names of the leaves of a row that it changes. In a family with conditions the program takes
+        two arguments more: those of each row, and the places [rows] among them.
 
         Args:
             values: one step's, for their names and shapes.
@@ -105,18 +129,34 @@ class Compiler:
 
     def trace_step(self, phase: str, values: Values, way: Way, row: PyTree) -> Traced:
         def step(
-            weights: list[jax.Array], rows: tuple[PyTree, ...], values: Mapping[str, jax.Array]
+            weights: list[jax.Array],
+            rows: tuple[PyTree, ...],
+            values: Mapping[str, jax.Array],
+            *told: Any,
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
             batch = stack_rows(list(rows))
-            after = self.pipeline.step(phase, self.weights.unflatten(weights), batch, values)
+            tree = self.weights.unflatten(weights)
+            conditions = at_places(*told) if told else None
+            after = self.pipeline.step(phase, tree, batch, values, conditions)
             return unstack_rows(after, rows, batch), finite_rows(after["latents"])
 
         row = self._abstract(row)
         columns = {name: self._column(value, way.size) for name, value in values.items()}
         jitted = self._jit(step, self.layout_of(way))
-        traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns)
+        told = self._abstract_conditions(phase, values, row, way.size)
+        traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns, *told)
         check_row(f"step {phase!r}", traced.out_info[0][0], row)
         return traced
+
+    def _abstract_conditions(
+        self, phase: str, values: Values, row: PyTree, size: int
+    ) -> tuple[Any, ...]:
+        """A step's further arguments; none where the family has no conditions."""
+        tree = self.trace_conditions(phase, values, row).out_info
+        if not jax.tree.leaves(tree):
+            return ()
+        places = jax.ShapeDtypeStruct((size,), np.int32, sharding=self.sharding)
+        return (self._abstract(tree),) * size, places
 
     def decode(self, row: PyTree) -> Program:
         with metrics.compiling("decode"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -323,7 +323,7 @@ def resolve(ended: asyncio.Future[Row], row: Row, failure: PictureFailed | None)
         ended.set_exception(failure)
 
 
-async def ready(*programs: Compiling) -> None:
+async def ready(*programs: Future[Any]) -> None:
     """Wait for programs that others may be waiting for too: canceling this leaves them alone."""
     await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))
 

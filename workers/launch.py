@@ -34,6 +34,10 @@ class Launcher(Protocol):
 
     def encode(self, shape: Shape, program: Program) -> Program: ...
 
+    def conditions(self, shape: Shape, phase: str, program: Program) -> Program:
+        """What it gives is for steps to take, as rows are."""
+        ...
+
     def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program: ...
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:
@@ -70,6 +74,9 @@ class OneHost:
         pass
 
     def encode(self, shape: Shape, program: Program) -> Program:
+        return program
+
+    def conditions(self, shape: Shape, phase: str, program: Program) -> Program:
         return program
 
     def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:

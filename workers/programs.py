@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import TypeVar
 
 from models.pipeline import Prepared, PyTree
 from workers.compiler import Compiler, signature
@@ -17,6 +18,7 @@ from workers.shape import Compiling, Phase, Program, Shape, Values
 from workers.step_times import Way
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 COMPILERS = 2
 """Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
@@ -60,6 +62,7 @@ class Programs:
             self._add_encoder(shape, prepared)
         for phase in added:
             shape.phases[phase.name] = phase
+            self._add_conditions(shape, phase, values[phase.name])
             self._add_ways(shape, phase, values[phase.name], self._ways[:1])
         if is_new:
             shape.decode = self._show(shape, "decode", self._compiler.decode)
@@ -110,6 +113,15 @@ class Programs:
         expert = self._compiler.pipeline.expert(name)
         return Phase(name, expert if self._compiler.weights.is_swapped(expert) else None)
 
+    def _add_conditions(self, shape: Shape, phase: Phase, values: Values) -> None:
+        def compile_for(row: PyTree) -> Program | None:
+            program = self._compiler.conditions(phase.name, values, row)
+            if program is None:
+                return None
+            return self._launcher.conditions(shape, phase.name, program)
+
+        phase.conditions = self._of_row(shape, compile_for)
+
     def _add_ways(self, shape: Shape, phase: Phase, values: Values, ways: Sequence[Way]) -> None:
         def compile_for(way: Way, row: PyTree) -> Program:
             program, phase.changes = self._compiler.step(phase.name, values, way, row)
@@ -121,5 +133,5 @@ class Programs:
     def _show(self, shape: Shape, what: str, compile_for: Callable[[PyTree], Program]) -> Compiling:
         return self._of_row(shape, lambda row: self._launcher.show(shape, what, compile_for(row)))
 
-    def _of_row(self, shape: Shape, compile_for: Callable[[PyTree], Program]) -> Compiling:
+    def _of_row(self, shape: Shape, compile_for: Callable[[PyTree], T]) -> Future[T]:
         return self._threads.submit(lambda: compile_for(shape.row.result()))

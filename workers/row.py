@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.pipeline import PyTree, Step
+from workers.conditions import Conditions, computed
 from workers.errors import PictureFailed
-from workers.shape import Phase, Shape
+from workers.shape import Phase, Program, Shape
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Row:
     """Of a held row: told once, in the loop's thread, when no step of it is under way."""
     device_seconds: float = 0.0
     """Its share of the time of the batches that it was in."""
+    conditions: Conditions | None = None
+    """Of the next steps, where they were computed."""
 
     def __post_init__(self) -> None:
         self.state, self.sent = self.known, self.done
@@ -94,6 +97,16 @@ class Row:
         """The next step is on its way and will give this state."""
         self.state, self.ticket = state, ticket
         self.sent += 1
+        if self.all_sent:
+            self.conditions = None
+
+    def bring_conditions(self, program: Program, weights: list[Any]) -> Conditions:
+        """Those of the next step; what is not there yet is computed."""
+        phase = self.next_step.phase
+        if self.conditions is None or not self.conditions.serve(phase, self.sent):
+            self.conditions = None  # freed first
+            self.conditions = computed(program, weights, self.state, self.steps, self.sent)
+        return self.conditions
 
     def advance(self, state: PyTree, device_seconds: float) -> None:
         """One more step is done, and its state is finite."""
@@ -105,6 +118,7 @@ class Row:
     def rewind(self) -> None:
         """Forget what was sent and is not known to have gone well; take the next step alone."""
         self.state, self.sent, self.alone = self.known, self.done, True
+        self.conditions = None  # what went wrong may have been their program
         self.epoch += 1
 
     def tell_if_still(self) -> None:
@@ -115,5 +129,6 @@ class Row:
     def end(self, failure: PictureFailed | None) -> None:
         """Leave the loop; steps still on their way no longer count."""
         self.epoch += 1
+        self.conditions = None
         if not self.canceled:
             self.on_end(self, failure)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from models.pipeline import Step
 from workers.step_times import Recent, StepTimes, Way
+
+T = TypeVar("T")
 
 Program = Callable[..., Any]
 Compiling = Future[Program]
@@ -26,7 +28,13 @@ class Phase:
     expert: str | None = None
     """The swapped network that has to be on the device; None: all that it needs always is."""
     programs: dict[Way, Compiling] = field(default_factory=dict)
-    """By the way it is done: (weights, rows, values [batch, …]) → (rows, finite [batch])."""
+    """By the way it is done: (weights, rows, values [batch, …]) → (rows, finite [batch]).
+
+    With conditions there are two arguments more: those of each row, and which of them its step is
+    to have, int32 [batch]."""
+    conditions: Future[Program | None] = field(default_factory=lambda: finished(None))
+    """(weights, row, values [steps, …]) → conditions [steps, …] (workers/conditions.py); of None:
+    the family has none."""
     changes: frozenset[str] = frozenset()
     """Leaves of a row that its steps change; known when the first program is."""
     flops: Future[float] | None = None
@@ -47,6 +55,11 @@ class Phase:
     @property
     def smallest(self) -> Way:
         return min(self.programs)
+
+    @property
+    def necessary(self) -> list[Future[Any]]:
+        """What any row of this phase needs."""
+        return [self.conditions, self.programs[self.smallest]]
 
     def shrink(self, way: Way) -> None:
         """A batch does not fit in this way: with its layout, use smaller ones from now on."""
@@ -93,15 +106,15 @@ class Shape:
         """What any of its pictures needs did not compile. Another try may: start over."""
         return bool(self.encoders) and any(failed(program) for program in self.necessary())
 
-    def to_begin(self, encoder: Hashable, phases: Iterable[str]) -> list[Compiling]:
+    def to_begin(self, encoder: Hashable, phases: Iterable[str]) -> list[Future[Any]]:
         """What a picture cannot begin without; the other batch sizes may follow."""
         chosen = [self.phases[name] for name in phases]
-        return [self.encoders[encoder], *(phase.programs[phase.smallest] for phase in chosen)]
+        return [self.encoders[encoder], *(one for phase in chosen for one in phase.necessary)]
 
-    def necessary(self) -> list[Compiling]:
+    def necessary(self) -> list[Future[Any]]:
         """What any picture of this shape may need."""
-        smallest = [phase.programs[phase.smallest] for phase in self.phases.values()]
-        return [*self.encoders.values(), *smallest, self.decode, self.preview]
+        of_steps = [one for phase in self.phases.values() for one in phase.necessary]
+        return [*self.encoders.values(), *of_steps, self.decode, self.preview]
 
     def optional(self) -> list[Compiling]:
         """Larger batches and other layouts: without them it only takes longer."""
@@ -113,9 +126,16 @@ class Shape:
         ]
 
 
-def is_ready(program: Compiling) -> bool:
+def finished(result: T) -> Future[T]:
+    """One that nobody has to wait for."""
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future
+
+
+def is_ready(program: Future[Any]) -> bool:
     return program.done() and program.exception() is None
 
 
-def failed(program: Compiling) -> bool:
+def failed(program: Future[Any]) -> bool:
     return program.done() and program.exception() is not None

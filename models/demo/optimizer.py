@@ -15,7 +15,7 @@ MUON_RATE = 2e-3
 ADAM_RATE = 1e-3
 
 MATRIX, STACKED_MATRIX = MuonDimensionNumbers(0, 1), MuonDimensionNumbers(1, 2)
-NOT_MUON = ("modulation", "time_emb", "relative_bias")
+NOT_MUON = ("time_emb", "relative_bias")
 
 
 def _dimensions(parameters: Any) -> Any:

@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.dtypes import used_dtype
+from models.flux.conditions import Modulations
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import CLASSIFIER_FREE, FluxRequest, noise_inputs, steps_of
@@ -20,7 +21,7 @@ from models.pipeline import Fields, Prepared, PyTree, RequestError
 from models.sampling.guidance import classifier_free
 from models.sampling.schedules import FlowMatchSchedule
 from models.sampling.solvers import denoised, euler
-from models.sharding import gathered
+from models.sharding import gathered, in_place
 from models.spec import ModelSpec
 from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling, VaeConfig
@@ -103,10 +104,24 @@ class FluxPipeline:
             "pooled_embeds": clip(inputs["clip_ids"]).pooled,
         }
 
+    def conditions(
+        self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
+    ) -> Modulations:
+        steps = len(values["timestep"])
+        pooled = jnp.broadcast_to(row["pooled_embeds"], (steps, *row["pooled_embeds"].shape))
+        return self._modulations(weights, pooled, values)
+
     def step(
-        self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: Networks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: Modulations | None = None,
     ) -> PyTree:
-        velocity = self._velocity(weights, rows, values)
+        if conditions is None:
+            conditions = self._modulations(weights, rows["pooled_embeds"], values)
+        velocity = self._velocity(weights, rows, conditions)
         if phase == CLASSIFIER_FREE:
             scale = values["true_cfg_scale"][:, None, None]
             velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)
@@ -129,23 +144,33 @@ class FluxPipeline:
         (preview,) = self._merge(weights, "preview")
         return to_uint8(preview(self._unpack(row, "denoised")))
 
+    def _modulations(
+        self,
+        weights: Networks,
+        pooled_embeds: Float[Array, "times prompts pooled"],
+        values: Mapping[str, jax.Array],
+    ) -> Modulations:
+        """Of every prompt at every time: [times, prompts, …]."""
+        transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
+        times, prompts, _ = pooled_embeds.shape
+        timestep, guidance = (
+            jnp.repeat(values[name], prompts) for name in ("timestep", "guidance_scale")
+        )
+        flat = transformer.conditions(timestep, guidance, alone(pooled_embeds))
+        return jax.tree.map(lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat)
+
     def _velocity(
-        self, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
+        self, weights: Networks, rows: PyTree, modulations: Modulations
     ) -> Float[Array, "batch prompts tokens patch"]:
         """The network's answer to every prompt of every row, in one call, float32."""
         (transformer,) = self._merge(weights, "transformer")
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
         h, w = rows["grid"].shape[1:3]
 
-        def each_prompt(x: Array) -> Array:
-            return jnp.repeat(x, prompts, axis=0)
-
-        velocity = transformer(
-            each_prompt(rows["latents"]),
-            rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
-            rows["pooled_embeds"].reshape(batch * prompts, -1),
-            each_prompt(values["timestep"]),
-            each_prompt(values["guidance_scale"]),
+        velocity = transformer.velocity(
+            jnp.repeat(rows["latents"], prompts, axis=0),
+            alone(rows["prompt_embeds"]),
+            jax.tree.map(alone, modulations),
             image_ids(h, w),
             np.zeros((text_tokens, 3), int),
         )
@@ -181,3 +206,8 @@ class FluxPipeline:
             nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name)))
             for name in names
         ]
+
+
+def alone(x: Float[Array, "rows prompts ..."]) -> Float[Array, "both ..."]:
+    """Each prompt of each row as a row of its own."""
+    return x.reshape(-1, *x.shape[2:])

@@ -16,18 +16,19 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from models.flux.conditions import Conditions, Modulations, OfLayers
 from models.flux.config import FluxConfig
 from models.nn import tokens
 from models.nn.attention import TokenAttention, token_attention
-from models.nn.embeddings import ConditionMLP, sinusoid
 from models.nn.layers import linear
-from models.nn.norms import Modulation, RMSNorm, modulate
+from models.nn.norms import RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
 from models.nn.stack import scan, stack
 from models.sharding import split
 
 Tokens = Float[Array, "batch tokens width"]
-Vector = Float[Array, "batch width"]
+Vectors = Float[Array, "batch vectors width"]
+"""That modulate one layer."""
 Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
 
 AXES = ("batch", "tokens", None)
@@ -39,9 +40,6 @@ class Places(NamedTuple):
     rope: RopeTable
     keys: np.ndarray | None
 
-
-TIME_FEATURES = 256
-"""Width of the sinusoids of timestep and guidance; fixed in every Flux."""
 
 
 def fit_float16(x: Tokens) -> Tokens:
@@ -87,7 +85,6 @@ class Stream(nnx.Module):
 
     def __init__(self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         width = config.width
-        self.modulation = Modulation(width, 6, rngs=rngs, param_dtype=param_dtype)
         self.attention = Heads(config, rngs=rngs, param_dtype=param_dtype)
         self.out = linear(width, width, ("heads", "embed"), rngs=rngs, param_dtype=param_dtype)
         self.feed_forward = FeedForward(width, rngs=rngs, param_dtype=param_dtype)
@@ -114,19 +111,21 @@ class DoubleBlock(nnx.Module):
         self.text = Stream(config, rngs=rngs, param_dtype=param_dtype)
         self.attention = attention
 
-    def __call__(self, streams: Streams, condition: Vector, places: Places) -> Streams:
+    def __call__(
+        self, streams: Streams, of_image: Vectors, of_text: Vectors, places: Places
+    ) -> Streams:
         image, text = streams
-        image_mod, text_mod = self.image.modulation(condition), self.text.modulation(condition)
+        image_mod, text_mod = one_by_one(of_image), one_by_one(of_text)
         image_qkv = self.image.attention(modulate(image, *image_mod[:2]))
         text_qkv = self.text.attention(modulate(text, *text_mod[:2]))
         q, k, v = (tokens.join(pair) for pair in zip(text_qkv, image_qkv, strict=True))
         q, k = (apply_rope(x, places.rope) for x in (q, k))
         attended = self.attention(q, k, v, keys=places.keys)
         attended = attended.reshape(*attended.shape[:2], -1)
-        of_text, of_image = tokens.cut(attended, text.shape[1], image.shape[1])
+        text_found, image_found = tokens.cut(attended, text.shape[1], image.shape[1])
         return (
-            self.image.finish(image, of_image, image_mod),
-            self.text.finish(text, of_text, text_mod),
+            self.image.finish(image, image_found, image_mod),
+            self.text.finish(text, text_found, text_mod),
         )
 
 
@@ -142,14 +141,13 @@ class SingleBlock(nnx.Module):
         param_dtype: DTypeLike,
     ) -> None:
         width = config.width
-        self.modulation = Modulation(width, 3, rngs=rngs, param_dtype=param_dtype)
         self.heads = Heads(config, rngs=rngs, param_dtype=param_dtype)
         self.up = linear(width, 4 * width, ("embed", "mlp"), rngs=rngs, param_dtype=param_dtype)
         self.down = linear(5 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
         self.attention = attention
 
-    def __call__(self, x: Tokens, condition: Vector, places: Places) -> Tokens:
-        shift, scale, gate = self.modulation(condition)
+    def __call__(self, x: Tokens, vectors: Vectors, places: Places) -> Tokens:
+        shift, scale, gate = one_by_one(vectors)
         normed = modulate(x, shift, scale)
         q, k, v = self.heads(normed)
         q, k = (apply_rope(x, places.rope) for x in (q, k))
@@ -173,22 +171,16 @@ class FluxTransformer(nnx.Module):
         width = config.width
         kinds: dict[str, Any] = {"param_dtype": param_dtype}
 
-        def condition(in_features: int) -> ConditionMLP:
-            return ConditionMLP(in_features, width, rngs=rngs, **kinds)
-
         self.config = config
         self.latents_in = linear(config.in_channels, width, (None, "embed"), rngs=rngs, **kinds)
         self.text_in = linear(
             config.joint_attention_dim, width, (None, "embed"), rngs=rngs, **kinds
         )
-        self.time_in = condition(TIME_FEATURES)
-        self.guidance_in = condition(TIME_FEATURES) if config.guidance_embeds else None
-        self.pooled_in = condition(config.pooled_projection_dim)
+        self.conditions = Conditions(config, rngs=rngs, **kinds)
         self.double_blocks = _stack(DoubleBlock, config.num_layers, config, attention, rngs, kinds)
         self.single_blocks = _stack(
             SingleBlock, config.num_single_layers, config, attention, rngs, kinds
         )
-        self.out_modulation = Modulation(width, 2, rngs=rngs, **kinds)
         self.latents_out = linear(width, config.in_channels, ("embed", None), rngs=rngs, **kinds)
 
     def __call__(
@@ -201,24 +193,34 @@ class FluxTransformer(nnx.Module):
         image_ids: np.ndarray,
         text_ids: np.ndarray,
     ) -> Float[Array, "batch image_tokens channels"]:
+        """As `velocity`, with the modulations of `conditions`."""
+        modulations = self.conditions(timestep, guidance, pooled_embeds)
+        return self.velocity(latents, prompt_embeds, modulations, image_ids, text_ids)
+
+    def velocity(
+        self,
+        latents: Float[Array, "batch image_tokens channels"],
+        prompt_embeds: Float[Array, "batch text_tokens joint"],
+        modulations: Modulations,
+        image_ids: np.ndarray,
+        text_ids: np.ndarray,
+    ) -> Float[Array, "batch image_tokens channels"]:
         """Velocity of the latents, in the dtype of the weights.
 
         Args:
-            timestep: 1000 · sigma, 0 to 1000, float32.
-            guidance: the guidance scale as the user gives it, float32; read only by networks with
-                a guidance embedding, which must be given one.
+            modulations: as `conditions` gives them, of the timestep, guidance and pooled text.
             image_ids, text_ids: positions, [tokens, 3], on the host: they are part of the shape.
         """
         dtype = self.latents_in.kernel.dtype
-        condition = self.condition(timestep, guidance, pooled_embeds)
         places = self.places(text_ids, image_ids)
         image, text = (split(tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds))
         streams = self.latents_in(image), self.text_in(text)
-        image, text = _run(self.double_blocks, streams, condition, places)
+        of_streams = modulations.image, modulations.text
+        image, text = _run(self.double_blocks, streams, of_streams, places)
         both = tokens.join([text, image])
-        both = _run(self.single_blocks, both, condition, places)
+        both = _run(self.single_blocks, both, (modulations.single,), places)
         _, image = tokens.cut(both, text.shape[1], image.shape[1])
-        scale, shift = self.out_modulation(condition)
+        scale, shift = one_by_one(modulations.out)
         velocity = self.latents_out(modulate(image, shift, scale))
         return velocity[:, : latents.shape[1]]
 
@@ -228,19 +230,9 @@ class FluxTransformer(nnx.Module):
         rope = rope_table(tokens.join_host(padded), self.config.axes_dims_rope)
         return Places(rope, tokens.counted(*map(len, ids)))
 
-    def condition(
-        self,
-        timestep: Float[Array, " batch"],
-        guidance: Float[Array, " batch"] | None,
-        pooled_embeds: Float[Array, "batch pooled"],
-    ) -> Vector:
-        """The vector that modulates every block: time + guidance + pooled text."""
-        vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
-        if self.guidance_in is not None:
-            if guidance is None:
-                raise ValueError("this transformer has a guidance embedding: give it a guidance")
-            vector = vector + self.guidance_in(sinusoid(1000 * guidance, TIME_FEATURES))
-        return vector + self.pooled_in(pooled_embeds)
+
+def one_by_one(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
+    return jnp.split(vectors, vectors.shape[1], axis=1)
 
 
 def _stack(
@@ -257,7 +249,11 @@ def _stack(
     return stack(lambda rngs: kind(config, attention, rngs=rngs, **kinds), layers, rngs)
 
 
-def _run(blocks: nnx.Module | None, carry: Any, condition: Vector, places: Places) -> Any:
+def _run(
+    blocks: nnx.Module | None, carry: Any, modulations: tuple[OfLayers | None, ...], places: Places
+) -> Any:
+    """Args: modulations: of all blocks, None where there are none."""
     if blocks is None:
         return carry
-    return scan(blocks, carry, lambda block, x: block(x, condition, places))[0]
+    by_layer = [jnp.swapaxes(vectors, 0, 1) for vectors in modulations if vectors is not None]
+    return scan(blocks, carry, lambda block, x, *own: block(x, *own, places), *by_layer)[0]

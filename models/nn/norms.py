@@ -79,9 +79,9 @@ class Modulation(nnx.Module):
 
     def __call__(
         self, condition: Float[Array, "batch width"]
-    ) -> list[Float[Array, "batch 1 width"]]:
-        vectors = self.linear(jax.nn.silu(condition))[:, None, :]
-        return jnp.split(vectors, self.count, axis=-1)
+    ) -> Float[Array, "batch count width"]:
+        vectors = self.linear(jax.nn.silu(condition))
+        return vectors.reshape(len(vectors), self.count, -1)
 
 
 def modulate(

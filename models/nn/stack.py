@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
-from models.sharding import gathered
+from models.sharding import gathered, in_place
 
 Layer = TypeVar("Layer", bound=nnx.Module)
 Carry = TypeVar("Carry")
+Result = TypeVar("Result")
 
 _unroll: ContextVar[bool | int] = ContextVar("unroll", default=1)
 
@@ -48,15 +49,32 @@ def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Lay
 
 
 def scan(
-    layers: nnx.Module, carry: Carry, apply: Callable[[Any, Carry], Carry]
+    layers: nnx.Module, carry: Carry, apply: Callable[..., Carry], *of_layers: Any
 ) -> tuple[Carry, Carry]:
-    """Runs the stacked layers in order: carry = apply(layer, carry).
+    """Runs the stacked layers in order: carry = apply(layer, carry, *of this layer).
 
     Returns the last carry and, stacked on a leading axis, the carry that each layer was given.
+
+    Args:
+        of_layers: what else each layer is given, stacked on a leading axis.
     """
     graph, parameters = nnx.split(layers)
 
-    def one(carry: Carry, layer: Any) -> tuple[Carry, Carry]:
-        return apply(nnx.merge(graph, gathered(layer)), carry), carry
+    def one(carry: Carry, of_layer: Any) -> tuple[Carry, Carry]:
+        layer, *others = of_layer
+        return apply(nnx.merge(graph, gathered(layer)), carry, *others), carry
 
-    return jax.lax.scan(one, carry, parameters, unroll=_unroll.get())
+    return jax.lax.scan(one, carry, (parameters, *of_layers), unroll=_unroll.get())
+
+
+def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:
+    """What each of the stacked layers makes of the same, stacked on a leading axis.
+
+    For few vectors and wide layers: parameters stay where they lie, the results travel.
+    """
+    graph, parameters = nnx.split(layers)
+
+    def one(_: None, layer: Any) -> tuple[None, Result]:
+        return None, apply(nnx.merge(graph, in_place(layer)))
+
+    return jax.lax.scan(one, None, parameters, unroll=_unroll.get())[1]

@@ -75,8 +75,18 @@ class SdxlPipeline:
             row["timestep_cond"] = inputs["timestep_cond"]
         return row
 
+    def conditions(
+        self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
+    ) -> None:
+        """Its embeddings of time are a hundredth of a step's weights."""
+
     def step(
-        self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: Networks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: None = None,
     ) -> PyTree:
         return self.advance(phase, rows, self.predict(weights, rows, values), values)
 

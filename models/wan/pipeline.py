@@ -133,8 +133,18 @@ class WanPipeline:
             **self._picture(weights, inputs),
         }
 
+    def conditions(
+        self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
+    ) -> None:
+        """One matrix makes them for all blocks: too little to do ahead."""
+
     def step(
-        self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: Networks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: None = None,
     ) -> PyTree:
         chosen = Phase.parse(phase)
         output = self._output(weights, chosen.expert, rows, values["timestep"])

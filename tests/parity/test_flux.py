@@ -230,9 +230,9 @@ def without(pipeline: Pipeline, path: tuple[str, ...]) -> Pipeline:
 
 
 DROPPED = {
-    "guidance embedding": ("guidance_in", "second", "kernel"),
-    "pooled text": ("pooled_in", "second", "kernel"),
-    "modulation bias": ("double_blocks", "image", "modulation", "linear", "bias"),
+    "guidance embedding": ("conditions", "guidance_in", "second", "kernel"),
+    "pooled text": ("conditions", "pooled_in", "second", "kernel"),
+    "modulation bias": ("conditions", "image_modulation", "linear", "bias"),
     "key norm": ("single_blocks", "heads", "k_norm", "scale"),
     "last bias": ("latents_out", "bias"),
 }

@@ -38,9 +38,14 @@ class TwoExperts(ToyPipeline):
         return phase if phase in ("high", "low") else None
 
     def step(
-        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: PyTree,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree = None,
     ) -> PyTree:
-        rows = super().step("gated", weights, rows, values)
+        rows = super().step("gated", weights, rows, values, conditions)
         if phase in ("high", "low"):
             expert = weights[phase]
             gain = expert.gain + expert.ballast[:DIM, 0] - expert.ballast[-DIM:, 1]

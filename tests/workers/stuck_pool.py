@@ -40,11 +40,16 @@ class StuckPipeline(ToyPipeline):
     """A request says where by its `phase`, or by `decode`."""
 
     def step(
-        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: PyTree,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree = None,
     ) -> PyTree:
         if phase == "compile":
             for_ever(phase, None)
-        rows = super().step("plain", weights, rows, values)
+        rows = super().step("plain", weights, rows, values, conditions)
         return {**rows, "latents": stuck("step", rows["latents"])} if phase == "step" else rows
 
     def decode(self, weights: PyTree, row: PyTree) -> jax.Array:

@@ -61,7 +61,7 @@ async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
 async def test_the_rest_of_a_picture_is_the_same_to_the_bit(flux: Pipeline, layout: Layout) -> None:
     """From a picture too, which is encoded again for nothing but its embeddings."""
     requests = [
-        ({**REQUEST, "num_inference_steps": 12}, {}),
+        ({**REQUEST, "num_inference_steps": 20}, {}),
         ({**REQUEST, "num_inference_steps": 16, "strength": 0.75}, {"image": picture()}),
     ]
     first, second = Engine(flux, layout, slots=1), Engine(flux, layout, slots=1)

@@ -52,9 +52,14 @@ class Gated:
         return getattr(self._pipeline, name)
 
     def step(
-        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: PyTree,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree = None,
     ) -> PyTree:
-        rows = self._pipeline.step(phase, weights, rows, values)
+        rows = self._pipeline.step(phase, weights, rows, values, conditions)
         latents = rows["latents"]
         return {**rows, "latents": jax.pure_callback(self.gate, jax.typeof(latents), latents)}
 

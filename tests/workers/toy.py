@@ -91,6 +91,7 @@ class Gate:
 
 class ToyPipeline:
     """Phases of a step: plain; noisy (adds noise of its own); double (two evaluations); gated;
+    told (by conditions that were computed before);
     greedy (more than one row does not fit into memory); hopeless (not even one does); single
     (compiles for one row only); flawed (does not compile the first time)."""
 
@@ -159,8 +160,21 @@ class ToyPipeline:
         row = {"latents": latents, "prompt": jnp.tanh(inputs["text"] / 64) @ weights["in"]}
         return row | {name: inputs[name] for name in ("hopeless_decode", "clock") if name in inputs}
 
+    def conditions(
+        self, phase: str, weights: PyTree, row: PyTree, values: Mapping[str, jax.Array]
+    ) -> PyTree:
+        """What the phase "told" adds to the hidden layer."""
+        if phase != "told":
+            return None
+        return {"hint": values["guidance"][:, None] * row["prompt"]}
+
     def step(
-        self, phase: str, weights: PyTree, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        phase: str,
+        weights: PyTree,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree = None,
     ) -> PyTree:
         column = {name: values[name][:, None, None] for name in values if name != "noise"}
         latents = rows["latents"] + column["poison"]
@@ -177,7 +191,10 @@ class ToyPipeline:
             latents = jax.pure_callback(self.gate, jax.typeof(latents), latents)
         if phase == "hopeless" or (phase == "greedy" and len(latents) > 1):
             latents = latents + impossible(latents[0, 0, 0])
-        velocity = self._velocity(weights, latents, rows["prompt"], column["guidance"])
+        if conditions is None:
+            velocity = self._velocity(weights, latents, rows["prompt"], column["guidance"])
+        else:
+            velocity = self._velocity(weights, latents, conditions["hint"], 1.0)
         if phase == "double":
             velocity = 2 * velocity - self._velocity(weights, latents, -rows["prompt"], 1.0)
         latents = latents + (column["sigma_next"] - column["sigma"]) * velocity

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from queue import SimpleQueue
+from typing import Any
 
 import jax
+import numpy as np
 
 from models.pipeline import Pipeline, PyTree
 from models.sharding import Layout
@@ -15,7 +17,7 @@ from workers.hosts.wire import Message
 from workers.launch import OneHost
 from workers.leaves import with_leaves
 from workers.programs import Programs
-from workers.shape import Shape
+from workers.shape import Phase, Shape
 from workers.step_times import Way
 
 
@@ -33,7 +35,7 @@ class Follower:
         self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
         self._shapes: dict[int, Shape] = {}
         self.rows: dict[int, PyTree] = {}
-        """By the numbers that the first process knows them by."""
+        """And rows' conditions; by the numbers that the first process knows them by."""
         self._last_step: PyTree = None
         """What the last one gives."""
         self.launched: SimpleQueue[PyTree] = SimpleQueue()
@@ -44,6 +46,7 @@ class Follower:
             "grow": self._grow,
             "encode": self._encode,
             "restore": self._restore,
+            "conditions": self._conditions,
             "step": self._step,
             "show": self._show,
         }
@@ -81,18 +84,35 @@ class Follower:
         self.rows[message.fields["after"]] = row
         self.launched.put(row)
 
+    def _conditions(self, message: Message) -> None:
+        fields = message.fields
+        phase = self._shapes[fields["shape"]].phases[fields["phase"]]
+        program = phase.conditions.result()
+        assert program is not None  # the first process has it
+        row = self.rows[fields["row"]]
+        conditions = program(self._brought(phase), row, dict(message.arrays))
+        self.rows[fields["after"]] = conditions
+        self.launched.put(conditions)
+
     def _step(self, message: Message) -> None:
         fields = message.fields
         phase = self._shapes[fields["shape"]].phases[fields["phase"]]
         program = phase.programs[Way(*fields["way"])].result()
-        if phase.expert not in (None, self._weights.resident):
-            jax.block_until_ready(self._last_step)  # it still uses the weights that leave
-        weights = self._weights.bring(phase.expert)
-        rows = tuple(self.rows[number] for number in fields["rows"])
-        states, finite = program(weights, rows, dict(message.arrays))
+        weights = self._brought(phase)
+        rows, trees = (
+            tuple(self.rows[number] for number in fields[which]) for which in ("rows", "conditions")
+        )
+        told = (trees, np.array(fields["places"], np.int32)) if trees else ()
+        states, finite = program(weights, rows, dict(message.arrays), *told)
         self.rows.update(zip(fields["after"], states, strict=True))
         self._last_step = finite
         self.launched.put(finite)
+
+    def _brought(self, phase: Phase) -> list[Any]:
+        """The weights that it needs, on the device."""
+        if phase.expert not in (None, self._weights.resident):
+            jax.block_until_ready(self._last_step)  # it still uses the weights that leave
+        return self._weights.bring(phase.expert)
 
     def _show(self, message: Message) -> None:
         shape = self._shapes[message.fields["shape"]]

@@ -37,7 +37,7 @@ class Handle:
 
 
 class Held:
-    """A row, and its number."""
+    """A row, or a row's conditions, and the number."""
 
     def __init__(self, row: PyTree, handle: Handle) -> None:
         self.row = row
@@ -79,21 +79,43 @@ class Leader:
 
         return encode
 
+    def conditions(self, shape: Shape, phase: str, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "phase": phase}
+
+        def conditions(
+            weights: list[Any], row: Held, values: Mapping[str, np.ndarray]
+        ) -> Held:
+            after = self._handle()
+            fields = {**place, "row": row.handle.number, "after": after.number}
+            tree = self._launch(
+                "conditions", fields, values, lambda: program(weights, row.row, values)
+            )
+            return Held(tree, after)
+
+        return conditions
+
     def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
         place = {"shape": self._shapes[shape].number, "phase": phase, "way": way}
 
         def step(
-            weights: list[Any], rows: Sequence[Held], values: Mapping[str, np.ndarray]
+            weights: list[Any],
+            rows: Sequence[Held],
+            values: Mapping[str, np.ndarray],
+            conditions: Sequence[Held] = (),
+            places: np.ndarray | None = None,
         ) -> tuple[tuple[Held, ...], jax.Array]:
-            states = tuple(held.row for held in rows)
+            states, trees = (tuple(one.row for one in held) for held in (rows, conditions))
+            told = () if places is None else (trees, places)
             after = [self._handle() for _ in rows]
             fields = {
                 **place,
                 "rows": [held.handle.number for held in rows],
+                "conditions": [held.handle.number for held in conditions],
+                "places": [] if places is None else places.tolist(),
                 "after": [handle.number for handle in after],
             }
             states, finite = self._launch(
-                "step", fields, values, lambda: program(weights, states, values)
+                "step", fields, values, lambda: program(weights, states, values, *told)
             )
             return tuple(map(Held, states, after)), finite
 

@@ -77,6 +77,11 @@ class Plan:
     @property
     def request_s(self) -> float:
         """Of all requests side by side: every step, and one encoding and decoding each."""
-        steps = sum(count * self.seconds(name) for name, (_, count) in self.sketch.steps.items())
-        ends = self.seconds("encode") + self.seconds("decode")
-        return steps + self.reckoning.slots * ends
+        steps = self._of_all(self.sketch.steps)
+        each = self._of_all(self.sketch.conditions)
+        each += self.seconds("encode") + self.seconds("decode")
+        return steps + self.reckoning.slots * each
+
+    def _of_all(self, programs: Mapping[str, tuple[Any, int]]) -> float:
+        """Seconds of programs that run so often."""
+        return sum(count * self.seconds(name) for name, (_, count) in programs.items())

@@ -26,6 +26,8 @@ RESERVE = 0.03
 """Of a device's memory: compiled programs, and gaps between buffers."""
 ROW_COPIES = 3
 """Of each request's state: what a step reads, what it writes, and one that waits for a slot."""
+CONDITIONS_COPIES = 2
+"""Of each request's conditions: those that a step in flight reads, and the next ones."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Reckoning:
     memory: Mapping[str, int]
     """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
     passes: Mapping[str, Pass]
-    """By program: `encode`, `decode`, and the step of each phase."""
+    """By program: `encode`, `decode`, the step of each phase, and its conditions where it has any."""
     phase: str
     """That has most steps."""
     request_s: float
@@ -128,15 +130,17 @@ def reckon(
         phase: _pass(program, layout, wires, slots) for phase, (program, _) in sketch.steps.items()
     }
     encode, decode = (_pass(one, layout, wires, 1) for one in (sketch.encode, sketch.decode))
+    told = {name: _pass(one, layout, wires, 1) for name, (one, _) in sketch.conditions.items()}
     denoise_s = sum(steps[phase].seconds * count for phase, (_, count) in sketch.steps.items())
+    told_s = sum(told[name].seconds * count for name, (_, count) in sketch.conditions.items())
     return Reckoning(
         shape,
         chip,
         slots,
         _memory(sketch, layout, chip, slots, residency),
-        {**steps, "encode": encode, "decode": decode},
+        {**steps, **told, "encode": encode, "decode": decode},
         sketch.phase,
-        denoise_s + slots * (encode.seconds + decode.seconds),
+        denoise_s + slots * (told_s + encode.seconds + decode.seconds),
         residency,
     )
 
@@ -166,7 +170,8 @@ def _memory(
     programs = [sketch.encode, sketch.decode, *(program for program, _ in sketch.steps.values())]
     return {
         **{f"weights of {name}": size for name, size in weights.items()},
-        "rows": ROW_COPIES * slots * sketch.row_bytes,
+        "rows": slots
+        * (ROW_COPIES * sketch.row_bytes + CONDITIONS_COPIES * sketch.conditions_bytes),
         "temporaries": max(
             _temporaries(program, layout, slots, residency.on_host) for program in programs
         ),

@@ -54,9 +54,10 @@ def _program_json(plan: Plan, name: str) -> dict[str, Any]:
     reckoned = plan.reckoning.passes[name]
     found = next((program for program in plan.programs if program.name == name), None)
     traffic = tuple(reckoned.traffic.values()) if found is None else found.traffic
+    _, runs = {**plan.sketch.steps, **plan.sketch.conditions}.get(name, (None, 1))
     entry = {
         "name": name,
-        "runs": plan.sketch.steps[name][1] if name in plan.sketch.steps else 1,
+        "runs": runs,
         "seconds": plan.seconds(name),
         "compute_s": plan.compute_s(name),
         "exchange_s": plan.exchange_s(name),

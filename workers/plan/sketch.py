@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
+from jax.interpreters.partial_eval import dce_jaxpr
 from jax.stages import Traced
 
 from models.pipeline import Fields, Pipeline, Prepared
 from models.sharding import Axes, Layout
 from workers import warmup
 from workers.compiler import Compiler
+from workers.conditions import first
 from workers.plan.liveness import Live, peak
 from workers.plan.logical import axes_of
 from workers.plan.tags import Tag
@@ -62,6 +64,11 @@ class Sketch:
     steps: Mapping[str, tuple[Program, int]]
     """By phase: its step, and how many of them."""
     decode: Program
+    conditions: Mapping[str, tuple[Program, int]]
+    """Of the phases that have them: what computes them for several steps, and how often. Their
+    weights stay where they lie, so none is named."""
+    conditions_bytes: int
+    """That a row has while it is denoised."""
     prompts: int
     """Passes of a step: 2 where guidance is used."""
 
@@ -109,14 +116,20 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
     weights = _weights(pipeline)
     encode = compiler.trace_encode(prepared.inputs)
     row = encode.out_info
+    conditions = _conditions(compiler, prepared, row)
     return Sketch(
         pipeline.spec.name,
         pipeline.spec.family,
         weights,
-        sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(row)),
+        _bytes(row),
         _program(encode, weights),
         _steps(compiler, prepared, row, weights),
         _program(compiler.trace_decode(row), weights),
+        {
+            f"conditions of {phase}": (replace(_program(traced, weights), weights=()), runs)
+            for phase, (traced, runs) in conditions.items()
+        },
+        max((_bytes(traced.out_info) for traced, _ in conditions.values()), default=0),
         prompts=row["prompt_embeds"].shape[0] if "prompt_embeds" in row else 1,
     )
 
@@ -135,6 +148,23 @@ def _axes(leaf: Any) -> Axes:
     return axes_of(leaf.sharding.spec, len(leaf.shape))
 
 
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _conditions(
+    compiler: Compiler, prepared: Prepared, row: Any
+) -> dict[str, tuple[Traced, int]]:
+    """By phase, where the family has them; and how often they are computed."""
+    values = {step.phase: step.values for step in prepared.steps}
+    traced = {phase: compiler.trace_conditions(phase, some, row) for phase, some in values.items()}
+    chunks = {(step.phase, first(at)) for at, step in enumerate(prepared.steps)}
+    runs = Counter(phase for phase, _ in chunks)
+    return {
+        phase: (one, runs[phase]) for phase, one in traced.items() if jax.tree.leaves(one.out_info)
+    }
+
+
 def _steps(
     compiler: Compiler, prepared: Prepared, row: Any, weights: tuple[Weight, ...]
 ) -> dict[str, tuple[Program, int]]:
@@ -148,28 +178,9 @@ def _steps(
 
 def _program(traced: Traced, weights: tuple[Weight, ...]) -> Program:
     """A program's first arguments are the weights."""
-    variables = traced.jaxpr.jaxpr.invars
-    others = len(variables) - len(weights)
+    program = traced.jaxpr.jaxpr
+    others = len(program.invars) - len(weights)
     tags = [Tag(dims=weight.axes) for weight in weights] + [Tag()] * others
     work, found = work_of(traced.jaxpr, tags)
-    used = _used(traced.jaxpr.jaxpr)
-    read = [w for var, w in zip(variables, weights, strict=False) if var in used]
-    return Program(work, peak(traced.jaxpr.jaxpr, found), tuple(read))
-
-
-def _used(jaxpr: Any) -> set[Any]:
-    """Variables that some equation reads, however deep inside it."""
-    used: set[Any] = {var for var in jaxpr.outvars if not isinstance(var, core.Literal)}
-    for equation in jaxpr.eqns:
-        inner = equation.params.get("jaxpr")
-        body = getattr(inner, "jaxpr", inner)
-        if equation.primitive.name in ("jit", "pjit") and body is not None:
-            inside = _used(body)
-            used |= {
-                atom
-                for atom, var in zip(equation.invars, body.invars, strict=True)
-                if var in inside and not isinstance(atom, core.Literal)
-            }
-        else:
-            used |= {atom for atom in equation.invars if not isinstance(atom, core.Literal)}
-    return used
+    _, used = dce_jaxpr(program, [True] * len(program.outvars))
+    return Program(work, peak(program, found), tuple(compress(weights, used)))

@@ -127,6 +127,7 @@ async def test_what_one_launches_the_other_launches(
         {"seed": 4, "num_inference_steps": 50},
         {"seed": 2, "num_inference_steps": 6, "phase": "noisy"},
         {"seed": 3, "width": 64, "second_phase": "double"},
+        {"seed": 7, "num_inference_steps": 20, "phase": "told"},
     ]
     states: list[np.ndarray] = []
     previews: list[asyncio.Task[np.ndarray]] = []
@@ -141,7 +142,7 @@ async def test_what_one_launches_the_other_launches(
     pictures = await asyncio.gather(*(engine.generate(r, {}, on_step) for r in requests))
     for picture, request in zip(pictures, requests, strict=True):
         assert_is_reference(picture, pipeline, **request)
-    assert len(states) == 50 + 50 + 6 + 4
+    assert len(states) == 50 + 50 + 6 + 4 + 20
     while 2 not in batches(other):  # on a busy machine two of 50 steps may miss each other
         pair = ({"seed": seed, "num_inference_steps": 200} for seed in (5, 6))
         pictures += await asyncio.gather(*(engine.generate(one, {}, on_step) for one in pair))
@@ -152,6 +153,7 @@ async def test_what_one_launches_the_other_launches(
     kinds = [message.kind for message in other.obeyed]
     assert kinds.count("show") == len(pictures) + len(previews)
     assert kinds.count("grow") >= 2
+    assert kinds.count("conditions") == 2  # for sixteen steps each
     assert other.failed.empty()
 
 
