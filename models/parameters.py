@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.typing import DTypeLike
 
-from models.flux.config import FluxConfig
 from models.flux.conditions import TIME_FEATURES
+from models.flux.config import FluxConfig
 from models.sdxl.config import Level, UNetConfig
 from models.text.clip import ClipConfig
 from models.text.t5 import T5Config

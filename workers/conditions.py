@@ -63,9 +63,7 @@ def place(step: int) -> int:
 
 def columns(values: Sequence[Values]) -> Mapping[str, np.ndarray]:
     """Of several steps, or rows: by name, with a new leading axis, float32."""
-    return {
-        name: np.stack([one[name] for one in values], dtype=np.float32) for name in values[0]
-    }
+    return {name: np.stack([one[name] for one in values], dtype=np.float32) for name in values[0]}
 
 
 def at_places(trees: Sequence[PyTree], places: Int[Array, " batch"]) -> PyTree:
@@ -81,4 +79,6 @@ def at_places(trees: Sequence[PyTree], places: Int[Array, " batch"]) -> PyTree:
             lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), tree
         )
 
-    return stack_rows([at(tree, place) for tree, place in zip(trees, jnp.unstack(places), strict=True)])
+    return stack_rows(
+        [at(tree, place) for tree, place in zip(trees, jnp.unstack(places), strict=True)]
+    )

@@ -41,7 +41,6 @@ class Places(NamedTuple):
     keys: np.ndarray | None
 
 
-
 def fit_float16(x: Tokens) -> Tokens:
     """Float16 activations of the residual stream, kept from overflowing to infinity."""
     return jnp.clip(x, -65504, 65504) if x.dtype == jnp.float16 else x

@@ -77,9 +77,7 @@ class Modulation(nnx.Module):
         )
         self.count = count
 
-    def __call__(
-        self, condition: Float[Array, "batch width"]
-    ) -> Float[Array, "batch count width"]:
+    def __call__(self, condition: Float[Array, "batch width"]) -> Float[Array, "batch count width"]:
         vectors = self.linear(jax.nn.silu(condition))
         return vectors.reshape(len(vectors), self.count, -1)
 

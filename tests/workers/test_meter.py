@@ -76,9 +76,7 @@ def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
 class Looped(ToyPipeline):
     """A step of two products in a loop of five rounds."""
 
-    def step(
-        self, phase: str, weights: Any, rows: Any, values: Any, conditions: Any = None
-    ) -> Any:
+    def step(self, phase: str, weights: Any, rows: Any, values: Any, conditions: Any = None) -> Any:
         def body(latents: jax.Array, _: None) -> tuple[jax.Array, None]:
             return latents @ weights["in"] @ weights["back"], None
 

@@ -82,9 +82,7 @@ class Leader:
     def conditions(self, shape: Shape, phase: str, program: Program) -> Program:
         place = {"shape": self._shapes[shape].number, "phase": phase}
 
-        def conditions(
-            weights: list[Any], row: Held, values: Mapping[str, np.ndarray]
-        ) -> Held:
+        def conditions(weights: list[Any], row: Held, values: Mapping[str, np.ndarray]) -> Held:
             after = self._handle()
             fields = {**place, "row": row.handle.number, "after": after.number}
             tree = self._launch(

@@ -152,9 +152,7 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _conditions(
-    compiler: Compiler, prepared: Prepared, row: Any
-) -> dict[str, tuple[Traced, int]]:
+def _conditions(compiler: Compiler, prepared: Prepared, row: Any) -> dict[str, tuple[Traced, int]]:
     """By phase, where the family has them; and how often they are computed."""
     values = {step.phase: step.values for step in prepared.steps}
     traced = {phase: compiler.trace_conditions(phase, some, row) for phase, some in values.items()}

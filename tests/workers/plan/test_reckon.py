@@ -17,6 +17,7 @@ from tests.workers.plan.conftest import DEMO
 from workers import warmup
 from workers.axes import Shape
 from workers.compiler import Compiler
+from workers.conditions import STEPS
 from workers.mesh import make_mesh
 from workers.plan import hlo
 from workers.plan.auto import NothingFits, choose
@@ -38,7 +39,7 @@ class Step(NamedTuple):
 
     program: Compiled
     row: Any
-    values: Any
+    conditions: Compiled
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,8 @@ def step() -> Step:
     row = compiler.trace_encode(prepared.inputs).out_info
     first = prepared.steps[0]
     traced = compiler.trace_step(first.phase, first.values, Way(1), row)
-    return Step(traced.lower().compile(), row, first.values)
+    told = compiler.trace_conditions(first.phase, first.values, row)
+    return Step(traced.lower().compile(), row, told.lower().compile())
 
 
 def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step) -> None:
@@ -58,9 +60,21 @@ def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step)
     weights = sum(weight_bytes(program.weights, abstract_layout(SHAPE)).values())
     read = {name: leaf for name, leaf in step.row.items() if name != "denoised"}
     of_row = sum(leaf.size * leaf.dtype.itemsize for leaf in read.values())
-    of_step = 4 * (len(step.values) - 1)  # this network has no guidance embedding
-    expected = weights + of_row + of_step
+    of_step = 4 * len(("sigma", "sigma_next", "true_cfg_scale", "place of the conditions"))
+    expected = weights + of_row + flux.conditions_bytes + of_step
     assert step.program.memory_analysis().argument_size_in_bytes == expected
+
+
+def test_what_makes_conditions_stays_where_it_lies(flux: Sketch, step: Step) -> None:
+    """No weight is gathered: the devices tell each other the vectors of a layer alone."""
+    (program, runs) = flux.conditions[f"conditions of {flux.phase}"]
+    assert runs == math.ceil(flux.steps[flux.phase][1] / STEPS)
+    assert program.work.flops > 0
+    collectives = hlo.read(step.conditions.as_text(), [0] * 8).collectives
+    kernels = [w for w in flux.weights if w.axes == ("layers", "embed", "modulation")]
+    widest = max(math.prod(kernel.shape[1:]) * kernel.itemsize for kernel in kernels)
+    sent = [one.sent_bytes for one in collectives]
+    assert sent and max(sent) < widest / 2, "two devices would send each other half of it"
 
 
 def test_exchange_is_reckoned_as_it_is_compiled(flux: Sketch, step: Step) -> None:
@@ -88,7 +102,7 @@ def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
     one, three = reckon(flux, shape, V6E, 1), reckon(flux, shape, V6E, 3)
     assert three.memory["rows"] == 3 * one.memory["rows"]
     assert three.memory["weights of transformer"] == one.memory["weights of transformer"]
-    assert three.step.flops == pytest.approx(3 * one.step.flops, rel=0.1)  # but for conditions
+    assert three.step.flops == 3 * one.step.flops
 
 
 def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
