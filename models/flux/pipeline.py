@@ -14,10 +14,12 @@ from jaxtyping import Array, Float
 from models.dtypes import used_dtype
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
-from models.flux.request import CLASSIFIER_FREE, FluxRequest, noise_inputs, steps_of
+from models.flux.request import CLASSIFIER_FREE, CONDITIONAL, FluxRequest, noise_inputs, steps_of
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree, RequestError
-from models.sampling.guidance import classifier_free
+from models.presets import eased, quality_of
+from models.quality import Levers
+from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.schedules import FlowMatchSchedule
 from models.sampling.solvers import denoised, euler
 from models.sharding import gathered
@@ -25,6 +27,9 @@ from models.spec import ModelSpec
 from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
+
+OF_PROMPTS = ("prompt_embeds", "pooled_embeds")
+"""What a row has of each of its prompts."""
 
 
 class Networks(NamedTuple):
@@ -81,10 +86,14 @@ class FluxPipeline:
             **noise_inputs(request, self.config, h, w, self.dtype, image),
         }
         steps = steps_of(request, self.schedule, h * w // 4, from_image=image is not None)
+        quality = quality_of(self.spec, fields)
+        steps = eased(steps, quality, lambda phase: CONDITIONAL)
         if image is not None:
             inputs["sigma"] = np.asarray(steps[0].values["sigma"])
         size = f"{request.width}x{request.height}"
         bucket = f"{size},text={request.max_sequence_length},prompts={len(request.prompts)}"
+        if quality.key:
+            bucket += f",{quality.key}"
         return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -106,8 +115,10 @@ class FluxPipeline:
     def step(
         self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        velocity = self._velocity(weights, rows, values)
-        if phase == CLASSIFIER_FREE:
+        name, _ = Levers.of(phase)
+        seen = rows if name == CLASSIFIER_FREE else of_first_prompt(rows, *OF_PROMPTS)
+        velocity = self._velocity(weights, seen, values)
+        if name == CLASSIFIER_FREE:
             scale = values["true_cfg_scale"][:, None, None]
             velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)
         else:

@@ -14,7 +14,9 @@ from jaxtyping import Array, Float
 
 from models.dtypes import used_dtype
 from models.pipeline import Fields, Prepared, PyTree
-from models.sampling.guidance import classifier_free
+from models.presets import eased, quality_of
+from models.quality import Levers
+from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.named import first_history, history, solver_values
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Scheduler
@@ -34,7 +36,7 @@ from models.wan.conditions import (
 )
 from models.wan.experts import Expert
 from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
-from models.wan.phase import Phase
+from models.wan.phase import Phase, unguided
 from models.wan.pictures import Pictures
 from models.wan.prompts import clean, prompt_embeds
 from models.wan.request import WanRequest
@@ -116,9 +118,12 @@ class WanPipeline:
             **first_history(scheduler, (*shape, channels)),
             **pictures,
         }
-        steps = steps_of(request, plan, phases, draw)
+        quality = quality_of(self.spec, fields)
+        steps = eased(steps_of(request, plan, phases, draw), quality, unguided)
         kind = "from image" if pictures else "from text"
         bucket = f"{request.shape},{kind},{scheduler.program}"
+        if quality.key:
+            bucket += f",{quality.key}"
         return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -136,8 +141,10 @@ class WanPipeline:
     def step(
         self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        chosen = Phase.parse(phase)
-        output = self._output(weights, chosen.expert, rows, values["timestep"])
+        name, _ = Levers.of(phase)
+        chosen = Phase.parse(name)
+        seen = rows if chosen.guided else of_first_prompt(rows, "prompt_embeds")
+        output = self._output(weights, chosen.expert, seen, values["timestep"])
         if chosen.guided:
             scale = values["guidance_scale"][:, None, None, None, None]
             output = classifier_free(output[:, 0], output[:, 1], scale)
