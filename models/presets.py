@@ -10,11 +10,16 @@ import numpy as np
 
 from models.checkpoint import read_qualities
 from models.pipeline import Fields, RequestError, Step
-from models.quality import DEGREES, EXACT, Lever, Quality, presets
+from models.quality import (
+    COEFFICIENTS,
+    DEGREES,
+    EXACT,
+    THRESHOLD,
+    Lever,
+    Quality,
+    presets,
+)
 from models.spec import ModelSpec
-
-THRESHOLD, COEFFICIENTS = "cache_threshold", "cache_coefficients"
-"""Values of a step with a step cache, `models.nn.step_cache` reads them."""
 
 
 def with_presets(

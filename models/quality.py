@@ -21,6 +21,9 @@ CacheKind = Literal["first-block", "teacache"]
 Lever = Literal["guidance", "step_cache", "eight_bit"]
 LEVERS: frozenset[Lever] = frozenset({"guidance", "step_cache", "eight_bit"})
 
+THRESHOLD, COEFFICIENTS = "cache_threshold", "cache_coefficients"
+"""Values of a step that has a cache; `models.nn.step_cache` reads them."""
+
 DEGREES = 5
 """Coefficients of a rescaling, the constant among them."""
 

@@ -15,6 +15,7 @@ from models.dtypes import used_dtype
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import CLASSIFIER_FREE, CONDITIONAL, FluxRequest, noise_inputs, steps_of
+from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree, RequestError
 from models.presets import eased, quality_of
@@ -48,7 +49,7 @@ class FluxPipeline:
     A row: latents and denoised (the last step's estimate of the clean latents) [tokens, 4c],
     float32; prompt_embeds [prompts, text_tokens, joint] and pooled_embeds [prompts, pooled], where
     prompts is 1, or 2 with the negative prompt second; grid [h, w], the shape of the VAE's latents
-    as an array without values.
+    as an array without values; step_cache, where there is one.
     """
 
     def __init__(
@@ -88,6 +89,8 @@ class FluxPipeline:
         steps = steps_of(request, self.schedule, h * w // 4, from_image=image is not None)
         quality = quality_of(self.spec, fields)
         steps = eased(steps, quality, lambda phase: CONDITIONAL)
+        if quality.step_cache:
+            inputs |= cache_input(len(request.prompts), h * w // 4)
         if image is not None:
             inputs["sigma"] = np.asarray(steps[0].values["sigma"])
         size = f"{request.width}x{request.height}"
@@ -110,14 +113,16 @@ class FluxPipeline:
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
             "prompt_embeds": t5(inputs["t5_ids"]),
             "pooled_embeds": clip(inputs["clip_ids"]).pooled,
+            **first_kept(inputs, self.config.width, self.dtype),
         }
 
     def step(
         self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        name, _ = Levers.of(phase)
+        name, levers = Levers.of(phase)
         seen = rows if name == CLASSIFIER_FREE else of_first_prompt(rows, *OF_PROMPTS)
-        velocity = self._velocity(weights, seen, values)
+        cache = cached_step(levers, rows, values)
+        velocity = self._velocity(weights, seen, values, cache)
         if name == CLASSIFIER_FREE:
             scale = values["true_cfg_scale"][:, None, None]
             velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)
@@ -129,6 +134,7 @@ class FluxPipeline:
             **rows,
             "latents": euler(latents, velocity, sigma, sigma_next),
             "denoised": denoised(latents, velocity, sigma),
+            **kept_by(cache),
         }
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
@@ -141,7 +147,11 @@ class FluxPipeline:
         return to_uint8(preview(self._unpack(row, "denoised")))
 
     def _velocity(
-        self, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
+        self,
+        weights: Networks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        cache: CachedStep | None,
     ) -> Float[Array, "batch prompts tokens patch"]:
         """The network's answer to every prompt of every row, in one call, float32."""
         (transformer,) = self._merge(weights, "transformer")
@@ -159,6 +169,7 @@ class FluxPipeline:
             each_prompt(values["guidance_scale"]),
             image_ids(h, w),
             np.zeros((text_tokens, 3), int),
+            cache,
         )
         return velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
 

@@ -23,7 +23,8 @@ from models.nn.embeddings import ConditionMLP, sinusoid
 from models.nn.layers import linear
 from models.nn.norms import Modulation, RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
-from models.nn.stack import scan, stack
+from models.nn.stack import layers_of, scan, stack
+from models.nn.step_cache import CachedStep, Entered
 from models.sharding import split
 
 Tokens = Float[Array, "batch tokens width"]
@@ -129,6 +130,10 @@ class DoubleBlock(nnx.Module):
             self.text.finish(text, of_text, text_mod),
         )
 
+    def seen(self, image: Tokens, condition: Vector) -> Tokens:
+        """What the block's attention sees of the image."""
+        return modulate(image, *self.image.modulation(condition)[:2])
+
 
 class SingleBlock(nnx.Module):
     """Attention and feed-forward side by side on one stream of text and picture."""
@@ -200,6 +205,7 @@ class FluxTransformer(nnx.Module):
         guidance: Float[Array, " batch"] | None,
         image_ids: np.ndarray,
         text_ids: np.ndarray,
+        cache: CachedStep | None = None,
     ) -> Float[Array, "batch image_tokens channels"]:
         """Velocity of the latents, in the dtype of the weights.
 
@@ -208,19 +214,46 @@ class FluxTransformer(nnx.Module):
             guidance: the guidance scale as the user gives it, float32; read only by networks with
                 a guidance embedding, which must be given one.
             image_ids, text_ids: positions, [tokens, 3], on the host: they are part of the shape.
+            cache: of earlier steps, where most blocks may be left out.
         """
         dtype = self.latents_in.kernel.dtype
         condition = self.condition(timestep, guidance, pooled_embeds)
         places = self.places(text_ids, image_ids)
         image, text = (split(tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds))
         streams = self.latents_in(image), self.text_in(text)
-        image, text = _run(self.double_blocks, streams, condition, places)
-        both = tokens.join([text, image])
-        both = _run(self.single_blocks, both, condition, places)
-        _, image = tokens.cut(both, text.shape[1], image.shape[1])
+        if cache is None:
+            image = self._run(streams, condition, places)
+        else:
+            image = self._run_cached(cache, streams, condition, places)
         scale, shift = self.out_modulation(condition)
         velocity = self.latents_out(modulate(image, shift, scale))
         return velocity[:, : latents.shape[1]]
+
+    def _run(self, streams: Streams, condition: Vector, places: Places, first: int = 0) -> Tokens:
+        """The image's tokens behind all blocks, from that double block on."""
+        image, text = _run(self.double_blocks, streams, condition, places, first)
+        both = tokens.join([text, image])
+        both = _run(self.single_blocks, both, condition, places)
+        return tokens.cut(both, text.shape[1], image.shape[1])[1]
+
+    def _run_cached(
+        self, cache: CachedStep, streams: Streams, condition: Vector, places: Places
+    ) -> Tokens:
+        assert self.double_blocks is not None  # `models.flux.load` offers no cache without any
+        before, _ = streams
+        first = 1 if cache.kind == "first-block" else 0
+        if first:
+            streams = _run(self.double_blocks, streams, condition, places, stop=first)
+            signal = streams[0] - before
+        else:
+            signal, _ = scan(
+                self.double_blocks, before, lambda block, x: block.seen(x, condition), (0, 1)
+            )
+        return cache.run(
+            Entered(streams, streams[0], signal),
+            condition,
+            lambda streams, condition: self._run(streams, condition, places, first),
+        )
 
     def places(self, *ids: np.ndarray) -> Places:
         """Of tokens at these positions, [tokens, 3], joined in this order."""
@@ -257,7 +290,15 @@ def _stack(
     return stack(lambda rngs: kind(config, attention, rngs=rngs, **kinds), layers, rngs)
 
 
-def _run(blocks: nnx.Module | None, carry: Any, condition: Vector, places: Places) -> Any:
+def _run(
+    blocks: nnx.Module | None,
+    carry: Any,
+    condition: Vector,
+    places: Places,
+    first: int = 0,
+    stop: int | None = None,
+) -> Any:
     if blocks is None:
         return carry
-    return scan(blocks, carry, lambda block, x: block(x, condition, places))[0]
+    between = (first, stop or layers_of(blocks)) if first or stop else None
+    return scan(blocks, carry, lambda block, x: block(x, condition, places), between)[0]

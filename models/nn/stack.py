@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from models.sharding import gathered
@@ -47,16 +48,48 @@ def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Lay
     return stacked
 
 
+def layers_of(stacked: nnx.Module) -> int:
+    """How many layers a stack has."""
+    return len(jax.tree.leaves(nnx.state(stacked, nnx.Param))[0])
+
+
 def scan(
-    layers: nnx.Module, carry: Carry, apply: Callable[[Any, Carry], Carry]
+    layers: nnx.Module,
+    carry: Carry,
+    apply: Callable[[Any, Carry], Carry],
+    between: tuple[int, int] | None = None,
 ) -> tuple[Carry, Carry]:
     """Runs the stacked layers in order: carry = apply(layer, carry).
 
     Returns the last carry and, stacked on a leading axis, the carry that each layer was given.
+
+    Args:
+        between: the first layer to run and the one to stop at; None: all.
     """
     graph, parameters = nnx.split(layers)
+    if between is not None:
+        return _scan_some(graph, parameters, carry, apply, jnp.arange(*between))
 
     def one(carry: Carry, layer: Any) -> tuple[Carry, Carry]:
         return apply(nnx.merge(graph, gathered(layer)), carry), carry
 
     return jax.lax.scan(one, carry, parameters, unroll=_unroll.get())
+
+
+def _scan_some(
+    graph: nnx.GraphDef,
+    parameters: Any,
+    carry: Carry,
+    apply: Callable[[Any, Carry], Carry],
+    layers: jax.Array,
+) -> tuple[Carry, Carry]:
+    """Looks each layer up in the whole stack: to cut some of it off would copy the weights."""
+
+    def one(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
+        def its_own(leaf: nnx.Variable) -> nnx.Variable:
+            return leaf.replace(jax.lax.dynamic_index_in_dim(leaf[...], number, keepdims=False))
+
+        layer = jax.tree.map(its_own, parameters, is_leaf=lambda x: isinstance(x, nnx.Variable))
+        return apply(nnx.merge(graph, gathered(layer)), carry), carry
+
+    return jax.lax.scan(one, carry, layers, unroll=_unroll.get())

@@ -11,8 +11,17 @@ from pydantic import ValidationError
 
 from models.checkpoint import CheckpointError
 from models.pipeline import RequestError, Step
-from models.presets import COEFFICIENTS, THRESHOLD, eased, quality_of, with_presets
-from models.quality import LEVERS, GuidanceInterval, Levers, Quality, StepCache, presets
+from models.presets import eased, quality_of, with_presets
+from models.quality import (
+    COEFFICIENTS,
+    LEVERS,
+    THRESHOLD,
+    GuidanceInterval,
+    Levers,
+    Quality,
+    StepCache,
+    presets,
+)
 from tests.service.standin import SPEC
 
 CACHED = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
