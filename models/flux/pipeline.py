@@ -15,6 +15,7 @@ from models.dtypes import used_dtype
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import CLASSIFIER_FREE, CONDITIONAL, FluxRequest, noise_inputs, steps_of
+from models.nn.eight_bit import eight_bit
 from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree, RequestError
@@ -122,7 +123,8 @@ class FluxPipeline:
         name, levers = Levers.of(phase)
         seen = rows if name == CLASSIFIER_FREE else of_first_prompt(rows, *OF_PROMPTS)
         cache = cached_step(levers, rows, values)
-        velocity = self._velocity(weights, seen, values, cache)
+        with eight_bit(levers.eight_bit):
+            velocity = self._velocity(weights, seen, values, cache)
         if name == CLASSIFIER_FREE:
             scale = values["true_cfg_scale"][:, None, None]
             velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.nn.eight_bit import in_blocks
 from models.sharding import gathered
 
 Layer = TypeVar("Layer", bound=nnx.Module)
@@ -71,7 +72,8 @@ def scan(
         return _scan_some(graph, parameters, carry, apply, jnp.arange(*between))
 
     def one(carry: Carry, layer: Any) -> tuple[Carry, Carry]:
-        return apply(nnx.merge(graph, gathered(layer)), carry), carry
+        with in_blocks():
+            return apply(nnx.merge(graph, gathered(layer)), carry), carry
 
     return jax.lax.scan(one, carry, parameters, unroll=_unroll.get())
 
@@ -90,6 +92,7 @@ def _scan_some(
             return leaf.replace(jax.lax.dynamic_index_in_dim(leaf[...], number, keepdims=False))
 
         layer = jax.tree.map(its_own, parameters, is_leaf=lambda x: isinstance(x, nnx.Variable))
-        return apply(nnx.merge(graph, gathered(layer)), carry), carry
+        with in_blocks():
+            return apply(nnx.merge(graph, gathered(layer)), carry), carry
 
     return jax.lax.scan(one, carry, layers, unroll=_unroll.get())

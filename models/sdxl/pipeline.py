@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.nn.eight_bit import eight_bit
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree
 from models.quality import Levers
@@ -83,9 +84,11 @@ class SdxlPipeline:
     def step(
         self, phase: str, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
-        name, _ = Levers.of(phase)
+        name, levers = Levers.of(phase)
         seen = rows if is_guided(name) else of_first_prompt(rows, *OF_PROMPTS)
-        return self.advance(phase, rows, self.predict(weights, seen, values), values)
+        with eight_bit(levers.eight_bit):
+            output = self.predict(weights, seen, values)
+        return self.advance(phase, rows, output, values)
 
     def predict(
         self, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]

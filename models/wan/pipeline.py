@@ -14,6 +14,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.dtypes import used_dtype
+from models.nn.eight_bit import eight_bit
 from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pipeline import Fields, Prepared, PyTree
 from models.presets import eased, quality_of
@@ -152,7 +153,8 @@ class WanPipeline:
         chosen = Phase.parse(name)
         seen = rows if chosen.guided else of_first_prompt(rows, "prompt_embeds")
         cache = cached_step(levers, rows, values)
-        output = self._output(weights, chosen.expert, seen, values["timestep"], cache)
+        with eight_bit(levers.eight_bit):
+            output = self._output(weights, chosen.expert, seen, values["timestep"], cache)
         if chosen.guided:
             scale = values["guidance_scale"][:, None, None, None, None]
             output = classifier_free(output[:, 0], output[:, 1], scale)
