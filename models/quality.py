@@ -88,6 +88,10 @@ class Quality(Frozen):
         """Those that are pulled."""
         return frozenset(lever for lever in LEVERS if getattr(self, lever))
 
+    def only(self, levers: Collection[Lever]) -> Quality:
+        """As far as a model has its levers."""
+        return Quality(**{lever: getattr(self, lever) for lever in self.levers & set(levers)})
+
     @property
     def of_program(self) -> Levers:
         return Levers(self.eight_bit, self.step_cache.kind if self.step_cache else None)
@@ -137,13 +141,22 @@ class Levers(NamedTuple):
 
 PRESETS: Mapping[str, Quality] = MappingProxyType(
     {
+        "high": Quality(
+            guidance=GuidanceInterval(stop=0.8),
+            step_cache=StepCache(kind="first-block", threshold=0.1),
+        ),
+        "fast": Quality(
+            guidance=GuidanceInterval(stop=0.6),
+            step_cache=StepCache(kind="first-block", threshold=0.2),
+        ),
         "guidance-interval": Quality(guidance=GuidanceInterval(stop=0.6)),
-        "first-block-cache": Quality(step_cache=StepCache(kind="first-block", threshold=0.08)),
+        "first-block-cache": Quality(step_cache=StepCache(kind="first-block", threshold=0.1)),
         "teacache": Quality(step_cache=StepCache(kind="teacache", threshold=0.15)),
         "eight-bit": Quality(eight_bit=True),
     }
 )
-"""Every lever alone, by a name of its own, for all families that have it."""
+"""Two of several levers, and every lever alone by a name of its own; a family has of each what
+levers it has. docs/quality.md says what they cost."""
 
 
 def presets(
@@ -155,7 +168,8 @@ def presets(
 
     Raises: ValueError: a given preset pulls a lever that there is not, or is called exact.
     """
-    found = {name: preset for name, preset in PRESETS.items() if preset.levers <= set(levers)}
+    own = {name: preset.only(levers) for name, preset in PRESETS.items()}
+    found = {name: preset for name, preset in own.items() if preset.levers}
     for name, preset in ((n, p) for some in given for n, p in some.items()):
         if missing := sorted(preset.levers - set(levers)):
             has = ", ".join(sorted(levers)) or "none"

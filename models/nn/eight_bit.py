@@ -77,7 +77,8 @@ def quantised(
     """The product of both, each rounded to 8 bits along what is summed over, in the dtype of x."""
     import qwix  # two seconds, for those who ask
 
-    kind = kind_of(device())
+    chip = device()
+    kind = kind_of(chip and chip.platform, getattr(chip, "compute_capability", "0"))
     (of_x, of_kernel), _ = dimension_numbers
     rounded = [
         qwix.quantize(
@@ -101,10 +102,11 @@ def device() -> jax.Device | None:
     return layout.mesh.devices.flat[0]  # type: ignore[no-any-return]
 
 
-def kind_of(device: jax.Device | None) -> jax.typing.DTypeLike:
-    """The 8-bit numbers that this device multiplies fast."""
-    if device is not None and device.platform in ("gpu", "cuda"):
-        capability = str(getattr(device, "compute_capability", "0"))
-        if float(capability) >= FLOATS_FROM:
-            return jnp.float8_e4m3fn
-    return jnp.int8
+def kind_of(platform: str | None, capability: str = "0") -> Any:
+    """The 8-bit numbers that such a device multiplies fast.
+
+    Args:
+        capability: CUDA's, of a GPU.
+    """
+    floats = platform == "gpu" and float(capability) >= FLOATS_FROM
+    return jnp.float8_e4m3fn if floats else jnp.int8

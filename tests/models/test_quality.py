@@ -103,7 +103,9 @@ def test_the_presets_of_a_model() -> None:
     mine = {"fast": FAST, "eight-bit": Quality(eight_bit=True, psnr_db=30)}
     found = presets(LEVERS, {"fast": CACHED}, mine)
     assert found["fast"] == FAST and found["eight-bit"].psnr_db == 30
-    assert "teacache" not in presets({"guidance"}) and "guidance-interval" in presets({"guidance"})
+    guided = presets({"guidance"})
+    assert set(guided) == {"high", "fast", "guidance-interval"}
+    assert guided["fast"].levers == {"guidance"} < presets(LEVERS)["fast"].levers
     with pytest.raises(
         ValueError, match=r"quality\.fast pulls step_cache; .*: eight_bit, guidance"
     ):
@@ -124,10 +126,10 @@ def test_a_folder_brings_presets(tmp_path: Path) -> None:
 
 
 def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
-    spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "fast"}})
-    with pytest.raises(ValueError, match="'fast' is none of exact, guidance-interval"):
+    spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "mine"}})
+    with pytest.raises(ValueError, match="'mine' is none of exact, high"):
         with_presets(spec, tmp_path, LEVERS, {})
-    assert with_presets(spec, tmp_path, LEVERS, {"fast": FAST}).defaults["quality"] == "fast"
+    assert with_presets(spec, tmp_path, LEVERS, {"mine": FAST}).defaults["quality"] == "mine"
 
 
 def test_a_request_names_a_preset() -> None:
