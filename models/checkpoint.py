@@ -15,6 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from models.quality import Quality
+
 BASES = ("diffusion_pytorch_model", "model")
 """What diffusers and transformers call a component's weights."""
 
@@ -123,6 +127,20 @@ def read_defaults(folder: Path) -> dict[str, Any]:
     if not isinstance(defaults, dict):
         raise CheckpointError(f"{file}: defaults should be a JSON object of request fields")
     return defaults
+
+
+def read_qualities(folder: Path) -> dict[str, Quality]:
+    """Presets of `quality` that the checkpoint brings along, in `atelier.json`; else none.
+
+    Raises:
+        CheckpointError: not readable as JSON, or a preset is none; names it.
+    """
+    file = folder / "atelier.json"
+    found = _read_json(file).get("quality", {}) if file.is_file() else {}
+    try:
+        return TypeAdapter(dict[str, Quality]).validate_python(found)
+    except ValidationError as error:
+        raise CheckpointError(f"{file}: quality: {error}") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:

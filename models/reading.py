@@ -6,8 +6,8 @@ weights are shapes, its prompts have no words in them; it can be compiled and it
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from models import weights
 from models.dtypes import used_as
 from models.preview import MeanLatents, abstract_preview, fit_preview
+from models.quality import Quality
 from models.renames import Renames
 from models.tensors import Part
 from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
@@ -109,6 +110,7 @@ class Reading:
         on_host: networks that go to host memory beside the device's; `sharding` has to be given.
         activation_dtype: what the networks compute in; None: in the dtype of the weights.
         vae_tiling: of pictures and clips that do not fit the device as a whole; None: as a whole.
+        qualities: the operator's presets, which go before the checkpoint's own.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -116,6 +118,7 @@ class Reading:
     on_host: Collection[str] = ()
     activation_dtype: DTypeLike | None = None
     vae_tiling: Tiling | None = None
+    qualities: Mapping[str, Quality] = field(default_factory=dict)
     reader: Reader = FILES
 
     def network(

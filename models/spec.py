@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.quality import Quality
+
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 PICTURE_FIELDS = ("image", "mask_image", "last_image")
 """Request fields that hold a picture; the store keeps it and the job its key."""
@@ -86,6 +88,8 @@ class ModelSpec(BaseModel):
     sigmas_are: Literal["of steps", "noise levels"] = "of steps"
     """How `sigmas` read: one a step, of a flow, at most 1 and above 0; or noise over signal, where
     the last is no step but where the last one leads, usually 0."""
+    qualities: Mapping[str, Quality] = Field(default_factory=dict)
+    """Presets that the request's `quality` may name, beside `exact`."""
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str

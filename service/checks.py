@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.quality import EXACT
 from models.spec import ModelSpec, Task
 from service.errors import FieldError
 from service.schedulers import wrong_scheduler
@@ -193,6 +194,14 @@ def _wrong_scheduler(case: Case) -> Errors:
         yield from wrong_scheduler(case.given["scheduler"], case.spec)
 
 
+def _wrong_quality(case: Case) -> Errors:
+    name = case.fields.get("quality", EXACT)
+    if name != EXACT and name not in case.spec.qualities and "quality" in case.spec.fields:
+        there_is = ", ".join([EXACT, *case.spec.qualities])
+        said = f"the model {case.spec.name!r} has no preset {name!r}; there is {there_is}"
+        yield FieldError("quality", said)
+
+
 _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _unserved,
     _wrong_task,
@@ -206,4 +215,5 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _wrong_sigmas,
     _untaken_step_lists,
     _wrong_scheduler,
+    _wrong_quality,
 )

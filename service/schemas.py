@@ -176,6 +176,10 @@ class GenerateRequest(Body):
     """Of DDIM: how much noise each step adds."""
     scheduler: SchedulerRequest | None = None
     """Left out: the checkpoint's own."""
+    quality: Name | None = None
+    """A preset of the model's `qualities`, which trades likeness for speed; left out: the model's
+    default, which is `exact` unless its operator chose another. How well a file is encoded is
+    `output.quality`."""
     image: Text | None = None
     """A data URI or bare base64 of a PNG, JPEG or WebP; an http(s) URL where the server allows."""
     mask_image: Text | None = None

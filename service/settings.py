@@ -31,6 +31,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from models.quality import Quality
+
 CONFIG_VARIABLE = "ATELIER_CONFIG"
 """Names the settings file."""
 KEY_VARIABLE = "ATELIER_API_KEY"
@@ -239,6 +241,9 @@ class ModelSettings(Section):
     """What the networks compute in; left out: as the weights."""
     defaults: dict[str, Any] = Field(default_factory=dict)
     """Of request fields."""
+    quality: dict[str, Quality] = Field(default_factory=dict)
+    """Presets by name, beside the model's own or in their place. Which one a request has that
+    names none is a default like any other: `defaults.quality`."""
     base: str | None = None
     """Where configs and tokenizers come from if `source` is a single file of weights: a folder in
     diffusers' layout, or a hub id."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.quality import Quality
 from models.spec import Limits, Option
 from service.jobs.job import Job, JobError, JobState, Output, Usage
 from service.jobs.queue import ModelStatus
@@ -94,6 +95,9 @@ class ModelView(View):
     """Defaults of single tasks that differ from `defaults`."""
     schedulers: dict[str, dict[str, Option]]
     """Names that the field `scheduler` may have, each with the options that go beside it."""
+    qualities: dict[str, Quality]
+    """Names that the field `quality` may have beside `exact`, each with the levers that it pulls
+    and, where it was measured, how near its pictures are to exact ones."""
     pools: list[str]
     ready: bool
 
@@ -193,6 +197,7 @@ def view_model(status: ModelStatus) -> ModelView:
         defaults=dict(spec.defaults),
         task_defaults={task: dict(values) for task, values in spec.task_defaults.items()},
         schedulers={name: dict(options) for name, options in spec.schedulers.items()},
+        qualities=dict(spec.qualities),
         pools=sorted(status.pools),
         ready=status.ready,
     )

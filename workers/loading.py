@@ -107,6 +107,7 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
         base=model.base,
         activation_dtype=model.activation_dtype,
         vae_tiling=tiling_of(model),
+        qualities=model.quality,
         **how,
     )
 

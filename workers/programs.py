@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from models.pipeline import Prepared, PyTree
+from models.quality import Levers
 from workers.compiler import Compiler, signature
 from workers.launch import Launcher
 from workers.shape import Compiling, Phase, Program, Shape, Values
@@ -71,11 +72,12 @@ class Programs:
             self._add_ways(shape, phase, values[phase.name], self._ways[1:])
 
     def count(self, shape: Shape, prepared: Prepared) -> None:
-        """Begin to count the operations of the shape's steps, behind all that is to be compiled."""
+        """Begin to count the operations of the shape's steps, behind all that is to be compiled. Of
+        steps that may leave most of theirs out, nobody knows how many they are."""
         values = {step.phase: step.values for step in prepared.steps}
         for name, some in values.items():
             phase = shape.phases[name]
-            if phase.flops is None:
+            if phase.flops is None and Levers.of(name)[1].step_cache is None:
                 phase.flops = self._threads.submit(self._flops, shape, phase, some)
 
     def _flops(self, shape: Shape, phase: Phase, values: Values) -> float:

@@ -9,10 +9,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from models.nn.step_cache import KEPT
 from models.pipeline import Step
 from workers.step_times import Recent, StepTimes, Way
 
 T = TypeVar("T")
+
+UNKEPT = f"['{KEPT}']"
+"""What the names of a row's leaves begin with that snapshots do without."""
 
 Program = Callable[..., Any]
 Compiling = Future[Program]
@@ -98,8 +102,10 @@ class Shape:
         return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
 
     def changes(self, steps: Iterable[Step]) -> frozenset[str]:
-        """Leaves of a row that any of these steps changes."""
-        return frozenset().union(*(self.phases[step.phase].changes for step in steps))
+        """Leaves of a row that any of these steps changes, and that a snapshot has to have: a step
+        cache is as large as the network is wide, and without one the next step runs whole."""
+        changed = frozenset().union(*(self.phases[step.phase].changes for step in steps))
+        return frozenset(name for name in changed if not name.startswith(UNKEPT))
 
     @property
     def is_broken(self) -> bool:

@@ -17,6 +17,7 @@ def add_fields(generate: argparse.ArgumentParser) -> None:
     generate.add_argument("--image", type=Path, metavar="FILE", help="picture to start from")
     generate.add_argument("--mask", type=Path, metavar="FILE", help="white where it is drawn anew")
     generate.add_argument("--last-image", type=Path, metavar="FILE", help="a clip's last picture")
+    generate.add_argument("--quality", metavar="NAME", help="a preset, such as exact")
     for name in ("model", "negative-prompt"):
         generate.add_argument(f"--{name}", metavar="TEXT")
     for name in ("width", "height", "num-frames", "fps", "steps", "seed", "num-images"):
@@ -51,6 +52,7 @@ def body_of(args: argparse.Namespace) -> dict[str, Any]:
     body = given(
         prompt=args.prompt,
         model=args.model,
+        quality=args.quality,
         negative_prompt=args.negative_prompt,
         width=args.width,
         height=args.height,

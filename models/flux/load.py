@@ -18,7 +18,9 @@ from models.flux.transformer import FluxTransformer
 from models.flux.weights import RENAMES
 from models.nn.abstract import abstract_module
 from models.nn.by_size import placed_by_size
+from models.presets import with_presets
 from models.preview import abstract_preview, picture_encoder
+from models.quality import LEVERS, Lever
 from models.reading import AS_IT_IS, Reading
 from models.sampling.schedules import FlowMatchSchedule
 from models.spec import Limits, ModelSpec
@@ -41,7 +43,7 @@ COMPONENTS: Mapping[str, tuple[str, weights.Renames]] = {
 FIELDS = frozenset(
     {"prompt", "prompt_2", "negative_prompt", "negative_prompt_2", "width", "height"}
     | {"num_inference_steps", "guidance_scale", "true_cfg_scale", "num_images", "seed"}
-    | {"max_sequence_length", "sigmas", "image", "strength"}
+    | {"max_sequence_length", "sigmas", "image", "strength", "quality"}
 )
 
 
@@ -81,8 +83,9 @@ def load(
         for name, (component, renames) in COMPONENTS.items()
     }
     networks = Networks(**loaded, preview=reading.reader.preview(*picture_encoder(loaded["vae"])))
+    spec = make_spec(name, folder, config, vae_config, schedule, defaults or {})
     return FluxPipeline(
-        make_spec(name, folder, config, vae_config, schedule, defaults or {}),
+        with_presets(spec, folder, levers_of(config), reading.qualities),
         networks,
         schedule,
         reading.reader.clip_tokenizer(folder / "tokenizer"),
@@ -153,6 +156,11 @@ def make_spec(
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(folder),
     )
+
+
+def levers_of(config: FluxConfig) -> frozenset[Lever]:
+    """Without double blocks there is no first one that the image's tokens go through."""
+    return LEVERS if config.num_layers else LEVERS - {"step_cache"}
 
 
 def _check_fit(

@@ -15,10 +15,14 @@ from models.dtypes import used_dtype
 from models.flux.conditions import Modulations
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
-from models.flux.request import CLASSIFIER_FREE, FluxRequest, noise_inputs, steps_of
+from models.flux.request import CLASSIFIER_FREE, CONDITIONAL, FluxRequest, noise_inputs, steps_of
+from models.nn.eight_bit import eight_bit
+from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree, RequestError
-from models.sampling.guidance import classifier_free
+from models.presets import eased, quality_of
+from models.quality import Levers
+from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.schedules import FlowMatchSchedule
 from models.sampling.solvers import denoised, euler
 from models.sharding import gathered, in_place
@@ -26,6 +30,9 @@ from models.spec import ModelSpec
 from models.text.tokenizer import Tokenizer
 from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
+
+OF_PROMPTS = ("prompt_embeds", "pooled_embeds")
+"""What a row has of each of its prompts."""
 
 
 class Networks(NamedTuple):
@@ -44,7 +51,7 @@ class FluxPipeline:
     A row: latents and denoised (the last step's estimate of the clean latents) [tokens, 4c],
     float32; prompt_embeds [prompts, text_tokens, joint] and pooled_embeds [prompts, pooled], where
     prompts is 1, or 2 with the negative prompt second; grid [h, w], the shape of the VAE's latents
-    as an array without values.
+    as an array without values; step_cache, where there is one.
     """
 
     def __init__(
@@ -82,10 +89,16 @@ class FluxPipeline:
             **noise_inputs(request, self.config, h, w, self.dtype, image),
         }
         steps = steps_of(request, self.schedule, h * w // 4, from_image=image is not None)
+        quality = quality_of(self.spec, fields)
+        steps = eased(steps, quality, lambda phase: CONDITIONAL)
+        if quality.step_cache:
+            inputs |= cache_input(len(request.prompts), h * w // 4)
         if image is not None:
             inputs["sigma"] = np.asarray(steps[0].values["sigma"])
         size = f"{request.width}x{request.height}"
         bucket = f"{size},text={request.max_sequence_length},prompts={len(request.prompts)}"
+        if quality.key:
+            bucket += f",{quality.key}"
         return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -102,13 +115,15 @@ class FluxPipeline:
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
             "prompt_embeds": t5(inputs["t5_ids"]),
             "pooled_embeds": clip(inputs["clip_ids"]).pooled,
+            **first_kept(inputs, self.config.width, self.dtype),
         }
 
     def conditions(
         self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
     ) -> Modulations:
-        steps = len(values["timestep"])
-        pooled = jnp.broadcast_to(row["pooled_embeds"], (steps, *row["pooled_embeds"].shape))
+        name, _ = Levers.of(phase)
+        pooled = row["pooled_embeds"] if name == CLASSIFIER_FREE else row["pooled_embeds"][:1]
+        pooled = jnp.broadcast_to(pooled, (len(values["timestep"]), *pooled.shape))
         return self._modulations(weights, pooled, values)
 
     def step(
@@ -119,10 +134,14 @@ class FluxPipeline:
         values: Mapping[str, jax.Array],
         conditions: Modulations | None = None,
     ) -> PyTree:
+        name, levers = Levers.of(phase)
+        seen = rows if name == CLASSIFIER_FREE else of_first_prompt(rows, *OF_PROMPTS)
         if conditions is None:
-            conditions = self._modulations(weights, rows["pooled_embeds"], values)
-        velocity = self._velocity(weights, rows, conditions)
-        if phase == CLASSIFIER_FREE:
+            conditions = self._modulations(weights, seen["pooled_embeds"], values)
+        cache = cached_step(levers, rows, values)
+        with eight_bit(levers.eight_bit):
+            velocity = self._velocity(weights, seen, conditions, cache)
+        if name == CLASSIFIER_FREE:
             scale = values["true_cfg_scale"][:, None, None]
             velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)
         else:
@@ -133,6 +152,7 @@ class FluxPipeline:
             **rows,
             "latents": euler(latents, velocity, sigma, sigma_next),
             "denoised": denoised(latents, velocity, sigma),
+            **kept_by(cache),
         }
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
@@ -160,7 +180,7 @@ class FluxPipeline:
         return jax.tree.map(lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat)
 
     def _velocity(
-        self, weights: Networks, rows: PyTree, modulations: Modulations
+        self, weights: Networks, rows: PyTree, modulations: Modulations, cache: CachedStep | None
     ) -> Float[Array, "batch prompts tokens patch"]:
         """The network's answer to every prompt of every row, in one call, float32."""
         (transformer,) = self._merge(weights, "transformer")
@@ -173,6 +193,7 @@ class FluxPipeline:
             jax.tree.map(alone, modulations),
             image_ids(h, w),
             np.zeros((text_tokens, 3), int),
+            cache,
         )
         return velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
 

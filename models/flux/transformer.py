@@ -23,7 +23,8 @@ from models.nn.attention import TokenAttention, token_attention
 from models.nn.layers import linear
 from models.nn.norms import RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
-from models.nn.stack import scan, stack
+from models.nn.stack import layers_of, scan, stack
+from models.nn.step_cache import CachedStep, Entered
 from models.sharding import split
 
 Tokens = Float[Array, "batch tokens width"]
@@ -127,6 +128,10 @@ class DoubleBlock(nnx.Module):
             self.text.finish(text, text_found, text_mod),
         )
 
+    def seen(self, image: Tokens, of_image: Vectors) -> Tokens:
+        """What the block's attention sees of the image."""
+        return modulate(image, *one_by_one(of_image)[:2])
+
 
 class SingleBlock(nnx.Module):
     """Attention and feed-forward side by side on one stream of text and picture."""
@@ -203,25 +208,61 @@ class FluxTransformer(nnx.Module):
         modulations: Modulations,
         image_ids: np.ndarray,
         text_ids: np.ndarray,
+        cache: CachedStep | None = None,
     ) -> Float[Array, "batch image_tokens channels"]:
         """Velocity of the latents, in the dtype of the weights.
 
         Args:
             modulations: as `conditions` gives them, of the timestep, guidance and pooled text.
             image_ids, text_ids: positions, [tokens, 3], on the host: they are part of the shape.
+            cache: of earlier steps, where most blocks may be left out.
         """
         dtype = self.latents_in.kernel.dtype
         places = self.places(text_ids, image_ids)
         image, text = (split(tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds))
         streams = self.latents_in(image), self.text_in(text)
-        of_streams = modulations.image, modulations.text
-        image, text = _run(self.double_blocks, streams, of_streams, places)
-        both = tokens.join([text, image])
-        both = _run(self.single_blocks, both, (modulations.single,), places)
-        _, image = tokens.cut(both, text.shape[1], image.shape[1])
+        if cache is None:
+            image = self._run(streams, modulations, places)
+        else:
+            image = self._run_cached(cache, streams, modulations, places)
         scale, shift = one_by_one(modulations.out)
         velocity = self.latents_out(modulate(image, shift, scale))
         return velocity[:, : latents.shape[1]]
+
+    def _run(
+        self, streams: Streams, modulations: Modulations, places: Places, first: int = 0
+    ) -> Tokens:
+        """The image's tokens behind all blocks, from that double block on."""
+        of_streams = modulations.image, modulations.text
+        image, text = _run(self.double_blocks, streams, of_streams, places, first)
+        both = tokens.join([text, image])
+        both = _run(self.single_blocks, both, (modulations.single,), places)
+        return tokens.cut(both, text.shape[1], image.shape[1])[1]
+
+    def _run_cached(
+        self, cache: CachedStep, streams: Streams, modulations: Modulations, places: Places
+    ) -> Tokens:
+        # `models.flux.load` offers no cache without any
+        assert self.double_blocks is not None and modulations.image is not None
+        before, _ = streams
+        first = 1 if cache.kind == "first-block" else 0
+        if first:
+            of_streams = modulations.image, modulations.text
+            streams = _run(self.double_blocks, streams, of_streams, places, stop=first)
+            signal = streams[0] - before
+        else:
+            signal, _ = scan(
+                self.double_blocks,
+                before,
+                lambda block, x, of_image: block.seen(x, of_image),
+                by_layer(modulations.image),
+                between=(0, 1),
+            )
+        return cache.run(
+            Entered(streams, streams[0], signal),
+            modulations,
+            lambda streams, modulations: self._run(streams, modulations, places, first),
+        )
 
     def places(self, *ids: np.ndarray) -> Places:
         """Of tokens at these positions, [tokens, 3], joined in this order."""
@@ -249,10 +290,22 @@ def _stack(
 
 
 def _run(
-    blocks: nnx.Module | None, carry: Any, modulations: tuple[OfLayers | None, ...], places: Places
+    blocks: nnx.Module | None,
+    carry: Any,
+    modulations: tuple[OfLayers | None, ...],
+    places: Places,
+    first: int = 0,
+    stop: int | None = None,
 ) -> Any:
     """Args: modulations: of all blocks, None where there are none."""
     if blocks is None:
         return carry
-    by_layer = [jnp.swapaxes(vectors, 0, 1) for vectors in modulations if vectors is not None]
-    return scan(blocks, carry, lambda block, x, *own: block(x, *own, places), *by_layer)[0]
+    between = (first, stop or layers_of(blocks)) if first or stop else None
+    own = [by_layer(vectors) for vectors in modulations if vectors is not None]
+    return scan(
+        blocks, carry, lambda block, x, *own: block(x, *own, places), *own, between=between
+    )[0]
+
+
+def by_layer(vectors: OfLayers) -> Float[Array, "layers batch vectors width"]:
+    return jnp.swapaxes(vectors, 0, 1)

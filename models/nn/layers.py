@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
+from models.nn.eight_bit import product
+
 Axes = tuple[str | None, ...]
 
 _kernel = nnx.initializers.lecun_normal()
@@ -35,6 +37,7 @@ def linear(
         kernel_init=_kernel,
         kernel_metadata={"axes": axes},
         bias_metadata={"axes": axes[1:]},
+        dot_general=product,
         param_dtype=param_dtype,
         rngs=rngs,
     )

@@ -13,8 +13,10 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
+from models.nn.eight_bit import in_blocks
 from models.sharding import gathered, in_place
 
 Layer = TypeVar("Layer", bound=nnx.Module)
@@ -48,8 +50,17 @@ def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Lay
     return stacked
 
 
+def layers_of(stacked: nnx.Module) -> int:
+    """How many layers a stack has."""
+    return len(jax.tree.leaves(nnx.state(stacked, nnx.Param))[0])
+
+
 def scan(
-    layers: nnx.Module, carry: Carry, apply: Callable[..., Carry], *of_layers: Any
+    layers: nnx.Module,
+    carry: Carry,
+    apply: Callable[..., Carry],
+    *of_layers: Any,
+    between: tuple[int, int] | None = None,
 ) -> tuple[Carry, Carry]:
     """Runs the stacked layers in order: carry = apply(layer, carry, *of this layer).
 
@@ -57,14 +68,27 @@ def scan(
 
     Args:
         of_layers: what else each layer is given, stacked on a leading axis.
+        between: the first layer to run and the one to stop at; None: all.
     """
     graph, parameters = nnx.split(layers)
+    stacked = (parameters, *of_layers)
 
     def one(carry: Carry, of_layer: Any) -> tuple[Carry, Carry]:
         layer, *others = of_layer
-        return apply(nnx.merge(graph, gathered(layer)), carry, *others), carry
+        with in_blocks():
+            return apply(nnx.merge(graph, gathered(layer)), carry, *others), carry
 
-    return jax.lax.scan(one, carry, (parameters, *of_layers), unroll=_unroll.get())
+    def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
+        return one(carry, jax.tree.map(lambda leaf: at(leaf, number), stacked))
+
+    if between is None:
+        return jax.lax.scan(one, carry, stacked, unroll=_unroll.get())
+    # looked up in the whole stack: to cut some of it off would copy the weights
+    return jax.lax.scan(numbered, carry, jnp.arange(*between), unroll=_unroll.get())
+
+
+def at(leaf: jax.Array, number: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)
 
 
 def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:

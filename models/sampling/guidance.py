@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -16,6 +18,15 @@ def classifier_free(
     Source: Ho and Salimans 2022, eq. 6, in the form negative + scale · (positive - negative).
     """
     return negative + scale * (positive - negative)
+
+
+def of_first_prompt(rows: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The same rows for a step without guidance: with the first of their prompts alone.
+
+    Args:
+        names: of what they have a prompt each, [rows, prompts, …].
+    """
+    return {**rows, **{name: rows[name][:, :1] for name in names}}
 
 
 def rescale(

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from models.checkpoint import read_defaults, read_model_index
 from models.nn.abstract import abstract_module
 from models.nn.by_size import placed_by_size
+from models.presets import with_presets
 from models.preview import MeanLatents, abstract_preview
 from models.reading import AS_IT_IS, Reader, Reading
 from models.sampling import schedulers
@@ -25,7 +26,7 @@ from models.sdxl.latents import LatentSpace
 from models.sdxl.pipeline import Networks, SdxlPipeline
 from models.sdxl.prepare import Preparation
 from models.sdxl.source import Source
-from models.sdxl.spec import make_spec
+from models.sdxl.spec import SDXL_LEVERS, make_spec
 from models.sdxl.unet import UNet
 from models.spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
@@ -61,6 +62,7 @@ def load(
     for config in (source.config("scheduler"), scheduler):
         schedulers.from_config(config)  # refused now, by either name, not at the first request
     spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
+    spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities)
     activation_dtype = reading.activation_dtype or dtype
     check_tiling(reading.vae_tiling, parts.vae.downsampling)
     space = LatentSpace(parts.vae, jnp.dtype(activation_dtype), reading.vae_tiling)

@@ -10,14 +10,19 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.nn.eight_bit import eight_bit
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree
-from models.sampling.guidance import classifier_free, rescale
+from models.quality import Levers
+from models.sampling.guidance import classifier_free, of_first_prompt, rescale
 from models.sampling.named import history, solver_values
 from models.sampling.scheduler import Scheduler, per_row
 from models.sdxl.conditions import encode_text
-from models.sdxl.prepare import Preparation
+from models.sdxl.prepare import Preparation, is_guided
 from models.sharding import gathered
+
+OF_PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
+"""What a row has of each of its prompts."""
 
 
 class Networks(NamedTuple):
@@ -55,7 +60,8 @@ class SdxlPipeline:
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         prepared, scheduler = self.preparation.prepare(fields, images)
-        self._schedulers.setdefault(prepared.steps[0].phase, scheduler)
+        for step in prepared.steps:
+            self._schedulers.setdefault(step.phase, scheduler)
         return prepared
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -88,7 +94,11 @@ class SdxlPipeline:
         values: Mapping[str, jax.Array],
         conditions: None = None,
     ) -> PyTree:
-        return self.advance(phase, rows, self.predict(weights, rows, values), values)
+        name, levers = Levers.of(phase)
+        seen = rows if is_guided(name) else of_first_prompt(rows, *OF_PROMPTS)
+        with eight_bit(levers.eight_bit):
+            output = self.predict(weights, seen, values)
+        return self.advance(phase, rows, output, values)
 
     def predict(
         self, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]

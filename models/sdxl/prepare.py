@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from models.pipeline import Fields, Prepared, RequestError
+from models.presets import eased, quality_of
 from models.sampling import schedulers
 from models.sampling.ddim import DDIM
 from models.sampling.named import first_history
@@ -29,6 +30,9 @@ from models.sdxl.steps import plan_of, steps_of
 from models.spec import ModelSpec, Task
 from models.text.clip import ClipConfig
 from models.text.tokenizer import Tokenizer
+
+CLASSIFIER_FREE, CONDITIONAL = "classifier_free", "conditional"
+"""What the phases of steps with and without a negative prompt begin with."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,12 @@ class Preparation:
         }
         prompts, tokens = inputs["ids"].shape
         steps = steps_of(request, plan, _phase(prompts, scheduler, plan), draws)
+        quality = quality_of(self.spec, fields)
+        steps = eased(steps, quality, unguided)
         bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
         bucket += f"{scheduler.program}{',inpainting' if task == 'inpainting' else ''}"
+        if quality.key:
+            bucket += f",{quality.key}"
         prepared = Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
         return prepared, scheduler
 
@@ -144,5 +152,14 @@ class Preparation:
 
 def _phase(prompts: int, scheduler: Scheduler, plan: Plan) -> str:
     """The program of all steps: how many prompts are asked, by what method, and with what noise."""
-    guidance = "classifier_free" if prompts == 2 else "conditional"
+    guidance = CLASSIFIER_FREE if prompts == 2 else CONDITIONAL
     return f"{guidance} {scheduler.program}{' with noise' if plan.draws.any() else ''}"
+
+
+def unguided(phase: str) -> str:
+    """The same phase without a negative prompt."""
+    return phase.replace(CLASSIFIER_FREE, CONDITIONAL, 1)
+
+
+def is_guided(phase: str) -> bool:
+    return phase.startswith(CLASSIFIER_FREE)

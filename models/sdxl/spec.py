@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.quality import LEVERS, Lever
 from models.sampling.schedulers import OPTIONS, STEP_LISTS
 from models.sdxl.config import UNetConfig
 from models.sdxl.fit import Parts
@@ -20,7 +21,7 @@ FIELDS = frozenset(
     | {"clip_skip", "scheduler", "timesteps", "sigmas", "eta"}
     | {"original_size", "crops_coords_top_left", "target_size"}
     | {"negative_original_size", "negative_crops_coords_top_left", "negative_target_size"}
-    | {"image", "mask_image", "strength"}
+    | {"image", "mask_image", "strength", "quality"}
 )
 
 SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
@@ -29,6 +30,9 @@ SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
     if name not in ("flow_match_euler", "FlowMatchEulerDiscreteScheduler")
 }
 """All but those for networks that predict a flow."""
+
+SDXL_LEVERS: frozenset[Lever] = LEVERS - {"step_cache"}
+"""A UNet is no row of equal blocks, of which the first would tell of the others."""
 
 OWN_DEFAULTS: Mapping[str, Any] = {"num_inference_steps": 50, "guidance_scale": 5.0}
 TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {

@@ -21,7 +21,9 @@ from models import weights
 from models.checkpoint import read_config, read_scheduler
 from models.nn.abstract import abstract_module
 from models.nn.by_size import placed_by_size
+from models.presets import with_presets
 from models.preview import MeanLatents, abstract_preview
+from models.quality import LEVERS
 from models.reading import AS_IT_IS, Reading
 from models.sampling import schedulers
 from models.text import umt5
@@ -97,8 +99,9 @@ def load(
     }
     pictured = checkpoint.image_encoder is not None
     preview = reading.reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
+    spec = make_spec(name, folder, checkpoint, defaults or {})
     return WanPipeline(
-        make_spec(name, folder, checkpoint, defaults or {}),
+        with_presets(spec, folder, LEVERS, reading.qualities),
         checkpoint,
         Networks(**loaded, preview=preview),
         Tools(

@@ -30,3 +30,8 @@ class Phase(NamedTuple):
             guided == GUIDED,
             program,
         )
+
+
+def unguided(name: str) -> str:
+    """The same phase without a negative prompt."""
+    return str(Phase.parse(name)._replace(guided=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,8 +14,12 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.dtypes import used_dtype
+from models.nn.eight_bit import eight_bit
+from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pipeline import Fields, Prepared, PyTree
-from models.sampling.guidance import classifier_free
+from models.presets import eased, quality_of
+from models.quality import Levers
+from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.named import first_history, history, solver_values
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Scheduler
@@ -34,7 +39,7 @@ from models.wan.conditions import (
 )
 from models.wan.experts import Expert
 from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
-from models.wan.phase import Phase
+from models.wan.phase import Phase, unguided
 from models.wan.pictures import Pictures
 from models.wan.prompts import clean, prompt_embeds
 from models.wan.request import WanRequest
@@ -68,7 +73,8 @@ class WanPipeline:
 
     A row: latents and denoised (the last step's estimate of the clean latents) [f, h, w, c],
     float32; prompt_embeds [prompts, text_tokens, text], zero where there is only padding, where
-    prompts is 1, or 2 with the negative prompt second; history, the scheduler's. With a picture
+    prompts is 1, or 2 with the negative prompt second; history, the scheduler's; step_cache, where
+    there is one. With a picture
     also condition [f, h, w, mask and c] or, in TI2V, first_frame [1, h, w, c]; and image_embeds
     [image_tokens, image] where the transformer takes them.
     """
@@ -93,6 +99,7 @@ class WanPipeline:
         self.normalisation = Normalisation.of(checkpoint.vae)
         expert = modules.transformer or modules.transformer_2
         self.dtype = used_dtype(expert.patches_in.kernel)
+        self.width = expert.config.width
         self._schedulers: dict[str, Scheduler] = {}
         """By program: of those that compile to the same `step`, any one serves."""
 
@@ -100,7 +107,7 @@ class WanPipeline:
         return Phase.parse(phase).expert
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        request = WanRequest.from_fields(fields)
+        request, quality = WanRequest.from_fields(fields), quality_of(self.spec, fields)
         shape = self.grid.latents(request)
         pictures = self.pictures.inputs(request, images)
         scheduler = scheduler_of(self.tools.scheduler, request.scheduler)
@@ -116,9 +123,14 @@ class WanPipeline:
             **first_history(scheduler, (*shape, channels)),
             **pictures,
         }
-        steps = steps_of(request, plan, phases, draw)
+        if quality.step_cache:
+            tokens = math.prod(n // p for n, p in zip(shape, self.grid.patch, strict=True))
+            inputs |= cache_input(len(request.prompts), tokens)
+        steps = eased(steps_of(request, plan, phases, draw), quality, unguided)
         kind = "from image" if pictures else "from text"
         bucket = f"{request.shape},{kind},{scheduler.program}"
+        if quality.key:
+            bucket += f",{quality.key}"
         return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
@@ -131,6 +143,7 @@ class WanPipeline:
             "prompt_embeds": embeds.astype(self.dtype),
             "history": history(inputs),
             **self._picture(weights, inputs),
+            **first_kept(inputs, self.width, self.dtype),
         }
 
     def conditions(
@@ -146,8 +159,12 @@ class WanPipeline:
         values: Mapping[str, jax.Array],
         conditions: None = None,
     ) -> PyTree:
-        chosen = Phase.parse(phase)
-        output = self._output(weights, chosen.expert, rows, values["timestep"])
+        name, levers = Levers.of(phase)
+        chosen = Phase.parse(name)
+        seen = rows if chosen.guided else of_first_prompt(rows, "prompt_embeds")
+        cache = cached_step(levers, rows, values)
+        with eight_bit(levers.eight_bit):
+            output = self._output(weights, chosen.expert, seen, values["timestep"], cache)
         if chosen.guided:
             scale = values["guidance_scale"][:, None, None, None, None]
             output = classifier_free(output[:, 0], output[:, 1], scale)
@@ -156,7 +173,7 @@ class WanPipeline:
         stepped = self._schedulers[chosen.program].step(
             rows["latents"], output, rows["history"], values.get("noise"), solver_values(values)
         )
-        return {**rows, **stepped._asdict()}
+        return {**rows, **stepped._asdict(), **kept_by(cache)}
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
         latents = self.normalisation.undo(_finished(row, "latents"))
@@ -172,7 +189,12 @@ class WanPipeline:
         return {"text_ids": tokens.ids, "text_mask": tokens.mask}
 
     def _output(
-        self, weights: Networks, expert: Expert, rows: PyTree, timestep: Float[Array, " batch"]
+        self,
+        weights: Networks,
+        expert: Expert,
+        rows: PyTree,
+        timestep: Float[Array, " batch"],
+        cache: CachedStep | None,
     ) -> Float[Array, "batch prompts f h w c"]:
         """The network's answer to every prompt of every row, in one call, float32."""
         (transformer,) = self._merge(weights, expert)
@@ -192,6 +214,7 @@ class WanPipeline:
             each_prompt(timestep),
             rows["prompt_embeds"].reshape(batch * prompts, text_tokens, -1),
             each_prompt(rows.get("image_embeds")),
+            cache,
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
 

@@ -23,7 +23,7 @@ FPS, FPS_TI2V = 16, 24
 
 FIELDS = frozenset(
     {"prompt", "negative_prompt", "width", "height", "num_frames", "fps", "num_images", "seed"}
-    | {"num_inference_steps", "guidance_scale", "max_sequence_length", "scheduler"}
+    | {"num_inference_steps", "guidance_scale", "max_sequence_length", "scheduler", "quality"}
 )
 
 

@@ -28,6 +28,7 @@ from models.nn.layers import conv, linear
 from models.nn.norms import LayerNorm, RMSNorm, layer_norm
 from models.nn.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.stack import scan, stack
+from models.nn.step_cache import CachedStep, Entered
 from models.sharding import split
 from models.wan.config import WanConfig
 
@@ -53,6 +54,13 @@ class Places(NamedTuple):
 
     rope: RopeTable
     counted: np.ndarray | None
+
+
+class Told(NamedTuple):
+    """What every block is told besides."""
+
+    context: Float[Array, "batch context_tokens width"]
+    condition: Float[Array, "batch times 6 width"]
 
 
 class FeedForward(nnx.Module):
@@ -199,6 +207,11 @@ class Block(nnx.Module):
         normed = modulate(x, mlp_shift, mlp_scale, self.epsilon)
         return split(gated(x, self.feed_forward(normed), mlp_gate), *SPLIT)
 
+    def seen(self, x: Tokens, condition: Float[Array, "batch times 6 width"]) -> Tokens:
+        """What the block's first attention sees."""
+        shift, scale, *_ = modulation(self.scale_shift_table, condition)
+        return modulate(x, shift, scale, self.epsilon)
+
 
 class ImageEmbedding(nnx.Module):
     """CLIP's tokens of one picture, or of several in a row, to the network's width."""
@@ -273,6 +286,7 @@ class WanTransformer(nnx.Module):
         timestep: Float[Array, " batch *tokens"],
         prompt_embeds: Float[Array, "batch text_tokens text_dim"],
         image_embeds: Float[Array, "batch image_tokens image_dim"] | None = None,
+        cache: CachedStep | None = None,
     ) -> Float[Array, "batch frames rows columns out_channels"]:
         """Velocity of the latents, in the dtype of the weights.
 
@@ -284,6 +298,7 @@ class WanTransformer(nnx.Module):
             prompt_embeds: of UMT5, zero where there is only padding; any number of tokens.
             image_embeds: CLIP's tokens of the picture; of first and last frame: of both, in a
                 row. Only for networks with an image_dim.
+            cache: of earlier steps, where most blocks may be left out.
 
         Raises:
             ValueError: latents that do not divide into patches or are longer than RoPE reaches,
@@ -301,10 +316,30 @@ class WanTransformer(nnx.Module):
         condition = condition.reshape(*time.shape[:2], 6, -1)
         x = self.patches_in(latents.astype(dtype)).reshape(len(latents), -1, self.config.width)
         x = split(tokens.pad(x), *SPLIT)
-        x, _ = scan(self.blocks, x, lambda block, x: block(x, context, condition, places))
+        told = Told(context, condition)
+        x = self._run(x, told, places) if cache is None else self._cached(cache, x, told, places)
         shift, scale = modulation(self.scale_shift_table, time[:, :, None])
         x = self.patches_out(modulate(x, shift, scale, self.config.eps))
         return unpatch(x[:, :count], grid, self.config.patch_size)
+
+    def _run(
+        self, x: Tokens, told: Told, places: Places, between: tuple[int, int] | None = None
+    ) -> Tokens:
+        return scan(self.blocks, x, lambda block, x: block(x, *told, places), between=between)[0]
+
+    def _cached(self, cache: CachedStep, x: Tokens, told: Told, places: Places) -> Tokens:
+        first = 1 if cache.kind == "first-block" else 0
+        if first:
+            before, x = x, self._run(x, told, places, (0, first))
+            signal = x - before
+        else:
+            signal, _ = scan(
+                self.blocks, x, lambda block, x: block.seen(x, told.condition), between=(0, 1)
+            )
+        between = (first, self.config.num_layers)
+        return cache.run(
+            Entered(x, x, signal), told, lambda x, told: self._run(x, told, places, between)
+        )
 
     def places(self, grid: tuple[int, ...]) -> Places:
         """Of the padded tokens of a grid, the last axis running fastest."""

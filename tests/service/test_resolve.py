@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from models.quality import Quality
 from models.spec import ModelSpec
 from service.errors import Invalid, NotAcceptable
 from service.resolve import DRAWN_SEEDS, resolve
@@ -271,3 +272,19 @@ def test_a_task_that_the_model_does_not_do_is_named() -> None:
     only_text = SPEC.model_copy(update={"tasks": ("text-to-image",)})
     with pytest.raises(Invalid, match="does text-to-image, not image-to-image"):
         resolved(only_text, image="x")
+
+
+def test_a_preset_of_quality_is_one_of_the_model() -> None:
+    """That of the file is another field, below `output`."""
+    spec = SPEC.model_copy(
+        update={
+            "fields": SPEC.fields | {"quality"},
+            "defaults": {**SPEC.defaults, "quality": "exact"},
+            "qualities": {"fast": Quality(eight_bit=True)},
+        }
+    )
+    assert resolved(spec).fields["quality"] == "exact"
+    chosen = resolved(spec, quality="fast", output={"format": "jpeg", "quality": 80})
+    assert (chosen.fields["quality"], chosen.output["quality"]) == ("fast", 80)
+    assert "there is exact, fast" in wrong_fields(spec, quality="slow")["quality"]
+    assert "does not serve" in wrong_fields(SPEC, quality="fast")["quality"]

@@ -1,0 +1,182 @@
+"""Presets of `quality`: levers that trade a little of a picture's likeness for speed. No JAX.
+
+`exact` is the reference's picture and is always there. A preset is a frozen value of levers, each
+of which stands for itself. Steps outside the interval of guidance run without the negative prompt;
+steps of which little would change take over the last one's work; matrix products run in 8 bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+EXACT = "exact"
+"""The preset without any lever."""
+
+CacheKind = Literal["first-block", "teacache"]
+Lever = Literal["guidance", "step_cache", "eight_bit"]
+LEVERS: frozenset[Lever] = frozenset({"guidance", "step_cache", "eight_bit"})
+
+THRESHOLD, COEFFICIENTS = "cache_threshold", "cache_coefficients"
+"""Values of a step that has a cache; `models.nn.step_cache` reads them."""
+
+DEGREES = 5
+"""Coefficients of a rescaling, the constant among them."""
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class GuidanceInterval(Frozen):
+    """Which steps are guided, as shares of all of them; as diffusers' guiders have it.
+
+    Source: Kynkäänniemi et al. 2024 (Applying Guidance in a Limited Interval).
+    """
+
+    start: float = Field(default=0.0, ge=0, le=1)
+    stop: float = Field(default=1.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> GuidanceInterval:
+        if self.start > self.stop:
+            raise ValueError(f"start {self.start} lies behind stop {self.stop}")
+        return self
+
+    def has(self, step: int, steps: int) -> bool:
+        return int(self.start * steps) <= step < int(self.stop * steps)
+
+
+class StepCache(Frozen):
+    """When a step takes over what the last whole one added to the tokens.
+
+    `first-block`: where what the first block adds has changed by less than the threshold since
+    the last whole step, relative and in the mean. `teacache`: where what goes into the first
+    block, summed up over the steps since then, has.
+
+    Source: Cheng 2024 (ParaAttention, first block cache); Liu et al. 2024 (TeaCache), eq. 4 to 7.
+    """
+
+    kind: CacheKind
+    threshold: float = Field(gt=0)
+    coefficients: tuple[float, ...] = Field(default=(1.0, 0.0), min_length=1, max_length=DEGREES)
+    """Of TeaCache: the polynomial that rescales each change before it is summed up, the highest
+    degree first; fitted to one network."""
+
+
+class Quality(Frozen):
+    """A preset: which levers are pulled, and how far."""
+
+    guidance: GuidanceInterval | None = None
+    """The steps that are guided; null: all."""
+    step_cache: StepCache | None = None
+    """Null: every step runs whole."""
+    eight_bit: bool = False
+    """Whether the blocks' matrix products are of 8 bits: int8 or, where the chip has them and no
+    faster int8, floats."""
+    psnr_db: float | None = None
+    """How near its pictures are to those of exact, in the median, where somebody has measured it:
+    `about` says what was measured."""
+    about: str = ""
+
+    @property
+    def levers(self) -> frozenset[Lever]:
+        """Those that are pulled."""
+        return frozenset(lever for lever in LEVERS if getattr(self, lever))
+
+    def only(self, levers: Collection[Lever]) -> Quality:
+        """As far as a model has its levers."""
+        return Quality(**{lever: getattr(self, lever) for lever in self.levers & set(levers)})
+
+    @property
+    def of_program(self) -> Levers:
+        return Levers(self.eight_bit, self.step_cache.kind if self.step_cache else None)
+
+    @property
+    def key(self) -> str:
+        """Equal for rows that may share batches: thresholds are each row's own."""
+        parts = ("guided in part" if self.guidance else "", str(self.of_program))
+        return ",".join(part for part in parts if part)
+
+    def guided(self, steps: int) -> list[bool]:
+        """Of each step, whether it is guided where the request has guidance at all."""
+        return [self.guidance is None or self.guidance.has(step, steps) for step in range(steps)]
+
+    def thresholds(self, phases: Sequence[str]) -> list[float]:
+        """Of each step; 0 has it run whole: the first, the last, and where the phase turns, since
+        what was kept is another network's or another prompt's then."""
+        if self.step_cache is None or not phases:
+            return [0.0] * len(phases)
+        turns = [False, *(a != b for a, b in itertools.pairwise(phases))]
+        loose = [not turned and 0 < i < len(phases) - 1 for i, turned in enumerate(turns)]
+        return [self.step_cache.threshold if may else 0.0 for may in loose]
+
+
+class Levers(NamedTuple):
+    """Those of a preset that make another program, as a part of a phase's name."""
+
+    eight_bit: bool = False
+    step_cache: CacheKind | None = None
+
+    def __str__(self) -> str:
+        return "+".join(name for name in ("8bit" * self.eight_bit, self.step_cache) if name)
+
+    def on(self, phase: str) -> str:
+        """The phase, run with these."""
+        return f"{phase}@{self}" if any(self) else phase
+
+    @classmethod
+    def of(cls, phase: str) -> tuple[str, Levers]:
+        """The inverse of `on`: the family's own phase, and these."""
+        name, _, text = phase.partition("@")
+        parts = text.split("+")
+        kinds: dict[str, CacheKind] = {"first-block": "first-block", "teacache": "teacache"}
+        kind = next((kinds[part] for part in parts if part in kinds), None)
+        return name, cls("8bit" in parts, kind)
+
+
+PRESETS: Mapping[str, Quality] = MappingProxyType(
+    {
+        "high": Quality(
+            guidance=GuidanceInterval(stop=0.8),
+            step_cache=StepCache(kind="first-block", threshold=0.1),
+        ),
+        "fast": Quality(
+            guidance=GuidanceInterval(stop=0.6),
+            step_cache=StepCache(kind="first-block", threshold=0.2),
+        ),
+        "guidance-interval": Quality(guidance=GuidanceInterval(stop=0.6)),
+        "first-block-cache": Quality(step_cache=StepCache(kind="first-block", threshold=0.1)),
+        "teacache": Quality(step_cache=StepCache(kind="teacache", threshold=0.15)),
+        "eight-bit": Quality(eight_bit=True),
+    }
+)
+"""Two of several levers, and every lever alone by a name of its own; a family has of each what
+levers it has. docs/quality.md says what they cost."""
+
+
+def presets(
+    levers: Collection[Lever],
+    *given: Mapping[str, Quality],
+) -> dict[str, Quality]:
+    """Those of a model: every family's, as far as this one has their levers, then the given ones;
+    the last of a name wins.
+
+    Raises: ValueError: a given preset pulls a lever that there is not, or is called exact.
+    """
+    own = {name: preset.only(levers) for name, preset in PRESETS.items()}
+    found = {name: preset for name, preset in own.items() if preset.levers}
+    for name, preset in ((n, p) for some in given for n, p in some.items()):
+        if missing := sorted(preset.levers - set(levers)):
+            has = ", ".join(sorted(levers)) or "none"
+            raise ValueError(
+                f"quality.{name} pulls {', '.join(missing)}; the levers of this model are: {has}"
+            )
+        if name == EXACT:
+            raise ValueError(f"quality.{EXACT} is the reference's own picture: name it otherwise")
+        found[name] = preset
+    return found

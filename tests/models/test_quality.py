@@ -1,0 +1,140 @@
+"""Presets of quality: what they are, which a model has, and what they make of a table of steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from models.checkpoint import CheckpointError
+from models.pipeline import RequestError, Step
+from models.presets import eased, quality_of, with_presets
+from models.quality import (
+    COEFFICIENTS,
+    LEVERS,
+    THRESHOLD,
+    GuidanceInterval,
+    Levers,
+    Quality,
+    StepCache,
+    presets,
+)
+from tests.service.standin import SPEC
+
+CACHED = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
+FAST = Quality(
+    guidance=GuidanceInterval(start=0.2, stop=0.6),
+    step_cache=StepCache(kind="teacache", threshold=0.3, coefficients=(2.0, 1.0, 0.5)),
+    eight_bit=True,
+)
+
+
+def steps_of(count: int, phase: str = "guided") -> tuple[Step, ...]:
+    return tuple(Step(phase, {"sigma": np.float32(i)}) for i in range(count))
+
+
+def unguided(phase: str) -> str:
+    return phase.replace("guided", "plain")
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "steps", "expected"),
+    [
+        (0.0, 1.0, 3, [0, 1, 2]),
+        (0.0, 0.6, 16, range(9)),
+        (0.2, 0.5, 10, [2, 3, 4]),
+        (0.0, 0.0, 4, []),
+    ],
+)
+def test_the_steps_of_an_interval(start: float, stop: float, steps: int, expected: object) -> None:
+    """The share is cut off to whole steps, as in diffusers' guiders."""
+    guided = Quality(guidance=GuidanceInterval(start=start, stop=stop)).guided(steps)
+    assert [i for i, is_guided in enumerate(guided) if is_guided] == list(expected)  # type: ignore[call-overload]
+
+
+def test_a_wrong_preset_is_refused() -> None:
+    with pytest.raises(ValidationError, match="behind stop"):
+        GuidanceInterval(start=0.7, stop=0.5)
+    with pytest.raises(ValidationError, match="threshold"):
+        StepCache(kind="teacache", threshold=0)
+    with pytest.raises(ValidationError, match="extra"):
+        Quality.model_validate({"eight_bits": True})
+
+
+def test_exact_steps_are_left_as_they_are() -> None:
+    steps = steps_of(4)
+    after = eased(steps, Quality(), unguided)
+    assert [(s.phase, dict(s.values)) for s in after] == [(s.phase, dict(s.values)) for s in steps]
+    assert Quality().key == ""
+
+
+def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
+    """What was kept is of other prompts, or of another expert, behind a turn."""
+    eight = eased(steps_of(4, "high") + steps_of(4, "low"), CACHED, unguided)
+    thresholds = [float(step.values[THRESHOLD]) for step in eight]
+    assert thresholds == pytest.approx([0, 0.1, 0.1, 0.1, 0, 0.1, 0.1, 0])
+    (one,) = eased(steps_of(1), CACHED, unguided)
+    assert one.values[THRESHOLD] == 0
+
+
+def test_levers_are_a_part_of_the_phase() -> None:
+    ten = eased(steps_of(10), FAST, unguided)
+    levers = Levers(eight_bit=True, step_cache="teacache")
+    assert [Levers.of(step.phase) for step in ten] == [
+        ("guided" if i in range(2, 6) else "plain", levers) for i in range(10)
+    ]
+    assert ten[3].values[COEFFICIENTS].tolist() == [0, 0, 2, 1, 0.5]
+    assert {frozenset(step.values) for step in ten} == {
+        frozenset({"sigma", THRESHOLD, COEFFICIENTS})
+    }
+    assert Levers.of("a|b c") == ("a|b c", Levers())
+
+
+def test_thresholds_alone_part_no_batch() -> None:
+    other = Quality(step_cache=StepCache(kind="first-block", threshold=0.2))
+    assert CACHED.key == other.key != Quality(eight_bit=True).key
+
+
+def test_the_presets_of_a_model() -> None:
+    """Every family's, then the folder's, then the operator's; only what the family can do."""
+    mine = {"fast": FAST, "eight-bit": Quality(eight_bit=True, psnr_db=30)}
+    found = presets(LEVERS, {"fast": CACHED}, mine)
+    assert found["fast"] == FAST and found["eight-bit"].psnr_db == 30
+    guided = presets({"guidance"})
+    assert set(guided) == {"high", "fast", "guidance-interval"}
+    assert guided["fast"].levers == {"guidance"} < presets(LEVERS)["fast"].levers
+    with pytest.raises(
+        ValueError, match=r"quality\.fast pulls step_cache; .*: eight_bit, guidance"
+    ):
+        presets(LEVERS - {"step_cache"}, {"fast": FAST})
+    with pytest.raises(ValueError, match=r"quality\.exact"):
+        presets(LEVERS, {"exact": FAST})
+
+
+def test_a_folder_brings_presets(tmp_path: Path) -> None:
+    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten pictures"}
+    (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"fast": preset}}))
+    spec = with_presets(SPEC, tmp_path, LEVERS, {})
+    assert spec.qualities["fast"] == Quality(**preset)  # type: ignore[arg-type]
+    assert spec.defaults["quality"] == "exact" and spec.bucket_fields[-1] == "quality"
+    (tmp_path / "atelier.json").write_text('{"quality": {"fast": {"eight": true}}}')
+    with pytest.raises(CheckpointError, match=r"(?s)atelier.json: quality: .*fast"):
+        with_presets(SPEC, tmp_path, LEVERS, {})
+
+
+def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
+    spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "mine"}})
+    with pytest.raises(ValueError, match="'mine' is none of exact, high"):
+        with_presets(spec, tmp_path, LEVERS, {})
+    assert with_presets(spec, tmp_path, LEVERS, {"mine": FAST}).defaults["quality"] == "mine"
+
+
+def test_a_request_names_a_preset() -> None:
+    spec = SPEC.model_copy(update={"qualities": {"fast": FAST}})
+    assert quality_of(spec, {"quality": "fast"}) == FAST
+    assert quality_of(spec, {}) == quality_of(spec, {"quality": "exact"}) == Quality()
+    with pytest.raises(RequestError, match="quality: is none of exact, fast"):
+        quality_of(spec, {"quality": "slow"})

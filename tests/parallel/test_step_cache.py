@@ -1,0 +1,144 @@
+"""Step caches by row: what one device leaves out and draws, every layout leaves out and draws."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from models import catalog
+from models.nn.step_cache import side_by_side
+from models.pipeline import Pipeline, Prepared, PyTree
+from models.quality import Quality, StepCache
+from models.sharding import Layout
+from tests.parallel.layouts import layout
+from tests.parallel.place import placed
+from tests.parity.tiny import make_flux
+from workers.compiler import Compiler
+
+LATENTS = 1e-4
+"""Relative: sums in another order."""
+PRESETS = {
+    name: Quality(step_cache=StepCache(kind="first-block", threshold=threshold))
+    for name, threshold in {"whole": 1e-9, "kept": 1e9}.items()
+}
+"""All steps run whole, or as few as may; rows of both share a batch."""
+FIELDS: dict[str, Any] = {"prompt": "a red circle", "width": 48, "height": 80}
+FIELDS |= {"true_cfg_scale": 2.0, "negative_prompt": "a blue square", "num_inference_steps": 4}
+LAYOUTS: dict[str, dict[str, int]] = {
+    "data 2": {"data": 2},
+    "cfg 2, context 2": {"cfg": 2, "context": 2},
+}
+Draw = Callable[..., list[list[PyTree]]]
+
+
+@pytest.fixture(scope="module")
+def flux(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    folder = str(make_flux(tmp_path_factory.mktemp("cached")))
+    return catalog.load("flux", folder, "float32", {}, qualities=PRESETS)
+
+
+@pytest.fixture(scope="module")
+def prepare(flux: Pipeline) -> Callable[[str, int], Prepared]:
+    def prepare(quality: str, seed: int) -> Prepared:
+        fields = {**flux.spec.defaults, **FIELDS, "quality": quality, "seed": seed}
+        return flux.prepare(fields, {})
+
+    return prepare
+
+
+@pytest.fixture(scope="module")
+def first_rows(flux: Pipeline) -> Callable[..., list[PyTree]]:
+    encode = jax.jit(flux.encode)
+    return lambda *pictures: [
+        jax.tree.map(np.asarray, encode(flux.weights, dict(one.inputs))) for one in pictures
+    ]
+
+
+def drawn(flux: Pipeline, by: Layout, pictures: list[Prepared], rows: list[PyTree]) -> Draw:
+    """Draws pictures of these shapes side by side: each one's row after each step."""
+    compiler = Compiler(placed(flux, by), by)
+    way = compiler.ways([len(pictures)], elastic=False)[-1]
+    step = pictures[0].steps[0]
+    program, _ = compiler.step(step.phase, step.values, way, rows[0])
+
+    def draw(pictures: list[Prepared], rows: list[PyTree]) -> list[list[PyTree]]:
+        now, after = tuple(jax.device_put(row, compiler.sharding) for row in rows), []
+        for steps in zip(*(picture.steps for picture in pictures), strict=True):
+            values = {
+                name: np.stack([np.float32(step.values[name]) for step in steps])
+                for name in steps[0].values
+            }
+            now, finite = program(compiler.weights.common, now, values)
+            assert finite.all()
+            after.append(jax.tree.map(np.asarray, list(now)))
+        return [list(of_one) for of_one in zip(*after, strict=True)]
+
+    return draw
+
+
+@pytest.fixture(scope="module")
+def pair(
+    prepare: Callable[..., Prepared], first_rows: Callable[..., Any]
+) -> tuple[list[Prepared], list[PyTree]]:
+    """One that leaves out what it may, and one that does not."""
+    pictures = [prepare("kept", 3), prepare("whole", 4)]
+    return pictures, first_rows(*pictures)
+
+
+@pytest.fixture(scope="module")
+def one_device(flux: Pipeline, pair: Any) -> Draw:
+    return drawn(flux, layout(), *pair)
+
+
+def residuals_changed(rows: list[PyTree]) -> list[bool]:
+    kept = [row["step_cache"]["residual"] for row in rows]
+    return [True, *(not np.array_equal(a, b) for a, b in itertools.pairwise(kept))]
+
+
+def test_a_row_among_others_is_drawn_as_it_would_be_among_any(
+    prepare: Callable[..., Prepared], first_rows: Any, pair: Any, one_device: Draw
+) -> None:
+    """And the other is the exact picture, since nothing of it is left out."""
+    first, whole = one_device(*pair)
+    assert residuals_changed(first) == [True, False, False, True]
+    assert residuals_changed(whole) == [True] * 4
+    other = [pair[0][0], prepare("kept", 5)]
+    again, _ = one_device(other, first_rows(*other))
+    for row, same in zip(first, again, strict=True):
+        assert np.array_equal(row["latents"], same["latents"])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_leaves_out_what_one_device_leaves_out(
+    name: str, flux: Pipeline, pair: Any, one_device: Draw
+) -> None:
+    found = drawn(flux, layout(**LAYOUTS[name]), *pair)(*pair)
+    for rows, expected in zip(found, one_device(*pair), strict=True):
+        assert residuals_changed(rows) == residuals_changed(expected)
+        for row, other in zip(rows, expected, strict=True):
+            gap = np.abs(row["latents"] - other["latents"]).max()
+            assert gap < LATENTS * np.abs(other["latents"]).max()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "prompts", "expected"),
+    [
+        ({}, 4, 2, 1),
+        ({"data": 2}, 4, 1, 2),
+        ({"data": 2}, 4, 2, 1),
+        ({"cfg": 2}, 4, 2, 1),
+        ({"cfg": 2}, 4, 1, 2),
+        ({"data": 2, "cfg": 2}, 4, 2, 2),
+        ({"context": 4}, 4, 2, 1),
+    ],
+)
+def test_as_few_rows_run_together_as_keep_all_devices_at_work(
+    sizes: dict[str, int], rows: int, prompts: int, expected: int
+) -> None:
+    with layout(**sizes).active():
+        assert side_by_side(rows, prompts) == expected
