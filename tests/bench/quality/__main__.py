@@ -29,16 +29,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=int, default=20, help="of each demo model (20)")
     parser.add_argument("--models", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
+    parser.add_argument("--presets", nargs="*", help="of each model; left out: all that it has")
     parser.add_argument("--wide", action="store_true", help="networks of full width, too")
     args = parser.parse_args()
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, float32\n")
     for name in args.models:
-        demo(name, args.pictures)
+        demo(name, args.pictures, args.presets)
     for one in wide.WIDE if args.wide else ():
         of_width(one)
 
 
-def demo(name: str, pictures: int) -> None:
+def demo(name: str, pictures: int, presets: list[str] | None) -> None:
     pipeline = catalog.load(name, str(DEMO / name), "float32", {})
     subject = SUBJECTS[name]
     prompts = next(iter(subject.exams().values()))[:pictures]
@@ -49,7 +50,7 @@ def demo(name: str, pictures: int) -> None:
     found = costs(
         Drawer(pipeline),
         requests,
-        list(pipeline.spec.qualities),
+        list(pipeline.spec.qualities) if presets is None else presets,
         lambda pixels, prompt: subject.check(pixels, prompt).correct,
     )
     print(f"\n{name}-demo, {len(prompts)} held-out prompts\n\n{HEAD}")
