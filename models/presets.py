@@ -82,5 +82,5 @@ def _told(quality: Quality, threshold: float) -> dict[str, Any]:
     told = {THRESHOLD: np.float32(threshold)}
     if quality.step_cache.kind == "teacache":
         given = quality.step_cache.coefficients
-        told[COEFFICIENTS] = np.float32([0.0] * (DEGREES - len(given)) + list(given))
+        told[COEFFICIENTS] = np.array([0.0] * (DEGREES - len(given)) + list(given), np.float32)
     return told

@@ -52,7 +52,7 @@ def in_blocks() -> Iterator[None]:
 
 def product(
     x: Float[Array, ...],
-    kernel: Float[Array, "in out"],
+    kernel: Float[Array, ...],
     dimension_numbers: Any,
     precision: Any = None,
     preferred_element_type: Any = None,

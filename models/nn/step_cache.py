@@ -154,7 +154,8 @@ def _in_rounds(
     together = side_by_side(len(whole), len(base) // len(whole))
 
     def one(round: tuple[Any, ...]) -> tuple[Tokens, Tokens]:
-        return _one_round(*round, rest)
+        whole, told, base, residual = round
+        return _one_round(whole, told, base, residual, rest)
 
     if together == len(whole):
         return one((whole, told, base, residual))

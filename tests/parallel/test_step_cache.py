@@ -29,10 +29,7 @@ PRESETS = {
 """All steps run whole, or as few as may; rows of both share a batch."""
 FIELDS: dict[str, Any] = {"prompt": "a red circle", "width": 48, "height": 80}
 FIELDS |= {"true_cfg_scale": 2.0, "negative_prompt": "a blue square", "num_inference_steps": 4}
-LAYOUTS: dict[str, dict[str, int]] = {
-    "data 2": {"data": 2},
-    "cfg 2, context 2": {"cfg": 2, "context": 2},
-}
+LAYOUTS: dict[str, dict[str, int]] = {"cfg 2, context 2": {"cfg": 2, "context": 2}}
 Draw = Callable[..., list[list[PyTree]]]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from models.pipeline import Step
 from models.sharding import Layout
 from service.jobs.costs import CostKey
 from service.jobs.queue import Queue
@@ -48,6 +49,21 @@ def test_a_row_a_batch_size() -> None:
     four = rows[CostKey(BUCKET, "here", 4)]
     assert (four.step_s, four.encode_s, four.decode_s) == (2.0, 0.5, 2.0), "the layout that is used"
     assert (four.devices, four.samples) == (8, 3 * TRIALS)
+
+
+def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
+    """A median would know of one kind alone."""
+    costs, shape = Costs(SPEC), a_shape(**{"plain@first-block": {Way(1): 4.0}})
+    for _ in range(2 * TRIALS):
+        shape.phases["plain@first-block"].times.observe(Way(1), 1.0)
+    costs.uses(SMALL, shape)
+    assert steps_of(costs) == {1: 2.0}
+
+
+def test_a_snapshot_does_without_a_step_cache() -> None:
+    shape = a_shape(plain={})
+    shape.phases["plain"].changes = frozenset({"['latents']", "['step_cache']['residual']"})
+    assert shape.changes([Step("plain", {})]) == {"['latents']"}
 
 
 def test_phases_and_shapes_count_by_their_steps() -> None:

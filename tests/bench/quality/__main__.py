@@ -12,7 +12,7 @@ import jax
 from models import catalog
 from models.demo.moving import Moving
 from models.demo.pictures import Pictures
-from models.quality import PRESETS, Quality, StepCache
+from models.quality import PRESETS
 from tests.bench.quality import wide
 from tests.bench.quality.drawing import Cost, Drawer, costs
 
@@ -29,16 +29,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pictures", type=int, default=20, help="of each demo model (20)")
     parser.add_argument("--models", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
-    parser.add_argument("--wide", action="store_true", help="networks of full width, too")
+    parser.add_argument("--presets", nargs="*", help="of each model; left out: all that it has")
+    parser.add_argument("--wide", nargs="*", default=[], choices=list(wide.WIDE), metavar="NAME")
+    parser.add_argument("--seeds", type=int, default=3, help="of each network of full width (3)")
     args = parser.parse_args()
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, float32\n")
     for name in args.models:
-        demo(name, args.pictures)
-    for one in wide.WIDE if args.wide else ():
-        of_width(one)
+        demo(name, args.pictures, args.presets)
+    for name in args.wide:
+        of_width(wide.WIDE[name], args.seeds)
 
 
-def demo(name: str, pictures: int) -> None:
+def demo(name: str, pictures: int, presets: list[str] | None) -> None:
     pipeline = catalog.load(name, str(DEMO / name), "float32", {})
     subject = SUBJECTS[name]
     prompts = next(iter(subject.exams().values()))[:pictures]
@@ -49,7 +51,7 @@ def demo(name: str, pictures: int) -> None:
     found = costs(
         Drawer(pipeline),
         requests,
-        list(pipeline.spec.qualities),
+        list(pipeline.spec.qualities) if presets is None else presets,
         lambda pixels, prompt: subject.check(pixels, prompt).correct,
     )
     print(f"\n{name}-demo, {len(prompts)} held-out prompts\n\n{HEAD}")
@@ -63,16 +65,12 @@ def _row(name: str, cost: Cost) -> str:
     return f"| {' | '.join([f'`{name}`', *near, *shares])} |"
 
 
-def of_width(one: wide.Wide) -> None:
-    """A request without guidance, so that only caches and 8 bits have something to do."""
-    presets = {name: preset.only({"step_cache", "eight_bit"}) for name, preset in PRESETS.items()}
-    presets = {name: preset for name, preset in presets.items() if preset.levers}
-    presets["eight-bit, first-block-cache"] = Quality(
-        eight_bit=True, step_cache=StepCache(kind="first-block", threshold=0.1)
-    )
-    print(f"\n{one.name}, bfloat16, {wide.STEPS} steps, {len(wide.SEEDS)} seeds\n")
+def of_width(one: wide.Wide, seeds: int) -> None:
+    """Nothing is guided, so that caches and 8 bits alone have something to do."""
+    presets = {name: PRESETS[name] for name in ("first-block-cache", "teacache", "eight-bit")}
+    print(f"\n{one.name}, bfloat16, {wide.STEPS} steps, {seeds} seeds\n")
     print("| preset | PSNR of the latents, median | worst | steps left out |\n|---|---|---|---|")
-    for name, (near, worst, left) in wide.costs(one, presets).items():
+    for name, (near, worst, left) in wide.costs(one, presets, seeds).items():
         print(f"| `{name}` | {near:.1f} dB | {worst:.1f} dB | {left:.0%} |", flush=True)
 
 

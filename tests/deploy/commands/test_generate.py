@@ -15,10 +15,11 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     given = ["--image", picture, "--mask", picture, "--last-image", picture, "--fps", 8]
     given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
     given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
-    given += ["-o", tmp_path / "clip.webm"]
+    given += ["--quality", "fast", "-o", tmp_path / "clip.webm"]
     args = atelier._parser().parse_args(["generate", "a star", *map(str, given)])
     assert body_of(args) == {
         "prompt": "a star",
+        "quality": "fast",
         "image": "eA==",
         "mask_image": "eA==",
         "last_image": "eA==",

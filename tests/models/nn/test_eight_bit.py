@@ -42,6 +42,17 @@ def test_int8_is_near_whatever_a_token_or_a_channel_is_scaled_by(operands: Any) 
     assert float(token_and_channel.max()) < 3 * RELATIVE
 
 
+def test_heads_may_have_an_axis_of_their_own(operands: Any) -> None:
+    """On either side of the product; what is summed over shares a scale all the same."""
+    tokens, kernel = operands
+    flat = quantised(tokens, kernel, ROWS_BY_COLUMNS)
+    to_heads = quantised(tokens, kernel.reshape(256, 4, -1), ROWS_BY_COLUMNS)
+    assert np.allclose(to_heads.reshape(flat.shape), flat, rtol=1e-6)
+    apart = tokens.reshape(*tokens.shape[:2], 4, -1), kernel.reshape(4, -1, kernel.shape[1])
+    from_heads = quantised(*apart, (((2, 3), (0, 1)), ((), ())))
+    assert np.allclose(from_heads, flat, rtol=1e-6)
+
+
 def test_only_products_of_tokens_in_blocks_and_only_where_asked(operands: Any) -> None:
     tokens, kernel = operands
     exact = jax.lax.dot_general(tokens, kernel, ROWS_BY_COLUMNS)

@@ -11,6 +11,7 @@ import pytest
 
 from models.nn.step_cache import MAX_SIGNAL, CachedStep, Entered, blank
 from models.quality import COEFFICIENTS, THRESHOLD, CacheKind
+from tests.parallel.layouts import layout
 
 TOKENS, WIDTH, PROMPTS = 6, 4, 2
 IDENTITY = [0.0, 0.0, 0.0, 1.0, 0.0]
@@ -55,8 +56,8 @@ def step(
     return np.asarray(hidden), after, ran
 
 
-def fresh(rows: int) -> Any:
-    return stacked(*[blank(PROMPTS, TOKENS, WIDTH, jnp.float32)] * rows)
+def fresh(rows: int, prompts: int = PROMPTS) -> Any:
+    return stacked(*[blank(prompts, TOKENS, WIDTH, jnp.float32)] * rows)
 
 
 def whole(x: jax.Array) -> np.ndarray:
@@ -142,6 +143,21 @@ def test_a_step_without_guidance_leaves_the_other_prompt_alone() -> None:
     assert hidden.shape == (1, TOKENS, WIDTH)
     assert np.array_equal(after["residual"][0, 1], kept["residual"][0, 1])
     assert not np.array_equal(after["residual"][0, 0], kept["residual"][0, 0])
+
+
+def test_rows_side_by_side_each_take_their_own() -> None:
+    """Where a layout has devices for two rows, the third one's blocks run beside the first."""
+    x = tokens(10, 2)
+    near = x * 1.05
+    with layout(data=2).active():
+        _, kept, _ = step("first-block", fresh(4, prompts=1), x, [0.0] * 4)
+        hidden, after, _ = step("first-block", kept, near, [0.1, 0.1, 0.0, 0.1])
+    residual = np.asarray(kept["residual"]).reshape(hidden.shape)
+    for row in (0, 1, 3):
+        assert np.allclose(hidden[row], np.asarray(near)[row] + residual[row], atol=1e-6)
+        assert np.array_equal(after["residual"][row, 0], residual[row])
+    assert np.allclose(hidden[2], whole(near)[2], atol=1e-5)
+    assert not np.array_equal(after["residual"][2, 0], residual[2])
 
 
 def test_a_signal_is_no_longer_than_it_need_be() -> None:
