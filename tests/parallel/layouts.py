@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,9 @@ from models.sharding import Layout
 from tests.parallel.place import placed
 from workers.axes import Shape
 from workers.compiler import Compiler
+from workers.conditions import computed, place
 from workers.mesh import make_mesh
+from workers.shape import Program
 
 
 def layout(ring: int | None = None, **sizes: int) -> Layout:
@@ -37,8 +39,9 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
     yield row
     rows = layout.mesh.shape["data"]
     programs: dict[str, Any] = {}
+    told: dict[str, Any] = {}
     way = compiler.ways([rows], elastic=False)[-1]
-    for step in prepared.steps:
+    for at, step in enumerate(prepared.steps):
         values = {
             name: np.stack([np.asarray(value, np.float32)] * rows)
             for name, value in step.values.items()
@@ -46,7 +49,19 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
         values = jax.device_put(values, compiler.sharding)
         if step.phase not in programs:
             programs[step.phase], _ = compiler.step(step.phase, step.values, way, row)
-        (row, *_), finite = programs[step.phase](weights, (row,) * rows, values)
+            told[step.phase] = compiler.conditions(step.phase, step.values, row)
+        more = conditions(told[step.phase], weights, [(row, prepared)] * rows, at)
+        (row, *_), finite = programs[step.phase](weights, (row,) * rows, values, *more)
         assert finite.all()
         yield row
     yield compiler.decode(row)(weights, row)
+
+
+def conditions(
+    program: Program | None, weights: Any, rows: Sequence[tuple[PyTree, Prepared]], at: int
+) -> tuple[Any, ...]:
+    """What a step's program is given besides, where the family has conditions."""
+    if program is None:
+        return ()
+    trees = tuple(computed(program, weights, row, one.steps, at).tree for row, one in rows)
+    return trees, np.full(len(rows), place(at), np.int32)

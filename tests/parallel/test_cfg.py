@@ -12,7 +12,7 @@ from jax.stages import Compiled
 from models import catalog
 from models.pipeline import Pipeline, PyTree
 from models.sharding import Layout
-from tests.parallel.layouts import layout
+from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
 from workers.compiler import Compiler
@@ -45,7 +45,10 @@ def first_step(
     values = {
         name: np.stack([np.float32(value)] * len(seeds)) for name, value in step.values.items()
     }
-    after, finite = program(compiler.weights.common, rows, values)
+    told = compiler.conditions(step.phase, step.values, rows[0])
+    pairs = list(zip(rows, prepared, strict=True))
+    more = conditions(told, compiler.weights.common, pairs, 0)
+    after, finite = program(compiler.weights.common, rows, values, *more)
     assert finite.all()
     return program, list(after)
 

@@ -120,12 +120,11 @@ async def test_company_of_any_length_is_the_reference(
 
 
 async def test_a_canceled_row_frees_them(engine: Engine, pipeline: ToyPipeline) -> None:
-    rows: list[Row] = []
+    seen: asyncio.Queue[Row] = asyncio.Queue()
     request = {"phase": "told", "num_inference_steps": 500}
-    task = asyncio.create_task(engine.generate(request, {}, rows.append))
-    while not rows:
-        await asyncio.sleep(0)
-    conditions = rows[0].conditions
+    task = asyncio.create_task(engine.generate(request, {}, seen.put_nowait))
+    row = await seen.get()
+    conditions = row.conditions
     assert conditions is not None
     leaf = weakref.ref(conditions.tree["hint"])
     del conditions
@@ -133,7 +132,7 @@ async def test_a_canceled_row_frees_them(engine: Engine, pipeline: ToyPipeline) 
     await asyncio.gather(task, return_exceptions=True)
     await make(engine)  # the loop has gone on
     gc.collect()
-    assert rows[0].conditions is None and leaf() is None
+    assert row.conditions is None and leaf() is None
 
 
 async def test_a_family_without_them_computes_none(engine: Engine, pipeline: ToyPipeline) -> None:

@@ -60,7 +60,7 @@ class Reckoning:
     memory: Mapping[str, int]
     """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
     passes: Mapping[str, Pass]
-    """By program: `encode`, `decode`, each phase's step, and its conditions where it has any."""
+    """By program: `encode`, `decode`, the step of each phase, and its conditions if it has any."""
     phase: str
     """That has most steps."""
     request_s: float
