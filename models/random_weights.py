@@ -79,7 +79,7 @@ class RandomWeights(Shapes):
         else:
             reach, middle = math.sqrt(3 / math.prod(inputs)), 0.0
         seed = (self._seed + number * GOLDEN) % 2**32
-        made: Array = _uniform(shape, jnp.dtype(leaf.dtype), place)(
+        made: Array = uniform(shape, jnp.dtype(leaf.dtype), place)(
             np.uint32(seed), np.float32(reach), np.float32(middle)
         )
         return made
@@ -91,7 +91,7 @@ def _is_stacked(leaf: nnx.Variable) -> bool:
 
 
 @cache
-def _uniform(shape: tuple[int, ...], dtype: np.dtype, place: Any) -> Any:
+def uniform(shape: tuple[int, ...], dtype: np.dtype, place: Any) -> Any:
     """(seed, reach, middle) → numbers up to `reach` from the middle: one program for all arrays of
     a shape."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from deploy.commands.exits import EXIT_FAILED, say
 from deploy.commands.needs import check_pools
-from deploy.commands.options import DTYPES, count, given, mesh
+from deploy.commands.options import DTYPES, count, devices, given, mesh
 
 REQUEST = ("width", "height", "num-frames", "steps")
 
@@ -35,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=count, metavar="N", help="(the model's default)")
     parser.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
     parser.add_argument("--batch", type=count, default=1, metavar="N", help="requests at once (1)")
+    parser.add_argument(
+        "--devices", type=devices, metavar="FIRST-LAST", help="of this machine (all of them)"
+    )
     parser.add_argument("--mesh", type=mesh, default="auto", metavar="AXIS=N,…", help="(auto)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
     parser.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
@@ -100,6 +103,7 @@ def _others(args: argparse.Namespace) -> Sequence[str]:
         "--guidance": args.guidance,
         "--batch": args.batch,
         "--mesh": args.mesh if args.mesh == "auto" else _spelled(args.mesh),
+        "--devices": args.devices and f"{args.devices.start}-{args.devices.stop - 1}",
         "--dtype": args.dtype,
         "--activation-dtype": args.activation_dtype,
         "--repeats": args.repeats,
@@ -131,6 +135,7 @@ def _ask(args: argparse.Namespace, model: str) -> Any:
         request,
         batch=args.batch,
         mesh=args.mesh,
+        devices=args.devices,
         dtype=args.dtype,
         activation_dtype=args.activation_dtype,
         vae_tiling=args.vae_tiling,

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -38,6 +37,8 @@ class Ask:
     batch: int = 1
     """Requests side by side."""
     mesh: str | Mapping[str, int] = "auto"
+    devices: range | None = None
+    """Of this machine; None: all of them."""
     dtype: str = "bfloat16"
     activation_dtype: str | None = None
     vae_tiling: bool | None = None
@@ -83,8 +84,8 @@ def opened(ask: Ask) -> Opened:
                 "elastic": False,
             }
         )
-        loading.set_up(pool, model, None)
-        model, where = loading.planned(ask.model, pool, model, own(None))
+        loading.set_up(pool, model, ask.devices)
+        model, where = loading.planned(ask.model, pool, model, own(ask.devices))
         everywhere = NamedSharding(where.layout.mesh, PartitionSpec())
         pipeline = loading.placed(pool, model, where, RandomWeights(everywhere))
     check(pipeline.spec, ask.request)

@@ -6,22 +6,26 @@ of the cooling as of the program. This rate is what a program could have had her
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from models.random_weights import GOLDEN, uniform
+
 SIDES = (512, 1024, 2048, 4096, 8192, 16384)
-"""Of the square matrices. The largest takes 1.6 GB in bfloat16 and 11 ms on an H200."""
-LONG_S = 0.01
-"""A product that takes so long has filled the device; a larger one would tell nothing new."""
+"""Of the square matrices. The largest takes 1.6 GB in bfloat16."""
+LONG_S = 0.001
+"""A product that takes so long has filled the device; a larger one would tell nothing new. At 790
+TFLOP/s the first such side is 8192."""
 PRODUCTS = 8
 """In one call, each of the one before it: no call's own time counts."""
 
@@ -65,8 +69,8 @@ def _seconds(
     shape = (len(devices), side, side)
     # Mean 0 and a variance of one over the side, so that no product of products grows: numbers
     # that are all alike, or zeros, would take less power, and so be faster than any real ones.
-    made = jax.jit(partial(_matrix, shape, dtype), out_shardings=place)
-    left, right = made(0), made(1)
+    draw, reach = uniform(shape, jnp.dtype(dtype), place), np.float32(math.sqrt(3 / side))
+    left, right = (draw(np.uint32(seed), reach, np.float32(0)) for seed in (0, GOLDEN))
     program = jax.jit(_products, out_shardings=place).lower(left, right).compile()
     jax.block_until_ready(program(left, right))
     found = []
@@ -75,10 +79,6 @@ def _seconds(
         jax.block_until_ready(program(left, right))
         found.append((time.perf_counter() - started) / PRODUCTS)
     return found
-
-
-def _matrix(shape: tuple[int, ...], dtype: DTypeLike, seed: Array) -> Array:
-    return jax.random.normal(jax.random.key(seed), shape, dtype) * shape[-1] ** -0.5
 
 
 def _products(left: Array, right: Array) -> Array:

@@ -21,7 +21,7 @@ from workers.measuring import measure as try_ways
 from workers.meter import layout_name
 from workers.shape import Shape
 
-MATRIX_REPEATS = 10
+MATRIX_REPEATS = 5
 
 
 def measured(ask: Ask) -> Result:

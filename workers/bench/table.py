@@ -65,8 +65,9 @@ def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
     for result in results:
         rate = result["matrix"][0]
         yield (
-            f"{named(result)}: MFU is of {result['matrix_flops'] / 1e12:.3g} TFLOP/s, measured in this"
-            f" run: {rate['side']} x {rate['side']} in {rate['dtype']}, {rate['devices']} device(s)"
+            f"{named(result)}: MFU is of {result['matrix_flops'] / 1e12:.3g} TFLOP/s, measured in"
+            f" this run: {rate['side']} x {rate['side']} in {rate['dtype']} on"
+            f" {rate['devices']} device(s)"
         )
     machine = report["machine"]
     yield f"{machine['processor']}, {machine['cores']} cores; load {machine['load']:.1f}"
