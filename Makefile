@@ -31,7 +31,7 @@ RAN := $(VENV)/.ran
 INSTALLED := $(RAN)-install-$(ACCELERATOR)
 
 .PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards pictures \
-  locks lives load chaos train images-check clean
+  locks lives load chaos compare train images-check clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
 
@@ -64,6 +64,9 @@ chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make c
 
 load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
 	@$(BIN)/python -m tests.load $(ARGS)
+
+compare: $(RAN)-test ## speed beside diffusers with torch.compile, in turns: `make compare ARGS="flux-dev --turns 3"`
+	@$(BIN)/python -m tests.bench.against $(ARGS)
 
 life: $(INSTALLED) ## docs/life.md from the code
 	$(BIN)/python -m service.jobs.life > docs/life.md
