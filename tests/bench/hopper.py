@@ -3,10 +3,10 @@
     pip install --no-deps --target DIR jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13
     PYTHONPATH=$PWD:DIR python -m tests.bench.hopper flux-dev [--height 1024 --width 1024]
 
-Compiles the engine's own programs at full size from shapes alone, counts the libraries' kernels that
-they call, and looks for attention by plain products: its logits would be by far the largest product
-that there is. (650 MB of packages, of the installed JAX's version.) No kernel is tuned, as that
-takes the card: times cannot be had, and memory may differ a little.
+Compiles the engine's own programs at full size from shapes alone, counts the libraries' kernels
+that they call, and looks for attention by plain products: its logits would be by far the largest
+product that there is. (650 MB of packages, of the installed JAX's version.) No kernel is tuned, as
+that takes the card: times cannot be had, and memory may differ a little.
 """
 
 from __future__ import annotations
