@@ -32,6 +32,7 @@ INSTALLED := $(RAN)-install-$(ACCELERATOR)
 
 .PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards pictures \
   locks lives load chaos train images-check quality clean
+  locks lives load chaos compare train images-check clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
 
@@ -67,6 +68,8 @@ load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep
 
 quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/quality.md (half an hour)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.bench.quality $(ARGS)
+compare: $(RAN)-test ## speed beside diffusers with torch.compile, in turns: `make compare ARGS="flux-dev --turns 3"`
+	@$(BIN)/python -m tests.bench.against $(ARGS)
 
 life: $(INSTALLED) ## docs/life.md from the code
 	$(BIN)/python -m service.jobs.life > docs/life.md

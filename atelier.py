@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from deploy.commands import generate, keys, plan, profile, serve, up, worker
+from deploy.commands import bench, generate, keys, plan, profile, serve, up, worker
 from deploy.commands.exits import (
     EXIT_CONFIG,
     EXIT_FAILED,
@@ -26,7 +26,7 @@ __all__ = [
     "main",
 ]
 
-COMMANDS = (up, serve, worker, generate, keys, plan, profile)
+COMMANDS = (up, serve, worker, generate, keys, plan, profile, bench)
 """In the order of `--help`."""
 
 

@@ -32,10 +32,16 @@ def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
 
     Raises: RequestError: something else is wrong with it.
     """
+    prepared, _ = stood_in(pipeline, fields)
+    return prepared
+
+
+def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, bytes]]:
+    """The same, and those pictures by field. Raises: as `prepare`."""
     images: dict[str, bytes] = {}
     while True:
         try:
-            return pipeline.prepare(fields, images)
+            return pipeline.prepare(fields, images), images
         except RequestError as error:
             if error.field not in PICTURE_FIELDS or error.field in images:
                 raise

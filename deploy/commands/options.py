@@ -73,3 +73,11 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
+
+
+def devices(text: str) -> range:
+    """`FIRST-LAST`, or one number."""
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+        raise argparse.ArgumentTypeError(f"wants FIRST-LAST, not {text!r}")
+    return range(int(first), int(last or first) + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from deploy.commands.needs import check_pools
-from deploy.commands.options import Commands, add_settings, count, given, settings_of
+from deploy.commands.options import Commands, add_settings, count, devices, given, settings_of
 
 
 def add(commands: Commands) -> None:
@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     add_settings(worker)
     worker.add_argument("--pool", required=True, metavar="NAME", help="a pool of the settings")
     worker.add_argument(
-        "--devices", type=_devices, metavar="FIRST-LAST", help="of this machine (all of them)"
+        "--devices", type=devices, metavar="FIRST-LAST", help="of this machine (all of them)"
     )
     worker.add_argument(
         "--explain", action="store_true", help="print where everything lies, and serve nothing"
@@ -45,10 +45,3 @@ def run(args: argparse.Namespace) -> int:
         print(explain(settings, args.pool, args.devices))
         return 0
     return run_pool(settings, args.pool, args.devices)
-
-
-def _devices(text: str) -> range:
-    first, _, last = text.partition("-")
-    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
-        raise argparse.ArgumentTypeError(f"wants FIRST-LAST, not {text!r}")
-    return range(int(first), int(last or first) + 1)

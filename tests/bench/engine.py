@@ -1,10 +1,10 @@
-"""How fast the engine steps, starts, and hides its encoding. No test: run it on a quiet machine.
+"""How the engine hides encoding, and how it starts. No test: run it on a quiet machine.
 
-    python -m tests.bench.engine FOLDER [--width 96 --height 96 --steps 20 --slots 1 2 4]
+    python -m tests.bench.engine FOLDER [--width 96 --height 96]
 
-Prints steps a second (median, lowest and highest of several rounds) with 1, 2, 4 pictures in the
-slots; how long a step's turn takes while other pictures are being encoded and decoded, against
-while nothing else happens; and the seconds of a first (cold) and a second (warm) start.
+Prints how long a step's turn takes while other pictures are being encoded and decoded, against
+while nothing else happens, and the seconds of a first (cold) and a second (warm) start. How fast a
+step is, `atelier bench engine` tells.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from statistics import median, quantiles
 from typing import Any
 
 import jax
-from prometheus_client import REGISTRY
 
 from models import catalog
 from models.pipeline import Pipeline
@@ -34,6 +33,7 @@ from workers.mesh import one_device
 from workers.row import Row
 
 MODEL = "bench"
+SLOTS = 4
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm"):
-            print(f"{name} start: {in_new_process(options, cache)}", flush=True)
+            print(f"{name} start: {in_new_process(cache)}", flush=True)
         keep_compiled(Path(cache))
         asyncio.run(measure(options))
 
@@ -55,16 +55,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--height", type=int, default=96)
     parser.add_argument("--text-tokens", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--slots", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--start-with", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def in_new_process(options: argparse.Namespace, cache: str) -> dict[str, float]:
+def in_new_process(cache: str) -> dict[str, float]:
     command = [sys.executable, "-m", "tests.bench.engine", *sys.argv[1:], "--start-with", cache]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    found: dict[str, float] = json.loads(
+        subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    )
+    return found
 
 
 async def start(options: argparse.Namespace, cache: Path) -> dict[str, float]:
@@ -73,51 +73,19 @@ async def start(options: argparse.Namespace, cache: Path) -> dict[str, float]:
     started = time.perf_counter()
     pipeline = load(options)
     loaded = time.perf_counter()
-    with engine(pipeline, max(options.slots)) as made:
+    with engine(pipeline) as made:
         await made.warm_up([request(options, 0)])
     compiled = time.perf_counter()
     return {"load_s": round(loaded - started, 2), "compile_s": round(compiled - loaded, 2)}
 
 
 async def measure(options: argparse.Namespace) -> None:
-    pipeline = load(options)
-    with engine(pipeline, max(options.slots)) as made:
+    with engine(load(options)) as made:
         await made.warm_up([request(options, 0)])
-        for pictures in options.slots:
-            await round_of(made, options, pictures)  # the table of step times fills
-            before = device_seconds()
-            speeds = [await round_of(made, options, pictures) for _ in range(options.rounds)]
-            print(
-                f"{pictures} pictures: {median(speeds):.1f} steps/s"
-                f" ({min(speeds):.1f} to {max(speeds):.1f}),"
-                f" the device waited for the host {waited(before):.1%} of the time"
-            )
+        await turns(made, options, company=True)  # the table of step times fills
         quiet = await turns(made, options, company=False)
         busy = await turns(made, options, company=True)
         print(f"a step's turn, alone: {spread(quiet)}; beside encodes and decodes: {spread(busy)}")
-
-
-async def round_of(made: Engine, options: argparse.Namespace, pictures: int) -> float:
-    """Steps a second between the first and the last step of pictures that run side by side."""
-    times: list[float] = []
-    fields = [request(options, seed) for seed in range(pictures)]
-    await asyncio.gather(
-        *(made.generate(f, {}, lambda row: times.append(time.perf_counter())) for f in fields)
-    )
-    return (len(times) - pictures) / (times[-1] - times[0])
-
-
-def device_seconds() -> tuple[float, float]:
-    """Spent on steps, and waiting for the host with a step to do."""
-    names = ("atelier_device_step_seconds_total", "atelier_device_wait_seconds_total")
-    values = [REGISTRY.get_sample_value(name, {"model": MODEL}) or 0.0 for name in names]
-    return values[0], values[1]
-
-
-def waited(before: tuple[float, float]) -> float:
-    """The share of waiting since then."""
-    busy, wait = (now - then for now, then in zip(device_seconds(), before, strict=True))
-    return wait / (busy + wait)
 
 
 async def turns(made: Engine, options: argparse.Namespace, company: bool) -> list[float]:
@@ -146,8 +114,8 @@ def spread(seconds: list[float]) -> str:
 
 
 @contextmanager
-def engine(pipeline: Pipeline, slots: int) -> Iterator[Engine]:
-    made = Engine(pipeline, one_device(jax.devices()[0]), slots)
+def engine(pipeline: Pipeline) -> Iterator[Engine]:
+    made = Engine(pipeline, one_device(jax.devices()[0]), SLOTS)
     try:
         yield made
     finally:
@@ -164,7 +132,7 @@ def request(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         "seed": seed,
         "width": options.width,
         "height": options.height,
-        "num_inference_steps": options.steps,
+        "num_inference_steps": 20,
         "guidance_scale": 3.5,
         "max_sequence_length": options.text_tokens,
     }

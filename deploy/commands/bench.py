@@ -1,0 +1,27 @@
+"""`atelier bench`: how fast it is here. One sub-command a file, with `add_arguments` and `run`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+
+from deploy.commands.options import Commands
+
+BENCHES = {
+    "engine": "full-size networks with random weights, on this machine's devices",
+    "serve": "a running server under load that does not wait for its answers",
+}
+"""Sub-command → its help; `deploy.commands.bench_<name>` does it."""
+
+
+def add(commands: Commands) -> None:
+    bench = commands.add_parser("bench", help="how fast it is here: the engine, or a server")
+    kinds = bench.add_subparsers(required=True, metavar="what")
+    for name, about in BENCHES.items():
+        place = f"deploy.commands.bench_{name}"
+        if find_spec(place) is None:
+            continue
+        module = import_module(place)
+        parser = kinds.add_parser(name, help=about, description=module.__doc__)
+        module.add_arguments(parser)
+        parser.set_defaults(run=module.run)

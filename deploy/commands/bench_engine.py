@@ -1,0 +1,144 @@
+"""Full-size networks with random weights, made on this machine's devices, and timed as they serve:
+a step, text encoding, the VAE and whole requests; memory; and MFU against a matrix product measured
+in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.commands.exits import EXIT_FAILED, say
+from deploy.commands.needs import check_pools
+from deploy.commands.options import DTYPES, count, devices, given, mesh
+
+REQUEST = ("width", "height", "num-frames", "steps")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        required=True,
+        nargs="+",
+        metavar="NAME-or-SOURCE",
+        help="flux-dev, sdxl, wan2.1-14b …, a folder of configs, or a hub id; one process each",
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="the demo model's networks of the same family instead"
+    )
+    for name in REQUEST:
+        parser.add_argument(f"--{name}", type=count, metavar="N", help="(the model's default)")
+    parser.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
+    parser.add_argument("--batch", type=count, default=1, metavar="N", help="requests at once (1)")
+    parser.add_argument(
+        "--devices", type=devices, metavar="FIRST-LAST", help="of this machine (all of them)"
+    )
+    parser.add_argument("--mesh", type=mesh, default="auto", metavar="AXIS=N,…", help="(auto)")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
+    parser.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
+    parser.add_argument(
+        "--vae-tiling",
+        action=argparse.BooleanOptionalAction,
+        help="decode in tiles; left out: where memory demands it",
+    )
+    parser.add_argument("--repeats", type=count, default=5, metavar="N", help="(5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every repeat's times")
+    parser.add_argument(
+        "--compile-cache", type=Path, metavar="DIR", help="keep compiled programs for the next run"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    check_pools()
+    from rich.console import Console
+
+    from workers.bench.table import show
+
+    report = _one(args) if len(args.model) == 1 else _each(args)
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1))
+    show(report, Console())
+    return EXIT_FAILED if any("refused" in result for result in report["results"]) else 0
+
+
+def _one(args: argparse.Namespace) -> dict[str, Any]:
+    """In this process. Raises: CheckpointError, ConfigError: as `workers.bench.measure`."""
+    from workers.bench.report import report
+
+    ask = _ask(args, args.model[0])
+    if args.compile_cache:
+        from workers.compile_cache import keep_compiled
+
+        keep_compiled(args.compile_cache)
+    say(f"{ask.model}: making weights, compiling, then {ask.repeats} times {ask.batch} request(s)")
+    return report(ask)
+
+
+def _each(args: argparse.Namespace) -> dict[str, Any]:
+    """A process each: one's memory is no part of the next one's peak."""
+    reports = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, model in enumerate(args.model):
+            file = Path(folder) / f"{number}.json"
+            command = [sys.executable, "-m", "atelier", "bench", "engine", "--model", model]
+            done = subprocess.run(
+                [*command, *_others(args), "--json", str(file)], stdout=subprocess.DEVNULL
+            )
+            if not file.is_file():
+                raise SystemExit(done.returncode)
+            reports.append(json.loads(file.read_text()))
+    results = [result for report in reports for result in report["results"]]
+    return {**reports[0], "results": results}
+
+
+def _others(args: argparse.Namespace) -> Sequence[str]:
+    """The options but for the model and the file."""
+    chosen = {
+        **{f"--{name}": getattr(args, name.replace("-", "_")) for name in REQUEST},
+        "--guidance": args.guidance,
+        "--batch": args.batch,
+        "--mesh": args.mesh if args.mesh == "auto" else _spelled(args.mesh),
+        "--devices": args.devices and f"{args.devices.start}-{args.devices.stop - 1}",
+        "--dtype": args.dtype,
+        "--activation-dtype": args.activation_dtype,
+        "--repeats": args.repeats,
+        "--compile-cache": args.compile_cache,
+    }
+    words = [word for name, value in given(**chosen).items() for word in (name, str(value))]
+    words += ["--tiny"] if args.tiny else []
+    if args.vae_tiling is not None:
+        words.append("--vae-tiling" if args.vae_tiling else "--no-vae-tiling")
+    return words
+
+
+def _spelled(sizes: dict[str, int]) -> str:
+    return ",".join(f"{axis}={size}" for axis, size in sizes.items())
+
+
+def _ask(args: argparse.Namespace, model: str) -> Any:
+    from workers.bench.ask import Ask
+
+    request = given(
+        width=args.width,
+        height=args.height,
+        num_frames=args.num_frames,
+        num_inference_steps=args.steps,
+        guidance_scale=args.guidance,
+    )
+    return Ask(
+        model,
+        request,
+        batch=args.batch,
+        mesh=args.mesh,
+        devices=args.devices,
+        dtype=args.dtype,
+        activation_dtype=args.activation_dtype,
+        vae_tiling=args.vae_tiling,
+        repeats=args.repeats,
+        tiny=args.tiny,
+    )

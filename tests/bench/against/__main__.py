@@ -1,0 +1,92 @@
+"""Ours against diffusers with torch.compile, on one machine in one run, in alternating turns.
+
+    python -m tests.bench.against flux-dev sdxl [--turns 3] [--json FILE]
+
+With an NVIDIA GPU at full size in bfloat16; without one, or with --tiny, with the demo models'
+networks in float32, which shows that all of it runs and says nothing of speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from models import known
+from tests.bench.against.compare import Json, Sides, compared, run_ours, run_theirs
+from tests.bench.against.table import show
+from tests.bench.against.theirs import AUTO, BACKENDS, MODES, USUAL
+from workers.bench.ask import Ask, configs_of
+
+MODELS = ("flux-dev", "sdxl", "wan2.1-1.3b", "wan2.1-14b")
+SIZES = ("width", "height", "num-frames", "steps", "guidance", "repeats")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    args = parsed(words)
+    args.tiny = args.tiny or not torch.cuda.is_available()
+    found: list[Json] = []
+    for model in args.models:
+        with tempfile.TemporaryDirectory() as made, configs_of(ask(args, model)) as folder:
+            for result in compared(model, sides(args, model, folder, Path(made)), args.turns):
+                latest = result.as_json()
+                write(args.json, [*found, latest])
+        found.append(latest)
+    show(found, Console())
+
+
+def parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.against", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "models", nargs="*", default=MODELS, metavar="MODEL", help=", ".join(known.CHECKPOINTS)
+    )
+    parser.add_argument("--turns", type=int, default=3, help="of each side (3)")
+    parser.add_argument("--tiny", action="store_true", help="the demo models' networks")
+    for name in SIZES:
+        parser.add_argument(f"--{name}", metavar="N", help="as atelier bench engine has it")
+    parser.add_argument("--attention", choices=(AUTO, USUAL, *BACKENDS), default=AUTO)
+    parser.add_argument("--mode", choices=MODES, default="default", help="of torch.compile")
+    parser.add_argument("--eager", action="store_true", help="theirs without torch.compile")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every repeat of every turn")
+    return parser.parse_args(words)
+
+
+def ask(args: argparse.Namespace, model: str) -> Ask:
+    return Ask(model, {}, tiny=args.tiny)
+
+
+def sides(args: argparse.Namespace, model: str, folder: Path, made: Path) -> Sides:
+    """Args: folder: with the configs; made: for what the two leave behind."""
+    sizes = [
+        word
+        for name in SIZES
+        if (value := getattr(args, name.replace("-", "_"))) is not None
+        for word in (f"--{name}", value)
+    ]
+    dtype = ["--dtype", "float32", "--tiny"] if args.tiny else ["--dtype", "bfloat16"]
+    # One card, one device: the other side has no more.
+    ours = [*sizes, *dtype, "--devices", "0", "--compile-cache", str(made / "compiled")]
+    theirs = ["--mode", args.mode, "--attention", args.attention]
+    theirs += ["--repeats", args.repeats] if args.repeats else []
+    theirs += ["--eager"] if args.eager else []
+    return Sides(
+        partial(run_ours, model, ours, made / "ours.json"),
+        partial(run_theirs, folder, theirs, made / "theirs.json"),
+    )
+
+
+def write(file: Path | None, found: Sequence[Json]) -> None:
+    if file is not None:
+        file.write_text(json.dumps({"results": found}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""One turn of diffusers with torch.compile: the same requests, the same stages, the same JSON.
+
+    python -m tests.bench.against.theirs FOLDER --request '{"width": 1024, …}' --json FILE
+
+FOLDER has configs in diffusers' layout; the request is what `atelier bench engine` says it ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.bench.against.pipelines import made
+
+BACKENDS: Mapping[str, list[SDPBackend]] = {
+    "cudnn": [SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH],
+    "flash": [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH],
+    "efficient": [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH],
+}
+"""torch's own attentions for a GPU. `math` is behind each for the few that it does not take."""
+AUTO, USUAL = "auto", "default"
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+PRODUCTS, MATRIX_REPEATS = 8, 10
+
+
+def main() -> None:
+    args = parsed()
+    Path(args.json).write_text(json.dumps(turn(args)))
+
+
+def parsed(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--request", type=json.loads, required=True)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--attention", choices=(AUTO, USUAL, *BACKENDS), default=AUTO)
+    parser.add_argument("--mode", choices=MODES, default="default", help="of torch.compile")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--count", action="store_true", help="a step's FLOPs, too")
+    parser.add_argument("--side", type=int, default=1024, help="of the matrix product")
+    parser.add_argument("--json", required=True)
+    return parser.parse_args(words)
+
+
+@torch.inference_mode()
+def turn(args: argparse.Namespace) -> dict[str, Any]:
+    device, dtype = "cuda" if torch.cuda.is_available() else "cpu", getattr(torch, args.dtype)
+    eager = args.eager or not can_compile(device)
+    pipeline = made(args.folder, device, dtype)
+    request = arguments(pipeline, args.request)
+    channels_last(pipeline)
+    flops = step_flops(pipeline, request, device) if args.count else None
+    attention = chosen(args.attention, pipeline, request, device)
+    with using(attention):
+        if not eager:
+            compiled(pipeline, args.mode)
+        warm_s = seconds(lambda: pipeline(**request), device)
+        stages = Stages(pipeline, device)
+        rate = matrix_flops(args.side, device, dtype)
+        forget_peak(device)
+        rounds = [stages.of(request) for _ in range(args.repeats)]
+    return {
+        "seconds": {name: [times[name] for times in rounds] for name in rounds[0]},
+        "steps": request["num_inference_steps"],
+        "step_flops": flops,
+        "matrix_flops": sorted(rate)[len(rate) // 2],
+        "peak_bytes": peak_bytes(device),
+        "attention": attention,
+        "how": "eager" if eager else f"torch.compile, {args.mode}",
+        "chip": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "warm_up_s": warm_s,
+        "versions": {
+            **{name: version(name) for name in ("torch", "diffusers", "transformers")},
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        },
+    }
+
+
+def arguments(pipeline: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the request that this pipeline has, and a blank prompt."""
+    known = inspect.signature(type(pipeline).__call__).parameters
+    fields = {name: value for name, value in request.items() if name in known and value is not None}
+    fields.pop("sigmas", None)
+    guided = {"negative_prompt": ""} if fields.get("true_cfg_scale", 1) > 1 else {}
+    return {"prompt": " ", "output_type": "np", **guided, **fields}
+
+
+def denoisers(pipeline: Any) -> list[Any]:
+    names = ("unet", "transformer", "transformer_2")
+    return [part for name in names if (part := pipeline.components.get(name)) is not None]
+
+
+def channels_last(pipeline: Any) -> None:
+    """Of SDXL, whose network is convolutions, and of every picture's VAE."""
+    for name in ("unet", "vae"):
+        part = pipeline.components.get(name)
+        if part is not None and not is_video(part):
+            part.to(memory_format=torch.channels_last)
+
+
+def is_video(network: Any) -> bool:
+    return any(weight.ndim == 5 for weight in network.parameters())
+
+
+def compiled(pipeline: Any, mode: str) -> None:
+    """The denoising networks and a picture's decoder. Text encoders run once, as they are; a clip's
+    decoder is a loop over its frames in Python, which would be compiled for each of them anew."""
+    for network in denoisers(pipeline):
+        network.compile(fullgraph=True, mode=mode)
+    if not is_video(pipeline.vae):
+        pipeline.vae.decode = torch.compile(pipeline.vae.decode, mode=mode)
+
+
+def can_compile(device: str) -> bool:
+    """On a CPU torch.compile writes C++."""
+    return device == "cuda" or bool(
+        shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+    )
+
+
+def chosen(attention: str, pipeline: Any, request: Mapping[str, Any], device: str) -> str:
+    """The fastest of torch's attentions, by one eager step of each."""
+    if attention != AUTO or device != "cuda":
+        return USUAL if attention == AUTO else attention
+    few = {**request, "num_inference_steps": 1, "output_type": "latent"}
+    taken = {}
+    for name in BACKENDS:
+        with using(name):
+            try:
+                seconds(lambda: pipeline(**few), device)
+                taken[name] = min(seconds(lambda: pipeline(**few), device) for _ in range(2))
+            except (RuntimeError, torch.cuda.OutOfMemoryError):
+                torch.cuda.empty_cache()
+    return min(taken, key=lambda name: taken[name]) if taken else USUAL
+
+
+def using(attention: str) -> Any:
+    return nullcontext() if attention == USUAL else sdpa_kernel(BACKENDS[attention])
+
+
+class Stages:
+    """Requests of one pipeline, timed by stage. The device ends a stage before its clock stops."""
+
+    def __init__(self, pipeline: Any, device: str) -> None:
+        self._pipeline = pipeline
+        self._device = device
+        self._at: dict[str, float] = {}
+        pipeline.encode_prompt = self._noted(pipeline.encode_prompt, after="encoded")
+        pipeline.vae.decode = self._noted(pipeline.vae.decode, before="denoised")
+
+    def of(self, request: Mapping[str, Any]) -> dict[str, float]:
+        """Seconds of one request. Decoding ends with pixels on the host."""
+        self._at = {}
+        begun = self._now()
+        self._pipeline(**request)
+        ended = self._now()
+        encoded, denoised = self._at["encoded"], self._at["denoised"]
+        return {
+            "encode": encoded - begun,
+            "denoise": denoised - encoded,
+            "decode": ended - denoised,
+            "request": ended - begun,
+            "step": (denoised - encoded) / request["num_inference_steps"],
+        }
+
+    def _noted(self, function: Callable[..., Any], before: str = "", after: str = "") -> Any:
+        def noting(*args: Any, **how: Any) -> Any:
+            if before:
+                self._at.setdefault(before, self._now())
+            result = function(*args, **how)
+            if after:
+                self._at[after] = self._now()
+            return result
+
+        return noting
+
+    def _now(self) -> float:
+        synchronize(self._device)
+        return time.perf_counter()
+
+
+def step_flops(pipeline: Any, request: Mapping[str, Any], device: str) -> float:
+    """Of one denoising step, by torch's own count: two steps less one.
+
+    On a CPU by plain products, since torch does not count its fused attention there.
+    """
+    counts = []
+    for steps in (1, 2):
+        few = {**request, "num_inference_steps": steps, "output_type": "latent"}
+        plain = sdpa_kernel([SDPBackend.MATH]) if device == "cpu" else nullcontext()
+        with plain, FlopCounterMode(display=False) as counter:
+            pipeline(**few)
+        counts.append(counter.get_total_flops())
+    return float(counts[1] - counts[0])
+
+
+def matrix_flops(side: int, device: str, dtype: torch.dtype) -> list[float]:
+    """A second, as `workers.bench.matrix` has it."""
+    left, right = (torch.randn(side, side, device=device).to(dtype) / side**0.5 for _ in range(2))
+
+    def products() -> None:
+        value = left
+        for _ in range(PRODUCTS):
+            value = value @ right
+
+    products()
+    work = 2.0 * side**3 * PRODUCTS
+    return [work / seconds(products, device) for _ in range(MATRIX_REPEATS)]
+
+
+def seconds(function: Callable[[], Any], device: str) -> float:
+    with timing(device) as taken:
+        function()
+    return taken[0]
+
+
+@contextmanager
+def timing(device: str) -> Iterator[list[float]]:
+    taken: list[float] = []
+    synchronize(device)
+    started = time.perf_counter()
+    yield taken
+    synchronize(device)
+    taken.append(time.perf_counter() - started)
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def forget_peak(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_bytes(device: str) -> int | None:
+    """That torch's allocator gave out at once, weights included; None: a CPU's counts nothing."""
+    return torch.cuda.max_memory_allocated() if device == "cuda" else None
+
+
+if __name__ == "__main__":
+    main()

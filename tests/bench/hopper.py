@@ -1,0 +1,127 @@
+"""What XLA makes of a step for an H200, with no GPU here: does it call cuDNN's flash attention?
+
+    pip install --no-deps --target DIR jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13
+    PYTHONPATH=$PWD:DIR python -m tests.bench.hopper flux-dev [--height 1024 --width 1024]
+
+Compiles the engine's own programs at full size from shapes alone, counts the libraries' kernels
+that they call, and looks for attention by plain products: its logits would be by far the largest
+product that there is. (650 MB of packages, of the installed JAX's version.) No kernel is tuned, as
+that takes the card: times cannot be had, and memory may differ a little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import time
+from collections import Counter
+from typing import Any
+
+os.environ |= {
+    # There are no CUDA libraries here, nor a driver, and none is needed to compile.
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "XLA_FLAGS": "--xla_gpu_autotune_level=0 " + os.environ.get("XLA_FLAGS", ""),
+    "JAX_PLATFORMS": "",
+    "TPU_SKIP_MDS_QUERY": "1",
+}
+
+import jax
+from jax.experimental import topologies
+from jax.stages import Compiled, Traced
+
+from models.nn.attention.select import kernel_for
+from models.sharding import Layout
+from workers import warmup
+from workers.axes import Shape
+from workers.compiler import Compiler
+from workers.mesh import make_mesh
+from workers.plan.model import abstract
+from workers.step_times import Way
+
+H200 = """
+platform_name: "CUDA"
+device_description_str: "NVIDIA H200"
+dnn_version_info { major: 9 minor: 10 }
+runtime_version { major: 13 }
+gpu_device_info {
+  cuda_compute_capability { major: 9 }
+  core_count: 132  fpus_per_core: 128  clock_rate_ghz: 1.98  threads_per_warp: 32
+  threads_per_block_limit: 1024  threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
+  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+  shared_memory_per_block: 49152  shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472  l2_cache_size: 52428800
+  device_memory_size: 150000000000  memory_bandwidth: 4800000000000
+}
+"""
+"""What the compiler asks of a card. Source: NVIDIA's H200 data sheet and CUDA's programming guide,
+compute capability 9.0."""
+GIB = 2**30
+CALL = re.compile(r'custom_call_target="([^"]+)"')
+PRODUCTS = (
+    r"= \w+\[([\d,]+)\]\S* dot\(.*lhs_batch_dims=\{\d",
+    r"= \(?\w+\[([\d,]+)\].*__cublas\$.*lhs_batch_dimensions\":\[\"",
+)
+"""With batch axes, as XLA writes them: its own, and cuBLAS'."""
+SIZES = ("width", "height", "num_frames")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="as atelier plan has it")
+    for name in SIZES:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int)
+    args = parser.parse_args()
+    sizes = {name: getattr(args, name) for name in SIZES if getattr(args, name)}
+    print(f"jax {jax.__version__}, compiled for an H200, not run")
+    for name, traced in programs(args.model, sizes).items():
+        started = time.perf_counter()
+        told(name, traced.lower().compile(), time.perf_counter() - started)
+
+
+def programs(model: str, sizes: dict[str, int]) -> dict[str, Traced]:
+    """A row's step of each phase, and its decoding, traced."""
+    devices = topologies.get_topology_desc(
+        platform="cuda", target_config=H200, topology="1x1x1"
+    ).devices[:1]
+    layout = Layout(make_mesh(Shape().over(1), devices), kernel_for(devices[0], "bfloat16"))
+    pipeline = abstract(model, "bfloat16", layout.of_parameter, swap_experts=False)
+    (fields,) = warmup.requests(pipeline.spec, [sizes])
+    prepared = warmup.prepare(pipeline, fields)
+    compiler = Compiler(pipeline, layout)
+    row = compiler.trace_encode(prepared.inputs).out_info
+    values: dict[str, Any] = {step.phase: step.values for step in prepared.steps}
+    steps = {
+        f"step {phase}": compiler.trace_step(phase, some, Way(1), row)
+        for phase, some in values.items()
+    }
+    return {**steps, "decode": compiler.trace_decode(row)}
+
+
+def told(name: str, program: Compiled, seconds: float) -> None:
+    text = program.as_text() or ""
+    calls = Counter(CALL.findall(text))
+    found: Any = program.memory_analysis()
+    weights, temporary = (
+        size / GIB for size in (found.argument_size_in_bytes, found.temp_size_in_bytes)
+    )
+    print(
+        f"{name}: {seconds:.0f} s to compile; {weights:.2f} GiB of weights and inputs,"
+        f" {temporary:.2f} GiB beside them"
+    )
+    for target, count in sorted(calls.items()):
+        print(f"  {target}: {count}")
+    print(f"  largest product of a batch: {largest(text):.3g} elements")
+
+
+def largest(text: str) -> float:
+    """Elements of the largest result of a product that has batch axes, heads being one."""
+    shapes = [shape for product in PRODUCTS for shape in re.findall(product, text)]
+    return max((math.prod(map(float, shape.split(","))) for shape in shapes), default=0.0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What is to be measured, and the model for it: its real configs, with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+import models.demo
+from models import catalog, known
+from models.checkpoint import CheckpointError
+from models.hub import CONFIGS, resolve
+from models.pipeline import Fields, Pipeline
+from models.random_weights import RandomWeights
+from service.settings import ModelSettings, PoolSettings
+from workers import loading, warmup
+from workers.loading import MeshSlice
+from workers.plan.make import check
+from workers.slice import own
+
+DEMO = Path(models.demo.__file__).parent
+PROMPT = "a red circle on a blue background"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One model at one size."""
+
+    model: str
+    """A name of `models.known.CHECKPOINTS`, or a folder or hub id, of which configs alone count."""
+    request: Fields
+    """Fields that differ from the model's defaults."""
+    batch: int = 1
+    """Requests side by side."""
+    mesh: str | Mapping[str, int] = "auto"
+    devices: range | None = None
+    """Of this machine; None: all of them."""
+    dtype: str = "bfloat16"
+    activation_dtype: str | None = None
+    vae_tiling: bool | None = None
+    repeats: int = 5
+    tiny: bool = False
+    """The demo model's networks of the same family, for machines without an accelerator."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model on its devices."""
+
+    pipeline: Pipeline
+    slice: MeshSlice
+    fields: Fields
+    """One whole request."""
+
+
+def opened(ask: Ask) -> Opened:
+    """The model with random weights, laid out as a pool would have it. Sets JAX up.
+
+    Raises:
+        models.checkpoint.CheckpointError: no such model; names those that there are.
+        workers.loading.NoRoom, service.settings.ConfigError: it does not fit; says the numbers.
+        models.pipeline.RequestError: the model cannot make this; names the field.
+    """
+    with configs_of(ask) as folder:
+        model = ModelSettings.model_validate(
+            {
+                "source": str(folder),
+                "dtype": ask.dtype,
+                "activation_dtype": ask.activation_dtype,
+                "vae_tiling": ask.vae_tiling,
+                "warmup": [dict(ask.request)],
+            }
+        )
+        pool = PoolSettings.model_validate(
+            {
+                "model": ask.model,
+                "mesh": ask.mesh,
+                "slots": ask.batch,
+                "batch_sizes": (ask.batch,),
+                "elastic": False,
+            }
+        )
+        loading.set_up(pool, model, ask.devices)
+        model, where = loading.planned(ask.model, pool, model, own(ask.devices))
+        everywhere = NamedSharding(where.layout.mesh, PartitionSpec())
+        pipeline = loading.placed(pool, model, where, RandomWeights(everywhere))
+    check(pipeline.spec, ask.request)
+    (fields,) = warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.request}])
+    return Opened(pipeline, where, fields)
+
+
+@contextmanager
+def configs_of(ask: Ask) -> Iterator[Path]:
+    """A folder with the model's configs. Raises: CheckpointError: no such model."""
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        if ask.model in known.CHECKPOINTS:
+            known.write(ask.model, folder)
+        else:
+            folder = _found(ask.model)
+        yield DEMO / catalog.family(str(folder)) if ask.tiny else folder
+
+
+def _found(model: str) -> Path:
+    """Raises: CheckpointError: says which names there are."""
+    try:
+        return resolve(model, patterns=CONFIGS)
+    except CheckpointError as error:
+        names = ", ".join(known.CHECKPOINTS)
+        raise CheckpointError(f"{error}; the names known here are {names}") from None

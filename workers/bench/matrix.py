@@ -1,0 +1,85 @@
+"""What the devices do at best: one large matrix product, timed in the same run.
+
+Makers' rates are for clocks that a chip under load does not keep, so a share of them says as much
+of the cooling as of the program. This rate is what a program could have had here and now.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
+from jaxtyping import Array
+
+from models.random_weights import GOLDEN, uniform
+
+SIDES = (512, 1024, 2048, 4096, 8192, 16384)
+"""Of the square matrices. The largest takes 1.6 GB in bfloat16."""
+LONG_S = 0.001
+"""A product that takes so long has filled the device; a larger one would tell nothing new. At 790
+TFLOP/s the first such side is 8192."""
+PRODUCTS = 8
+"""In one call, each of the one before it: no call's own time counts."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Measured products of square matrices."""
+
+    side: int
+    dtype: str
+    devices: int
+    flops: tuple[float, ...]
+    """A second, of all devices together, of each repeat."""
+
+    @property
+    def typical(self) -> float:
+        return median(self.flops)
+
+
+def matrix_rate(
+    devices: Sequence[jax.Device], dtype: DTypeLike, repeats: int, side: int | None = None
+) -> Rate:
+    """Every device has a product of its own, all at once.
+
+    Args:
+        side: None: the first of `SIDES` that takes its time.
+    """
+    if side is None:
+        side = next((n for n in SIDES if _seconds(devices, dtype, n, 1)[0] > LONG_S), SIDES[-1])
+    seconds = _seconds(devices, dtype, side, repeats)
+    work = 2.0 * side**3 * len(devices)
+    return Rate(side, str(jnp.dtype(dtype)), len(devices), tuple(work / one for one in seconds))
+
+
+def _seconds(
+    devices: Sequence[jax.Device], dtype: DTypeLike, side: int, repeats: int
+) -> list[float]:
+    """Of one product. The first call, which compiles, does not count."""
+    mesh = Mesh(list(devices), ("device",))
+    place = NamedSharding(mesh, PartitionSpec("device"))
+    shape = (len(devices), side, side)
+    # Mean 0 and a variance of one over the side, so that no product of products grows: numbers
+    # that are all alike, or zeros, would take less power, and so be faster than any real ones.
+    draw, reach = uniform(shape, jnp.dtype(dtype), place), np.float32(math.sqrt(3 / side))
+    left, right = (draw(np.uint32(seed), reach, np.float32(0)) for seed in (0, GOLDEN))
+    program = jax.jit(_products, out_shardings=place).lower(left, right).compile()
+    jax.block_until_ready(program(left, right))
+    found = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(program(left, right))
+        found.append((time.perf_counter() - started) / PRODUCTS)
+    return found
+
+
+def _products(left: Array, right: Array) -> Array:
+    return jax.lax.fori_loop(0, PRODUCTS, lambda _, x: jnp.einsum("dij,djk->dik", x, right), left)

@@ -1,0 +1,31 @@
+"""A measuring as one JSON document: the result, or why there is none, and what it belongs to."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from models.pipeline import RequestError
+from workers.bench.ask import Ask
+from workers.bench.machine import flags, machine, versions
+from workers.bench.measure import measured
+from workers.errors import PictureFailed
+from workers.loading import NoRoom
+
+
+def report(ask: Ask) -> dict[str, Any]:
+    """Of one model. What its devices have no room for, or what it cannot make, is told in there.
+
+    Raises: CheckpointError, ConfigError: the model or the layout is none.
+    """
+    try:
+        result = measured(ask).as_json()
+    except (NoRoom, RequestError, PictureFailed) as error:
+        result = {"model": ask.model, "tiny": ask.tiny, "refused": str(error)}
+    return {
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "flags": flags(),
+        "results": [result],
+    }
