@@ -96,12 +96,12 @@ async def measure(
         answers = await send(server, asks, alone, stop, plan.patience_s)
     took_s = time.perf_counter() - began
     last_s = max((answer.ended_at_s or 0.0 for answer in answers), default=0.0)
-    window_s = min(plan.window_s or last_s, took_s)
+    window_s = plan.window_s or last_s or took_s
     return Run(
         server=url,
         began_at=began_at,
         planned=len(asks),
-        window_s=window_s or took_s,
+        window_s=took_s if stop.is_set() else window_s,
         interrupted=stop.is_set(),
         answers=answers,
         alone=alone,

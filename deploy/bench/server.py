@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx
@@ -80,8 +80,7 @@ class Server:
         answer.accept_s, answer.job_id = accepted - sent, response.json()["id"]
         async with self._streams:
             began = time.perf_counter()
-            job = await self._followed(answer)
-            told = time.perf_counter()
+            job, told = await self._followed(answer)
             kept = kept_s(job)
             if kept is not None and kept < began - accepted:
                 self.followed_late += 1
@@ -106,26 +105,30 @@ class Server:
             "/v1/generate", json=body, headers=self._headers(answer.ask.tenant)
         )
 
-    async def _followed(self, answer: Answer) -> dict[str, Any]:
-        """The job at its end, across lost connections, for as long as it takes."""
+    async def _followed(self, answer: Answer) -> tuple[dict[str, Any], float]:
+        """The job at its end, and when that was told, across lost connections, for as long as it
+        takes."""
         last, pause_s = "0", PAUSE_S
         while True:
             try:
-                async for event in self._events(answer, last):
-                    last, pause_s = event.id or last, PAUSE_S
-                    if event.name in ENDED:
-                        return await self._whole(answer, event)
+                async with aclosing(self._events(answer, last)) as events:
+                    async for event in events:
+                        last, pause_s = event.id or last, PAUSE_S
+                        if event.name in ENDED:
+                            told = time.perf_counter()
+                            await anext(events, None)  # a stream read to its end is used again
+                            return await self._whole(answer, event), told
             except httpx.TransportError:
                 self.lost += 1
             except httpx.HTTPStatusError as error:
                 if error.response.is_client_error:  # deleted meanwhile, or the key was revoked
                     said = f"HTTP status {error.response.status_code}"
-                    return {"state": LOST, "error": {"code": said}}
+                    return {"state": LOST, "error": {"code": said}}, time.perf_counter()
                 self.lost += 1
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
-    async def _events(self, answer: Answer, last: str) -> AsyncIterator[Event]:
+    async def _events(self, answer: Answer, last: str) -> AsyncGenerator[Event]:
         """Raises: httpx.TransportError, httpx.HTTPStatusError."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
         headers |= self._headers(answer.ask.tenant)

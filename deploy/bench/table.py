@@ -112,7 +112,12 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _percents(spread: Mapping[str, float | None]) -> str:
-    return " / ".join(seconds(spread[name]) for name in ("p50", "p90", "p99"))
+    """Of one unit, that of the first."""
+    values = [spread[name] for name in ("p50", "p90", "p99")]
+    if None in values:
+        return NONE
+    factor, unit = (1000, "ms") if (values[0] or 0.0) < 1 else (1, "s")
+    return " / ".join(f"{factor * (value or 0.0):.3g}" for value in values) + f" {unit}"
 
 
 def seconds(value: float | None) -> str:
