@@ -81,17 +81,21 @@ def one(http: httpx.Client, collector: Collector, model: str, seed: int) -> dict
 def stages(
     spans: dict[str, Told], sent: float, answered: float, device_s: float
 ) -> Iterator[tuple[str, float]]:
-    """In their order; what lies between them has a name of its own."""
+    """In their order; what lies between them has a name of its own. Files are encoded and stored by
+    turns: the span of the first goes on to the end of the last."""
     yield "before admission", spans["admission"].start - sent
     yield "admission", spans["admission"].end - spans["admission"].start
     yield "until claimed", spans["queue"].end - spans["admission"].end
     yield "claim's answer", spans["attempt"].start - spans["queue"].end
     at = spans["attempt"].start
-    for name in ("prepare", "compile", "encode", "denoise", "decode", "media", "store", LAST):
+    for name in ("prepare", "compile", "encode", "denoise", "decode", "media"):
         yield f"before {name}", spans[name].start - at
         yield name, spans[name].end - spans[name].start
         at = spans[name].end
-    yield "news of the end", answered - at
+    yield "(of media: store)", spans["store"].end - spans["store"].start
+    yield f"before {LAST}", spans[LAST].start - at
+    yield LAST, spans[LAST].end - spans[LAST].start
+    yield "news of the end", answered - spans[LAST].end
     yield "whole", answered - sent
     yield "device (by usage)", device_s
     yield "added", answered - sent - device_s
