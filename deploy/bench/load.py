@@ -42,7 +42,10 @@ async def measure_alone(
     Raises: NotMeasured.
     """
     found: dict[str, Alone] = {}
-    for ask in {ask.shape: ask for ask in reversed(asks)}.values():
+    first: dict[str, Ask] = {}
+    for ask in asks:
+        first.setdefault(ask.shape, ask)
+    for ask in first.values():
         say(f"alone: {ask.shape}")
         answers = [await _one_alone(server, ask) for _ in range(1 + count)]
         found[ask.shape] = alone_of(answers[1:])

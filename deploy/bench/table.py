@@ -9,9 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 NONE = "–"
+FILE_WIDTH = 140
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:
+    """A file gets them as wide as they are."""
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
     for table in tables(report):
         if table.row_count:
             console.print(table)
@@ -112,20 +116,30 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _percents(spread: Mapping[str, float | None]) -> str:
-    """Of one unit, that of the first."""
+    """Of one unit, that of the largest."""
     values = [spread[name] for name in ("p50", "p90", "p99")]
-    if None in values:
+    known = [value for value in values if value is not None]
+    if not known:
         return NONE
-    factor, unit = (1000, "ms") if (values[0] or 0.0) < 1 else (1, "s")
-    return " / ".join(f"{factor * (value or 0.0):.3g}" for value in values) + f" {unit}"
+    factor, unit = _unit(max(known))
+    return " / ".join(_digits(factor * value) for value in known) + f" {unit}"
 
 
 def seconds(value: float | None) -> str:
-    """Three digits of it."""
     if value is None:
         return NONE
-    return f"{1000 * value:.3g} ms" if abs(value) < 0.9995 else f"{value:.3g} s"
+    factor, unit = _unit(value)
+    return f"{_digits(factor * value)} {unit}"
+
+
+def _unit(value: float) -> tuple[float, str]:
+    return (1000.0, "ms") if abs(value) < 0.9995 else (1.0, "s")
 
 
 def _number(value: float | None) -> str:
-    return NONE if value is None else f"{value:.3g}"
+    return NONE if value is None else _digits(value)
+
+
+def _digits(value: float) -> str:
+    """Three of them, or all before the point."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

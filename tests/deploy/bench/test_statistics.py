@@ -157,4 +157,10 @@ def test_a_report_is_shown_and_is_json() -> None:
 
 
 def test_seconds_for_people() -> None:
-    assert [seconds(s) for s in (None, 0.0123, 0.9999, 61.25)] == ["–", "12.3 ms", "1 s", "61.2 s"]
+    assert [seconds(s) for s in (None, 0.0123, 0.9999, 61.25, 3600.4)] == [
+        "–",
+        "12.3 ms",
+        "1 s",
+        "61.2 s",
+        "3600 s",
+    ]
