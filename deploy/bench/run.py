@@ -84,10 +84,15 @@ async def measure(
 ) -> Run:
     """Each shape alone, then the load. A signal breaks the load off, and a second one all of it.
 
-    Raises: NotMeasured.
+    Raises: UsageError: deadlines are multiples of what is not measured; NotMeasured.
     """
     alone = dict(plan.known)
     new = [ask for ask in asks if ask.shape not in alone]
+    if not plan.alone and any(ask.deadline_scale for ask in new):
+        raise UsageError(
+            "deadlines are multiples of what requests take alone: measure that (--alone), or take"
+            " it from an earlier report (--alone-from)"
+        )
     if plan.alone and new:
         alone |= await measure_alone(server, new, plan.alone, say)
     say(f"sending {len(asks)} requests within {asks[-1].at_s:.0f} s")

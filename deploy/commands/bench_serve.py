@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
 
 from deploy.commands.exits import (
     EXIT_FAILED,
@@ -19,13 +17,8 @@ from deploy.commands.exits import (
     UsageError,
     say,
 )
-from deploy.commands.options import count, given
+from deploy.commands.options import count
 from deploy.commands.request import named
-
-if TYPE_CHECKING:
-    from deploy.bench.ask import Ask
-    from deploy.bench.mix import Mix
-    from deploy.bench.run import Plan
 
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
 """Of goodput, over what a request takes alone."""
@@ -75,7 +68,7 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     measuring = parser.add_argument_group("what is measured")
     measuring.add_argument(
-        "--alone", type=int, default=ALONE, metavar="N",
+        "--alone", type=_whole, default=ALONE, metavar="N",
         help=f"single requests of each shape before the load; 0: none, and no goodput ({ALONE})",
     )  # fmt: skip
     measuring.add_argument(
@@ -105,6 +98,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Exit codes: as `atelier generate`; 1 where nothing succeeded."""
     import asyncio
@@ -131,94 +131,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """The report. Raises: UsageError, NotMeasured, Problem, Unreachable."""
+    from deploy.bench.asked import keys_of, load_of, plan_of, said_of, url_of
     from deploy.bench.report import report
     from deploy.bench.run import measure, models_of
     from deploy.bench.server import Server
 
-    said = _said(arguments)
-    keys, url = _keys(arguments.key, said), _url(arguments.server)
+    said = said_of(arguments)
+    keys, url = keys_of(arguments.key, said), url_of(arguments.server)
     async with Server(url, keys, arguments.connections, arguments.fetch) as server:
-        mix, asks = _load(arguments, said, await models_of(server, keys))
-        plan = _plan(arguments, asks, mix)
-        done = await measure(server, url, asks, plan, say)
+        mix, asks = load_of(arguments, said, await models_of(server, keys))
+        done = await measure(server, url, asks, plan_of(arguments, asks, mix), say)
     return report(done, arguments.scales, {one.name: one.weight for one in mix.tenants})
-
-
-def _said(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The mix as file and command line have it, still unchecked; the command line wins."""
-    from deploy.bench.mix import read_mix
-
-    said = read_mix(arguments.mix) if arguments.mix else {}
-    shapes, tenants = arguments.shape or (), arguments.tenant or ()
-    chosen = {
-        "rate_per_s": arguments.rate,
-        "seconds": arguments.seconds,
-        "seed": arguments.seed,
-        "shapes": [_shape(dict(shape)) for shape in shapes] or None,
-        "tenants": list(tenants) or None,
-        "deadlines": [{"scale": scale} for scale in arguments.deadlines or ()] or None,
-    }
-    return said | given(**chosen)
-
-
-def _shape(fields: dict[str, Any]) -> dict[str, Any]:
-    share = fields.pop("share", 1.0)
-    return {"share": share, "request": {"model": fields.pop("name"), **fields}}
-
-
-def _keys(key: str | None, said: Mapping[str, Any]) -> dict[str | None, str]:
-    """By tenant, and for all others. Raises: UsageError."""
-    from deploy.bench.mix import mix_of
-    from service.settings import KEY_VARIABLE
-
-    found: dict[str | None, str] = {None: (key or os.environ.get(KEY_VARIABLE) or "").strip()}
-    for tenant in mix_of(dict(said)).tenants:
-        if tenant.key_variable:
-            found[tenant.name] = os.environ.get(tenant.key_variable, "").strip()
-            if not found[tenant.name]:
-                raise UsageError(f"tenant {tenant.name!r}: ${tenant.key_variable} is not set")
-    if not all(one.isascii() and one.isprintable() for one in found.values()):
-        raise UsageError("a key has signs in it that no API key has")
-    return {tenant: one for tenant, one in found.items() if one}
-
-
-def _url(server: str) -> str:
-    url = urlsplit(server)
-    if url.scheme not in ("http", "https") or not url.netloc:
-        raise UsageError(f"--server {server!r}: it must be a whole http or https URL")
-    return server
-
-
-def _load(
-    arguments: argparse.Namespace, said: Mapping[str, Any], models: Mapping[str, bool]
-) -> tuple[Mix, list[Ask]]:
-    """The mix, and the requests that are to be sent. Raises: UsageError."""
-    from deploy.bench.ask import read_trace, write_trace
-    from deploy.bench.mix import mix_of, plan
-    from deploy.bench.run import check_models
-
-    every = [{"request": {"model": name}} for name in models]
-    mix = mix_of({"shapes": every} | dict(said))
-    asks = read_trace(arguments.trace) if arguments.trace else list(plan(mix))
-    if not asks:
-        raise UsageError("the load has no requests in it: more --seconds, or a higher --rate")
-    check_models(asks, models)
-    if arguments.write_trace:
-        write_trace(arguments.write_trace, asks)
-    return mix, asks
-
-
-def _plan(arguments: argparse.Namespace, asks: Sequence[Ask], mix: Mix) -> Plan:
-    from deploy.bench.report import read_alone
-    from deploy.bench.run import Plan
-
-    of_trace_s = arguments.seconds or asks[-1].at_s
-    return Plan(
-        window_s=of_trace_s if arguments.trace else mix.seconds,
-        alone=arguments.alone,
-        known=read_alone(arguments.alone_from) if arguments.alone_from else {},
-        patience_s=arguments.patience,
-    )
 
 
 def _tell(report: Mapping[str, Any], file: Path | None) -> None:

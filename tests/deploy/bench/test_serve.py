@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from deploy.bench.answer import REFUSED, SUCCEEDED, UNFINISHED, UNREACHABLE, Answer
-from deploy.bench.ask import Ask, read_trace
+from deploy.bench.ask import Ask, read_trace, write_trace
 from deploy.bench.load import Alone, NotMeasured
 from deploy.bench.report import report
 from deploy.bench.run import Plan, Run, measure
@@ -100,10 +101,29 @@ async def test_requests_leave_in_time_whatever_answers_do(front: FrontEnd, pool:
     run = await sending
     assert 1 < most <= CONNECTIONS
     assert [answer.outcome for answer in run.answers] == [SUCCEEDED] * 20
-    assert run.followed_late > 0
-    assert max(answer.late_s for answer in run.answers) < 1, "of 0.2 s, on a busy machine"
+    assert max(answer.late_s for answer in run.answers) < max(a.whole_s for a in run.answers) / 2
     outside_s = [answer.outside_s - answer.fetch_s for answer in run.answers]
     assert min(outside_s) >= -0.002, "stamps are milliseconds"
+
+
+async def test_an_end_that_no_connection_was_free_to_follow(
+    front: FrontEnd, pool: StandIn, queue: Queue
+) -> None:
+    """It is told by the server's clock, and not as late as it was heard of."""
+    pool.may_finish.clear()
+    first, second = Answer(ASK), Answer(ASK)
+    async with Server(front.url, {}, connections=2) as server:
+        tasks = []
+        for answer in (first, second):
+            tasks.append(asyncio.create_task(server.ask(answer)))
+            await until(lambda: answer.job_id)  # noqa: B023 - it is awaited here
+        await queue.cancel(second.job_id)
+        ended = time.perf_counter()
+        await until(lambda: time.perf_counter() > ended + 0.2 + 2 * second.accept_s)
+        pool.may_finish.set()
+        await asyncio.gather(*tasks)
+    assert (first.outcome, second.outcome, server.followed_late) == (SUCCEEDED, "canceled", 1)
+    assert second.whole_s < first.whole_s - 0.2
 
 
 async def test_refusals_say_why_and_what_is_left_is_canceled(
@@ -112,7 +132,7 @@ async def test_refusals_say_why_and_what_is_left_is_canceled(
     await front.stop()
     await front.start(tenants={"*": TenantSettings(max_queued=1)})
     pool.may_finish.clear()
-    run = await sent(front, asks(8, every_s=0.05), replace(PLAN, patience_s=0.2))
+    run = await sent(front, asks(8, every_s=0.05), replace(PLAN, patience_s=3))
     counted = report(run, [1.0], {})
     assert counted["outcomes"] == {REFUSED: 6, UNFINISHED: 2}
     (row,) = counted["refusals"]
@@ -133,10 +153,10 @@ async def test_a_server_that_goes_and_comes_back(front: FrontEnd, pool: StandIn)
         await until(lambda: all(answer.job_id for answer in accepted), 10)
         await front.stop()
         await server.ask(missed)
+        await until(lambda: server.lost > 0)
         await front.start()
         pool.may_finish.set()
         await asyncio.gather(*following)
-        assert server.lost > 0
     assert [answer.outcome for answer in accepted] == [SUCCEEDED] * 2
     assert (missed.outcome, missed.reason, missed.whole_s) == (UNREACHABLE, "ConnectError", None)
 
@@ -161,6 +181,21 @@ async def test_who_may_not_ask_learns_it_first(
     await front.start(server=ServerSettings(keys=True), redis=RedisSettings(url=redis_url))
     with pytest.raises(UsageError, match="does not take the API key: "):
         await asyncio.to_thread(command, "--server", front.url, "--key", "wrong")
+
+
+async def test_what_does_not_go_together_is_named(
+    front: FrontEnd, pool: StandIn, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    write_trace(trace, asks(2, deadline_scale=3.0))
+    at = ("--server", front.url, "--trace", str(trace))
+    with pytest.raises(UsageError, match="--alone-from"):
+        await asyncio.to_thread(command, *at, "--alone", "0")
+    with pytest.raises(UsageError, match="leave it out beside --trace"):
+        await asyncio.to_thread(command, *at, "--rate", "3")
+    with pytest.raises(UsageError, match="no report of"):
+        await asyncio.to_thread(command, *at, "--alone-from", str(trace))
+    assert not pool.seen
 
 
 async def test_ctrl_c_tells_what_there_is(front: FrontEnd, pool: StandIn, tmp_path: Path) -> None:
