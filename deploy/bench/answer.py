@@ -63,8 +63,10 @@ class Answer:
         return self.whole_s - self.late_s - self.queue_s - self.device_s
 
     def met(self, deadline_s: float) -> bool:
-        done = self.outcome == SUCCEEDED and self.whole_s is not None
-        return done and self.whole_s <= deadline_s
+        """Whether it came, whole, in that time."""
+        if self.outcome != SUCCEEDED or self.whole_s is None:
+            return False
+        return self.whole_s <= deadline_s
 
     def tell(self, job: Mapping[str, Any]) -> None:
         """What the job's record says of its end. Servers that say less leave less."""

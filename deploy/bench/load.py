@@ -88,18 +88,19 @@ async def send(
         patience_s: how long after the last request answers are waited for.
     """
     answers: list[Answer] = []
-    tasks: set[asyncio.Task[None]] = set()
+    tasks: list[asyncio.Task[None]] = []
     began = time.perf_counter()
     for ask in asks:
         if await _stopped_before(stop, began + ask.at_s):
             break
         answers.append(Answer(ask))
-        task = asyncio.create_task(_one(server, answers[-1], alone, began))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        tasks.append(asyncio.create_task(_one(server, answers[-1], alone, began)))
     if tasks and not stop.is_set():
         await _all_or_stopped(tasks, stop, patience_s)
     await _give_up(server, tasks, answers)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()  # whatever a server does ends in its answer: an error is ours
     return answers
 
 
@@ -125,21 +126,20 @@ async def _stopped_before(stop: asyncio.Event, instant: float) -> bool:
 
 
 async def _all_or_stopped(
-    tasks: set[asyncio.Task[None]], stop: asyncio.Event, patience_s: float
+    tasks: Sequence[asyncio.Task[None]], stop: asyncio.Event, patience_s: float
 ) -> None:
     stopped = asyncio.create_task(stop.wait())
-    every = asyncio.gather(*tasks)
-    await asyncio.wait([every, stopped], timeout=patience_s, return_when="FIRST_COMPLETED")
+    every = asyncio.create_task(asyncio.wait(tasks))
+    await asyncio.wait({every, stopped}, timeout=patience_s, return_when="FIRST_COMPLETED")
     stopped.cancel()
-    if every.done():
-        every.result()
+    every.cancel()
 
 
 async def _give_up(
-    server: Server, tasks: set[asyncio.Task[None]], answers: Sequence[Answer]
+    server: Server, tasks: Sequence[asyncio.Task[None]], answers: Sequence[Answer]
 ) -> None:
     """Call off what is still under way: a load leaves no work behind."""
-    for task in list(tasks):
+    for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     left = [one for one in answers if one.outcome == UNFINISHED and one.job_id]

@@ -22,6 +22,8 @@ IDLE_S = 2.0
 would go into connections that have just been closed."""
 PAUSE_S, MOST_PAUSE_S = 0.1, 5.0
 """Before the next try to reach a server that was lost while a job was followed."""
+NOT_UNDERSTOOD = (ValueError, KeyError, TypeError)
+"""What reading an answer raises that is none of this API's."""
 FOR_POSTS = 8
 """One of so many connections is for sending; the others may follow jobs."""
 
@@ -61,23 +63,26 @@ class Server:
         """Names of the models → whether a pool serves it now. Raises: Problem, Unreachable."""
         try:
             answer = await self._http.get("/v1/models", headers=self._headers(tenant))
-        except httpx.TransportError as error:
+            return {model["name"]: model["ready"] for model in checked(answer).json()["data"]}
+        except httpx.HTTPError as error:
             said = f"no server answers at {self._http.base_url} ({error})"
             raise Unreachable(said) from error
-        return {model["name"]: model["ready"] for model in checked(answer).json()["data"]}
+        except NOT_UNDERSTOOD as error:
+            said = f"what answers at {self._http.base_url} has no list of models"
+            raise Unreachable(said) from error
 
     async def ask(self, answer: Answer) -> None:
         """Send a request that has its turn now, and see it through. Nothing of it is an error."""
         sent = time.perf_counter()
         try:
             response = await self._post(answer)
-        except httpx.TransportError as error:
+            accepted = time.perf_counter()
+            if response.is_error:
+                return _refused(answer, response)
+            answer.accept_s, answer.job_id = accepted - sent, response.json()["id"]
+        except (httpx.HTTPError, *NOT_UNDERSTOOD) as error:
             answer.outcome, answer.reason = UNREACHABLE, type(error).__name__
             return
-        accepted = time.perf_counter()
-        if response.is_error:
-            return _refused(answer, response)
-        answer.accept_s, answer.job_id = accepted - sent, response.json()["id"]
         async with self._streams:
             began = time.perf_counter()
             job, told = await self._followed(answer)
@@ -92,7 +97,7 @@ class Server:
 
     async def cancel(self, answer: Answer) -> None:
         """Leave no work behind."""
-        with suppress(httpx.TransportError):
+        with suppress(httpx.HTTPError):
             await self._http.post(
                 f"/v1/jobs/{answer.job_id}/cancel", headers=self._headers(answer.ask.tenant)
             )
@@ -118,18 +123,18 @@ class Server:
                             told = time.perf_counter()
                             await anext(events, None)  # a stream read to its end is used again
                             return await self._whole(answer, event), told
-            except httpx.TransportError:
-                self.lost += 1
             except httpx.HTTPStatusError as error:
                 if error.response.is_client_error:  # deleted meanwhile, or the key was revoked
                     said = f"HTTP status {error.response.status_code}"
                     return {"state": LOST, "error": {"code": said}}, time.perf_counter()
                 self.lost += 1
+            except (httpx.HTTPError, *NOT_UNDERSTOOD):
+                self.lost += 1
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
     async def _events(self, answer: Answer, last: str) -> AsyncGenerator[Event]:
-        """Raises: httpx.TransportError, httpx.HTTPStatusError."""
+        """Raises: httpx.HTTPError; ValueError: they are none."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
         headers |= self._headers(answer.ask.tenant)
         path, reader = f"/v1/jobs/{answer.job_id}/events", EventReader()
@@ -156,7 +161,7 @@ class Server:
         try:
             for output in job["outputs"]:
                 (await self._http.get(output["url"], headers=headers)).raise_for_status()
-        except (httpx.TransportError, httpx.HTTPStatusError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, *NOT_UNDERSTOOD) as error:
             answer.outcome, answer.reason = UNREACHABLE, f"output: {type(error).__name__}"
         return time.perf_counter() - began
 

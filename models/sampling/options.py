@@ -65,8 +65,9 @@ def _kind_of(hint: Any) -> Kind | None:
 
 def check_options(scheduler: Any) -> None:
     """Raises: ValueError for the first field that holds what its option may not."""
-    hints = _hints(type(scheduler))
-    for name, option in options_of_class(type(scheduler)).items():
+    kind = scheduler.__class__
+    hints = _hints(kind)
+    for name, option in options_of_class(kind).items():
         value = getattr(scheduler, name)
         if value is not None or type(None) not in get_args(hints[name]):
             check_option(name, value, option)

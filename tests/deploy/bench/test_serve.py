@@ -23,6 +23,7 @@ from deploy.bench.run import Plan, Run, measure
 from deploy.bench.server import Server
 from deploy.commands import bench_serve
 from deploy.commands.exits import EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError
+from service.client import Unreachable
 from service.jobs.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.settings import RedisSettings, ServerSettings, TenantSettings
@@ -196,6 +197,25 @@ async def test_what_does_not_go_together_is_named(
     with pytest.raises(UsageError, match="no report of"):
         await asyncio.to_thread(command, *at, "--alone-from", str(trace))
     assert not pool.seen
+
+
+async def test_a_server_of_another_kind() -> None:
+    """It says yes to everything, in words that are not this API's."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    asked = Answer(ASK)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as other:
+        url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        async with Server(url, {}, CONNECTIONS) as server:
+            with pytest.raises(Unreachable, match="has no list of models"):
+                await server.models()
+            await server.ask(asked)
+    assert (asked.outcome, asked.reason) == (UNREACHABLE, "JSONDecodeError")
 
 
 async def test_ctrl_c_tells_what_there_is(front: FrontEnd, pool: StandIn, tmp_path: Path) -> None:
