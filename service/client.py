@@ -108,7 +108,7 @@ class Client:
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            return _checked(self._http.request(method, path, **options))
+            return checked(self._http.request(method, path, **options))
         except httpx.TransportError as error:
             raise Unreachable(f"no server answers at {self._http.base_url} ({error})") from error
 
@@ -118,28 +118,43 @@ class Client:
         with self._http.stream("GET", path, headers=headers) as response:
             if response.is_error:
                 response.read()
-            for event in parse_events(_checked(response).iter_lines()):
+            for event in parse_events(checked(response).iter_lines()):
                 self._last_event = event.id or self._last_event
                 yield event
 
 
-def parse_events(lines: Iterator[str]) -> Iterator[Event]:
-    """Lines of an event stream → its events. Source: WHATWG HTML, 9.2.6."""
-    fields: dict[str, str] = {}
-    for line in lines:
+class EventReader:
+    """An event stream, line by line. Source: WHATWG HTML, 9.2.6."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+
+    def line(self, line: str) -> Event | None:
+        """The event that ends with this line, if one does."""
         if not line:
-            if "data" in fields:
-                data = json.loads(fields["data"])
-                yield Event(fields.get("id", ""), fields.get("event", "message"), data)
-            fields = {}
-        elif not line.startswith(":"):
+            fields, self._fields = self._fields, {}
+            if "data" not in fields:
+                return None
+            data = json.loads(fields["data"])
+            return Event(fields.get("id", ""), fields.get("event", "message"), data)
+        if not line.startswith(":"):
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
-            joined = name == "data" and name in fields
-            fields[name] = f"{fields[name]}\n{value}" if joined else value
+            joined = name == "data" and name in self._fields
+            self._fields[name] = f"{self._fields[name]}\n{value}" if joined else value
+        return None
 
 
-def _checked(response: httpx.Response) -> httpx.Response:
+def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+    """Lines of an event stream → its events."""
+    reader = EventReader()
+    for line in lines:
+        if event := reader.line(line):
+            yield event
+
+
+def checked(response: httpx.Response) -> httpx.Response:
+    """The answer itself. Raises: Problem: it is a refusal."""
     if response.is_success:
         return response
     try:

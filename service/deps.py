@@ -140,7 +140,8 @@ def no_such_job(job_id: str) -> NotFound:
     )
 
 
-def _front(request: Request) -> FrontEnd:
+async def _front(request: Request) -> FrontEnd:
+    """A coroutine, since FastAPI takes a plain function to a thread and back with every request."""
     front: FrontEnd = request.app.state.front
     return front
 

@@ -45,6 +45,8 @@ class Progress:
         self._done = [0] * claim.job.images
         for snapshot in claim.job.snapshots:
             self._done[snapshot.index] = snapshot.step
+        self._told = list(self._done)
+        """What the queue knows of it."""
         self._latest: Row | None = None
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
@@ -56,7 +58,7 @@ class Progress:
         self._news.set()
 
     def close(self) -> None:
-        """All steps are done: `run` tells so and ends."""
+        """All steps are done: `run` tells what it has not told yet, and ends."""
         self._closing.set()
         self._news.set()
 
@@ -67,7 +69,8 @@ class Progress:
             await self._news.wait()
             self._news.clear()
             is_last = self._closing.is_set()
-            if self._latest is not None and not await self._tell(self._latest):
+            row = self._latest if self._done != self._told else None
+            if row is not None and not await self._tell(row):
                 self._on_lost(self._claim)
                 return
             with suppress(TimeoutError):
@@ -77,8 +80,11 @@ class Progress:
         """False: the claim is no longer ours."""
         steps = len(row.steps) * len(self._done)
         preview = await self._preview(row)
+        done = list(self._done)
         try:
-            return await self._queue.progress(self._claim, sum(self._done), steps, preview)
+            is_held = await self._queue.progress(self._claim, sum(done), steps, preview)
+            self._told = done
+            return is_held
         except QUEUE_ERRORS as error:
             log.info("progress of %s cannot be told: %s", self._claim.job.id, error)
             return True

@@ -26,14 +26,14 @@ def add_fields(generate: argparse.ArgumentParser) -> None:
         generate.add_argument(f"--{name}", type=float, metavar="X")
     generate.add_argument(
         "--scheduler",
-        type=_scheduler,
+        type=named,
         metavar="NAME[,OPTION=VALUE…]",
         help="such as unipc,flow_shift=3",
     )
 
 
-def _scheduler(text: str) -> dict[str, Any]:
-    """`name,option=value,…` as the request has it; a value is JSON, or else a text."""
+def named(text: str) -> dict[str, Any]:
+    """`name,option=value,…`, as a request has its scheduler; a value is JSON, or else a text."""
     name, *options = text.split(",")
     chosen: dict[str, Any] = {"name": name}
     for option in options:

@@ -6,6 +6,7 @@ The beginnings of their names tell them apart.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -34,8 +35,18 @@ def first_history(scheduler: Scheduler, shape: tuple[int, ...]) -> dict[str, np.
     Args:
         shape: of the latents.
     """
-    history = jax.eval_shape(scheduler.begin, jax.ShapeDtypeStruct(shape, np.float32))
-    return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in history.items()}
+    leaves = _history_leaves(scheduler, shape)
+    return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
+
+
+@lru_cache(maxsize=256)  # tracing takes a millisecond, and every request asks
+def _history_leaves(
+    scheduler: Scheduler, shape: tuple[int, ...]
+) -> Mapping[str, jax.ShapeDtypeStruct]:
+    leaves: Mapping[str, jax.ShapeDtypeStruct] = jax.eval_shape(
+        scheduler.begin, jax.ShapeDtypeStruct(shape, np.float32)
+    )
+    return leaves
 
 
 def history(inputs: Mapping[str, Any]) -> dict[str, Any]:

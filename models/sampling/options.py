@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal, get_args, get_type_hints
 
 from models.sampling.sigmas import SPACINGS
@@ -36,11 +38,15 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
 """Least and greatest values, by option; a scheduler's own RANGES go before them."""
 
 
-def options_of_class(kind: type) -> dict[str, Option]:
+@cache  # every request asks, and Python compiles each annotation anew to answer
+def options_of_class(kind: type) -> Mapping[str, Option]:
     """Every scalar field of a scheduler's dataclass, as the front end checks it."""
-    hints = get_type_hints(kind)
-    found = ((field.name, _kind_of(hints[field.name])) for field in fields(kind))
-    return {name: _option(kind, name, of) for name, of in found if of is not None}
+    found = ((field.name, _kind_of(_hints(kind)[field.name])) for field in fields(kind))
+    known = {name: _option(kind, name, of) for name, of in found if of is not None}
+    return MappingProxyType(known)
+
+
+_hints = cache(get_type_hints)
 
 
 def _option(kind: type, name: str, of: Kind) -> Option:
@@ -59,8 +65,9 @@ def _kind_of(hint: Any) -> Kind | None:
 
 def check_options(scheduler: Any) -> None:
     """Raises: ValueError for the first field that holds what its option may not."""
-    hints = get_type_hints(type(scheduler))
-    for name, option in options_of_class(type(scheduler)).items():
+    kind = scheduler.__class__
+    hints = _hints(kind)
+    for name, option in options_of_class(kind).items():
         value = getattr(scheduler, name)
         if value is not None or type(None) not in get_args(hints[name]):
             check_option(name, value, option)

@@ -91,6 +91,8 @@ class Scheduler(Protocol):
     TAKES: ClassVar[frozenset[str]]
     """Of `timesteps` and `sigmas`, those of a request's own that `plan` may be given."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def name(self) -> str:
         """As requests call it (`euler`, `unipc`, …)."""

@@ -1,85 +1,110 @@
-"""What the service adds to a job's time over the engine alone. No test: run it on a quiet machine.
+"""Where the time of one request goes between HTTP and its file, by its spans. No test: run it on a
+quiet machine.
 
-    python -m tests.bench.service [FOLDER] [--requests 40]
+    python -m tests.bench.service [--model NAME=FOLDER …] [--requests 30]
 
-Starts `atelier up` and an engine in this process on the same checkpoint, and asks the two in turn
-for the same picture: over HTTP with `Accept: image/png`, and by `Engine.generate` and the same PNG
-encoder. Prints the median of each, the median difference pair by pair, and its quartiles.
+Starts `atelier up` (the demo models unless told otherwise) with a collector of traces, asks for one
+picture or clip after the other, of all models in turn, and prints for each model the median and the
+quartiles of every stage, and of what lies between the stages.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import quantiles
+from typing import Any
 
 import httpx
-import jax
 
-import models.demo
-from models import catalog
-from tests.e2e.system import System
-from workers.compile_cache import keep_compiled
-from workers.engine import Engine
-from workers.media import encode
-from workers.mesh import one_device
+from tests.collector import Collector, Told, collecting
+from tests.e2e.system import System, until
 
-DEMO = Path(models.demo.__file__).parent / "flux"
 PROMPT = "a red circle on a blue background"
-WARM_UP = 5
+WARM_UP = 3
+LAST = "finish"
+"""The last stage of an attempt."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", default=str(DEMO))
-    parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--requests", type=int, default=30)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as state:
-        system = System(Path(state), "--model", f"bench={options.folder}", "--dtype", "float32")
+    chosen = [word for model in options.model for word in ("--model", model)]
+    with tempfile.TemporaryDirectory() as state, collecting() as collector:
+        endpoint = {"ATELIER_TRACING__ENDPOINT": collector.url}
+        system = System(Path(state), "--dtype", "float32", *chosen, **endpoint)
         try:
-            url = system.url
-            asyncio.run(measure(url, options.folder, options.requests, Path(state)))
+            with httpx.Client(base_url=system.url, timeout=60, trust_env=False) as http:
+                measure(http, collector, options.requests)
         finally:
             system.close()
 
 
-async def measure(url: str, folder: str, requests: int, state: Path) -> None:
-    keep_compiled(state / "engine-cache")
-    pipeline = catalog.load("bench", folder, "float32", {})
-    engine = Engine(pipeline, one_device(jax.devices()[0]), 1)
-    fields = {**pipeline.spec.defaults, "prompt": PROMPT, "seed": 0, "num_images": 1}
-
-    async def alone() -> None:
-        picture = await engine.generate(fields, {})
-        await asyncio.to_thread(encode, picture.pixels, "png", None)
-
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-
-        async def served() -> None:
-            body = {"prompt": PROMPT, "seed": 0}
-            answer = await client.post("/v1/generate", json=body, headers={"Accept": "image/png"})
-            answer.raise_for_status()
-
-        for _ in range(WARM_UP):
-            await alone()
-            await served()
-        pairs = [(await timed_ms(alone), await timed_ms(served)) for _ in range(requests)]
-    engine.close()
-    added = [theirs - ours for ours, theirs in pairs]
-    low, _, high = quantiles(added, n=4)
-    print(f"engine alone  {median(ours for ours, _ in pairs):7.1f} ms")
-    print(f"over HTTP     {median(theirs for _, theirs in pairs):7.1f} ms")
-    print(f"added         {median(added):7.1f} ms (quartiles {low:.1f} to {high:.1f})")
+def measure(http: httpx.Client, collector: Collector, requests: int) -> None:
+    models = [model["name"] for model in http.get("/v1/models").json()["data"]]
+    rows: dict[str, list[dict[str, float]]] = {model: [] for model in models}
+    for number in range(WARM_UP + requests):
+        for model, found in rows.items():
+            stages = one(http, collector, model, number)
+            if number >= WARM_UP:
+                found.append(stages)
+    for model, found in rows.items():
+        print(f"\n{model}, ms: median (quartiles), of {len(found)} requests one after the other")
+        for line in table(found):
+            print(line)
 
 
-async def timed_ms(call: Callable[[], Awaitable[None]]) -> float:
-    started = time.perf_counter()
-    await call()
-    return 1000 * (time.perf_counter() - started)
+def one(http: httpx.Client, collector: Collector, model: str, seed: int) -> dict[str, float]:
+    """Seconds of every stage of one request."""
+    sent = time.time()
+    answer = http.post(
+        "/v1/generate",
+        json={"model": model, "prompt": PROMPT, "seed": seed},
+        headers={"Prefer": "wait=60"},
+    )
+    answered = time.time()
+    answer.raise_for_status()
+    job = answer.json()
+
+    def spans() -> dict[str, Told]:
+        return {span.name: span for span in collector.of_job(job["id"])}
+
+    until(lambda: {LAST, "attempt", "queue", "admission"} <= set(spans()), "all of its spans")
+    return dict(stages(spans(), sent, answered, job["usage"]["device_seconds"]))
+
+
+def stages(
+    spans: dict[str, Told], sent: float, answered: float, device_s: float
+) -> Iterator[tuple[str, float]]:
+    """In their order; what lies between them has a name of its own. Files are encoded and stored by
+    turns: the span of the first goes on to the end of the last."""
+    yield "before admission", spans["admission"].start - sent
+    yield "admission", spans["admission"].end - spans["admission"].start
+    yield "until claimed", spans["queue"].end - spans["admission"].end
+    yield "claim's answer", spans["attempt"].start - spans["queue"].end
+    at = spans["attempt"].start
+    for name in ("prepare", "compile", "encode", "denoise", "decode", "media"):
+        yield f"before {name}", spans[name].start - at
+        yield name, spans[name].end - spans[name].start
+        at = spans[name].end
+    yield "(of media: store)", spans["store"].end - spans["store"].start
+    yield f"before {LAST}", spans[LAST].start - at
+    yield LAST, spans[LAST].end - spans[LAST].start
+    yield "news of the end", answered - spans[LAST].end
+    yield "whole", answered - sent
+    yield "device (by usage)", device_s
+    yield "added", answered - sent - device_s
+
+
+def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for name in found[0]:
+        low, middle, high = quantiles([1000 * row[name] for row in found], n=4)
+        yield f"  {name:18} {middle:8.2f} ({low:.2f} to {high:.2f})"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,161 @@
+"""Sends a running server requests at their planned instants, whatever the answers do, and tells
+what became of them: throughput, waits, refusals, goodput, fairness, and what the service adds to
+the engine. docs/bench-serve.md says how to read it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deploy.commands.exits import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_UNREACHABLE,
+    UsageError,
+    say,
+)
+from deploy.commands.options import count
+from deploy.commands.request import named
+
+SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+"""Of goodput, over what a request takes alone."""
+CONNECTIONS = 256
+PATIENCE_S = 600.0
+ALONE = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--server", default="http://127.0.0.1:8000", metavar="URL")
+    parser.add_argument("--key", help="an API key ($ATELIER_API_KEY, which others can't see)")
+    _add_load(parser)
+    _add_measuring(parser)
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("the load")
+    load.add_argument(
+        "--trace", type=Path, metavar="FILE", help="send these requests: JSON lines (--write-trace)"
+    )
+    load.add_argument(
+        "--mix", type=Path, metavar="FILE", help="draw them as this TOML file says; options win"
+    )
+    load.add_argument(
+        "--shape",
+        action="append",
+        type=named,
+        metavar="MODEL[,FIELD=VALUE…]",
+        help="fields of the request, and share=X; repeat it (every model of the server)",
+    )
+    load.add_argument(
+        "--tenant",
+        action="append",
+        type=named,
+        metavar="NAME[,…]",
+        help="share=X,weight=X,key_variable=NAME; repeat it",
+    )
+    load.add_argument(
+        "--deadlines", type=_positive, nargs="+", metavar="X", help="times what it takes alone"
+    )
+    load.add_argument("--rate", type=_positive, metavar="X", help="requests a second (1)")
+    load.add_argument("--seconds", type=_positive, metavar="X", help="that they come (60)")
+    load.add_argument("--seed", type=int, metavar="N", help="the same one draws the same load (0)")
+    load.add_argument("--write-trace", type=Path, metavar="FILE", help="keep the load as a trace")
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    measuring = parser.add_argument_group("what is measured")
+    measuring.add_argument(
+        "--alone", type=_whole, default=ALONE, metavar="N",
+        help=f"single requests of each shape before the load; 0: none, and no goodput ({ALONE})",
+    )  # fmt: skip
+    measuring.add_argument(
+        "--alone-from", type=Path, metavar="FILE", help="take them from an earlier --json instead"
+    )
+    measuring.add_argument(
+        "--scales", type=_positive, nargs="+", default=SCALES, metavar="X", help="of goodput"
+    )
+    measuring.add_argument(
+        "--connections", type=count, default=CONNECTIONS, metavar="N",
+        help=f"open at the most ({CONNECTIONS})",
+    )  # fmt: skip
+    measuring.add_argument(
+        "--patience", type=_positive, default=PATIENCE_S, metavar="S",
+        help=f"after the last request; what is not done then is canceled ({PATIENCE_S:.0f})",
+    )  # fmt: skip
+    measuring.add_argument(
+        "--no-fetch", dest="fetch", action="store_false", help="leave the files where they are"
+    )
+    measuring.add_argument("--json", type=Path, metavar="FILE", help="the whole report; -: here")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit codes: as `atelier generate`; 1 where nothing succeeded."""
+    import asyncio
+
+    import uvloop
+
+    from deploy.bench.load import NotMeasured
+    from service.client import Problem, Unreachable
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            report = runner.run(_measured(arguments))
+    except Unreachable as error:
+        say(f"atelier: {error}")
+        return EXIT_UNREACHABLE
+    except (Problem, NotMeasured) as error:
+        say(f"atelier: {error}")
+        return EXIT_FAILED
+    _tell(report, arguments.json)
+    if report["interrupted"]:
+        return EXIT_INTERRUPTED
+    return 0 if report["waits"]["all"]["succeeded"] else EXIT_FAILED
+
+
+async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The report. Raises: UsageError, NotMeasured, Problem, Unreachable."""
+    from deploy.bench.asked import keys_of, load_of, plan_of, said_of, url_of
+    from deploy.bench.report import report
+    from deploy.bench.run import measure, models_of
+    from deploy.bench.server import Server
+
+    said = said_of(arguments)
+    keys, url = keys_of(arguments.key, said), url_of(arguments.server)
+    async with Server(url, keys, arguments.connections, arguments.fetch) as server:
+        mix, asks = load_of(arguments, said, await models_of(server, keys))
+        done = await measure(server, url, asks, plan_of(arguments, asks, mix), say)
+    return report(done, arguments.scales, {one.name: one.weight for one in mix.tenants})
+
+
+def _tell(report: Mapping[str, Any], file: Path | None) -> None:
+    """Tables, and the report as JSON; in place of them, where that goes to standard output."""
+    from rich.console import Console
+
+    from deploy.bench.table import show
+
+    text = json.dumps(report, indent=1)
+    if file == Path("-"):
+        return print(text)
+    show(report, Console())
+    if file:
+        try:
+            file.write_text(f"{text}\n", "utf-8")
+        except OSError as error:
+            raise UsageError(f"can't write {str(file)!r}: {error.strerror}") from None

@@ -1,0 +1,40 @@
+"""What every request asks of its scheduler's class is worked out once."""
+
+from __future__ import annotations
+
+import cProfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.sampling.named import first_history
+from models.sampling.schedulers import for_request
+
+UNIPC = {"_class_name": "UniPCMultistepScheduler", "use_flow_sigmas": True, "flow_shift": 3}
+
+
+def called(function: Callable[..., Any], *args: Any) -> set[str]:
+    """Names of all functions that a call runs."""
+    profile = cProfile.Profile()
+    profile.runcall(function, *args)
+    codes = (entry.code for entry in profile.getstats())
+    return {code.co_name for code in codes if not isinstance(code, str)}
+
+
+@pytest.mark.parametrize("wish", [{}, {"name": "dpmpp_2m", "use_karras_sigmas": True}])
+def test_no_annotation_is_read_again(wish: dict[str, Any]) -> None:
+    for_request(UNIPC, wish)
+    names = called(for_request, UNIPC, wish)
+    assert "check_options" in names and "get_type_hints" not in names
+
+
+def test_a_history_is_traced_once() -> None:
+    scheduler = for_request(UNIPC, {})
+    first = first_history(scheduler, (2, 3))
+    again = for_request(UNIPC, {})
+    assert "eval_shape" not in called(first_history, again, (2, 3))
+    assert set(first) == {"history.corrected", "history.previous_1", "history.previous_2"}
+    assert all(leaf.shape == (2, 3) and not np.any(leaf) for leaf in first.values())
+    assert first_history(scheduler, (3, 2))["history.corrected"].shape == (3, 2)
