@@ -15,7 +15,7 @@ while nothing overflows, and a block that does is computed once more with the ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import jax
@@ -27,8 +27,10 @@ from jaxtyping import Array, Bool, Float
 from models.nn.attention.blocks import LANES, SUBLANES, Blocks, Choose, even, rounded
 from models.nn.attention.kernel import Attended, Kernel
 
-TILE = 512
-"""Queries of one product: two matrix units of 256."""
+UNIT = 256
+"""Rows and columns of a matrix unit."""
+TILE = 2 * UNIT
+"""Queries of one product: a chip has two units."""
 PEEK = 256
 """Keys that the first maximum is of."""
 MASKED = -(2.0**120)
@@ -36,6 +38,9 @@ MASKED = -(2.0**120)
 MOST = 2.0**100
 """That the sum of a query's weights may come to before it is computed anew."""
 VMEM_BYTES = 48 << 20
+
+PARTS = frozenset({"first", "again", "last"})
+"""What only some blocks do: the first and the last one of a query, and one that overflowed."""
 
 Heads = Float[Array, "batch_heads _rows _columns"]
 
@@ -72,10 +77,15 @@ def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
 
 
 def fitting(blocks: Blocks, queries: int, keys: int) -> Blocks:
-    """The fewest equal blocks no larger than those; queries and keys in whole lanes."""
-    q, _ = even(queries, rounded(blocks.q, LANES), LANES)
-    kv, _ = even(keys, blocks.kv, LANES)
-    return Blocks(q, kv, math.gcd(kv, blocks.kv_compute))
+    """The fewest equal blocks no larger than those, where they are not shorter than a unit is
+    wide, and as many keys a product as divide theirs."""
+
+    def equal(tokens: int, block: int) -> int:
+        multiple = LANES if min(tokens, block) <= LANES else UNIT
+        return even(tokens, rounded(block, multiple), multiple)[0]
+
+    kv = equal(keys, blocks.kv)
+    return Blocks(equal(queries, blocks.q), kv, math.gcd(kv, rounded(blocks.kv_compute, LANES)))
 
 
 def upright(x: Float[Array, "batch tokens heads dim"]) -> Heads:
@@ -114,15 +124,15 @@ def over_blocks(
     blocks: Blocks,
     scale: float,
     interpret: bool = False,
-    steady: bool = False,
+    parts: Collection[str] = PARTS,
 ) -> tuple[Heads, Float[Array, "batch_heads 1 q_tokens"]]:
     """Values [batch · heads, dim, queries] in the dtype of the queries, and log-sums.
 
     Args:
         q, v: upright, in whole blocks; k: row-major.
         columns: by `key_columns`.
-        steady: leave out what only the first, the last, or an overflowing block does: the result
-            is wrong, and what the compiler makes of it is what most blocks take.
+        parts: leave out the others. The result is wrong then, but the schedule that the compiler
+            makes of it is of those blocks alone that have no such part.
     """
     heads, dim, queries = q.shape
     rows, wide, deep = k.shape[1], k.shape[2], v.shape[1]
@@ -131,7 +141,7 @@ def over_blocks(
         _block, last=grid[2] - 1, tile=blocks.kv_compute, factor=scale * math.log2(math.e)
     )
     return pl.pallas_call(
-        partial(body, when=_never if steady else pl.when),
+        partial(body, parts=parts),
         grid=grid,
         in_specs=[
             pl.BlockSpec((None, dim, blocks.q), lambda h, i, j: (h, 0, i)),
@@ -167,12 +177,8 @@ def over_blocks(
     )(q, k, v, columns)
 
 
-def _never(condition: Array) -> Callable[[Callable[[], None]], None]:
-    return lambda body: None
-
-
 def _block(
-    q, k, v, columns, values, log_sum, queries, largest, total, sums, *, last, tile, factor, when
+    q, k, v, columns, values, log_sum, queries, largest, total, sums, *, last, tile, factor, parts
 ):  # type: ignore[no-untyped-def]
     """One block of queries and keys. `total` and `sums` are there twice: what the blocks before
     came to is kept until this one is known not to have overflowed.
@@ -182,10 +188,14 @@ def _block(
         largest: a number near each query's largest logit, before `factor`.
         total: of each query's weights. sums: of their values.
     """
+
+    def when(part: str, condition: Array) -> Callable[[Callable[[], None]], None]:
+        return pl.when(condition) if part in parts else lambda body: None
+
     step = pl.program_id(2)
     before, after = step % 2, (step + 1) % 2
 
-    @when(step == 0)
+    @when("first", step == 0)
     def _() -> None:
         queries[...] = jnp.zeros_like(queries)
         queries[: q.shape[0]] = q[...]
@@ -198,7 +208,7 @@ def _block(
 
     _fast(k, v, columns, queries, total, sums, (before, after), tile, factor)
 
-    @when(jnp.logical_not(total[after].max() < MOST))
+    @when("again", jnp.logical_not(total[after].max() < MOST))
     def _() -> None:
         _subtract(queries, k.shape[1], jnp.zeros_like(largest))
         count = k.shape[0] // tile
@@ -220,7 +230,7 @@ def _block(
             total[after] += weights.sum(axis=0, keepdims=True)
             sums[after] += _dot(v[:, at], weights.astype(v.dtype))
 
-    @when(step == last)
+    @when("last", step == last)
     def _() -> None:
         values[...] = (sums[after] / total[after]).astype(values.dtype)
         log_sum[...] = largest[...] * (factor * math.log(2)) + jnp.log(total[after])
