@@ -1,8 +1,9 @@
 """The TPU compiler's own schedule of a kernel: how many cycles it has laid out.
 
-libtpu writes down, of each kernel that it compiles, which of a core's units work in each cycle. The
-last listing of all, `final_hlo`, has lost the cycles in which nothing starts and everybody waits for
-a matrix unit: by that one a kernel may be faster than the chip. `pre-delay_hlo` still has them.
+libtpu writes down, of each kernel that it compiles, which of a core's units work in each cycle.
+The last listing of all, `final_hlo`, has lost the cycles in which nothing starts and everybody
+waits for a matrix unit: by that one a kernel may be faster than the chip. `pre-delay_hlo` still
+has them.
 """
 
 from __future__ import annotations

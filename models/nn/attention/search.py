@@ -2,8 +2,8 @@
 
 Where a device of the chip is there, candidates are timed. Where it is not, they are compiled for it
 and ranked by the compiler's own schedule: the cycles of one block times the blocks of the sequence.
-That is no time: it knows nothing of memory traffic (prefer more queries among equals), and of splash
-counts in every block what the first and the last one do.
+That is no time: it knows nothing of memory traffic (prefer more queries among equals), and of
+splash counts in every block what the first and the last one do.
 """
 
 from __future__ import annotations
