@@ -21,7 +21,9 @@ _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _ARRAY = re.compile(r"\b(?P<type>[a-z]+\d*)\[(?P<shape>[\d,]*)\]")
 _COLLECTIVE = re.compile(rf" = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\(")
 _WHILE = re.compile(r" while\(.*condition=%?(?P<condition>[\w.\-]+), body=%?(?P<body>[\w.\-]+)")
-_CALLED = re.compile(r"(?:calls|to_apply|called_computations)=\{?%?(?P<name>[\w.\-]+)")
+_CALLED = re.compile(
+    r"(?:calls|to_apply|called_computations|(?:true|false)_computation)=\{?%?(?P<name>[\w.\-]+)"
+)
 _BRANCHES = re.compile(r"branch_computations=\{(?P<names>[^}]*)\}")
 _TRIPS = re.compile(r'"?known_trip_count"?:\{"n":"(?P<n>\d+)"\}')
 _LIMIT = re.compile(r" = [su]32\[\]\S* constant\((?P<n>\d+)\)")

@@ -17,6 +17,8 @@ Kind = Literal["product", "elementwise", "copy", "kernel", "collective"]
 
 _OPERATION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<code>[\w\-]+)\(")
 _CALLS = re.compile(r"\bcalls=%?(?P<name>[\w.\-]+)")
+_OPERANDS = re.compile(r"operand_layout_constraints=\{(?P<shapes>.*?)\}(?:, [a-z_]+=|$)")
+_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 _SOURCE = re.compile(r'op_name="(?P<name>[^"]*)"')
 PRODUCTS = frozenset({"convolution", "dot"})
 MOVES = frozenset(
@@ -36,6 +38,8 @@ class Operation:
     """A fusion is a product if it has one in it, and a copy if nothing is computed in it."""
     type: str
     """Shapes and layouts of what it makes."""
+    operands: tuple[tuple[int, ...], ...]
+    """Shapes of what a kernel reads; of others nothing."""
     source: str
     """Where in the traced program it comes from."""
     cycles: int
@@ -65,6 +69,7 @@ def operations(text: str) -> Iterator[Operation]:
                     match["name"],
                     kind,
                     match["type"],
+                    _operands(line) if kind == "kernel" else (),
                     source["name"] if source else "",
                     cycles,
                     runs,
@@ -93,6 +98,12 @@ def _operation(
     elif codes <= MOVES:
         kind = "copy"
     return kind, cycles, match
+
+
+def _operands(line: str) -> tuple[tuple[int, ...], ...]:
+    found = _OPERANDS.search(line)
+    shapes = _SHAPE.findall(found["shapes"]) if found else []
+    return tuple(tuple(int(size) for size in shape.split(",") if size) for shape in shapes)
 
 
 def _codes(line: str, computations: Mapping[str, list[str]]) -> Iterator[str]:
