@@ -137,14 +137,14 @@ def upright_cycles(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) 
         return jax.ShapeDtypeStruct(shape, case.dtype, sharding=place)
 
     dim, wide = rounded(case.dim, SUBLANES), rounded(case.dim, LANES)
-    # Two blocks each way: the compiler's dump grows with the grid.
-    queries, keys = 2 * chosen.q, 2 * chosen.kv
+    # Two blocks each way, the last ones not whole: the compiler's dump grows with the grid.
+    queries, keys = 2 * chosen.q - SUBLANES, 2 * chosen.kv - SUBLANES
     arguments = shaped(2, dim, queries), shaped(2, keys, wide), shaped(2, dim, keys)
 
     def compile(parts: Collection[str]) -> object:
         run = partial(over_blocks, blocks=chosen, scale=1.0, parts=parts)
         with jax.set_mesh(mesh):
-            return jax.jit(run).lower(*arguments, shaped(keys, LANES)).compile()
+            return jax.jit(run).lower(*arguments, shaped(2 * chosen.kv, LANES)).compile()
 
     counts: list[int] = []
     for parts in ((), ("first", "last")):

@@ -66,9 +66,9 @@ def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
         blocks = fitting(choose(q.dtype, q.shape[-1], k.shape[1]), q.shape[1], k.shape[1])
         run = partial(over_blocks, blocks=blocks, scale=scale, interpret=interpret)
         values, log_sum = run(
-            padded(upright(q), SUBLANES, blocks.q),
-            padded(row_major(k), blocks.kv, LANES),
-            padded(upright(v), SUBLANES, blocks.kv),
+            filled(upright(q), 1, SUBLANES),
+            filled(row_major(k), 2, LANES),
+            filled(upright(v), 1, SUBLANES),
             key_columns(keys, k.shape[1], blocks.kv, k.dtype),
         )
         return Attended(_turned_back(values, q), _turned_back(log_sum, q)[..., 0])
@@ -98,10 +98,11 @@ def row_major(x: Float[Array, "batch tokens heads dim"]) -> Heads:
     return x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1], x.shape[3])
 
 
-def padded(x: Heads, rows: int, columns: int) -> Heads:
-    """With zeros, to whole multiples."""
-    behind = (-x.shape[1] % rows, -x.shape[2] % columns)
-    return jnp.pad(x, ((0, 0), (0, behind[0]), (0, behind[1]))) if any(behind) else x
+def filled(x: Heads, axis: int, multiple: int) -> Heads:
+    """With zeros along an axis of features, up to whole sublanes or lanes."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, -x.shape[axis] % multiple)
+    return jnp.pad(x, widths) if widths[axis][1] else x
 
 
 def key_columns(
@@ -129,16 +130,21 @@ def over_blocks(
     """Values [batch · heads, dim, queries] in the dtype of the queries, and log-sums.
 
     Args:
-        q, v: upright, in whole blocks; k: row-major.
-        columns: by `key_columns`.
+        q, v: upright; k: row-major. Their last blocks need not be whole: padding them would be
+            a copy of each.
+        columns: by `key_columns`, in whole blocks.
         parts: leave out the others. The result is wrong then, but the schedule that the compiler
             makes of it is of those blocks alone that have no such part.
     """
     heads, dim, queries = q.shape
     rows, wide, deep = k.shape[1], k.shape[2], v.shape[1]
-    grid = heads, queries // blocks.q, rows // blocks.kv
+    grid = heads, -(-queries // blocks.q), -(-rows // blocks.kv)
     body = partial(
-        _block, last=grid[2] - 1, tile=blocks.kv_compute, factor=scale * math.log2(math.e)
+        _block,
+        last=grid[2] - 1,
+        rests=(queries % blocks.q, rows % blocks.kv),
+        tile=blocks.kv_compute,
+        factor=scale * math.log2(math.e),
     )
     return pl.pallas_call(
         partial(body, parts=parts),
@@ -178,7 +184,22 @@ def over_blocks(
 
 
 def _block(
-    q, k, v, columns, values, log_sum, queries, largest, total, sums, *, last, tile, factor, parts
+    q,
+    k,
+    v,
+    columns,
+    values,
+    log_sum,
+    queries,
+    largest,
+    total,
+    sums,
+    *,
+    last,
+    rests,
+    tile,
+    factor,
+    parts,
 ):  # type: ignore[no-untyped-def]
     """One block of queries and keys. `total` and `sums` are there twice: what the blocks before
     came to is kept until this one is known not to have overflowed.
@@ -187,6 +208,8 @@ def _block(
         queries: their features and, below them, the rows for `columns`.
         largest: a number near each query's largest logit, before `factor`.
         total: of each query's weights. sums: of their values.
+        rests: queries and keys of last blocks that are not whole, else 0. What is behind them is
+            anything, and is made zero.
     """
 
     def when(part: str, condition: Array) -> Callable[[Callable[[], None]], None]:
@@ -194,6 +217,19 @@ def _block(
 
     step = pl.program_id(2)
     before, after = step % 2, (step + 1) % 2
+
+    if rests[1]:
+
+        @when("last", step == last)
+        def _() -> None:
+            _clear(k, 0, rests[1], SUBLANES)
+            _clear(v, 1, rests[1], LANES)
+
+    if rests[0]:
+
+        @when("first", (step == 0) & (pl.program_id(1) == pl.num_programs(1) - 1))
+        def _() -> None:
+            _clear(q, 1, rests[0], LANES)
 
     @when("first", step == 0)
     def _() -> None:
@@ -234,6 +270,14 @@ def _block(
     def _() -> None:
         values[...] = (sums[after] / total[after]).astype(values.dtype)
         log_sum[...] = largest[...] * (factor * math.log(2)) + jnp.log(total[after])
+
+
+def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-untyped-def]
+    """Zeros from there on, in place."""
+    aligned = start // multiple * multiple
+    tail = x.at[aligned:] if axis == 0 else x.at[:, aligned:]
+    place = jax.lax.broadcasted_iota(jnp.int32, tail.shape, axis) + aligned
+    tail[...] = jnp.where(place < start, tail[...], jnp.zeros_like(tail[...]))
 
 
 def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
@@ -289,6 +333,6 @@ def _turned_back(
     x: Heads, q: Float[Array, "batch q_tokens heads dim"]
 ) -> Float[Array, "batch q_tokens heads _rows"]:
     """To the order of the queries, in float32, without what was filled up."""
-    batch, tokens, heads, dim = q.shape
-    split = x.reshape(batch, heads, *x.shape[1:])[:, :, :dim, :tokens]
+    batch, _, heads, dim = q.shape
+    split = x.reshape(batch, heads, *x.shape[1:])[:, :, :dim]
     return split.transpose(0, 3, 1, 2).astype(jnp.float32)
