@@ -33,6 +33,7 @@ INSTALLED := $(RAN)-install-$(ACCELERATOR)
 .PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards pictures \
   locks lives load chaos train images-check quality clean
   locks lives load chaos compare train images-check clean
+  locks lives load chaos train images-check tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
 
@@ -95,6 +96,9 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo train flux
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo train wan
+
+tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/speed.md
+	@JAX_PLATFORMS=cpu $(BIN)/python -m workers.plan.schedule $(ARGS)
 
 locks: $(RAN)-locks ## deploy/docker/*.lock: the newest versions that pyproject.toml allows, with hashes
 	$(BIN)/python -m deploy.docker.locks

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 ITEM_BYTES = {
@@ -21,7 +21,9 @@ _HEAD = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{$")
 _ARRAY = re.compile(r"\b(?P<type>[a-z]+\d*)\[(?P<shape>[\d,]*)\]")
 _COLLECTIVE = re.compile(rf" = (?P<type>.*?) (?P<kind>{'|'.join(KINDS)})(?P<start>-start)?\(")
 _WHILE = re.compile(r" while\(.*condition=%?(?P<condition>[\w.\-]+), body=%?(?P<body>[\w.\-]+)")
-_CALLED = re.compile(r"(?:calls|to_apply|called_computations)=\{?%?(?P<name>[\w.\-]+)")
+_CALLED = re.compile(
+    r"(?:calls|to_apply|called_computations|(?:true|false)_computation)=\{?%?(?P<name>[\w.\-]+)"
+)
 _BRANCHES = re.compile(r"branch_computations=\{(?P<names>[^}]*)\}")
 _TRIPS = re.compile(r'"?known_trip_count"?:\{"n":"(?P<n>\d+)"\}')
 _LIMIT = re.compile(r" = [su]32\[\]\S* constant\((?P<n>\d+)\)")
@@ -64,20 +66,39 @@ def read(text: str, slices: Sequence[int]) -> Reading:
         text: `Compiled.as_text()`.
         slices: of each device, in the order of the mesh, the slice or host that it is in.
     """
-    computations = dict(_computations(text))
-    times = _times(computations)
-    collectives: Counter[Collective] = Counter()
-    cycles = 0
-    for name, count in times.items():
-        for line in computations[name]:
-            found = _collective(line, slices)
-            if found is not None:
-                collectives[found] += count
-            cycles += count * sum(int(n) for n in _CYCLES.findall(line))
-    return Reading(collectives, cycles)
+    lines_of = computations(text)
+    found: Counter[Collective] = Counter()
+    total = 0
+    for name, count in times(lines_of).items():
+        for one in collectives(lines_of[name], slices):
+            found[one] += count
+        total += count * sum(map(cycles, lines_of[name]))
+    return Reading(found, total)
+
+
+def collectives(lines: Iterable[str], slices: Sequence[int] | None = None) -> Iterator[Collective]:
+    """Of one computation.
+
+    Args:
+        slices: as `read`; None: all devices are in one.
+    """
+    for line in lines:
+        found = _collective(line, slices)
+        if found is not None:
+            yield found
+
+
+def cycles(line: str) -> int:
+    """That the compiler expects of one operation; 0 where it says nothing."""
+    return sum(int(n) for n in _CYCLES.findall(line))
 
 
 ENTRY = "ENTRY"
+
+
+def computations(text: str) -> dict[str, list[str]]:
+    """The lines of each computation, by its name; the one that runs first is ENTRY."""
+    return dict(_computations(text))
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -93,12 +114,12 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
             lines.append(line)
 
 
-def _times(computations: dict[str, list[str]]) -> Counter[str]:
+def times(computations: dict[str, list[str]]) -> Counter[str]:
     """How often each computation runs."""
-    times: Counter[str] = Counter()
+    found: Counter[str] = Counter()
 
     def visit(name: str, count: int) -> None:
-        times[name] += count
+        found[name] += count
         for line in computations[name]:
             loop = _WHILE.search(line)
             if loop:
@@ -113,7 +134,7 @@ def _times(computations: dict[str, list[str]]) -> Counter[str]:
                     visit(inner, count)
 
     visit(ENTRY, 1)
-    return times
+    return found
 
 
 def _trips(line: str, condition: list[str]) -> int:
@@ -125,7 +146,7 @@ def _trips(line: str, condition: list[str]) -> int:
     return max(limits, default=1)
 
 
-def _collective(line: str, slices: Sequence[int]) -> Collective | None:
+def _collective(line: str, slices: Sequence[int] | None) -> Collective | None:
     match = _COLLECTIVE.search(line)
     if match is None:
         return None
@@ -135,7 +156,7 @@ def _collective(line: str, slices: Sequence[int]) -> Collective | None:
         sizes = sizes[len(sizes) // 2 :]
     group = _group(line)
     sent = _sent(match["kind"], sum(sizes), max(len(group), 1))
-    crosses = _crosses(line, slices)
+    crosses = slices is not None and _crosses(line, slices)
     return Collective(match["kind"], sent, crosses)
 
 

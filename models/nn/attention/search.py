@@ -1,9 +1,9 @@
 """Search for block sizes, and refresh their table: `python -m models.nn.attention.search --help`.
 
 Where a device of the chip is there, candidates are timed. Where it is not, they are compiled for it
-and ranked by the compiler's own schedule: the instruction bundles of one block times the blocks of
-the sequence. That is no time: it knows nothing of memory traffic (prefer more queries among equals)
-and counts in every block what the first and the last one do.
+and ranked by the compiler's own schedule: the cycles of one block times the blocks of the sequence.
+That is no time: it knows nothing of memory traffic (prefer more queries among equals), and of
+splash counts in every block what the first and the last one do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -36,9 +36,11 @@ from models.nn.attention.blocks import (
     rounded,
     write,
 )
+from models.nn.attention.bundles import cycles, dump_to
 from models.nn.attention.kernel import Attended
-from models.nn.attention.select import flash_kernel
+from models.nn.attention.select import flash_kernel, is_upright
 from models.nn.attention.splash import cuts
+from models.nn.attention.upright import fitting, over_blocks
 
 TOPOLOGIES = {
     "TPU v5 lite": "v5e:1x1",
@@ -48,11 +50,12 @@ TOPOLOGIES = {
 }
 """Chips that libtpu compiles for without one."""
 
-SIZES = (512, 1024, 2048, 3072)
+SIZES = (512, 1024, 2048, 3072, 5120)
 PRODUCTS = (512, 1024)
 RUNS = 5
-MANY = 16
-"""Blocks, and heads, of what is compiled."""
+MANY = 6
+"""Blocks, and heads, of what is compiled. The compiler's dump grows with the grid: of 16 it takes
+the better part of a minute."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def candidates(case: Case) -> Iterator[Blocks]:
 
 def timed(case: Case, blocks: Blocks, device: jax.Device, heads: int) -> float | None:
     """Seconds, the median of a few runs after one that warms up."""
-    kernel = flash_kernel(device, lambda *_: blocks)
+    kernel = flash_kernel(device, lambda *_: blocks, case.dtype)
     run = jax.jit(partial(kernel, scale=case.dim**-0.5))
     q, k = (
         jax.device_put(jnp.ones((1, tokens, heads, case.dim), case.dtype), device)
@@ -101,28 +104,64 @@ def timed(case: Case, blocks: Blocks, device: jax.Device, heads: int) -> float |
 
 
 def scheduled(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> float | None:
-    """Instruction bundles of one head, as the compiler has laid them out for a chip.
+    """Cycles of one head, as the compiler has laid them out for a chip.
 
     Args:
         dumps: where this process's libtpu writes its schedules.
     """
-    for old in dumps.iterdir():
-        old.unlink()
-    if not _fits(lambda: compile_for(device, case.dtype, case.dim, blocks)):
+    if is_upright(device, case.dtype):
+        return upright_cycles(case, blocks, device, dumps)
+    found: dict[str, int] = {}
+    if not _fits(lambda: found.update(cycles(dumps, partial(_compile, device, case, blocks)))):
         return None
-    bundles = {"_segmented" in path.name: _bundles(path) for path in dumps.glob("*splash*bundle*")}
+    by_mask = {"_segmented" in name: count for name, count in found.items() if "splash" in name}
     rows = even(case.queries, blocks.q, SUBLANES)[1] // blocks.q
     return sum(
-        rows * -(-(end - start) // part.kv) * bundles[(end - start) % part.kv != 0]
+        rows * -(-(end - start) // part.kv) * by_mask[(end - start) % part.kv != 0]
         for start, end, part in cuts(case.keys, blocks)
     )
+
+
+def _compile(device: jax.Device, case: Case, blocks: Blocks) -> object:
+    return compile_for(device, case.dtype, case.dim, blocks)
+
+
+def upright_cycles(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> float | None:
+    """Of the parts that run: each block has the one in the middle, and each row of blocks the
+    first and the last. A block that overflows is not among them."""
+    chosen = fitting(blocks, case.queries, case.keys)
+    mesh = Mesh([device], "one")
+    place = NamedSharding(mesh, PartitionSpec())
+
+    def shaped(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, case.dtype, sharding=place)
+
+    dim, wide = rounded(case.dim, SUBLANES), rounded(case.dim, LANES)
+    # Two blocks each way, the last ones not whole: the compiler's dump grows with the grid.
+    queries, keys = 2 * chosen.q - SUBLANES, 2 * chosen.kv - SUBLANES
+    arguments = shaped(2, dim, queries), shaped(2, keys, wide), shaped(2, dim, keys)
+
+    def compile(parts: Collection[str]) -> object:
+        run = partial(over_blocks, blocks=chosen, scale=1.0, parts=parts)
+        with jax.set_mesh(mesh):
+            return jax.jit(run).lower(*arguments, shaped(2 * chosen.kv, LANES)).compile()
+
+    counts: list[int] = []
+    for parts in ((), ("first", "last")):
+        found: dict[str, int] = {}
+        if not _fits(lambda p=parts, f=found: f.update(cycles(dumps, partial(compile, p)))):  # type: ignore[misc]
+            return None
+        counts += [count for name, count in found.items() if "upright" in name]
+    middle, ends = counts
+    rows, each = -(-case.queries // chosen.q), -(-case.keys // chosen.kv)
+    return rows * (each * middle + ends - middle)
 
 
 def compile_for(device: jax.Device, dtype: str, dim: int, blocks: Blocks) -> jax.stages.Compiled:
     """With a mask and without one, in a sequence of many blocks: short ones the compiler may keep
     near the core as a whole, where blocks then need no buffers of their own."""
     mesh = Mesh([device], "one")
-    kernel = flash_kernel(device, lambda *_: blocks)
+    kernel = flash_kernel(device, lambda *_: blocks, dtype)
 
     def shaped(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec()))
@@ -158,7 +197,7 @@ def main(arguments: list[str] | None = None) -> None:
         found = search(case, partial(timed, device=here[0], heads=asked.heads))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            os.environ["LIBTPU_INIT_ARGS"] = _dump_to(folder)
+            os.environ["LIBTPU_INIT_ARGS"] = dump_to(folder)
             device = topologies.get_topology_desc(TOPOLOGIES[asked.chip], "tpu").devices[0]
             found = search(case, partial(scheduled, device=device, dumps=Path(folder)))
         source = f"compiled: jax {jax.__version__}, libtpu {version('libtpu')}"
@@ -194,19 +233,6 @@ def _fits(run: Callable[[], object]) -> bool:
             raise
         return False
     return True
-
-
-def _dump_to(folder: str) -> str:
-    return (
-        f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true "
-        "--xla_jf_dump_llo_pass_label_regex=final_hlo.*"
-    )
-
-
-def _bundles(path: Path) -> int:
-    """Lines of the utilization table: one a bundle, its numbers the slots in use."""
-    lines = path.read_text().partition("UTILIZATION:\n")[2].splitlines()
-    return len(lines)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ from models.nn.attention.blocks import Choose, of_chip
 from models.nn.attention.blockwise import blockwise_kernel, sized_kernel
 from models.nn.attention.kernel import Kernel
 from models.nn.attention.splash import splash_kernel
+from models.nn.attention.upright import upright_kernel
 from models.nn.attention.xla import xla_kernel
 
+BROAD = ("TPU v6 lite", "TPU7x")
+"""Chips with matrix units of 256 x 256."""
 MOST_LOGITS = 8 << 20
 """Bytes that XLA's own kernel may take for its logits. Timed on two cores, heads of 64, float32: as
 fast as blocks of 512 with 4 MiB, 1.9 times as slow with 16, 2 to 4 times with 128."""
@@ -32,15 +35,24 @@ class Chip(Protocol):
 def kernel_for(chip: Chip, dtype: DTypeLike) -> Kernel:
     """Flash attention where the chip has it for this dtype of queries, else XLA's own products.
 
-    TPU: splash, in the table's block sizes. GPU: cuDNN's in bfloat16 and float16. All else: XLA,
-    in blocks where the logits would be large.
+    TPU: splash, or our own where the matrix units are broad and the queries bfloat16, in the
+    table's block sizes. GPU: cuDNN's in bfloat16 and float16. All else: XLA, in blocks where the
+    logits would be large.
     """
     if chip.platform == "gpu" and jnp.dtype(dtype) in map(jnp.dtype, cudnn.DTYPES):
         return cudnn.cudnn_kernel
-    flash = flash_kernel(chip, of_chip(chip.device_kind))
+    flash = flash_kernel(chip, of_chip(chip.device_kind), dtype)
     return flash if chip.platform == "tpu" else sized_kernel(xla_kernel, flash, MOST_LOGITS)
 
 
-def flash_kernel(chip: Chip, choose: Choose) -> Kernel:
+def flash_kernel(chip: Chip, choose: Choose, dtype: DTypeLike) -> Kernel:
     """The kernel that works on a chip in blocks of sizes that we choose."""
-    return splash_kernel(choose) if chip.platform == "tpu" else blockwise_kernel(choose)
+    if chip.platform != "tpu":
+        return blockwise_kernel(choose)
+    return upright_kernel(choose) if is_upright(chip, dtype) else splash_kernel(choose)
+
+
+def is_upright(chip: Chip, dtype: DTypeLike) -> bool:
+    """Whether a TPU takes our own kernel. In float32, in six passes of bfloat16, it was never
+    looked at."""
+    return chip.device_kind in BROAD and jnp.dtype(dtype) == jnp.bfloat16

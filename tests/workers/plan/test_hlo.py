@@ -111,3 +111,13 @@ def test_an_asynchronous_one_counts_what_comes_out() -> None:
 def test_cycles_are_added_up() -> None:
     text = f'{HEAD}  %f = f32[8] fusion(%x), backend_config={{"estimated_cycles":"70"}}\n}}\n'
     assert read(text, [0] * 4).cycles == 70
+
+
+def test_both_branches_of_a_condition_are_read() -> None:
+    cycles = 'backend_config={"estimated_cycles":"7"}'
+    branches = "".join(
+        f"%{name} (x: f32[8]) -> f32[8] {{\n  %f = f32[8] fusion(%x), {cycles}\n}}\n"
+        for name in ("yes", "no")
+    )
+    line = "conditional(%p, %x, %x), true_computation=%yes, false_computation=%no"
+    assert read(f"{branches}{HEAD}  %c = f32[8] {line}\n}}\n", [0] * 4).cycles == 14

@@ -11,6 +11,7 @@ from models.nn.attention.blocks import Blocks
 from models.nn.attention.blockwise import blockwise_kernel
 from models.nn.attention.kernel import NOTHING, Attended, Kernel
 from models.nn.attention.splash import splash_kernel
+from models.nn.attention.upright import upright_kernel
 from models.nn.attention.xla import xla_kernel
 
 BATCH, HEADS, SCALE = 2, 2, 0.1
@@ -25,6 +26,7 @@ KERNELS: dict[str, Kernel] = {
     "xla": xla_kernel,
     "blockwise": blockwise_kernel(small),
     "splash": splash_kernel(small, interpret=True),
+    "upright": upright_kernel(small, interpret=True),
 }
 SHAPES = {
     "whole blocks": (64, 512, 128),

@@ -1,0 +1,36 @@
+"""The share of v6e's peak that attention has over Wan's 720p, by the compiler's own schedule.
+
+A process of its own: libtpu reads its settings once.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import jax.numpy as jnp
+from jax.experimental import topologies
+
+from models.nn.attention.blocks import of_chip
+from models.nn.attention.bundles import dump_to
+from models.nn.attention.search import TOPOLOGIES, Case, upright_cycles
+from workers.plan.chips import CLOCK_HZ, TPU_V6E
+
+CHIP = "TPU v6 lite"
+WAN = Case("bfloat16", 128, 75_600, 75_600)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as dumps:
+        os.environ["LIBTPU_INIT_ARGS"] = dump_to(dumps)
+        device = topologies.get_topology_desc(TOPOLOGIES[CHIP], "tpu").devices[0]
+        blocks = of_chip(CHIP)(jnp.dtype(WAN.dtype), WAN.dim, WAN.keys)
+        cycles = upright_cycles(WAN, blocks, device, Path(dumps))
+    assert cycles is not None
+    flops = 4 * WAN.queries * WAN.keys * WAN.dim
+    print(flops / TPU_V6E.peak_flops * CLOCK_HZ["v6e"] / cycles)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What a TPU program's lines are, in the compiler's own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.plan.operations import Operation, operations
+
+CYCLES = 'backend_config={"window_config":{"estimated_cycles":"70","iteration_bounds":["1"]}}'
+SOURCE = 'metadata={op_name="jit(step)/while/body/add"}'
+TEXT = f"""HloModule jit_step
+
+%product (p: bf16[8,128]) -> bf16[8,128] {{
+  %p = bf16[8,128]{{1,0}} parameter(0)
+  %inner = bf16[8,128]{{1,0}} fusion(%p), kind=kLoop, calls=%sum
+  ROOT %dot = bf16[8,128]{{1,0}} convolution(%p, %inner), dim_labels=bf_io->bf
+}}
+
+%sum (p: bf16[8,128]) -> bf16[8,128] {{
+  %p = bf16[8,128]{{1,0}} parameter(0)
+  ROOT %add = bf16[8,128]{{1,0}} add(%p, %p)
+}}
+
+%move (p: bf16[8,128]) -> bf16[128,8] {{
+  %p = bf16[8,128]{{1,0}} parameter(0)
+  ROOT %turned = bf16[128,8]{{0,1}} transpose(%p), dimensions={{1,0}}
+}}
+
+%condition (p: s32[]) -> pred[] {{
+  %limit = s32[] constant(40)
+  ROOT %less = pred[] compare(%p, %limit), direction=LT
+}}
+
+%body (p: bf16[8,128]) -> bf16[8,128] {{
+  %one = bf16[8,128]{{1,0:T(8,128)(2,1)}} fusion(%p), kind=kOutput, calls=%product, {CYCLES}
+  %two = bf16[8,128]{{1,0}} fusion(%p), kind=kLoop, calls=%sum, {SOURCE}, {CYCLES}
+  %three = bf16[128,8]{{0,1}} fusion(%p), kind=kLoop, calls=%move, {CYCLES}
+  %four = bf16[128,8]{{1,0}} copy(%three), {CYCLES}
+  %free = bf16[1024]{{0}} bitcast(%four)
+  %swap = bf16[8,128]{{1,0}} all-to-all(%one), replica_groups=[2,4]<=[8], dimensions={{0}}
+  %upright.2 = (bf16[2,128,512]{{2,1,0}}) custom-call(%one, %two), \
+custom_call_target="tpu_custom_call", operand_layout_constraints={{bf16[2,128,512]{{2,1,0}}, \
+bf16[2,256,128]{{2,1,0}}}}, metadata={{op_name="jit(step)/upright"}}
+}}
+
+ENTRY %main (p: bf16[8,128]) -> bf16[8,128] {{
+  %loop = bf16[8,128]{{1,0}} while(%p), condition=%condition, body=%body
+  ROOT %last = bf16[8,128]{{1,0}} negate(%loop), {CYCLES}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Operation]:
+    return {one.name: one for one in operations(TEXT)}
+
+
+def test_each_has_its_kind(found: dict[str, Operation]) -> None:
+    assert {name: one.kind for name, one in found.items()} == {
+        "one": "product",
+        "two": "elementwise",
+        "three": "copy",
+        "four": "copy",
+        "swap": "collective",
+        "upright.2": "kernel",
+        "last": "elementwise",
+    }
+
+
+def test_what_stands_in_a_loop_runs_as_often_as_that(found: dict[str, Operation]) -> None:
+    assert (found["two"].within, found["two"].runs, found["two"].total) == ("body", 40, 2800)
+    assert found["last"].runs == 1 and found["two"].source.endswith("body/add")
+
+
+def test_kernels_tell_what_they_read(found: dict[str, Operation]) -> None:
+    assert found["upright.2"].operands == ((2, 128, 512), (2, 256, 128))

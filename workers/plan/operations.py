@@ -1,0 +1,116 @@
+"""A TPU program's operations one by one, out of its text: what they are and how long they take.
+
+Of its own operations the TPU's compiler notes the cycles that it expects; of kernels (Pallas's)
+nothing, and of collectives nothing. Those are counted elsewhere: `hlo` has the bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from workers.plan import hlo
+
+Kind = Literal["product", "elementwise", "copy", "kernel", "collective"]
+
+_OPERATION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<code>[\w\-]+)\(")
+_CALLS = re.compile(r"\bcalls=%?(?P<name>[\w.\-]+)")
+_OPERANDS = re.compile(r"operand_layout_constraints=\{(?P<shapes>.*?)\}(?:, [a-z_]+=|$)")
+_SHAPE = re.compile(r"\w+\[([\d,]*)\]")
+_SOURCE = re.compile(r'op_name="(?P<name>[^"]*)"')
+PRODUCTS = frozenset({"convolution", "dot"})
+MOVES = frozenset(
+    {"bitcast", "bitcast-convert", "broadcast", "concatenate", "constant", "copy", "dynamic-slice"}
+    | {"dynamic-update-slice", "fusion", "get-tuple-element", "iota", "pad", "parameter"}
+    | {"reshape", "slice", "transpose", "tuple"}
+)
+"""What a fusion may hold that only moves numbers to other places."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a computation; how often that runs beside it."""
+
+    name: str
+    kind: Kind
+    """A fusion is a product if it has one in it, and a copy if nothing is computed in it."""
+    type: str
+    """Shapes and layouts of what it makes."""
+    operands: tuple[tuple[int, ...], ...]
+    """Shapes of what a kernel reads; of others nothing."""
+    source: str
+    """Where in the traced program it comes from."""
+    cycles: int
+    runs: int
+    within: str
+    """The computation that it stands in; loops' bodies are computations."""
+
+    @property
+    def total(self) -> int:
+        return self.cycles * self.runs
+
+
+def operations(text: str) -> Iterator[Operation]:
+    """Those that take time, in the order of the text.
+
+    Args:
+        text: `Compiled.as_text()`.
+    """
+    computations = hlo.computations(text)
+    for name, runs in hlo.times(computations).items():
+        for line in computations[name]:
+            found = _operation(line, computations)
+            if found is not None:
+                kind, cycles, match = found
+                source = _SOURCE.search(line)
+                yield Operation(
+                    match["name"],
+                    kind,
+                    match["type"],
+                    _operands(line) if kind == "kernel" else (),
+                    source["name"] if source else "",
+                    cycles,
+                    runs,
+                    name,
+                )
+
+
+def _operation(
+    line: str, computations: Mapping[str, list[str]]
+) -> tuple[Kind, int, re.Match[str]] | None:
+    match = _OPERATION.match(line)
+    if match is None:
+        return None
+    cycles = hlo.cycles(line)
+    code = match["code"]
+    if 'custom_call_target="tpu_custom_call"' in line:
+        return "kernel", cycles, match
+    if code.removesuffix("-start") in hlo.KINDS:
+        return "collective", cycles, match
+    if not cycles:
+        return None
+    codes = {code, *_codes(line, computations)}
+    kind: Kind = "elementwise"
+    if codes & PRODUCTS:
+        kind = "product"
+    elif codes <= MOVES:
+        kind = "copy"
+    return kind, cycles, match
+
+
+def _operands(line: str) -> tuple[tuple[int, ...], ...]:
+    found = _OPERANDS.search(line)
+    shapes = _SHAPE.findall(found["shapes"]) if found else []
+    return tuple(tuple(int(size) for size in shape.split(",") if size) for shape in shapes)
+
+
+def _codes(line: str, computations: Mapping[str, list[str]]) -> Iterator[str]:
+    """Of all that is fused, however deep."""
+    called = _CALLS.search(line)
+    for inner in computations.get(called["name"], ()) if called else ():
+        match = _OPERATION.match(inner)
+        if match:
+            yield match["code"]
+            yield from _codes(inner, computations)
