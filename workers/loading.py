@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +19,8 @@ from models.reading import FILES, SHAPES, Reader
 from models.sharding import Layout
 from models.vae.config import Tiling
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
-from workers import accelerators, flags, slice, warmup
+from workers import accelerators, flags, identity, slice, warmup
+from workers.executables import Executables, KeptExecutables
 from workers.mesh import make_mesh
 from workers.plan.auto import NothingFits
 from workers.plan.logical import logical_layout
@@ -26,6 +28,10 @@ from workers.plan.sketch import Sketch, sketch
 from workers.slice import Chosen
 
 log = logging.getLogger(__name__)
+
+NO_PROGRAM = {"source", "base", "defaults", "warmup"}
+"""Settings of a model that change none: where it comes from (its fingerprint says what it is), and
+what is asked of it."""
 
 
 class NoRoom(ConfigError):
@@ -38,6 +44,8 @@ class MeshSlice:
 
     layout: Layout
     chosen: Chosen
+    model: ModelSettings | None = None
+    """With what these devices have made necessary; None: the settings' own."""
 
 
 def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
@@ -94,7 +102,7 @@ def open_slice(
         *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),
         *(chosen.residency, chosen.why),
     )
-    return MeshSlice(layout, chosen)
+    return MeshSlice(layout, chosen, model)
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
@@ -128,14 +136,13 @@ def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
 
 def planned(
     name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
-) -> tuple[ModelSettings, MeshSlice]:
-    """The slice, and the model's settings with tiles where the devices have no room for a whole
-    picture.
+) -> MeshSlice:
+    """The slice; with tiles, where the devices have no room for a whole picture.
 
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
     try:
-        return model, open_slice(name, pool, model, sketch_of(pool, model), devices)
+        return open_slice(name, pool, model, sketch_of(pool, model), devices)
     except NoRoom as error:
         if model.vae_tiling is not None:
             raise
@@ -145,7 +152,7 @@ def planned(
         except NoRoom:
             raise error from None
     log.info("pictures are decoded in tiles: there is no room for them as a whole")
-    return tiled, opened
+    return opened
 
 
 def load(
@@ -157,8 +164,20 @@ def load(
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    model, opened = planned(name, pool, model, devices)
-    return placed(pool, model, opened), opened
+    opened = planned(name, pool, model, devices)
+    return placed(pool, opened.model or model, opened), opened
+
+
+def kept(folder: Path, pipeline: Pipeline, opened: MeshSlice) -> Executables:
+    """The programs of this model as this process compiles them, for the next start.
+
+    Args:
+        folder: of all models'; several machines may share it.
+    """
+    assert opened.model is not None
+    settings = opened.model.model_dump(mode="json", exclude=NO_PROGRAM)
+    common = identity.of_process() | identity.of_model(pipeline.spec.fingerprint, settings)
+    return KeptExecutables(folder / "executables", common)
 
 
 def placed(
