@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -47,11 +48,13 @@ def of_process() -> dict[str, Any]:
     }
 
 
+@cache
 def packages() -> dict[str, str]:
     names = {item.name.lower(): item.version for item in metadata.distributions() if item.name}
     return {name: version for name, version in names.items() if name.startswith(PACKAGES)}
 
 
+@cache
 def code(root: Path) -> str:
     """Of all sources that trace: a digest of their names and texts."""
     found = sha256()

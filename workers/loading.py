@@ -3,6 +3,7 @@ array goes straight to where it lies."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from models.sharding import Layout
 from models.vae.config import Tiling
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
 from workers import accelerators, flags, identity, slice, warmup
-from workers.executables import Executables, KeptExecutables
+from workers.executables import Executables, KeptExecutables, NothingKept
 from workers.mesh import make_mesh
 from workers.plan.auto import NothingFits
 from workers.plan.logical import logical_layout
@@ -126,29 +127,40 @@ def tiling_of(model: ModelSettings) -> Tiling | None:
     return Tiling(tiles.side, tiles.stride)
 
 
-def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
-    """The pool's first warm-up request, traced and not compiled. Raises: as `read` does."""
+def sketch_of(pool: PoolSettings, model: ModelSettings, folder: Path | None = None) -> Sketch:
+    """The pool's first warm-up request, traced and not compiled, or read from what was traced
+    before. Raises: as `read` does."""
     logical = logical_layout()
     pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter, swap_experts=False)
     first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
-    return sketch(pipeline, first, logical)
+    return kept(folder, pipeline, model).fact(
+        lambda: {"program": ["sketch"], "request": json.dumps(first, sort_keys=True, default=str)},
+        lambda: sketch(pipeline, first, logical),
+    )
 
 
 def planned(
-    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
+    name: str,
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
 ) -> MeshSlice:
     """The slice; with tiles, where the devices have no room for a whole picture.
+
+    Args:
+        folder: where programs are kept; None: nowhere.
 
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
     try:
-        return open_slice(name, pool, model, sketch_of(pool, model), devices)
+        return open_slice(name, pool, model, sketch_of(pool, model, folder), devices)
     except NoRoom as error:
         if model.vae_tiling is not None:
             raise
         tiled = model.model_copy(update={"vae_tiling": TilingSettings()})
         try:
-            opened = open_slice(name, pool, tiled, sketch_of(pool, tiled), devices)
+            opened = open_slice(name, pool, tiled, sketch_of(pool, tiled, folder), devices)
         except NoRoom:
             raise error from None
     log.info("pictures are decoded in tiles: there is no room for them as a whole")
@@ -156,28 +168,37 @@ def planned(
 
 
 def load(
-    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
+    name: str,
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
 ) -> tuple[Pipeline, MeshSlice]:
     """The model as its slice has it.
+
+    Args:
+        folder: where programs are kept; None: nowhere.
 
     Raises:
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    opened = planned(name, pool, model, devices)
+    opened = planned(name, pool, model, devices, folder)
     return placed(pool, opened.model or model, opened), opened
 
 
-def kept(folder: Path, pipeline: Pipeline, opened: MeshSlice) -> Executables:
-    """The programs of this model as this process compiles them, for the next start.
+def kept(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:
+    """The programs of a model as this process compiles them, for the next start.
 
     Args:
-        folder: of all models'; several machines may share it.
+        folder: of all models'; several machines may share it. None: nothing is kept.
+        model: as it was loaded.
     """
-    assert opened.model is not None
-    settings = opened.model.model_dump(mode="json", exclude=NO_PROGRAM)
-    common = identity.of_process() | identity.of_model(pipeline.spec.fingerprint, settings)
-    return KeptExecutables(folder / "executables", common)
+    if folder is None:
+        return NothingKept()
+    settings = model.model_dump(mode="json", exclude=NO_PROGRAM)
+    of_model = identity.of_model(pipeline.spec.fingerprint, settings)
+    return KeptExecutables(folder / "executables", identity.of_process() | of_model)
 
 
 def placed(

@@ -234,7 +234,9 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     ):
         if not isinstance(company, Link):  # of a slice the first process tells
             metrics.expect(pool.model, settings.tenant_classes)
-        pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
+        pipeline, mesh_slice = loading.load(
+            pool_name, pool, model, own(devices), settings.compile_folder
+        )
         if shown:
             shown.refresh = partial(meter.tell_memory, jax.local_devices())
         layout, sizes = (
@@ -242,7 +244,8 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
             pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots),
         )
         terms = Terms.of(pipeline, layout, sizes, pool.elastic)
-        kept = loading.kept(settings.compile_folder, pipeline, mesh_slice)
+        loaded = mesh_slice.model or model
+        kept = loading.kept(settings.compile_folder, pipeline, loaded)
         if isinstance(company, Link):
             vitals.serves()
             company.follow(Follower(pipeline, layout, terms, kept))
