@@ -178,9 +178,14 @@ PROGRAMS = Row(
         Panel(
             23,
             "Compile cache",
-            "Programs a minute that were found in `compile_cache`, and that were not.",
-            (Query("60 * " + rate("atelier_compile_cache_total", 'instance=~"$pool"', "result"),
-                   "{{result}}"),),
+            "Programs a minute that were found in `compile_cache`, and that were not: whole"
+            " executables, and JAX's own cache, which is asked for what is not there as one.",
+            (
+                Query("60 * " + rate("atelier_executables_total", 'instance=~"$pool"', "result"),
+                      "executables: {{result}}"),
+                Query("60 * " + rate("atelier_compile_cache_total", 'instance=~"$pool"', "result"),
+                      "JAX's cache: {{result}}"),
+            ),
             stacked=True,
         ),
         Panel(
