@@ -109,9 +109,9 @@ class Pool:
         whole = memory
         while isinstance(whole.base, np.ndarray):
             whole = whole.base
-        start = -whole.ctypes.data % BLOCK
+        start, size = -whole.ctypes.data % BLOCK, whole.nbytes - BLOCK
         with self._lock:
-            self._free.append(whole.reshape(-1).view(np.uint8)[start:])
+            self._free.append(whole.reshape(-1).view(np.uint8)[start : start + max(size, 0)])
             while sum(map(len, self._free)) > self._most:
                 self._free.pop(0)
 

@@ -24,6 +24,8 @@ from models.sharding import Layout
 PACKAGES = ("jax", "flax", "numpy", "ml_dtypes", "libtpu", "nvidia", "tokamax", "qwix")
 """How the names of those begin that have a part in tracing, compiling or running."""
 ROOMS = ("models", "workers")
+DEMO = "models/demo"
+"""Checkpoints, and how they are made: no part of any program."""
 SUFFIXES = (".py", ".json", ".toml")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 """Variables that XLA and the libraries below it read."""
@@ -68,7 +70,7 @@ def code(root: Path) -> str:
 
 def _sources(root: Path) -> Iterable[Path]:
     files = (file for room in ROOMS for file in (root / room).rglob("*"))
-    return (file for file in files if file.suffix in SUFFIXES and "demo" not in file.parts)
+    return (file for file in files if file.suffix in SUFFIXES and root / DEMO not in file.parents)
 
 
 def options() -> dict[str, str]:

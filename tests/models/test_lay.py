@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
 from models.assign import Sources
-from models.disk import BLOCK, DiskFile, Memory, Take
+from models.disk import BLOCK, DiskFile, Memory, Pool, Take
 from models.lay import Leaf, part_of, stored_place
 from models.renames import Target
 from models.tensors import Filling, Part, open_tensors
@@ -82,3 +82,23 @@ def test_what_is_sent_lies_where_it_will_be_turned() -> None:
     assert stored_place(place, 2, True, True).spec == PartitionSpec("b", "a")
     window = NamedSharding(mesh, PartitionSpec(None, None, "a"))
     assert stored_place(window, 4, False, True).spec == PartitionSpec(None, "a", None, None)
+
+
+def test_memory_that_comes_back_is_lent_again() -> None:
+    pool = Pool(most=4 * BLOCK)
+    small, large = pool.take(BLOCK), pool.take(3 * BLOCK)
+    assert all(memory.ctypes.data % BLOCK == 0 for memory in (small, large))
+    for memory in (small, large[8:].view(np.uint16).reshape(2, -1)):  # as an array of a file
+        pool.give(memory)
+    again = pool.take(2 * BLOCK)
+    assert again.ctypes.data == large.ctypes.data
+    assert pool.take(BLOCK).ctypes.data == small.ctypes.data
+
+
+def test_no_more_memory_waits_than_it_may() -> None:
+    pool = Pool(most=2 * BLOCK)
+    lent = [pool.take(BLOCK) for _ in range(3)]
+    for memory in lent:
+        pool.give(memory)
+    kept = {pool.take(BLOCK).ctypes.data for _ in range(2)}
+    assert kept == {memory.ctypes.data for memory in lent[1:]}
