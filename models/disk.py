@@ -45,13 +45,13 @@ class DiskFile:
         memory = take(-(-(stop - first) // BLOCK) * BLOCK)
         done = 0
         while done < stop - first:
-            count = self._some(memory[done : done + STRETCH], first + done)
+            count = self._some(memory[done : done + STRETCH].data, first + done)
             if count == 0:
                 raise OSError(f"the file ends at byte {first + done}")
             done += count
         return memory[start - first : stop - first]
 
-    def _some(self, memory: Memory, start: int) -> int:
+    def _some(self, memory: memoryview, start: int) -> int:
         if self._direct is None or not self._is_direct:
             return os.preadv(self._cached, [memory], start)
         try:

@@ -81,7 +81,7 @@ def laid(leaf: Leaf, pool: Pool) -> Laid:
 def _is_beyond_a_bus(place: Sharding | None) -> bool:
     if place is None:
         return jax.default_backend() != "cpu"
-    (platform,) = {device.platform for device in place.device_set}
+    (platform,) = {device.platform for device in place.device_set}  # type: ignore[attr-defined]
     return (
         platform != "cpu"
         and place.is_fully_addressable  # else all processes would have to run the same programs
@@ -112,7 +112,7 @@ class OnHost:
             array = jax.device_put(whole, place)
         else:
             array = jax.make_array_from_callback(
-                shape, place, lambda index: self._parts[_index(index, shape)]
+                shape, place, lambda index: self._parts[_index(index or (), shape)]
             )
         self._parts.clear()
         return jax.block_until_ready(array)

@@ -103,7 +103,8 @@ class KeptExecutables:
         content = self._read(whole)
         if content is not None:
             try:
-                program = deserialize_and_load(*content, execution_devices=devices)
+                text, inputs, outputs = content
+                program = deserialize_and_load(text, inputs, outputs, execution_devices=devices)
             except Exception as error:  # whatever a runtime says of what it cannot load
                 self._refuse(whole, f"cannot be loaded: {error}")
             else:

@@ -171,8 +171,12 @@ PROGRAMS = Row(
             "Time in the compiler",
             "Share of the time, by program; loading from the cache is in it. After the warm-up it"
             " should be nothing.",
-            (Query(rate("atelier_compile_seconds_sum", 'instance=~"$pool"', "program, instance"),
-                   "{{program}} {{instance}}"),),
+            (
+                Query(rate("atelier_compile_seconds_sum", 'instance=~"$pool"', "program, instance"),
+                      "{{program}} {{instance}}"),
+                Query(rate("atelier_executable_read_seconds_total", 'instance=~"$pool"', "instance"),
+                      "of it reading executables {{instance}}"),
+            ),
             unit="percentunit", links=(RUNNING_JOBS,),
         ),
         Panel(

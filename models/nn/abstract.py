@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 from flax import nnx
@@ -29,8 +29,8 @@ def abstract_module(kind: Callable[..., Module], *args: Any, **options: Any) -> 
     Args:
         args, options: that can be hashed, as configs can.
     """
-    made: Module = nnx.clone(_built(kind, args, tuple(sorted(options.items()))))
-    return made
+    built = _built(kind, args, tuple(sorted(options.items())))
+    return cast(Module, nnx.clone(built))
 
 
 @lru_cache(MOST)

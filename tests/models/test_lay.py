@@ -79,9 +79,11 @@ def test_a_file_that_has_become_shorter_says_so(path: Path) -> None:
 def test_what_is_sent_lies_where_it_will_be_turned() -> None:
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
     place = NamedSharding(mesh, PartitionSpec(None, "a", "b"))
-    assert stored_place(place, 2, True, True).spec == PartitionSpec("b", "a")
+    turned = stored_place(place, 2, True, True)
+    assert turned == NamedSharding(mesh, PartitionSpec("b", "a"))
     window = NamedSharding(mesh, PartitionSpec(None, None, "a"))
-    assert stored_place(window, 4, False, True).spec == PartitionSpec(None, "a", None, None)
+    turned = stored_place(window, 4, False, True)
+    assert turned == NamedSharding(mesh, PartitionSpec(None, "a", None, None))
 
 
 def test_memory_that_comes_back_is_lent_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ KEY = {"program": ["double"]}
 @pytest.fixture(autouse=True)
 def no_compile_cache(compile_cache: None) -> Iterator[None]:
     """A CPU's program that came from JAX's cache cannot be kept; see below."""
-    folder = jax.config.jax_compilation_cache_dir
+    folder = jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", None)
     yield
     jax.config.update("jax_compilation_cache_dir", folder)
@@ -148,7 +149,7 @@ def test_the_one_that_was_unused_longest_makes_room(folder: Path) -> None:
     size = len(packed("x" * 100, {"model": "here", "n": 0}))
     kept = KeptExecutables(folder, {"model": "here"}, most_bytes=2 * size)
     for n in range(2):
-        kept.fact(lambda n=n: {"n": n}, lambda: "x" * 100)
+        kept.fact(partial(dict, n=n), lambda: "x" * 100)
     for age, path in enumerate(sorted(folder.iterdir())):
         os.utime(path, (age, age))
     oldest, newer = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)

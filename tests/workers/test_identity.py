@@ -33,7 +33,7 @@ def test_flags_and_options_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_things_are_kept_is_not(tmp_path: Path) -> None:
-    before, folder = identity.options(), jax.config.jax_compilation_cache_dir
+    before, folder = identity.options(), jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     after = identity.options()
     jax.config.update("jax_compilation_cache_dir", folder)
