@@ -32,7 +32,8 @@ LABELS = {
     "program": "`encode`, `step`, `decode`, `preview`",
     "reason": "of refusals the problem's `code`; of retries `lost`, `excused` (nobody could be"
     " heard), `store`, `internal`; of failures the job's `error.code`",
-    "result": "`hit`, `miss`",
+    "result": "`hit`, `miss`; of executables also `refused` (damaged, foreign, or others may write"
+    " there) and `unkept`",
     "route": "a route's template, or `none`",
     "shape": "a pool's first sixteen compiled shapes, its warm-up's first; then `other`",
     "stage": "`encode`, `denoise`, `decode`, `media` (the file), `store`",
@@ -69,6 +70,7 @@ No label names a tenant, a job or anything else that a client sends. A front end
 - **Waiting for the host.** `atelier_device_wait_seconds_total` over itself and `atelier_device_step_seconds_total`.
 - **Memory.** As the device's runtime tells it; CPUs tell nothing. On several hosts each process tells of its own devices.
 - **Compile cache.** JAX's own events: what it found in the folder of `compile_cache`, and what it had to compile and put there.
+- **Executables.** Asked before that cache, below it in the same folder. A hit is neither traced nor looked up in JAX's cache, so that a pool whose programs are all hits counts nothing there. Facts of tracing (what a row looks like, operations of a step) are files too, and not counted.
 """  # noqa: E501 - a paragraph is a line there
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from models.checkpoint import CheckpointError
+from models.disk import DiskFile, Take, aligned
 from models.renames import Prepare, Target
 
 Shape = tuple[int, ...]
+
+DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
+"""That networks are made of, as the files call them."""
+LENGTH_BYTES = 8
+"""Of the number at a file's beginning that says how long its header is."""
 
 
 @dataclass(frozen=True)
@@ -21,24 +30,35 @@ class Tensor:
     """One array of a safetensors file, not read yet."""
 
     key: str
-    file: Any
+    file: DiskFile
     path: Path
     shape: Shape
     kind: str
+    start: int
+    """Byte in the file."""
 
-    def read(self, number: int, count: int) -> np.ndarray:
-        """One of `count` equal slices along the first axis.
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Raises: KeyError: not one of `DTYPES`."""
+        return DTYPES[self.kind]
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one place on the first axis."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
+        """These rows of the first axis. From any thread.
 
         Raises:
             CheckpointError: the file has changed or cannot be read.
         """
+        start, end = (self.start + row * self.row_bytes for row in (first, stop))
         try:
-            if count == 1:
-                return self.file.get_tensor(self.key)
-            rows = self.shape[0] // count
-            return self.file.get_slice(self.key)[number * rows : (number + 1) * rows]
-        except (SafetensorError, OSError) as error:
+            memory = self.file.read(start, end, take)
+        except OSError as error:
             raise CheckpointError(f"{self.path}: {self.key} cannot be read ({error})") from error
+        return memory.view(self.dtype).reshape((stop - first, *self.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -62,11 +82,22 @@ class Filling:
     number: int
     count: int
 
-    def read(self) -> np.ndarray:
-        """In torch's layout. Raises: CheckpointError."""
-        array = self.tensor.read(self.number, self.count)
-        array = array if self.prepare is None else self.prepare(array)
-        return array.T if self.goal.transposed else array
+    @property
+    def rows(self) -> int:
+        """On the first axis, as the file has it."""
+        return self.tensor.shape[0] // self.count
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is only to be had as a whole."""
+        return self.prepare is not None
+
+    def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
+        """These of its rows, as the file has them. From any thread. Raises: CheckpointError."""
+        own = self.number * self.rows
+        if self.prepare is None:
+            return self.tensor.read(own + first, own + stop, take)
+        return self.prepare(self.tensor.read(own, own + self.rows, take))[first:stop]
 
     def shape_in_file(self, expected: Shape) -> Shape:
         """Of a tensor that gives what is expected of this place."""
@@ -75,19 +106,34 @@ class Filling:
 
 
 def open_tensors(part: Part, files: ExitStack) -> dict[str, Tensor]:
-    """The component's tensors, by what follows the prefix."""
+    """The component's tensors, by what follows the prefix. Raises: CheckpointError."""
     tensors: dict[str, Tensor] = {}
     for path in part.files:
-        try:
-            # Read, not mapped: pages of a mapped file count as the process's memory.
-            file = files.enter_context(safe_open(path, framework="numpy", backend="pread"))
-        except SafetensorError as error:
-            raise CheckpointError(
-                f"{path}: not a whole safetensors file ({error}); fetch it again"
-            ) from error
-        for key in file.keys():  # noqa: SIM118 (not a mapping)
+        entries, start = read_header(path)
+        file = DiskFile(path)
+        files.callback(file.close)
+        for key, entry in entries.items():
             if key.startswith(part.prefix):
-                entry = file.get_slice(key)
-                shape, kind = tuple(entry.get_shape()), entry.get_dtype()
-                tensors[key.removeprefix(part.prefix)] = Tensor(key, file, path, shape, kind)
+                shape, place = tuple(entry["shape"]), start + entry["data_offsets"][0]
+                tensor = Tensor(key, file, path, shape, entry["dtype"], place)
+                tensors[key.removeprefix(part.prefix)] = tensor
     return tensors
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file says of its tensors, and the byte behind that, where the first one begins.
+
+    Raises: CheckpointError: it is not whole.
+    """
+    try:
+        with safe_open(path, framework="numpy"):  # knows all that may be wrong with a header
+            pass
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{path}: not a whole safetensors file ({error}); fetch it again"
+        ) from error
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        entries = json.loads(file.read(size))
+    entries.pop("__metadata__", None)
+    return entries, LENGTH_BYTES + size

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ EVENTS = {
     "/jax/compilation_cache/cache_misses": "miss",
 }
 """As JAX names them."""
+
+_heard = threading.local()
 
 
 def keep_compiled(folder: Path) -> None:
@@ -32,5 +37,17 @@ def _count() -> None:
     def hear(event: str, **details: Any) -> None:
         if event in EVENTS:
             metrics.compile_cache.labels(EVENTS[event]).inc()
+            getattr(_heard, "answers", []).append(EVENTS[event])
 
     jax.monitoring.register_event_listener(hear)
+
+
+@contextmanager
+def answers() -> Iterator[list[str]]:
+    """What the cache answers to whatever this thread compiles in here."""
+    heard: list[str] = []
+    _heard.answers = heard
+    try:
+        yield heard
+    finally:
+        del _heard.answers

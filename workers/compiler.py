@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +17,24 @@ from jaxtyping import Array, Bool, Shaped
 
 from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
-from workers import metrics
+from workers import identity, metrics
 from workers.conditions import STEPS, at_places
 from workers.elastic import layouts_by_way
+from workers.executables import Executables, NothingKept
 from workers.leaves import leaves_by_name
 from workers.plan.flops import step_flops
 from workers.shape import Program, Values
 from workers.step_times import Way
 from workers.weights import Weights
+
+T = TypeVar("T")
+
+
+class Told(NamedTuple):
+    """An array, as plain values."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class Compiler:
@@ -33,11 +44,13 @@ class Compiler:
         layout: how the slice splits its work. Rows and inputs lie whole on each of its devices;
             weights stay where they were loaded, and swapped networks come to where the layout has
             them.
+        kept: where programs may be that need not be compiled.
     """
 
-    def __init__(self, pipeline: Pipeline, layout: Layout) -> None:
+    def __init__(self, pipeline: Pipeline, layout: Layout, kept: Executables | None = None) -> None:
         self.pipeline = pipeline
         self.layout = layout
+        self._kept = kept or NothingKept()
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
         self._layouts: Mapping[Way, Layout] = {}
         places = weight_places(layout, pipeline.weights)
@@ -47,18 +60,15 @@ class Compiler:
             for leaf, place in zip(self.weights.common, places, strict=True)
         ]
 
-    def trace_encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
-        """Its `out_info` is what a row looks like, long before the program is compiled."""
+    def encoding(self, inputs: Mapping[str, np.ndarray]) -> Encoding:
+        """Of inputs of this kind."""
+        return Encoding(self, inputs)
 
+    def trace_encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
         def encode(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
             return self.pipeline.encode(self.weights.unflatten(weights), inputs)
 
         return self._jit(encode).trace(self._abstract_weights, self._abstract(dict(inputs)))
-
-    def encode(self, traced: Traced, row: PyTree) -> Program:
-        check_row("encode", traced.out_info, row)
-        with metrics.compiling("encode"):
-            return traced.lower().compile()
 
     def ways(self, sizes: Sequence[int], elastic: bool) -> list[Way]:
         """How so many rows, and a single one, can be stepped: ascending.
@@ -78,8 +88,12 @@ class Compiler:
         return self._layouts.get(way, self.layout)
 
     def flops(self, phase: str, values: Values, row: PyTree) -> float:
-        """Operations of one row's step, as `step` has its arguments. Traces."""
-        return step_flops(self.pipeline, self.weights, phase, values, row)
+        """Operations of one row's step, as `step` has its arguments. May trace."""
+        return self.fact(
+            ("flops", phase),
+            (dict(values), row),
+            lambda: step_flops(self.pipeline, self.weights, phase, values, row),
+        )
 
     def conditions(self, phase: str, values: Values, row: PyTree) -> Program | None:
         """(weights, row, values [steps, …]) → conditions of that many steps (`workers.conditions`);
@@ -88,11 +102,14 @@ class Compiler:
         Args:
             values: one step's, for their names and shapes.
         """
-        traced = self.trace_conditions(phase, values, row)
-        if not jax.tree.leaves(traced.out_info):
+        arguments = (dict(values), row)
+        traced = cache(lambda: self.trace_conditions(phase, values, row))
+        if not self.fact(
+            ("has conditions", phase), arguments, lambda: bool(jax.tree.leaves(traced().out_info))
+        ):
             return None
         with metrics.compiling("conditions"):
-            return traced.lower().compile()
+            return self.program(("conditions", phase), arguments, traced)
 
     def trace_conditions(self, phase: str, values: Values, row: PyTree) -> Traced:
         def conditions(
@@ -113,9 +130,16 @@ class Compiler:
         Args:
             values: one step's, for their names and shapes.
         """
+        name, arguments, layout = (
+            ("step", phase, *map(str, way)),
+            (dict(values), row),
+            self.layout_of(way),
+        )
+        traced = cache(lambda: self.trace_step(phase, values, way, row))
         with metrics.compiling("step"):
-            traced = self.trace_step(phase, values, way, row)
-            return traced.lower().compile(), self.changes(traced, row)
+            program = self.program(name, arguments, traced, layout)
+            changes = self.fact(("changes", phase), arguments, lambda: self.changes(traced(), row))
+            return program, changes
 
     def changes(self, traced: Traced, row: PyTree) -> frozenset[str]:
         """Leaves of a row that a step's program does not simply give back."""
@@ -160,14 +184,55 @@ class Compiler:
 
     def decode(self, row: PyTree) -> Program:
         with metrics.compiling("decode"):
-            return self.trace_decode(row).lower().compile()
+            return self.program(("decode",), row, lambda: self.trace_decode(row))
 
     def trace_decode(self, row: PyTree) -> Traced:
         return self._trace_row(self.pipeline.decode, row)
 
     def preview(self, row: PyTree) -> Program:
         with metrics.compiling("preview"):
-            return self._trace_row(self.pipeline.preview, row).lower().compile()
+            return self.program(
+                ("preview",), row, lambda: self._trace_row(self.pipeline.preview, row)
+            )
+
+    def program(
+        self,
+        name: tuple[str, ...],
+        arguments: PyTree,
+        trace: Callable[[], Traced],
+        layout: Layout | None = None,
+    ) -> Program:
+        """One that was kept, or else what `trace` gives, compiled.
+
+        Args:
+            name: all that tells it from others of the same arguments.
+            arguments: beside the weights.
+            layout: that it is traced under; None: the slice's own.
+        """
+        layout = layout or self.layout
+        return self._kept.program(
+            lambda: self._key(name, arguments, layout),
+            list(layout.mesh.devices.flat),
+            lambda: trace().lower().compile(),
+        )
+
+    def fact(self, name: tuple[str, ...], arguments: PyTree, find: Callable[[], T]) -> T:
+        """Known from before, or found. Plain Python values."""
+        return self._kept.fact(lambda: self._key(name, arguments, self.layout), find)
+
+    def _key(self, name: tuple[str, ...], arguments: PyTree, layout: Layout) -> Mapping[str, Any]:
+        return {
+            "program": list(name),
+            "arguments": identity.of_arguments(self._abstract(arguments)),
+            "weights": self._weights_key,
+            "layout": identity.of_layout(layout),
+        }
+
+    @cached_property
+    def _weights_key(self) -> str:
+        return identity.of_arguments(
+            dict(zip(self.weights.names, self._abstract_weights, strict=True))
+        )
 
     def _trace_row(self, function: Callable[..., jax.Array], row: PyTree) -> Traced:
         def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
@@ -203,6 +268,43 @@ class Compiler:
         sharding = getattr(leaf, "sharding", None) or place or self.sharding
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=sharding)
+
+
+class Encoding:
+    """One kind of inputs: what it makes a row of, and the program that does."""
+
+    def __init__(self, compiler: Compiler, inputs: Mapping[str, np.ndarray]) -> None:
+        self._compiler = compiler
+        self._inputs = inputs
+        self._traced = cache(lambda: compiler.trace_encode(inputs))
+
+    @cached_property
+    def row(self) -> PyTree:
+        """What a row looks like, long before the program is compiled."""
+        told = self._compiler.fact(
+            ("row",), dict(self._inputs), lambda: told_of_row(self._traced().out_info)
+        )
+        return row_as_told(told)
+
+    def program(self, row: PyTree) -> Program:
+        """(weights, inputs) → row. Raises: TypeError: of another shape than the one given."""
+        check_row("encode", self.row, row)
+        with metrics.compiling("encode"):
+            return self._compiler.program(("encode",), dict(self._inputs), self._traced)
+
+
+def told_of_row(row: PyTree) -> PyTree:
+    """Abstract arrays as plain values."""
+    return jax.tree.map(lambda leaf: Told(tuple(leaf.shape), np.dtype(leaf.dtype).name), row)
+
+
+def row_as_told(told: PyTree) -> PyTree:
+    """Such values as abstract arrays."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        told,
+        is_leaf=lambda leaf: isinstance(leaf, Told),
+    )
 
 
 def weight_places(layout: Layout, weights: PyTree) -> list[Sharding]:

@@ -26,6 +26,7 @@ from workers import warmup
 from workers.compiler import Compiler, signature
 from workers.costs import Costs
 from workers.errors import EngineDied, PictureFailed, picture_failed
+from workers.executables import Executables
 from workers.kept import Kept, Unfit, check_fit
 from workers.launch import Launcher, OneHost
 from workers.meter import Meter
@@ -64,6 +65,7 @@ class Engine:
         batch_sizes: compiled ones; empty: 1, 2, 4, … up to `slots`.
         elastic: whether pictures are also worked on side by side, each by a part of the slice.
         launcher: where a launch goes besides this process.
+        kept: where programs may be that need not be compiled.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Engine:
         batch_sizes: tuple[int, ...] = (),
         elastic: bool = True,
         launcher: Launcher | None = None,
+        kept: Executables | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.layout = layout
@@ -83,7 +86,7 @@ class Engine:
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
         """Has a result only if nothing can be launched any more."""
         self._launcher = launcher or OneHost()
-        compiler = Compiler(pipeline, layout)
+        compiler = Compiler(pipeline, layout, kept)
         self._weights = compiler.weights.common
         self.programs = Programs(
             compiler, self._launcher, compiler.ways(batch_sizes or powers_of_two(slots), elastic)

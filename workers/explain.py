@@ -32,7 +32,8 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
             "`atelier plan` reckons with all of them"
         )
     loading.set_up(pool, model, devices)
-    model, opened = loading.planned(pool_name, pool, model, own(devices))
+    opened = loading.planned(pool_name, pool, model, own(devices))
+    model = opened.model or model
     placed = loading.placed(pool, model, opened, loading.SHAPES)
     requests = warmup.requests(placed.spec, model.warmup)
     lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]

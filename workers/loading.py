@@ -3,10 +3,12 @@ array goes straight to where it lies."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +20,8 @@ from models.reading import FILES, SHAPES, Reader
 from models.sharding import Layout
 from models.vae.config import Tiling
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
-from workers import accelerators, flags, slice, warmup
+from workers import accelerators, flags, identity, slice, warmup
+from workers.executables import Executables, KeptExecutables, NothingKept
 from workers.mesh import make_mesh
 from workers.plan.auto import NothingFits
 from workers.plan.logical import logical_layout
@@ -26,6 +29,10 @@ from workers.plan.sketch import Sketch, sketch
 from workers.slice import Chosen
 
 log = logging.getLogger(__name__)
+
+NO_PROGRAM = {"source", "base", "defaults", "warmup"}
+"""Settings of a model that change none: where it comes from (its fingerprint says what it is), and
+what is asked of it."""
 
 
 class NoRoom(ConfigError):
@@ -38,6 +45,8 @@ class MeshSlice:
 
     layout: Layout
     chosen: Chosen
+    model: ModelSettings | None = None
+    """With what these devices have made necessary; None: the settings' own."""
 
 
 def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
@@ -94,7 +103,7 @@ def open_slice(
         *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),
         *(chosen.residency, chosen.why),
     )
-    return MeshSlice(layout, chosen)
+    return MeshSlice(layout, chosen, model)
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
@@ -119,47 +128,78 @@ def tiling_of(model: ModelSettings) -> Tiling | None:
     return Tiling(tiles.side, tiles.stride)
 
 
-def sketch_of(pool: PoolSettings, model: ModelSettings) -> Sketch:
-    """The pool's first warm-up request, traced and not compiled. Raises: as `read` does."""
+def sketch_of(pool: PoolSettings, model: ModelSettings, folder: Path | None = None) -> Sketch:
+    """The pool's first warm-up request, traced and not compiled, or read from what was traced
+    before. Raises: as `read` does."""
     logical = logical_layout()
     pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter, swap_experts=False)
     first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
-    return sketch(pipeline, first, logical)
+    return kept(folder, pipeline, model).fact(
+        lambda: {"program": ["sketch"], "request": json.dumps(first, sort_keys=True, default=str)},
+        lambda: sketch(pipeline, first, logical),
+    )
 
 
 def planned(
-    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
-) -> tuple[ModelSettings, MeshSlice]:
-    """The slice, and the model's settings with tiles where the devices have no room for a whole
-    picture.
+    name: str,
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
+) -> MeshSlice:
+    """The slice; with tiles, where the devices have no room for a whole picture.
+
+    Args:
+        folder: where programs are kept; None: nowhere.
 
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
     try:
-        return model, open_slice(name, pool, model, sketch_of(pool, model), devices)
+        return open_slice(name, pool, model, sketch_of(pool, model, folder), devices)
     except NoRoom as error:
         if model.vae_tiling is not None:
             raise
         tiled = model.model_copy(update={"vae_tiling": TilingSettings()})
         try:
-            opened = open_slice(name, pool, tiled, sketch_of(pool, tiled), devices)
+            opened = open_slice(name, pool, tiled, sketch_of(pool, tiled, folder), devices)
         except NoRoom:
             raise error from None
     log.info("pictures are decoded in tiles: there is no room for them as a whole")
-    return tiled, opened
+    return opened
 
 
 def load(
-    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device]
+    name: str,
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
 ) -> tuple[Pipeline, MeshSlice]:
     """The model as its slice has it.
+
+    Args:
+        folder: where programs are kept; None: nowhere.
 
     Raises:
         ConfigError: the settings do not fit the devices or the model.
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
-    model, opened = planned(name, pool, model, devices)
-    return placed(pool, model, opened), opened
+    opened = planned(name, pool, model, devices, folder)
+    return placed(pool, opened.model or model, opened), opened
+
+
+def kept(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:
+    """The programs of a model as this process compiles them, for the next start.
+
+    Args:
+        folder: of all models'; several machines may share it. None: nothing is kept.
+        model: as it was loaded.
+    """
+    if folder is None:
+        return NothingKept()
+    settings = model.model_dump(mode="json", exclude=NO_PROGRAM)
+    of_model = identity.of_model(pipeline.spec.fingerprint, settings)
+    return KeptExecutables(folder / "executables", identity.of_process() | of_model)
 
 
 def placed(

@@ -28,6 +28,7 @@ RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)
 STAGES = ("encode", "denoise", "decode", "media", "store")
 PROGRAMS = ("encode", "step", "decode", "preview")
 CACHE_RESULTS = ("hit", "miss")
+EXECUTABLE_RESULTS = ("hit", "miss", "refused", "unkept")
 JOB_OUTCOMES = ("succeeded", "failed", "queued", "lost", "dropped")
 CONTENT_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4", "video/webm")
 OTHER = "other"
@@ -105,6 +106,15 @@ compile_cache = Counter(
     "Programs that JAX found in the compile cache, or compiled and put there.",
     ["result"],
 )
+executables = Counter(
+    "atelier_executables_total",
+    "Programs read from their own files (hit), or not there (miss), there but not to be used "
+    "(refused), or compiled and not to be written down (unkept).",
+    ["result"],
+)
+executable_seconds = Counter(
+    "atelier_executable_read_seconds_total", "Time that the hits took: nothing is traced for them."
+)
 snapshots = Counter("atelier_snapshots_total", "Snapshots of unfinished pictures.", ["model"])
 snapshot_failures = Counter(
     "atelier_snapshot_failures_total", "Of these, tries that kept nothing.", ["model"]
@@ -153,6 +163,14 @@ def expect(model: str, tenant_classes: Iterable[str]) -> None:
         compile_seconds.labels(program)
     for result in CACHE_RESULTS:
         compile_cache.labels(result)
+    for result in EXECUTABLE_RESULTS:
+        executables.labels(result)
+
+
+def read_executable(seconds: float) -> None:
+    """A program came from its own file."""
+    executables.labels("hit").inc()
+    executable_seconds.inc(seconds)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from workers import loading, meter, metrics, page, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
 from workers.engine import Engine, powers_of_two
+from workers.executables import Executables
 from workers.hosts.follower import Follower
 from workers.hosts.leader import Leader
 from workers.hosts.leaving import leave_within
@@ -233,7 +234,9 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     ):
         if not isinstance(company, Link):  # of a slice the first process tells
             metrics.expect(pool.model, settings.tenant_classes)
-        pipeline, mesh_slice = loading.load(pool_name, pool, model, own(devices))
+        pipeline, mesh_slice = loading.load(
+            pool_name, pool, model, own(devices), settings.compile_folder
+        )
         if shown:
             shown.refresh = partial(meter.tell_memory, jax.local_devices())
         layout, sizes = (
@@ -241,13 +244,15 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
             pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots),
         )
         terms = Terms.of(pipeline, layout, sizes, pool.elastic)
+        loaded = mesh_slice.model or model
+        kept = loading.kept(settings.compile_folder, pipeline, loaded)
         if isinstance(company, Link):
             vitals.serves()
-            company.follow(Follower(pipeline, layout, terms))
+            company.follow(Follower(pipeline, layout, terms, kept))
             return 0
         meter.rate(pool.model, layout.mesh.devices.flat)
         launcher = Leader(company, terms) if company else OneHost()
-        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals))
+        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals, kept))
 
 
 async def serve(
@@ -257,6 +262,7 @@ async def serve(
     mesh_slice: MeshSlice,
     launcher: Launcher,
     vitals: Vitals,
+    kept: Executables | None = None,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
@@ -269,6 +275,7 @@ async def serve(
         pool_settings.batch_sizes,
         pool_settings.elastic,
         launcher,
+        kept,
     )
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s, vitals)

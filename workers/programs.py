@@ -102,12 +102,12 @@ class Programs:
         return shape
 
     def _add_encoder(self, shape: Shape, prepared: Prepared) -> None:
-        traced = self._threads.submit(self._compiler.trace_encode, prepared.inputs)
+        encoding = self._compiler.encoding(prepared.inputs)
         if not shape.encoders:
-            shape.row = self._threads.submit(lambda: traced.result().out_info)
+            shape.row = self._threads.submit(lambda: encoding.row)
 
         def compile_for(row: PyTree) -> Program:
-            return self._launcher.encode(shape, self._compiler.encode(traced.result(), row))
+            return self._launcher.encode(shape, encoding.program(row))
 
         shape.encoders[signature(prepared.inputs)] = self._of_row(shape, compile_for)
 

@@ -33,6 +33,8 @@ class Weights:
         leaves, self._tree = jax.tree.flatten_with_path(tree)
         self.common: list[Any] = [leaf for _, leaf in leaves]
         """For programs that need no swapped network: those lie on the host in here."""
+        self.names = [jax.tree_util.keystr(path) for path, _ in leaves]
+        """Of all leaves, in their order."""
         self.resident: str | None = None
         """The swapped network that is on the device."""
         self._model = model

@@ -171,16 +171,25 @@ PROGRAMS = Row(
             "Time in the compiler",
             "Share of the time, by program; loading from the cache is in it. After the warm-up it"
             " should be nothing.",
-            (Query(rate("atelier_compile_seconds_sum", 'instance=~"$pool"', "program, instance"),
-                   "{{program}} {{instance}}"),),
+            (
+                Query(rate("atelier_compile_seconds_sum", 'instance=~"$pool"', "program, instance"),
+                      "{{program}} {{instance}}"),
+                Query(rate("atelier_executable_read_seconds_total", 'instance=~"$pool"', "instance"),
+                      "of it reading executables {{instance}}"),
+            ),
             unit="percentunit", links=(RUNNING_JOBS,),
         ),
         Panel(
             23,
             "Compile cache",
-            "Programs a minute that were found in `compile_cache`, and that were not.",
-            (Query("60 * " + rate("atelier_compile_cache_total", 'instance=~"$pool"', "result"),
-                   "{{result}}"),),
+            "Programs a minute that were found in `compile_cache`, and that were not: whole"
+            " executables, and JAX's own cache, which is asked for what is not there as one.",
+            (
+                Query("60 * " + rate("atelier_executables_total", 'instance=~"$pool"', "result"),
+                      "executables: {{result}}"),
+                Query("60 * " + rate("atelier_compile_cache_total", 'instance=~"$pool"', "result"),
+                      "JAX's cache: {{result}}"),
+            ),
             stacked=True,
         ),
         Panel(

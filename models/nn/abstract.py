@@ -8,17 +8,34 @@ to build, four fifths. Shapes need no two keys that differ.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar, cast
 
 import jax
 from flax import nnx
 
 Module = TypeVar("Module", bound=nnx.Module)
 
+MOST = 16
+"""Networks remembered: more than the largest checkpoint has."""
+
 
 def abstract_module(kind: Callable[..., Module], *args: Any, **options: Any) -> Module:
-    """`kind(*args, rngs=…, **options)`, every parameter a `jax.ShapeDtypeStruct`."""
-    made: Module = nnx.eval_shape(lambda: kind(*args, rngs=SameKey(0), **options))
+    """`kind(*args, rngs=…, **options)`, every parameter a `jax.ShapeDtypeStruct`.
+
+    A start asks for each network four times (to plan and to load, as it is stored and as it is
+    used), and Flux's take a second to build: what is asked for again is a copy.
+
+    Args:
+        args, options: that can be hashed, as configs can.
+    """
+    built = _built(kind, args, tuple(sorted(options.items())))
+    return cast(Module, nnx.clone(built))
+
+
+@lru_cache(MOST)
+def _built(kind: Callable[..., nnx.Module], args: Any, options: Any) -> nnx.Module:
+    made: nnx.Module = nnx.eval_shape(lambda: kind(*args, rngs=SameKey(0), **dict(options)))
     return made
 
 

@@ -17,12 +17,13 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from models.checkpoint import CheckpointError, WeightsError
+from models.lay import PIECE, OnDevice, laid
 from models.nn.abstract import abstract_module
 from models.nn.layers import conv, embed, linear
 from models.nn.stack import stack
 from models.renames import Renames
 from models.tensors import Part
-from models.weights import flat_parameters, load
+from models.weights import READERS, flat_parameters, load
 
 LAYERS = 3
 
@@ -123,6 +124,13 @@ def check(network: Network, stored: dict[str, np.ndarray], dtype: Any = np.float
 def test_every_leaf_in_every_dtype(tmp_path: Path, stored: Any, asked: Any) -> None:
     arrays = tensors(stored)
     check(loaded(saved(tmp_path, arrays), dtype=asked), arrays, asked)
+
+
+@pytest.mark.parametrize("stored", [np.float32, jnp.bfloat16], ids=str)
+@pytest.mark.parametrize("asked", [np.float32, jnp.bfloat16], ids=str)
+def test_turned_on_the_device_it_is_the_same(tmp_path: Path, stored: Any, asked: Any) -> None:
+    arrays = tensors(stored)
+    check(loaded(saved(tmp_path, arrays), dtype=asked, lay=OnDevice), arrays, asked)
 
 
 def test_layers_spread_over_shards(tmp_path: Path) -> None:
@@ -236,10 +244,12 @@ class TestPlacement:
             split = ["tensor" if axis == "mlp" else None for axis in leaf.axes]
             return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
 
-        network = loaded(saved(tmp_path, tensors()), sharding=sharding)
-        check(network, tensors())
-        kernel = flat_parameters(network)["blocks.up.kernel"].get_value()
-        assert [shard.data.shape for shard in kernel.addressable_shards] == [(3, 5, 65)] * 2
+        folder = saved(tmp_path, tensors())
+        for lay in (laid, OnDevice):
+            network = loaded(folder, sharding=sharding, lay=lay)
+            check(network, tensors())
+            kernel = flat_parameters(network)["blocks.up.kernel"].get_value()
+            assert [shard.data.shape for shard in kernel.addressable_shards] == [(3, 5, 65)] * 2
 
 
 class TestFaults:
@@ -380,11 +390,12 @@ def hollow_checkpoint(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["jnp.float32", "jnp.bfloat16"])
-def test_peak_memory_is_the_model_and_a_tensor(tmp_path: Path, dtype: str) -> None:
+def test_peak_memory_is_the_model_and_what_is_being_read(tmp_path: Path, dtype: str) -> None:
     hollow_checkpoint(tmp_path)
     script = MEMORY.replace("FOLDER", repr(str(tmp_path))).replace("DTYPE", dtype)
     peak_mb, model_mb = (float(line) for line in run_python(script).split())
     tensor_mb = WIDTH * WIDTH * 4 / 2**20
     assert model_mb == DEPTH * tensor_mb / (1 if dtype == "jnp.float32" else 2)
     # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
-    assert model_mb < peak_mb < model_mb + 3 * tensor_mb
+    # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
+    assert model_mb < peak_mb < model_mb + READERS * PIECE / 2**20 + 2 * tensor_mb

@@ -12,6 +12,7 @@ from models.pipeline import Pipeline, PyTree
 from models.sharding import Layout
 from service.settings import ConfigError
 from workers.compiler import Compiler, signature
+from workers.executables import Executables
 from workers.hosts.terms import Terms, outlined
 from workers.hosts.wire import Message
 from workers.launch import OneHost
@@ -26,10 +27,13 @@ class Follower:
 
     Args:
         terms: this process's.
+        kept: where programs may be that need not be compiled.
     """
 
-    def __init__(self, pipeline: Pipeline, layout: Layout, terms: Terms) -> None:
-        compiler = Compiler(pipeline, layout)
+    def __init__(
+        self, pipeline: Pipeline, layout: Layout, terms: Terms, kept: Executables | None = None
+    ) -> None:
+        compiler = Compiler(pipeline, layout, kept)
         self._terms = terms
         self._weights = compiler.weights
         self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))

@@ -1,0 +1,126 @@
+"""Files of weights, read in long stretches past the page cache.
+
+A pool reads its weights once: going through the page cache would copy each byte, push out what
+other processes keep there, and cost several times the processor's time. What the cache already
+holds is taken from it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BLOCK = 4096
+"""Bytes; a disk's own reads begin, end and are put down in memory at multiples of it."""
+STRETCH = 16 << 20
+"""Bytes of one read. A disk gives no more in longer ones."""
+
+Memory = np.ndarray[Any, np.dtype[np.uint8]]
+Take = Callable[[int], Memory]
+"""So many bytes of memory, beginning at a multiple of `BLOCK`, for one read."""
+
+
+class DiskFile:
+    """One file, to be read from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: OSError."""
+        self._cached = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._direct = _open_direct(path)
+        self._is_direct = self._direct is not None
+
+    def close(self) -> None:
+        os.close(self._cached)
+        if self._direct is not None:
+            os.close(self._direct)
+
+    def read(self, start: int, stop: int, take: Take) -> Memory:
+        """The bytes from `start` to `stop`, in memory of `take`. Raises: OSError."""
+        first = start // BLOCK * BLOCK
+        memory = take(-(-(stop - first) // BLOCK) * BLOCK)
+        done = 0
+        while done < stop - first:
+            count = self._some(memory[done : done + STRETCH].data, first + done)
+            if count == 0:
+                raise OSError(f"the file ends at byte {first + done}")
+            done += count
+        return memory[start - first : stop - first]
+
+    def _some(self, memory: memoryview, start: int) -> int:
+        if self._direct is None or not self._is_direct:
+            return os.preadv(self._cached, [memory], start)
+        try:
+            if count := os.preadv(self._cached, [memory], start, os.RWF_NOWAIT):
+                return count
+        except OSError:  # not in the cache, or a file system that cannot tell
+            pass
+        try:
+            return os.preadv(self._direct, [memory], start)
+        except OSError:  # a disk of larger blocks; if it is broken, the next line says so
+            self._is_direct = False
+            return os.preadv(self._cached, [memory], start)
+
+
+def aligned(size: int) -> Memory:
+    """Fresh memory, which nobody has touched yet."""
+    memory = np.empty(size + BLOCK, np.uint8)
+    start = -memory.ctypes.data % BLOCK
+    return memory[start : start + size]
+
+
+class Scratch:
+    """Memory that is used again: what was taken before is lost. For one thread."""
+
+    def __init__(self) -> None:
+        self._memory = aligned(0)
+
+    def take(self, size: int) -> Memory:
+        if len(self._memory) < size:
+            self._memory = aligned(size)
+        return self._memory[:size]
+
+
+class Pool:
+    """Memory that is lent and comes back: touching fresh pages costs as much as a fast disk's read.
+
+    Args:
+        most: bytes that lie here unused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._free: list[Memory] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> Memory:
+        with self._lock:
+            fitting = [place for place, memory in enumerate(self._free) if len(memory) >= size]
+            best = min(fitting, key=lambda place: len(self._free[place]), default=None)
+            memory = None if best is None else self._free.pop(best)
+        return (aligned(size) if memory is None else memory)[:size]
+
+    def give(self, memory: np.ndarray) -> None:
+        """Back: nobody may use it, or what was made of it, any more."""
+        whole = memory
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        start, size = -whole.ctypes.data % BLOCK, whole.nbytes - BLOCK
+        with self._lock:
+            self._free.append(whole.reshape(-1).view(np.uint8)[start : start + max(size, 0)])
+            while sum(map(len, self._free)) > self._most:
+                self._free.pop(0)
+
+
+def _open_direct(path: Path) -> int | None:
+    """None where the file system (tmpfs, some that come over a network) knows no such reads."""
+    if not hasattr(os, "O_DIRECT"):
+        return None
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    except OSError:
+        return None

@@ -1,0 +1,176 @@
+"""How fast weights come from the disk, against what the disk gives a plain reader. No test.
+
+    python -m tests.bench.loading [--folder /where/the/disk/is] [--double 1 --single 2] [--rounds 3]
+
+Writes a checkpoint of the Flux transformer at its full width and a depth that fits this machine,
+in bfloat16, and loads it onto the default device: cold (the page cache is told to forget the file
+before each round) and warm. Beside each cold round the disk itself is read in the same minute, by
+one thread and by several, past the page cache; the better of the two is the disk's rate.
+
+"Read only" is the loader without a device behind it: what an accelerator's loader does on the
+host. A CPU's arrays are fresh memory, whose pages cost what "fresh memory" says, and kernels are
+turned by the processor: where cores are few, they and not the disk say how fast a CPU loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from models import weights
+from models.disk import Pool
+from models.flux.config import FluxConfig
+from models.flux.published import FLUX_DEV
+from models.flux.transformer import FluxTransformer
+from models.flux.weights import RENAMES
+from models.lay import Laid, Leaf, OnDevice, laid
+from models.nn.abstract import abstract_module
+from models.renames import source
+
+BLOCK = 16 << 20
+"""Bytes of one plain read."""
+READERS = 8
+"""Of the plain read by several threads."""
+
+
+def main() -> None:
+    options = arguments()
+    depth = {"num_layers": options.double, "num_single_layers": options.single}
+    config = FluxConfig.from_dict({**FLUX_DEV["transformer"], **depth})
+    module = abstract_module(FluxTransformer, config, param_dtype="bfloat16")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        file = write(module, Path(folder))
+        size = file.stat().st_size
+        print(f"{size / 1e9:.2f} GB onto {jax.devices()[0].device_kind}, {os.cpu_count()} cores")
+        load(module, file)  # once, so that nothing is compiled or imported in the rounds
+        rows = [one_round(module, file, size) for _ in range(options.rounds)]
+    for name in rows[0]:
+        rates = [row[name] for row in rows]
+        print(f"{name:>28}: {median(rates):5.2f} ({min(rates):.2f} to {max(rates):.2f})")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured")
+    parser.add_argument("--double", type=int, default=1, help="double blocks of the checkpoint")
+    parser.add_argument("--single", type=int, default=2, help="single blocks of the checkpoint")
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def one_round(module: nnx.Module, file: Path, size: int) -> dict[str, float]:
+    """GB/s of each way, one after the other, and what the loader reaches of the disk's own."""
+    disk = {
+        "disk, one thread": size / seconds(lambda: plain_read(file, size, 1)),
+        f"disk, {READERS} threads": size / seconds(lambda: plain_read(file, size, READERS)),
+    }
+    forget(file)
+    read_only = size / seconds(lambda: load(module, file, Nowhere))
+    forget(file)
+    cold = size / seconds(lambda: load(module, file))
+    warm = size / seconds(lambda: load(module, file))
+    fresh = size / seconds(lambda: touch(size))
+    rates = {"read only, cold": read_only, "load, cold": cold, "load, warm": warm}
+    return {
+        **{f"{name}, GB/s": rate / 1e9 for name, rate in (disk | rates).items()},
+        "fresh memory, GB/s": fresh / 1e9,
+        "read only, of the disk": read_only / max(disk.values()),
+        "load, of the disk": cold / max(disk.values()),
+    }
+
+
+def load(module: nnx.Module, file: Path, lay: Callable[[Leaf, Pool], Laid] = laid) -> None:
+    loaded = weights.load(module, file.parent, RENAMES, lay=lay)
+    jax.block_until_ready(nnx.state(loaded))
+
+
+class Nowhere(OnDevice):
+    """Reads all that a leaf is made of, and makes a number of it."""
+
+    def take(self, layer: int | None, read: np.ndarray | None) -> None:
+        assert read is not None
+        self._pool.give(read)
+
+    def array(self) -> jax.Array:
+        return jnp.zeros(())
+
+
+def touch(size: int) -> None:
+    """Every page of so much new memory."""
+    np.empty(size, np.uint8)[:: mmap.PAGESIZE] = 1
+
+
+def plain_read(file: Path, size: int, readers: int) -> None:
+    """Every byte of the file past the page cache, into memory that is used again."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
+
+    def read(first: int) -> None:
+        with mmap.mmap(-1, BLOCK) as memory:
+            for start in range(first * BLOCK, size, readers * BLOCK):
+                os.preadv(descriptor, [memory], start)
+
+    with ThreadPoolExecutor(readers) as threads:
+        list(threads.map(read, range(readers)))
+    os.close(descriptor)
+
+
+def forget(file: Path) -> None:
+    """Its pages leave the cache: the next read is the disk's."""
+    descriptor = os.open(file, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def seconds(work: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def write(module: nnx.Module, folder: Path) -> Path:
+    """A checkpoint of the module, its keys and shapes as diffusers has them; numbers repeat."""
+    entries: dict[str, dict[str, object]] = {}
+    end = 0
+    for key, shape in stored_shapes(module).items():
+        start, end = end, end + 2 * int(np.prod(shape))
+        entries[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    numbers = np.random.default_rng(0).integers(0x3C00, 0x3F80, BLOCK // 2, np.uint16).tobytes()
+    path = folder / "diffusion_pytorch_model.safetensors"
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for start in range(0, end, BLOCK):
+            file.write(numbers[: end - start])
+        os.fsync(file.fileno())
+    return path
+
+
+def stored_shapes(module: nnx.Module) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for path, leaf in weights.flat_parameters(module).items():
+        layered = source(path, 0, RENAMES) is not None and source(path, None, RENAMES) is None
+        for layer in range(leaf.shape[0]) if layered else [None]:
+            shape = leaf.shape[1:] if layered else leaf.shape
+            key = source(path, layer, RENAMES)
+            assert key is not None, path
+            shapes[key] = shape[::-1] if path.endswith("kernel") else shape
+    return shapes
+
+
+if __name__ == "__main__":
+    main()

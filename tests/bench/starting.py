@@ -1,0 +1,102 @@
+"""How long a pool takes from its command to its first claim. No test: run it on a quiet machine.
+
+    python -m tests.bench.starting [FOLDER] [--rounds 3]
+
+Starts `atelier worker` on a checkpoint (left out: the demo Flux) with nothing kept from before,
+then with JAX's compile cache alone, then with whole executables too, and does so by turns. Seconds
+of the clock, and of the processor, which says more where others use the machine too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from deploy import redis
+
+ROOT = Path(__file__).parents[2]
+READY = "is ready"
+
+
+def main() -> None:
+    options = arguments()
+    with tempfile.TemporaryDirectory() as folder, redis.embedded(Path(folder) / "redis") as url:
+        here = Path(folder)
+        config = here / "atelier.toml"
+        rows: list[dict[str, tuple[float, float]]] = []
+        for number in range(options.rounds):
+            state = here / str(number)
+            config.write_text(settings(url, state, options.folder))
+            cold = start(config)
+            start(config)  # it finds all executables: what JAX's cache alone does is next
+            shutil.move(state / "compile-cache" / "executables", here / "aside")
+            compiled = start(config)
+            shutil.rmtree(state / "compile-cache" / "executables", ignore_errors=True)
+            shutil.move(here / "aside", state / "compile-cache" / "executables")
+            rows.append({"cold": cold, "compile cache": compiled, "executables": start(config)})
+            print(rows[-1], flush=True)
+    for name in rows[0]:
+        for kind, place in (("clock", 0), ("processor", 1)):
+            seconds = [row[name][place] for row in rows]
+            spread = f"({min(seconds):.1f} to {max(seconds):.1f})"
+            print(f"{name:>14}, {kind:>9}: {median(seconds):5.1f} s {spread}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", default=str(ROOT / "models" / "demo" / "flux"))
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def settings(url: str, state: Path, source: str) -> str:
+    return (
+        f"state_dir = {json.dumps(str(state))}\n"
+        f"[redis]\nurl = {json.dumps(url)}\n"
+        f'[models.flux]\nsource = {json.dumps(source)}\ndtype = "float32"\n'
+        '[pools.flux]\nmodel = "flux"\nmetrics_port = 0\n'
+    )
+
+
+def start(config: Path) -> tuple[float, float]:
+    """Seconds until a worker says that it is ready: of the clock, of the processor."""
+    started = time.perf_counter()
+    worker = subprocess.Popen(
+        [sys.executable, "atelier.py", "worker", "--pool", "flux"],
+        cwd=ROOT,
+        env={**os.environ, "ATELIER_CONFIG": str(config)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stderr is not None
+    said = []
+    for line in worker.stderr:
+        said.append(line)
+        if READY in line:
+            break
+    else:
+        raise SystemExit("".join(said))
+    clock, processor = time.perf_counter() - started, processor_s(worker.pid)
+    worker.send_signal(signal.SIGTERM)
+    worker.stderr.read()
+    worker.wait()
+    return round(clock, 2), round(processor, 2)
+
+
+def processor_s(pid: int) -> float:
+    """That a process has used up to now."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Parts of leaves, from files that are read by row: what each process of a slice reads."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from safetensors.numpy import save_file
+
+from models.assign import Sources
+from models.disk import BLOCK, DiskFile, Memory, Pool, Take
+from models.lay import Leaf, part_of, stored_place
+from models.renames import Target
+from models.tensors import Filling, Part, open_tensors
+
+LAYERS, INTO, OUT = 2, 512, 4096
+
+
+class Counted(DiskFile):
+    bytes = 0
+
+    def read(self, start: int, stop: int, take: Take) -> Memory:
+        self.bytes += stop - start
+        return super().read(start, stop, take)
+
+
+@pytest.fixture(scope="module")
+def stored() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(LAYERS, OUT, INTO)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory, stored: np.ndarray) -> Path:
+    path = tmp_path_factory.mktemp("lay") / "model.safetensors"
+    save_file({str(layer): array for layer, array in enumerate(stored)}, path)
+    return path
+
+
+def sources(path: Path, file: DiskFile, transposed: bool) -> Sources:
+    with ExitStack() as files:
+        tensors = open_tensors(Part("x", (path,)), files)
+    goals = (Target("kernel", layer, 0, transposed) for layer in range(LAYERS))
+    return {
+        goal.layer: Filling(replace(tensors[str(goal.layer)], file=file), goal, None, 0, 1)
+        for goal in goals
+    }
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_any_part_of_a_stack(path: Path, stored: np.ndarray, axis: int, transposed: bool) -> None:
+    file = Counted(path)
+    whole = stored if transposed else stored.transpose(0, 2, 1)
+    leaf = Leaf(whole.shape, whole.dtype, sources(path, file, transposed), True, None)
+    half = whole.shape[axis] // 2
+    index = tuple((half if at == axis else 0, size) for at, size in enumerate(whole.shape))
+    part, works = part_of(leaf, index)
+    for work in works:
+        work()
+    file.close()
+    np.testing.assert_array_equal(part, whole[tuple(itertools.starmap(slice, index))])
+    by_row = axis in (0, 1 if transposed else 2)
+    assert file.bytes == whole.nbytes / (2 if by_row else 1)
+
+
+def test_a_file_that_has_become_shorter_says_so(path: Path) -> None:
+    file = DiskFile(path)
+    with pytest.raises(OSError, match="the file ends"):
+        file.read(0, path.stat().st_size + BLOCK, lambda size: np.empty(size, np.uint8))
+    file.close()
+
+
+def test_what_is_sent_lies_where_it_will_be_turned() -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    place = NamedSharding(mesh, PartitionSpec(None, "a", "b"))
+    turned = stored_place(place, 2, True, True)
+    assert turned == NamedSharding(mesh, PartitionSpec("b", "a"))
+    window = NamedSharding(mesh, PartitionSpec(None, None, "a"))
+    turned = stored_place(window, 4, False, True)
+    assert turned == NamedSharding(mesh, PartitionSpec(None, "a", None, None))
+
+
+def test_memory_that_comes_back_is_lent_again() -> None:
+    pool = Pool(most=4 * BLOCK)
+    small, large = pool.take(BLOCK), pool.take(3 * BLOCK)
+    assert all(memory.ctypes.data % BLOCK == 0 for memory in (small, large))
+    for memory in (small, large[8:].view(np.uint16).reshape(2, -1)):  # as an array of a file
+        pool.give(memory)
+    again = pool.take(2 * BLOCK)
+    assert again.ctypes.data == large.ctypes.data
+    assert pool.take(BLOCK).ctypes.data == small.ctypes.data
+
+
+def test_no_more_memory_waits_than_it_may() -> None:
+    pool = Pool(most=2 * BLOCK)
+    lent = [pool.take(BLOCK) for _ in range(3)]
+    for memory in lent:
+        pool.give(memory)
+    kept = {pool.take(BLOCK).ctypes.data for _ in range(2)}
+    assert kept == {memory.ctypes.data for memory in lent[1:]}
