@@ -47,10 +47,10 @@ def to_heads(
 ) -> Float[Array, "batch tokens heads dim"]:
     """layer(x), its features apart by heads.
 
-    As one product with an axis of heads a compiler may put heads first, as attention reads them;
-    behind a product without one it would have to turn the tokens round.
+    As one product with an axis of heads it may write them head by head, as attention reads them;
+    behind a product without one the compiler copies, or turns the tokens round.
     """
-    kernel = in_rows(layer.kernel[...].astype(x.dtype))
+    kernel = _in_rows(layer.kernel[...].astype(x.dtype))
     out = jnp.einsum("bti,ihd->bthd", x, kernel.reshape(kernel.shape[0], heads, -1))
     return out if layer.bias is None else out + layer.bias[...].astype(x.dtype).reshape(heads, -1)
 
@@ -58,19 +58,19 @@ def to_heads(
 def from_heads(
     layer: nnx.Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
-    """layer(x), of features apart by heads.
+    """layer(x), of features apart by heads, which need not come together in memory."""
+    kernel = _in_rows(layer.kernel[...].astype(x.dtype))
+    out = jnp.einsum("bthd,hdo->bto", x, kernel.reshape(*x.shape[2:], -1))
+    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)
 
-    They come together first: a product over heads and their features takes a TPU twice as long.
+
+def _in_rows(kernel: Float[Array, "in_features out_features"]) -> Array:
+    """The same array, row by row in memory, as it is stored.
+
+    For a product with an axis of heads a TPU's compiler turns it round first, and takes longer
+    for the product then: 2.25 + 0.3 ms instead of 1.43 (18,900 tokens, 5,120 to 5,120, v6e).
     """
-    return layer(in_rows(x.reshape(*x.shape[:2], -1)))
-
-
-def in_rows(x: Array) -> Array:
-    """The same array, its last axis closest together in memory, the first one farthest apart.
-
-    A TPU's compiler likes to turn matrices round for products that then take twice as long.
-    """
-    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
+    return with_layout_constraint(kernel, Layout((0, 1)))
 
 
 def conv(

@@ -15,12 +15,6 @@ from jaxtyping import Array, Bool, Shaped
 from models import sharding
 
 
-TILE = 8
-"""Tokens that a TPU keeps in one tile. Of a share of whole tiles the heads come apart and together
-where they lie; of another one all is moved first, and moved back (18,900 tokens of Wan 14B on v6e:
-2.0 ms instead of none, by the compiler's schedule, for each projection of what attention found)."""
-
-
 def shares() -> int:
     """Devices that a sequence is split over."""
     layout = sharding.active()
@@ -28,10 +22,8 @@ def shares() -> int:
 
 
 def padding(tokens: int) -> int:
-    """Tokens that are added to so many, for equal shares of whole tiles; a whole sequence stays as
-    it is."""
-    count = shares()
-    return -tokens % (count * TILE) if count > 1 else 0
+    """Tokens that are added to so many, for equal shares."""
+    return -tokens % shares()
 
 
 def pad(x: Shaped[Array, "batch tokens *rest"]) -> Shaped[Array, "batch _padded *rest"]:
