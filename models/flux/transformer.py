@@ -20,7 +20,7 @@ from models.flux.conditions import Conditions, Modulations, OfLayers
 from models.flux.config import FluxConfig
 from models.nn import tokens
 from models.nn.attention import TokenAttention, token_attention
-from models.nn.layers import linear
+from models.nn.layers import from_heads, linear, to_heads
 from models.nn.norms import RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
 from models.nn.stack import layers_of, scan, stack
@@ -28,6 +28,7 @@ from models.nn.step_cache import CachedStep, Entered
 from models.sharding import split
 
 Tokens = Float[Array, "batch tokens width"]
+ByHead = Float[Array, "batch tokens heads dim"]
 Vectors = Float[Array, "batch vectors width"]
 """That modulate one layer."""
 Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
@@ -63,9 +64,7 @@ class Heads(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> tuple[Array, Array, Array]:
-        q, k, v = (
-            project(x).reshape(*x.shape[:2], self.heads, -1) for project in (self.q, self.k, self.v)
-        )
+        q, k, v = (to_heads(project, x, self.heads) for project in (self.q, self.k, self.v))
         return self.q_norm(q), self.k_norm(k), v
 
 
@@ -89,9 +88,9 @@ class Stream(nnx.Module):
         self.out = linear(width, width, ("heads", "embed"), rngs=rngs, param_dtype=param_dtype)
         self.feed_forward = FeedForward(width, rngs=rngs, param_dtype=param_dtype)
 
-    def finish(self, x: Tokens, attended: Tokens, modulation: list[Array]) -> Tokens:
+    def finish(self, x: Tokens, attended: ByHead, modulation: list[Array]) -> Tokens:
         _, _, gate, mlp_shift, mlp_scale, mlp_gate = modulation
-        x = x + gate * self.out(attended)
+        x = x + gate * from_heads(self.out, attended)
         x = fit_float16(x + mlp_gate * self.feed_forward(modulate(x, mlp_shift, mlp_scale)))
         return split(x, *AXES)
 
@@ -121,7 +120,6 @@ class DoubleBlock(nnx.Module):
         q, k, v = (tokens.join(pair) for pair in zip(text_qkv, image_qkv, strict=True))
         q, k = (apply_rope(x, places.rope) for x in (q, k))
         attended = self.attention(q, k, v, keys=places.keys)
-        attended = attended.reshape(*attended.shape[:2], -1)
         text_found, image_found = tokens.cut(attended, text.shape[1], image.shape[1])
         return (
             self.image.finish(image, image_found, image_mod),

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.experimental.layout import Layout, with_layout_constraint
+from jax.sharding import AbstractMesh
 from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models import sharding
 
 from models.nn.eight_bit import product
 
@@ -41,6 +47,52 @@ def linear(
         param_dtype=param_dtype,
         rngs=rngs,
     )
+
+
+def to_heads(
+    layer: nnx.Linear, x: Float[Array, "batch tokens in_features"], heads: int
+) -> Float[Array, "batch tokens heads dim"]:
+    """layer(x), its features apart by heads.
+
+    As one product with an axis of heads it may write them head by head, as attention reads them;
+    behind a product without one the compiler copies, or turns the tokens round.
+    """
+    kernel = _in_rows(layer.kernel, x.dtype)
+    out = jnp.einsum("bti,ihd->bthd", x, kernel.reshape(kernel.shape[0], heads, -1))
+    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype).reshape(heads, -1)
+
+
+def from_heads(
+    layer: nnx.Linear, x: Float[Array, "batch tokens heads dim"]
+) -> Float[Array, "batch tokens out_features"]:
+    """layer(x), of features apart by heads, which need not come together in memory."""
+    kernel = _in_rows(layer.kernel, x.dtype)
+    out = jnp.einsum("bthd,hdo->bto", x, kernel.reshape(*x.shape[2:], -1))
+    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)
+
+
+def _in_rows(parameter: nnx.Param, dtype: DTypeLike) -> Float[Array, "in_features out_features"]:
+    """A kernel in this dtype, row by row in memory, as it is stored.
+
+    For a product with an axis of heads a TPU's compiler turns it round first, and takes longer
+    for the product then: 2.25 + 0.3 ms instead of 1.43 (18,900 tokens, 5,120 to 5,120, v6e).
+    """
+    kernel, layout = parameter[...].astype(dtype), sharding.active()
+    if layout is None:
+        return _rows_apart(kernel)
+    if isinstance(layout.mesh, AbstractMesh):  # shapes alone are asked for
+        return kernel
+    # By hand: XLA's partitioner would gather a kernel whose memory somebody has a wish for.
+    spec = layout.in_use().spec(parameter.axes[-2:], kernel.shape)
+    own = jax.shard_map(
+        _rows_apart, mesh=layout.mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    placed: Array = own(kernel)
+    return placed
+
+
+def _rows_apart(kernel: Array) -> Array:
+    return with_layout_constraint(kernel, Layout((0, 1)))
 
 
 def conv(

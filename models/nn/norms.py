@@ -52,10 +52,19 @@ class RMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        return self._normed(x, -1, self.scale[...])
+
+    def over_heads(
+        self, x: Float[Array, "batch tokens heads dim"]
+    ) -> Float[Array, "batch tokens heads dim"]:
+        """Over all heads of a token together, which are its width."""
+        return self._normed(x, (-2, -1), self.scale[...].reshape(x.shape[-2:]))
+
+    def _normed(self, x: Array, axes: int | tuple[int, ...], scale: Array) -> Array:
         wide = x.astype(jnp.float32)
-        mean_square = jnp.square(wide).mean(axis=-1, keepdims=True)
+        mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
         normed = wide * jax.lax.rsqrt(mean_square + self.epsilon)
-        return normed.astype(x.dtype) * self.scale[...].astype(x.dtype)
+        return normed.astype(x.dtype) * scale.astype(x.dtype)
 
 
 class Modulation(nnx.Module):

@@ -24,7 +24,7 @@ from models.nn import tokens
 from models.nn.attention import CrossAttention as Crossing
 from models.nn.attention import TokenAttention, cross_attention, token_attention
 from models.nn.embeddings import ConditionMLP, sinusoid
-from models.nn.layers import conv, linear
+from models.nn.layers import conv, from_heads, linear, to_heads
 from models.nn.norms import LayerNorm, RMSNorm, layer_norm
 from models.nn.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.stack import scan, stack
@@ -97,7 +97,8 @@ class KeysValues(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> tuple[Array, Array]:
-        return split_heads(self.k_norm(self.k(x)), self.heads), split_heads(self.v(x), self.heads)
+        keys = self.k_norm.over_heads(to_heads(self.k, x, self.heads))
+        return keys, to_heads(self.v, x, self.heads)
 
 
 class Queries(nnx.Module):
@@ -111,10 +112,10 @@ class Queries(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> Float[Array, "batch tokens heads dim"]:
-        return split_heads(self.q_norm(self.q(x)), self.heads)
+        return self.q_norm.over_heads(to_heads(self.q, x, self.heads))
 
     def finish(self, found: Float[Array, "batch tokens heads dim"]) -> Tokens:
-        return self.out(found.reshape(*found.shape[:2], -1))
+        return from_heads(self.out, found)
 
 
 class SelfAttention(nnx.Module):
@@ -381,10 +382,6 @@ class WanTransformer(nnx.Module):
         return tuple(
             size // patch for size, patch in zip(sizes, self.config.patch_size, strict=True)
         )
-
-
-def split_heads(x: Tokens, heads: int) -> Float[Array, "batch tokens heads dim"]:
-    return x.reshape(*x.shape[:2], heads, -1)
 
 
 def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:

@@ -148,8 +148,10 @@ class _Walk:
         return iter(self.run(body, tags[params["cond_nconsts"] :], times))
 
     def _cond(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Its first branch stands for all."""
-        return iter(self.run(equation.params["branches"][0].jaxpr, tags[1:], times))
+        """Its first branch stands for all; of branches by platform, the last: for the others."""
+        branches = equation.params["branches"]
+        chosen = branches[-1 if "branches_platforms" in equation.params else 0]
+        return iter(self.run(chosen.jaxpr, tags[1:], times))
 
     def _shard_map(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
         placed = [

@@ -55,6 +55,15 @@ def test_flops_are_those_of_the_compiled_program(
     assert of(function, *shapes).flops == pytest.approx(counted(function, *shapes), rel=0.05)
 
 
+def test_of_platforms_the_other_ones_count() -> None:
+    """Or what TPUs multiply for RoPE would count as the network's own products."""
+
+    def by_platform(x: jax.Array) -> jax.Array:
+        return jax.lax.platform_dependent(x, tpu=lambda x: x @ x, default=lambda x: x + x)
+
+    assert of(by_platform, (8, 8)).flops == 0
+
+
 def test_a_loop_counts_as_often_as_it_runs() -> None:
     def deep(weights: jax.Array, x: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
