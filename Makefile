@@ -31,9 +31,7 @@ RAN := $(VENV)/.ran
 INSTALLED := $(RAN)-install-$(ACCELERATOR)
 
 .PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards pictures \
-  locks lives load chaos train images-check quality clean
-  locks lives load chaos compare train images-check clean
-  locks lives load chaos train images-check tpu-schedule clean
+  locks lives load chaos compare train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
 

@@ -17,7 +17,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models import sharding
-
 from models.nn.eight_bit import product
 
 Axes = tuple[str | None, ...]
@@ -58,7 +57,7 @@ def to_heads(
     behind a product without one the compiler copies, or turns the tokens round.
     """
     kernel = _in_rows(layer.kernel, x.dtype)
-    out = jnp.einsum("bti,ihd->bthd", x, kernel.reshape(kernel.shape[0], heads, -1))
+    out = product(x, kernel.reshape(len(kernel), heads, -1), (((2,), (0,)), ((), ())))
     return out if layer.bias is None else out + layer.bias[...].astype(x.dtype).reshape(heads, -1)
 
 
@@ -67,7 +66,7 @@ def from_heads(
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), of features apart by heads, which need not come together in memory."""
     kernel = _in_rows(layer.kernel, x.dtype)
-    out = jnp.einsum("bthd,hdo->bto", x, kernel.reshape(*x.shape[2:], -1))
+    out = product(x, kernel.reshape(*x.shape[2:], -1), (((2, 3), (0, 1)), ((), ())))
     return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)
 
 
