@@ -174,8 +174,10 @@ PROGRAMS = Row(
             (
                 Query(rate("atelier_compile_seconds_sum", 'instance=~"$pool"', "program, instance"),
                       "{{program}} {{instance}}"),
-                Query(rate("atelier_executable_read_seconds_total", 'instance=~"$pool"', "instance"),
-                      "of it reading executables {{instance}}"),
+                Query(
+                    rate("atelier_executable_read_seconds_total", 'instance=~"$pool"', "instance"),
+                    "of it reading executables {{instance}}",
+                ),
             ),
             unit="percentunit", links=(RUNNING_JOBS,),
         ),
