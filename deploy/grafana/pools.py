@@ -176,7 +176,8 @@ PROGRAMS = Row(
                       "{{program}} {{instance}}"),
                 Query(
                     rate("atelier_executable_read_seconds_total", 'instance=~"$pool"', "instance"),
-                    "of it reading executables {{instance}}"),
+                    "of it reading executables {{instance}}",
+                ),
             ),
             unit="percentunit", links=(RUNNING_JOBS,),
         ),

@@ -35,7 +35,7 @@ def main() -> None:
         rows: list[dict[str, tuple[float, float]]] = []
         for number in range(options.rounds):
             state = here / str(number)
-            config.write_text(settings(url, state, options.folder))
+            config.write_text(settings(url, state, options))
             cold = start(config)
             start(config)  # it finds all executables: what JAX's cache alone does is next
             shutil.move(state / "compile-cache" / "executables", here / "aside")
@@ -54,15 +54,17 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", default=str(ROOT / "models" / "demo" / "flux"))
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
 
 
-def settings(url: str, state: Path, source: str) -> str:
+def settings(url: str, state: Path, options: argparse.Namespace) -> str:
     return (
         f"state_dir = {json.dumps(str(state))}\n"
         f"[redis]\nurl = {json.dumps(url)}\n"
-        f'[models.flux]\nsource = {json.dumps(source)}\ndtype = "float32"\n'
+        f"[models.flux]\nsource = {json.dumps(options.folder)}\n"
+        f"dtype = {json.dumps(options.dtype)}\n"
         '[pools.flux]\nmodel = "flux"\nmetrics_port = 0\n'
     )
 
