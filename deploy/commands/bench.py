@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 from deploy.commands.options import Commands
 
@@ -18,10 +17,7 @@ def add(commands: Commands) -> None:
     bench = commands.add_parser("bench", help="how fast it is here: the engine, or a server")
     kinds = bench.add_subparsers(required=True, metavar="what")
     for name, about in BENCHES.items():
-        place = f"deploy.commands.bench_{name}"
-        if find_spec(place) is None:
-            continue
-        module = import_module(place)
+        module = import_module(f"deploy.commands.bench_{name}")
         parser = kinds.add_parser(name, help=about, description=module.__doc__)
         module.add_arguments(parser)
         parser.set_defaults(run=module.run)

@@ -85,9 +85,9 @@ def opened(ask: Ask) -> Opened:
             }
         )
         loading.set_up(pool, model, ask.devices)
-        model, where = loading.planned(ask.model, pool, model, own(ask.devices))
+        where = loading.planned(ask.model, pool, model, own(ask.devices))
         everywhere = NamedSharding(where.layout.mesh, PartitionSpec())
-        pipeline = loading.placed(pool, model, where, RandomWeights(everywhere))
+        pipeline = loading.placed(pool, where.model or model, where, RandomWeights(everywhere))
     check(pipeline.spec, ask.request)
     (fields,) = warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.request}])
     return Opened(pipeline, where, fields)
