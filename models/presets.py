@@ -79,7 +79,7 @@ def _told(quality: Quality, threshold: float) -> dict[str, Any]:
     """What a step's program is told for its cache."""
     if quality.step_cache is None:
         return {}
-    told = {THRESHOLD: np.float32(threshold)}
+    told: dict[str, Any] = {THRESHOLD: np.float32(threshold)}
     if quality.step_cache.kind == "teacache":
         given = quality.step_cache.coefficients
         told[COEFFICIENTS] = np.array([0.0] * (DEGREES - len(given)) + list(given), np.float32)
