@@ -221,18 +221,18 @@ def _block(
     if rests[1]:
 
         @when("last", step == last)
-        def _() -> None:
+        def clear_keys() -> None:
             _clear(k, 0, rests[1], SUBLANES)
             _clear(v, 1, rests[1], LANES)
 
     if rests[0]:
 
         @when("first", (step == 0) & (pl.program_id(1) == pl.num_programs(1) - 1))
-        def _() -> None:
+        def clear_queries() -> None:
             _clear(q, 1, rests[0], LANES)
 
     @when("first", step == 0)
-    def _() -> None:
+    def begin() -> None:
         queries[...] = jnp.zeros_like(queries)
         queries[: q.shape[0]] = q[...]
         sums[before] = jnp.zeros_like(sums[0])
@@ -245,7 +245,7 @@ def _block(
     _fast(k, v, columns, queries, total, sums, (before, after), tile, factor)
 
     @when("again", jnp.logical_not(total[after].max() < MOST))
-    def _() -> None:
+    def again() -> None:
         _subtract(queries, k.shape[1], jnp.zeros_like(largest))
         count = k.shape[0] // tile
 
@@ -260,14 +260,14 @@ def _block(
         _subtract(queries, k.shape[1], new)
 
         @pl.loop(0, count)
-        def _(i: Array) -> None:
+        def add(i: Array) -> None:
             at = pl.ds(i * tile, tile)
             weights = jnp.exp2(_logits(k, columns, queries, at) * factor)
             total[after] += weights.sum(axis=0, keepdims=True)
             sums[after] += _dot(v[:, at], weights.astype(v.dtype))
 
     @when("last", step == last)
-    def _() -> None:
+    def end() -> None:
         values[...] = (sums[after] / total[after]).astype(values.dtype)
         log_sum[...] = largest[...] * (factor * math.log(2)) + jnp.log(total[after])
 
@@ -290,8 +290,7 @@ def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: i
         for start in range(0, k.shape[0], tile)
         for left in range(0, queries.shape[1], TILE)
     ]
-    logits: dict[int, Array] = {}
-    weights: dict[int, Array] = {}
+    logits, weights = {}, {}
     for turn in range(len(tiles) + 2):
         if turn < len(tiles):
             rows, some = tiles[turn]
