@@ -15,7 +15,7 @@ from models.nn.step_cache import side_by_side
 from models.pipeline import Pipeline, Prepared, PyTree
 from models.quality import Quality, StepCache
 from models.sharding import Layout
-from tests.parallel.layouts import layout
+from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
 from workers.compiler import Compiler
@@ -62,15 +62,18 @@ def drawn(flux: Pipeline, by: Layout, pictures: list[Prepared], rows: list[PyTre
     way = compiler.ways([len(pictures)], elastic=False)[-1]
     step = pictures[0].steps[0]
     program, _ = compiler.step(step.phase, step.values, way, rows[0])
+    told = compiler.conditions(step.phase, step.values, rows[0])
 
     def draw(pictures: list[Prepared], rows: list[PyTree]) -> list[list[PyTree]]:
         now, after = tuple(jax.device_put(row, compiler.sharding) for row in rows), []
-        for steps in zip(*(picture.steps for picture in pictures), strict=True):
+        for at, steps in enumerate(zip(*(picture.steps for picture in pictures), strict=True)):
             values = {
                 name: np.stack([np.float32(step.values[name]) for step in steps])
                 for name in steps[0].values
             }
-            now, finite = program(compiler.weights.common, now, values)
+            pairs = list(zip(now, pictures, strict=True))
+            more = conditions(told, compiler.weights.common, pairs, at)
+            now, finite = program(compiler.weights.common, now, values, *more)
             assert finite.all()
             after.append(jax.tree.map(np.asarray, list(now)))
         return [list(of_one) for of_one in zip(*after, strict=True)]
