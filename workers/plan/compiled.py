@@ -19,6 +19,7 @@ from workers import warmup
 from workers.compiler import Compiler
 from workers.plan import hlo
 from workers.plan.chips import CLOCK_HZ
+from workers.plan.sketch import conditions_of
 from workers.plan.traffic import Traffic, Wires
 from workers.step_times import Way
 
@@ -67,8 +68,15 @@ def programs(
     for phase, some in values.items():
         trace = lambda p=phase, v=some: compiler.trace_step(p, v, Way(slots), row)  # noqa: E731
         yield _program(phase, trace, layout, wires)
-    yield _program("encode", lambda: encode, layout, wires)
+        told = compiler.trace_conditions(phase, some, row)
+        if jax.tree.leaves(told.out_info):
+            yield _program(conditions_of(phase), _already(told), layout, wires)
+    yield _program("encode", _already(encode), layout, wires)
     yield _program("decode", lambda: compiler.trace_decode(row), layout, wires)
+
+
+def _already(traced: Traced) -> Callable[[], Traced]:
+    return lambda: traced
 
 
 def _program(name: str, trace: Callable[[], Traced], layout: Layout, wires: Wires) -> Program:

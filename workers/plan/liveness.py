@@ -13,7 +13,7 @@ from typing import Any
 from jax.extend import core
 
 from workers.plan.tags import Tag
-from workers.plan.work import Pairs, inner_jaxpr, nbytes, pairs
+from workers.plan.work import Pairs, chosen_branches, inner_jaxpr, is_by_platform, nbytes, pairs
 
 HEAVY = frozenset(
     {"dot_general", "conv_general_dilated", "scan", "while", "cond", "gather", "concatenate"}
@@ -64,16 +64,24 @@ def _written(jaxpr: Any) -> set[Any]:
     """Values that lie in memory: made or read by what cannot be fused."""
     written = set(_variables(jaxpr.outvars))
     for equation in jaxpr.eqns:
-        if equation.primitive.name in HEAVY or _bodies(equation):
+        if _is_heavy(equation):
             written |= set(equation.outvars)
             written |= set(_variables(equation.invars))
     return written
 
 
+def _is_heavy(equation: Any) -> bool:
+    if is_by_platform(equation):
+        return bool(_bodies(equation))
+    return equation.primitive.name in HEAVY or bool(_bodies(equation))
+
+
 def _bodies(equation: Any) -> list[Any]:
-    """Programs inside an equation."""
+    """Programs inside an equation. Of branches by platform: none where all of it can be fused."""
     if equation.primitive.name == "cond":
-        return [branch.jaxpr for branch in equation.params["branches"]]
+        branches = [branch.jaxpr for branch in chosen_branches(equation)]
+        fused = is_by_platform(equation) and not any(map(_is_heavy, branches[0].eqns))
+        return [] if fused else branches
     if equation.primitive.name == "while":
         return [equation.params["body_jaxpr"].jaxpr]
     inner = inner_jaxpr(equation)

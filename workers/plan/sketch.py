@@ -126,12 +126,17 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
         _steps(compiler, prepared, row, weights),
         _program(compiler.trace_decode(row), weights),
         {
-            f"conditions of {phase}": (replace(_program(traced, weights), weights=()), runs)
+            conditions_of(phase): (replace(_program(traced, weights), weights=()), runs)
             for phase, (traced, runs) in conditions.items()
         },
         max((_bytes(traced.out_info) for traced, _ in conditions.values()), default=0),
         prompts=row["prompt_embeds"].shape[0] if "prompt_embeds" in row else 1,
     )
+
+
+def conditions_of(phase: str) -> str:
+    """The name of the program that makes a phase's conditions."""
+    return f"conditions of {phase}"
 
 
 def _weights(pipeline: Pipeline) -> tuple[Weight, ...]:

@@ -148,10 +148,8 @@ class _Walk:
         return iter(self.run(body, tags[params["cond_nconsts"] :], times))
 
     def _cond(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Its first branch stands for all; of branches by platform, the last: for the others."""
-        branches = equation.params["branches"]
-        chosen = branches[-1 if "branches_platforms" in equation.params else 0]
-        return iter(self.run(chosen.jaxpr, tags[1:], times))
+        """Its first branch stands for all."""
+        return iter(self.run(chosen_branches(equation)[0].jaxpr, tags[1:], times))
 
     def _shard_map(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
         placed = [
@@ -270,6 +268,17 @@ def _elementwise(equation: Any, tags: list[Tag], var: Any) -> Tag:
 def _sizes(spec: Any, aval: Any) -> Mapping[str, int]:
     axes = axes_of(spec, len(aval.shape))
     return {axis: size for axis, size in zip(axes, aval.shape, strict=True) if axis is not None}
+
+
+def is_by_platform(equation: Any) -> bool:
+    """A `cond` whose branch follows from where the program is compiled for."""
+    return "branches_platforms" in equation.params
+
+
+def chosen_branches(equation: Any) -> Any:
+    """Those of a `cond` that may run; of branches by platform the last: for all others."""
+    branches = equation.params["branches"]
+    return branches[-1:] if is_by_platform(equation) else branches
 
 
 def inner_jaxpr(equation: Any) -> Any:

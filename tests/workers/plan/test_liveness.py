@@ -33,3 +33,15 @@ def test_what_is_needed_later_stays() -> None:
 
 def test_elementwise_work_is_fused() -> None:
     assert bytes_of(lambda x, w: jnp.tanh(jnp.exp(x @ w) + 1) * 2, 2) <= 2 * SQUARE
+
+
+def test_a_platforms_own_way_is_fused_like_any_other() -> None:
+    """Of two ways to compute the same, one runs, and it may read and write no memory of its own."""
+
+    def twice(x: jax.Array) -> jax.Array:
+        return jax.lax.platform_dependent(x, tpu=lambda x: x @ x, default=lambda x: x + x)
+
+    def chain(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(twice(x @ w)) @ w
+
+    assert bytes_of(chain, 2) == bytes_of(lambda x, w: jnp.tanh(2 * (x @ w)) @ w, 2)
