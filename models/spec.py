@@ -104,4 +104,6 @@ class ModelSpec(BaseModel):
 
         The engine has the last word on what shares a program (`Prepared.bucket`).
         """
-        return ",".join(f"{name}={request[name]}" for name in self.bucket_fields)
+        # A job of an earlier version lacks fields that came later.
+        told = {**self.defaults, **request}
+        return ",".join(f"{name}={told.get(name)}" for name in self.bucket_fields)

@@ -138,3 +138,11 @@ def test_a_request_names_a_preset() -> None:
     assert quality_of(spec, {}) == quality_of(spec, {"quality": "exact"}) == Quality()
     with pytest.raises(RequestError, match="quality: is none of exact, fast"):
         quality_of(spec, {"quality": "slow"})
+
+
+def test_a_job_of_an_earlier_version_is_of_the_default_quality(tmp_path: Path) -> None:
+    spec = with_presets(SPEC, tmp_path, LEVERS, {})
+    before = {"prompt": "a red circle", **spec.defaults}
+    del before["quality"]
+    assert spec.bucket(before) == spec.bucket({**before, "quality": "exact"})
+    assert spec.bucket(before) != spec.bucket({**before, "quality": "fast"})
