@@ -231,45 +231,52 @@ def _block(
         def clear_queries() -> None:
             _clear(q, 1, rests[0], LANES)
 
-    @when("first", step == 0)
-    def begin() -> None:
-        queries[...] = jnp.zeros_like(queries)
-        queries[: q.shape[0]] = q[...]
-        sums[before] = jnp.zeros_like(sums[0])
-        total[before] = jnp.zeros_like(total[0])
-        _subtract(queries, k.shape[1], jnp.zeros_like(largest))
-        some = _logits(k, columns, queries, slice(0, min(PEEK, k.shape[0])))
-        largest[...] = some.max(axis=0, keepdims=True)
-        _subtract(queries, k.shape[1], largest[...])
-
+    when("first", step == 0)(partial(_begin, q, k, columns, queries, largest, total, sums, before))
     _fast(k, v, columns, queries, total, sums, (before, after), tile, factor)
-
-    @when("again", jnp.logical_not(total[after].max() < MOST))
-    def again() -> None:
-        _subtract(queries, k.shape[1], jnp.zeros_like(largest))
-        count = k.shape[0] // tile
-
-        def higher(i: Array, found: Array) -> Array:
-            logits = _logits(k, columns, queries, pl.ds(i * tile, tile))
-            return jnp.maximum(found, logits.max(axis=0, keepdims=True))
-
-        new = jax.lax.fori_loop(0, count, higher, largest[...])
-        shrink = jnp.exp2((largest[...] - new) * factor)
-        total[after], sums[after] = total[before] * shrink, sums[before] * shrink
-        largest[...] = new
-        _subtract(queries, k.shape[1], new)
-
-        @pl.loop(0, count)
-        def add(i: Array) -> None:
-            at = pl.ds(i * tile, tile)
-            weights = jnp.exp2(_logits(k, columns, queries, at) * factor)
-            total[after] += weights.sum(axis=0, keepdims=True)
-            sums[after] += _dot(v[:, at], weights.astype(v.dtype))
+    again = partial(_again, k, v, columns, queries, largest, total, sums, (before, after))
+    overflowed = jnp.logical_not(total[after].max() < MOST)
+    when("again", overflowed)(partial(again, tile, factor))
 
     @when("last", step == last)
     def end() -> None:
         values[...] = (sums[after] / total[after]).astype(values.dtype)
         log_sum[...] = largest[...] * (factor * math.log(2)) + jnp.log(total[after])
+
+
+def _begin(q, k, columns, queries, largest, total, sums, before):  # type: ignore[no-untyped-def]
+    """Of a block of queries: nothing summed, and a first maximum of the first few keys."""
+    queries[...] = jnp.zeros_like(queries)
+    queries[: q.shape[0]] = q[...]
+    sums[before] = jnp.zeros_like(sums[0])
+    total[before] = jnp.zeros_like(total[0])
+    _subtract(queries, k.shape[1], jnp.zeros_like(largest))
+    some = _logits(k, columns, queries, slice(0, min(PEEK, k.shape[0])))
+    largest[...] = some.max(axis=0, keepdims=True)
+    _subtract(queries, k.shape[1], largest[...])
+
+
+def _again(k, v, columns, queries, largest, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
+    """A block that overflowed, with the maximum of all its keys."""
+    before, after = places
+    _subtract(queries, k.shape[1], jnp.zeros_like(largest))
+    count = k.shape[0] // tile
+
+    def higher(i: Array, found: Array) -> Array:
+        logits = _logits(k, columns, queries, pl.ds(i * tile, tile))
+        return jnp.maximum(found, logits.max(axis=0, keepdims=True))
+
+    new = jax.lax.fori_loop(0, count, higher, largest[...])
+    shrink = jnp.exp2((largest[...] - new) * factor)
+    total[after], sums[after] = total[before] * shrink, sums[before] * shrink
+    largest[...] = new
+    _subtract(queries, k.shape[1], new)
+
+    @pl.loop(0, count)
+    def add(i: Array) -> None:
+        at = pl.ds(i * tile, tile)
+        weights = jnp.exp2(_logits(k, columns, queries, at) * factor)
+        total[after] += weights.sum(axis=0, keepdims=True)
+        sums[after] += _dot(v[:, at], weights.astype(v.dtype))
 
 
 def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-untyped-def]
