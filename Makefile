@@ -67,6 +67,7 @@ load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep
 
 quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/quality.md (half an hour)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.bench.quality $(ARGS)
+
 compare: $(RAN)-test ## speed beside diffusers with torch.compile, in turns: `make compare ARGS="flux-dev --turns 3"`
 	@$(BIN)/python -m tests.bench.against $(ARGS)
 
