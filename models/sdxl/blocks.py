@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from models.nn.activations import erf_gelu
 from models.nn.attention import (
     CrossAttention,
     TokenAttention,
@@ -150,9 +150,9 @@ class TransformerLayer(nnx.Module):
         return x + self.feed_forward(self.norm3(x))
 
     def feed_forward(self, x: Tokens) -> Tokens:
-        """Source: Shazeer 2020 (GLU variants), GEGLU, with the exact GELU."""
+        """Source: Shazeer 2020 (GLU variants), GEGLU."""
         hidden, gate = jnp.split(self.up(x), 2, axis=-1)
-        return self.down(hidden * jax.nn.gelu(gate, approximate=False))
+        return self.down(hidden * erf_gelu(gate))
 
 
 class Transformer(nnx.Module):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array
 
 from models.configs import arguments
+from models.nn.activations import erf_gelu
 
 Depths = tuple[int, ...]
 PerLevel = tuple[Any, ...]
@@ -19,7 +19,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "swish": jax.nn.silu,
     "mish": jax.nn.mish,
-    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu": erf_gelu,
     "relu": jax.nn.relu,
 }
 PLAIN_MID, ATTENTION_MID = "UNetMidBlock2D", "UNetMidBlock2DCrossAttn"
