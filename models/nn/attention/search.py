@@ -136,10 +136,10 @@ def upright_cycles(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) 
     def shaped(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, case.dtype, sharding=place)
 
-    dim, wide = rounded(case.dim, SUBLANES), rounded(case.dim, LANES)
+    dim = rounded(case.dim, SUBLANES)
     # Two blocks each way, the last ones not whole: the compiler's dump grows with the grid.
     queries, keys = 2 * chosen.q - SUBLANES, 2 * chosen.kv - SUBLANES
-    arguments = shaped(2, dim, queries), shaped(2, keys, wide), shaped(2, dim, keys)
+    arguments = shaped(2, dim, queries), shaped(2, keys, dim), shaped(2, dim, keys)
 
     def compile(parts: Collection[str]) -> object:
         run = partial(over_blocks, blocks=chosen, scale=1.0, parts=parts)

@@ -65,11 +65,12 @@ def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
     ) -> Attended:
         blocks = fitting(choose(q.dtype, q.shape[-1], k.shape[1]), q.shape[1], k.shape[1])
         run = partial(over_blocks, blocks=blocks, scale=scale, interpret=interpret)
+        rows = filled(row_major(k), 2, SUBLANES)
         values, log_sum = run(
             filled(upright(q), 1, SUBLANES),
-            filled(row_major(k), 2, LANES),
+            rows,
             filled(upright(v), 1, SUBLANES),
-            key_columns(keys, k.shape[1], blocks.kv, k.dtype),
+            key_columns(keys, rows, blocks.kv),
         )
         return Attended(_turned_back(values, q), _turned_back(log_sum, q)[..., 0])
 
@@ -99,21 +100,28 @@ def row_major(x: Float[Array, "batch tokens heads dim"]) -> Heads:
 
 
 def filled(x: Heads, axis: int, multiple: int) -> Heads:
-    """With zeros along an axis of features, up to whole sublanes or lanes."""
+    """With zeros along an axis of features, up to a multiple."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % multiple)
     return jnp.pad(x, widths) if widths[axis][1] else x
 
 
 def key_columns(
-    keys: Bool[Array, " kv_tokens"] | None, tokens: int, block: int, dtype: jnp.dtype
+    keys: Bool[Array, " kv_tokens"] | None, rows: Heads, block: int
 ) -> Float[Array, "_padded lanes"]:
-    """What stands beside the keys: three ones, for the parts of a maximum, and the mask."""
+    """What stands beside the keys: three ones, for the parts of a maximum, and the mask.
+
+    In the lanes that they have there: to turn them takes longer than the room that it would spare.
+
+    Args:
+        rows: the keys, row-major.
+    """
+    _, tokens, features = rows.shape
     counted = jnp.ones(tokens, bool) if keys is None else keys
     counted = jnp.pad(counted, (0, -tokens % block))
-    lane = jnp.arange(LANES)
+    column = (jnp.arange(LANES) - features) % LANES
     mask = jnp.where(counted, 0.0, MASKED)[:, None]
-    return jnp.where(lane < 3, 1.0, jnp.where(lane == 3, mask, 0.0)).astype(dtype)
+    return jnp.where(column < 3, 1.0, jnp.where(column == 3, mask, 0.0)).astype(rows.dtype)
 
 
 def over_blocks(
@@ -130,14 +138,14 @@ def over_blocks(
     """Values [batch · heads, dim, queries] in the dtype of the queries, and log-sums.
 
     Args:
-        q, v: upright; k: row-major. Their last blocks need not be whole: padding them would be
-            a copy of each.
+        q, v: upright; k: row-major. Their last blocks need not be whole, nor a head fill the
+            lanes: padding them would be a copy of each.
         columns: by `key_columns`, in whole blocks.
         parts: leave out the others. The result is wrong then, but the schedule that the compiler
             makes of it is of those blocks alone that have no such part.
     """
     heads, dim, queries = q.shape
-    rows, wide, deep = k.shape[1], k.shape[2], v.shape[1]
+    rows, deep = k.shape[1], v.shape[1]
     grid = heads, -(-queries // blocks.q), -(-rows // blocks.kv)
     body = partial(
         _block,
@@ -151,7 +159,7 @@ def over_blocks(
         grid=grid,
         in_specs=[
             pl.BlockSpec((None, dim, blocks.q), lambda h, i, j: (h, 0, i)),
-            pl.BlockSpec((None, blocks.kv, wide), lambda h, i, j: (h, j, 0)),
+            pl.BlockSpec((None, blocks.kv, dim), lambda h, i, j: (h, j, 0)),
             pl.BlockSpec((None, deep, blocks.kv), lambda h, i, j: (h, 0, j)),
             pl.BlockSpec((blocks.kv, LANES), lambda h, i, j: (j, 0)),
         ],
@@ -164,7 +172,7 @@ def over_blocks(
             jax.ShapeDtypeStruct((heads, 1, queries), jnp.float32),
         ],
         scratch_shapes=[
-            pltpu.VMEM((wide + LANES, blocks.q), q.dtype),
+            pltpu.VMEM((rounded(dim + SUBLANES, LANES), blocks.q), q.dtype),
             pltpu.VMEM((1, blocks.q), jnp.float32),
             pltpu.VMEM((2, 1, blocks.q), jnp.float32),
             pltpu.VMEM((2, deep, blocks.q), jnp.float32),
@@ -176,7 +184,7 @@ def over_blocks(
         cost_estimate=pl.CostEstimate(
             flops=2 * heads * queries * rows * (dim + deep),
             transcendentals=heads * queries * rows,
-            bytes_accessed=2 * heads * (2 * dim * queries + grid[1] * rows * (wide + deep)),
+            bytes_accessed=2 * heads * (2 * dim * queries + grid[1] * rows * (dim + deep)),
         ),
         name="upright",
         interpret=interpret,
@@ -315,7 +323,8 @@ def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: i
 
 def _logits(k, columns, queries, rows, some=slice(None)):  # type: ignore[no-untyped-def]
     """[keys, queries], less what is subtracted from each query, in the units of q kᵀ."""
-    return _dot(jnp.concatenate([k[rows], columns[rows]], axis=1), queries[:, some])
+    whole = jnp.concatenate([k[rows], columns[rows, k.shape[1] % LANES :]], axis=1)
+    return _dot(whole, queries[:, some])
 
 
 def _dot(x: Array, y: Array) -> Array:
