@@ -39,7 +39,6 @@ def with_presets(
         raise ValueError(f"the default quality {chosen!r} is none of {', '.join([EXACT, *found])}")
     return spec.model_copy(
         update={
-            "fields": spec.fields | {"quality"},
             "defaults": {"quality": EXACT, **spec.defaults},
             "bucket_fields": (*spec.bucket_fields, "quality"),
             "qualities": found,

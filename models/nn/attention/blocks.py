@@ -51,7 +51,7 @@ class Row:
     """As `jax.Device.device_kind` has it."""
     dtype: str
     dim: int
-    """Of a head, in whole lanes."""
+    """Of the widest head that they fit."""
     from_keys: int
     q: int
     kv: int
@@ -93,10 +93,11 @@ def of_chip(chip: str, rows: Iterable[Row] | None = None) -> Choose:
             row
             for row in known
             if row.dtype == jnp.dtype(dtype).name
-            and row.dim == rounded(dim, LANES)
+            and row.dim >= dim
             and row.from_keys <= keys
         ]
-        return max(fits, key=lambda row: row.from_keys).blocks if fits else OTHERWISE
+        nearest = max(fits, key=lambda row: (-row.dim, row.from_keys), default=None)
+        return nearest.blocks if nearest else OTHERWISE
 
     return choose
 

@@ -205,8 +205,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not found:
         raise SystemExit(f"no blocks fit {asked.chip}")
     best = found[0][1]
-    dim = rounded(case.dim, LANES)
-    row = Row(asked.chip, case.dtype, dim, case.keys, best.q, best.kv, best.kv_compute, source)
+    row = Row(asked.chip, case.dtype, case.dim, case.keys, best.q, best.kv, best.kv_compute, source)
     print(row)
     if asked.write:
         others = [old for old in read(asked.table) if old.place != row.place]

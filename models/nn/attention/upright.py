@@ -31,7 +31,7 @@ UNIT = 256
 """Rows and columns of a matrix unit."""
 TILE = 2 * UNIT
 """Queries of one product: a chip has two units."""
-PEEK = 256
+PEEK = 64
 """Keys that the first maximum is of."""
 MASKED = -(2.0**120)
 """Added to what a query and a key that does not count have in common; exact in bfloat16."""

@@ -11,14 +11,21 @@ from models.nn.attention.blocks import OTHERWISE, Blocks, Row, even, of_chip, re
 from models.nn.attention.splash import cuts
 
 
-def row(from_keys: int, q: int) -> Row:
-    return Row("TPU v9", "bfloat16", 128, from_keys, q, 256, 128, "made up")
+def row(from_keys: int, q: int, dim: int = 128) -> Row:
+    return Row("TPU v9", "bfloat16", dim, from_keys, q, 256, 128, "made up")
 
 
 def test_the_longest_sequences_that_fit_decide() -> None:
     choose = of_chip("TPU v9", [row(1024, 64), row(0, 32), row(4096, 128)])
     found = [choose(jnp.dtype("bfloat16"), 64, keys).q for keys in (77, 1023, 1024, 9999)]
     assert found == [32, 32, 64, 128]
+
+
+def test_narrow_heads_have_blocks_of_their_own() -> None:
+    choose = of_chip("TPU v9", [row(0, 32), row(2048, 96), row(1024, 64, dim=64)])
+    sizes = [(64, 1024), (40, 9999), (64, 1023), (80, 9999), (128, 9999)]
+    found = [choose(jnp.dtype("bfloat16"), dim, keys).q for dim, keys in sizes]
+    assert found == [64, 64, 32, 96, 96]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_chip_that_is_here_is_timed(tmp_path: Path) -> None:
     sizes = ["--dtype", "float32", "--dim", "8", "--queries", "16", "--keys", "600"]
     main(["cpu", *sizes, "--heads", "1", "--write", "--table", str(table)])
     (row,) = read(table)
-    assert row.place == ("cpu", "float32", 128, 600) and row.source.startswith("timed")
+    assert row.place == ("cpu", "float32", 8, 600) and row.source.startswith("timed")
 
 
 def test_a_chip_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
