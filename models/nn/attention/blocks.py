@@ -92,9 +92,7 @@ def of_chip(chip: str, rows: Iterable[Row] | None = None) -> Choose:
         fits = [
             row
             for row in known
-            if row.dtype == jnp.dtype(dtype).name
-            and row.dim >= dim
-            and row.from_keys <= keys
+            if row.dtype == jnp.dtype(dtype).name and row.dim >= dim and row.from_keys <= keys
         ]
         nearest = max(fits, key=lambda row: (-row.dim, row.from_keys), default=None)
         return nearest.blocks if nearest else OTHERWISE
