@@ -69,12 +69,10 @@ class Case:
 
 WAN = {"height": 720, "width": 1280, "num_frames": 81}
 FLUX = {"height": 1024, "width": 1024}
-SDXL = {"height": 1024, "width": 1024}
 CASES: Mapping[str, Case] = {
     "wan": Case("wan2.1-14b", "wan", WAN, "v6e:2x4", {"cfg": 2, "context": 4}),
     "flux-tensor": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"tensor": 4}),
     "flux-context": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"context": 4}),
-    "sdxl": Case("sdxl", "sdxl", SDXL, "v6e:1x1", {}),
 }
 
 
