@@ -19,7 +19,7 @@ from models.quality import EXACT
 
 MOST_DB = 99.0
 """Of two equal pictures, to have a number."""
-NO_MOTION = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
+NO_MOTION: dict[str, str | bool] = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
 """XLA's CPU compiler casts the weights of all layers before it loops over them, where they are
 stored in one dtype and used in another: Wan 1.3B would take 8.4 GB instead of 3."""
 

@@ -85,10 +85,10 @@ WIDE: Mapping[str, Wide] = {
         loose={},
         stored="bfloat16",
     ),
-    "flux": _flux(1, 2, "float32"),
+    "flux": _flux(1, 2, "bfloat16"),
     "flux-whole": _flux(19, 38, "bfloat16"),
 }
-"""Their weights take 5.7, 5.2, 2.7 and 24 GB."""
+"""Their weights take 5.7, 5.2, 1.4 and 24 GB."""
 
 
 def costs(wide: Wide, seeds: int, steps: int, presets: Sequence[str] | None) -> dict[str, Cost]:

@@ -87,6 +87,16 @@ def test_rows_are_reckoned_as_they_lie() -> None:
     assert spared == residual.size * residual.dtype.itemsize * 3 // 4 > 0
 
 
+def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
+    """Its work; and its temporaries with little more, for what is kept goes in and out."""
+    cached = sketch_of(str(DEMO / "flux"), "float32", {"quality": "first-block-cache"})
+    (step, _), (exact, _) = cached.steps[cached.phase], flux.steps[flux.phase]
+    assert step.work.flops == pytest.approx(exact.work.flops, rel=1e-3)
+    one = Shape().over(1)
+    more, least = (reckon(sketch, one, V6E).memory["temporaries"] for sketch in (cached, flux))
+    assert least <= more < 1.25 * least
+
+
 def test_what_makes_conditions_stays_where_it_lies(flux: Sketch, step: Step) -> None:
     """No weight is gathered: the devices tell each other the vectors of a layer alone."""
     (program, runs) = flux.conditions[f"conditions of {flux.phase}"]
