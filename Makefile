@@ -65,7 +65,7 @@ chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make c
 load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
 	@$(BIN)/python -m tests.load $(ARGS)
 
-quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/quality.md (half an hour)
+quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/quality.md (half an hour; --wide: more)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.bench.quality $(ARGS)
 
 compare: $(RAN)-test ## speed beside diffusers with torch.compile, in turns: `make compare ARGS="flux-dev --turns 3"`

@@ -35,6 +35,7 @@ TABLE: Table = MappingProxyType(
     {
         # Activations.
         "batch": ("data", "cfg"),
+        "prompts": ("cfg",),
         "tokens": ("fsdp", "ring", "ulysses"),
         "rows": ("fsdp", "ring", "ulysses"),
         "picture_rows": MESH_AXES,
@@ -54,7 +55,8 @@ TABLE: Table = MappingProxyType(
         "layers": (),
     }
 )
-"""`rows` are a picture's, where it is not a sequence of tokens. An fsdp axis splits the weights
+"""`prompts` are those of one row, where they lie apart between its steps. `rows` are a picture's,
+where it is not a sequence of tokens. An fsdp axis splits the weights
 and the tokens: its chips would all do the same otherwise. An autoencoder's pictures and their
 positions are split over everything, and so are the weights of large encoders: nothing else runs
 while these do (models/vae/spread.py, models/nn/by_size.py)."""

@@ -21,7 +21,7 @@ from workers import identity, metrics
 from workers.conditions import STEPS, at_places
 from workers.elastic import layouts_by_way
 from workers.executables import Executables, NothingKept
-from workers.leaves import leaves_by_name
+from workers.leaves import leaves_by_name, places
 from workers.plan.flops import step_flops
 from workers.shape import Program, Values
 from workers.step_times import Way
@@ -41,9 +41,9 @@ class Compiler:
     """Ahead-of-time compilation; its methods may run in any thread.
 
     Args:
-        layout: how the slice splits its work. Rows and inputs lie whole on each of its devices;
-            weights stay where they were loaded, and swapped networks come to where the layout has
-            them.
+        layout: how the slice splits its work. Inputs lie whole on each of its devices, and rows but
+            for what a step cache keeps; weights stay where they were loaded, and swapped networks
+            come to where the layout has them.
         kept: where programs may be that need not be compiled.
     """
 
@@ -66,9 +66,11 @@ class Compiler:
 
     def trace_encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
         def encode(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
-            return self.pipeline.encode(self.weights.unflatten(weights), inputs)
+            row = self.pipeline.encode(self.weights.unflatten(weights), inputs)
+            return jax.lax.with_sharding_constraint(row, self.places(row))
 
-        return self._jit(encode).trace(self._abstract_weights, self._abstract(dict(inputs)))
+        jitted = self._jit(encode, None)
+        return jitted.trace(self._abstract_weights, self._abstract(dict(inputs)))
 
     def ways(self, sizes: Sequence[int], elastic: bool) -> list[Way]:
         """How so many rows, and a single one, can be stepped: ascending.
@@ -118,7 +120,8 @@ class Compiler:
             return self.pipeline.conditions(phase, self.weights.unflatten(weights), row, values)
 
         columns = {name: self._column(value, STEPS) for name, value in values.items()}
-        return self._jit(conditions).trace(self._abstract_weights, self._abstract(row), columns)
+        jitted = self._jit(conditions, self.sharding)
+        return jitted.trace(self._abstract_weights, self._abstract_row(row), columns)
 
     def step(
         self, phase: str, values: Values, way: Way, row: PyTree
@@ -164,9 +167,10 @@ class Compiler:
             after = self.pipeline.step(phase, tree, batch, values, conditions)
             return unstack_rows(after, rows, batch), finite_rows(after["latents"])
 
-        row = self._abstract(row)
+        row = self._abstract_row(row)
         columns = {name: self._column(value, way.size) for name, value in values.items()}
-        jitted = self._jit(step, self.layout_of(way))
+        to = (self.places(row),) * way.size, self.sharding
+        jitted = self._jit(step, to, self.layout_of(way))
         told = self._abstract_conditions(phase, values, row, way.size)
         traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns, *told)
         check_row(f"step {phase!r}", traced.out_info[0][0], row)
@@ -238,20 +242,34 @@ class Compiler:
         def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
             return function(self.weights.unflatten(weights), row)
 
-        return self._jit(pixels).trace(self._abstract_weights, self._abstract(row))
+        jitted = self._jit(pixels, self.sharding)
+        return jitted.trace(self._abstract_weights, self._abstract_row(row))
 
-    def _jit(self, function: Callable[..., Any], layout: Layout | None = None) -> Any:
+    def _jit(self, function: Callable[..., Any], to: PyTree, layout: Layout | None = None) -> Any:
+        """Args: to: where what it returns goes; None: the function itself says so."""
+
         @functools.wraps(function)
         def split(*args: Any) -> Any:
             with (layout or self.layout).active():
                 return function(*args)
 
-        return jax.jit(split, out_shardings=self.sharding)
+        return jax.jit(split, out_shardings=to)
 
     def _column(self, value: np.ndarray | np.float32, size: int) -> jax.ShapeDtypeStruct:
         """One value of `size` rows."""
         shape = (size, *value.shape)
         return jax.ShapeDtypeStruct(shape, np.float32, sharding=self.sharding)
+
+    def places(self, row: PyTree) -> PyTree:
+        """Where each leaf of a row lies, whatever the way of its next step."""
+        return places(row, self.layout)
+
+    def _abstract_row(self, row: PyTree) -> PyTree:
+        return jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+            self._abstract(row),
+            self.places(row),
+        )
 
     def _abstract(self, tree: PyTree) -> PyTree:
         return jax.tree.map(self._abstract_leaf, tree)

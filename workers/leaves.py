@@ -8,12 +8,31 @@ from typing import Any
 import jax
 import numpy as np
 
+from models.nn.step_cache import KEPT, RESIDUAL
 from models.pipeline import PyTree
+from models.sharding import Axes, Layout
+
+SPLIT: Mapping[str, Axes] = {f"['{KEPT}']['residual']": RESIDUAL}
+"""Leaves that a layout may split between steps; all others lie whole on each device."""
 
 
 def leaves_by_name(row: PyTree) -> dict[str, Any]:
     """In the order in which programs take them."""
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(row)}
+
+
+def places(row: PyTree, layout: Layout) -> PyTree:
+    """Where each leaf of a row lies."""
+    return jax.tree.map(lambda leaf, axes: layout.sharding(axes, leaf.shape), row, axes_of(row))
+
+
+def axes_of(row: PyTree) -> PyTree:
+    """Of each leaf, the logical axis of each of its dimensions."""
+
+    def axes(path: Any, leaf: Any) -> Axes:
+        return SPLIT.get(jax.tree_util.keystr(path), (None,) * len(leaf.shape))
+
+    return jax.tree.map_with_path(axes, row)
 
 
 def with_leaves(row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:

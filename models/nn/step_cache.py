@@ -29,6 +29,8 @@ from models.quality import COEFFICIENTS, THRESHOLD, CacheKind, Levers
 from models.sharding import split
 
 Tokens = Float[Array, "batch tokens width"]
+AXES = ("batch", "tokens", None)
+"""What a layout may split of them."""
 Rest = Callable[[Any, Any], Tokens]
 
 MAX_SIGNAL = 1024
@@ -38,6 +40,9 @@ clip's hidden state, kept once more, is not small."""
 
 KEPT = "step_cache"
 """What rows, and the inputs of their encoding, call it."""
+RESIDUAL = ("prompts", "tokens", None)
+"""What a layout may split of a row's residual, between steps too: it is as large as the hidden
+tokens. All else that rows have lies whole on each device."""
 
 
 class Entered(NamedTuple):
@@ -87,7 +92,7 @@ class CachedStep:
         whole, signal, distance = self._decided(entered.signal, kept["signal"])
         tokens = kept["residual"].shape[2]
         behind = ((0, 0), (0, entered.base.shape[1] - tokens), (0, 0))
-        residual = jnp.pad(_flat(kept["residual"]), behind)
+        residual = split(jnp.pad(_flat(kept["residual"]), behind), *AXES)
         hidden, residual = _in_rounds(whole, (entered.x, others), entered.base, residual, rest)
         residual = residual[:, :tokens].reshape(rows, prompts, tokens, -1)
         for name, new in (("signal", signal), ("residual", residual)):

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from models import catalog
 from models.nn.step_cache import side_by_side
@@ -19,6 +20,7 @@ from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
 from workers.compiler import Compiler
+from workers.leaves import places
 
 LATENTS = 1e-4
 """Relative: sums in another order."""
@@ -40,9 +42,9 @@ def flux(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 
 @pytest.fixture(scope="module")
-def prepare(flux: Pipeline) -> Callable[[str, int], Prepared]:
-    def prepare(quality: str, seed: int) -> Prepared:
-        fields = {**flux.spec.defaults, **FIELDS, "quality": quality, "seed": seed}
+def prepare(flux: Pipeline) -> Callable[..., Prepared]:
+    def prepare(quality: str, seed: int, **more: Any) -> Prepared:
+        fields = {**flux.spec.defaults, **FIELDS, **more, "quality": quality, "seed": seed}
         return flux.prepare(fields, {})
 
     return prepare
@@ -65,16 +67,9 @@ def drawn(flux: Pipeline, by: Layout, pictures: list[Prepared], rows: list[PyTre
     told = compiler.conditions(step.phase, step.values, rows[0])
 
     def draw(pictures: list[Prepared], rows: list[PyTree]) -> list[list[PyTree]]:
-        now, after = tuple(jax.device_put(row, compiler.sharding) for row in rows), []
-        for at, steps in enumerate(zip(*(picture.steps for picture in pictures), strict=True)):
-            values = {
-                name: np.stack([np.float32(step.values[name]) for step in steps])
-                for name in steps[0].values
-            }
-            pairs = list(zip(now, pictures, strict=True))
-            more = conditions(told, compiler.weights.common, pairs, at)
-            now, finite = program(compiler.weights.common, now, values, *more)
-            assert finite.all()
+        now, after = tuple(jax.device_put(row, compiler.places(row)) for row in rows), []
+        for at in range(len(pictures[0].steps)):
+            now = stepped(program, compiler, told, list(zip(now, pictures, strict=True)), at)
             after.append(jax.tree.map(np.asarray, list(now)))
         return [list(of_one) for of_one in zip(*after, strict=True)]
 
@@ -123,6 +118,75 @@ def test_a_layout_leaves_out_what_one_device_leaves_out(
         for row, other in zip(rows, expected, strict=True):
             gap = np.abs(row["latents"] - other["latents"]).max()
             assert gap < LATENTS * np.abs(other["latents"]).max()
+
+
+def test_what_is_kept_lies_in_shares_whatever_the_way_of_the_next_step(
+    flux: Pipeline, prepare: Callable[..., Prepared]
+) -> None:
+    """One row over all devices, then two side by side, then one again: nothing of it moves between
+    steps, and it is what one device draws. Tokens that the devices do not divide lie whole."""
+    pictures = [prepare("kept", seed, width=64, height=64) for seed in (6, 7)]
+    whole, alone = layout(cfg=2, context=2), layout()
+    found, expected = (in_turns(flux, by, pictures, elastic=by is whole) for by in (whole, alone))
+    for states, others in zip(found, expected, strict=True):
+        for row, other in zip(states, others, strict=True):
+            residual = row["step_cache"]["residual"]
+            prompts, tokens, width = residual.shape
+            (shape,) = {shard.data.shape for shard in residual.addressable_shards}
+            assert shape == (prompts // 2, tokens // 2, width)
+            gap = np.abs(row["latents"] - np.asarray(other["latents"])).max()
+            assert gap < LATENTS * np.abs(other["latents"]).max()
+            same = other["step_cache"]["residual"]
+            assert np.allclose(residual, same, atol=LATENTS * np.abs(same).max())
+    uneven = (
+        Compiler(placed(flux, whole), whole)
+        .encoding(prepare("kept", 6, width=24, height=40).inputs)
+        .row
+    )
+    assert places(uneven, whole)["step_cache"]["residual"].spec == PartitionSpec("cfg", None, None)
+
+
+def in_turns(
+    flux: Pipeline, by: Layout, pictures: list[Prepared], elastic: bool
+) -> list[list[PyTree]]:
+    """Two rows after each step: each alone, then both in one batch, and so on; they stay on their
+    devices all the time."""
+    compiler = Compiler(placed(flux, by), by)
+    single, *_, both = compiler.ways([2], elastic)
+    weights = compiler.weights.common
+    encode = compiler.trace_encode(pictures[0].inputs).lower().compile()
+    rows = [
+        encode(weights, jax.device_put(dict(one.inputs), compiler.sharding)) for one in pictures
+    ]
+    first, found = pictures[0].steps[0], [rows]
+    told = compiler.conditions(first.phase, first.values, rows[0])
+    programs = {
+        way: compiler.step(first.phase, first.values, way, rows[0])[0] for way in (single, both)
+    }
+    for at in range(len(pictures[0].steps)):
+        way = both if at % 2 else single
+        pairs = list(zip(rows, pictures, strict=True))
+        batches = [pairs] if way.size == 2 else [[pair] for pair in pairs]
+        rows = [
+            row for batch in batches for row in stepped(programs[way], compiler, told, batch, at)
+        ]
+        found.append(rows)
+    return found
+
+
+def stepped(
+    program: Any, compiler: Compiler, told: Any, batch: list[tuple[PyTree, Prepared]], at: int
+) -> tuple[PyTree, ...]:
+    steps = [picture.steps[at] for _, picture in batch]
+    values = {
+        name: np.stack([np.float32(step.values[name]) for step in steps])
+        for name in steps[0].values
+    }
+    weights = compiler.weights.common
+    more = conditions(told, weights, batch, at)
+    after, finite = program(weights, tuple(row for row, _ in batch), values, *more)
+    assert finite.all()
+    return after
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def _memory(
     return {
         **{f"weights of {name}": size for name, size in weights.items()},
         "rows": slots
-        * (ROW_COPIES * sketch.row_bytes + CONDITIONS_COPIES * sketch.conditions_bytes),
+        * (ROW_COPIES * row_bytes(sketch, layout) + CONDITIONS_COPIES * sketch.conditions_bytes),
         "temporaries": max(
             _temporaries(program, layout, slots, residency.on_host) for program in programs
         ),
@@ -183,10 +183,13 @@ def weight_bytes(weights: tuple[Weight, ...], layout: Layout) -> dict[str, int]:
     """On one device, by network; exact."""
     sizes: Counter[str] = Counter()
     for weight in weights:
-        split = layout.split(weight.axes, weight.shape)
-        count = layout.devices(tuple(name for names in split for name in names))
-        sizes[weight.network] += weight.nbytes // count
+        sizes[weight.network] += weight.on_one(layout)
     return dict(sizes)
+
+
+def row_bytes(sketch: Sketch, layout: Layout) -> int:
+    """On one device; exact."""
+    return sum(leaf.on_one(layout) for leaf in sketch.row)
 
 
 def _temporaries(

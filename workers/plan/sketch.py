@@ -19,6 +19,7 @@ from models.sharding import Axes, Layout
 from workers import warmup
 from workers.compiler import Compiler
 from workers.conditions import first
+from workers.leaves import axes_of as axes_of_row
 from workers.plan.liveness import Live, peak
 from workers.plan.logical import axes_of
 from workers.plan.tags import Tag
@@ -28,10 +29,9 @@ from workers.weights import network_name
 
 
 @dataclass(frozen=True)
-class Weight:
-    """One parameter."""
+class Stored:
+    """One array that lies on the devices, whatever runs."""
 
-    network: str
     shape: tuple[int, ...]
     itemsize: int
     axes: Axes
@@ -39,6 +39,18 @@ class Weight:
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.itemsize
+
+    def on_one(self, layout: Layout) -> int:
+        """Bytes of it on each device."""
+        split = layout.split(self.axes, self.shape)
+        return self.nbytes // layout.devices(tuple(name for names in split for name in names))
+
+
+@dataclass(frozen=True)
+class Weight(Stored):
+    """One parameter."""
+
+    network: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ class Sketch:
     model: str
     family: str
     weights: tuple[Weight, ...]
-    row_bytes: int
+    row: tuple[Stored, ...]
     encode: Program
     steps: Mapping[str, tuple[Program, int]]
     """By phase: its step, and how many of them."""
@@ -121,7 +133,7 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
         pipeline.spec.name,
         pipeline.spec.family,
         weights,
-        _bytes(row),
+        _row(row),
         _program(encode, weights),
         _steps(compiler, prepared, row, weights),
         _program(compiler.trace_decode(row), weights),
@@ -142,7 +154,7 @@ def conditions_of(phase: str) -> str:
 def _weights(pipeline: Pipeline) -> tuple[Weight, ...]:
     leaves, _ = jax.tree.flatten_with_path(pipeline.weights)
     return tuple(
-        Weight(network_name(path[0]), leaf.shape, np.dtype(leaf.dtype).itemsize, _axes(leaf))
+        Weight(leaf.shape, np.dtype(leaf.dtype).itemsize, _axes(leaf), network_name(path[0]))
         for path, leaf in leaves
     )
 
@@ -151,6 +163,15 @@ def _axes(leaf: Any) -> Axes:
     if leaf.sharding is None:  # the preview's few numbers, which nothing splits
         return (None,) * len(leaf.shape)
     return axes_of(leaf.sharding.spec, len(leaf.shape))
+
+
+def _row(row: Any) -> tuple[Stored, ...]:
+    leaves, tree = jax.tree.flatten(row)
+    axes = tree.flatten_up_to(axes_of_row(row))
+    return tuple(
+        Stored(leaf.shape, leaf.dtype.itemsize, names)
+        for leaf, names in zip(leaves, axes, strict=True)
+    )
 
 
 def _bytes(tree: Any) -> int:

@@ -148,8 +148,18 @@ class _Walk:
         return iter(self.run(body, tags[params["cond_nconsts"] :], times))
 
     def _cond(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Its first branch stands for all."""
-        return iter(self.run(chosen_branches(equation)[0].jaxpr, tags[1:], times))
+        """The branch of most work stands for all: a step cache may have everything to do."""
+        walks = [_Walk(Work()) for _ in chosen_branches(equation)]
+        results = [
+            walk.run(branch.jaxpr, tags[1:], times)
+            for walk, branch in zip(walks, chosen_branches(equation), strict=True)
+        ]
+        for walk in walks:
+            self.tags |= walk.tags
+        most = max(range(len(walks)), key=lambda place: walks[place].work.flops)
+        self.work.ops.update(walks[most].work.ops)
+        self.work.exchanges.update(walks[most].work.exchanges)
+        return iter(results[most])
 
     def _shard_map(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
         placed = [

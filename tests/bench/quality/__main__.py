@@ -1,28 +1,27 @@
 """`python -m tests.bench.quality`: what every preset of quality costs and gains, for
-docs/quality.md. Half an hour on two cores, and 6 GB of memory for the wide networks."""
+docs/quality.md. Half an hour on two cores; each wide network 5 to 15 minutes of one."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
+import numpy as np
 
 from models import catalog
 from models.demo.moving import Moving
 from models.demo.pictures import Pictures
-from models.quality import PRESETS
+from models.quality import EXACT
 from tests.bench.quality import wide
-from tests.bench.quality.drawing import Cost, Drawer, costs
+from tests.bench.quality.drawing import Cost, Drawer, Drawing, cost, drawn
+from workers.bench.machine import machine, versions
 
 DEMO = Path(__file__).resolve().parents[3] / "models" / "demo"
 SUBJECTS: dict[str, Any] = {"flux": Pictures(), "sdxl": Pictures(), "wan": Moving()}
 
-HEAD = (
-    "| preset | PSNR, median | worst | time of the steps | steps left out | right |\n"
-    "|---|---|---|---|---|---|"
-)
+COLUMNS = ("preset", "PSNR, median", "worst", "time of the steps", "steps left out")
 
 
 def main() -> None:
@@ -32,12 +31,13 @@ def main() -> None:
     parser.add_argument("--presets", nargs="*", help="of each model; left out: all that it has")
     parser.add_argument("--wide", nargs="*", default=[], choices=list(wide.WIDE), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3, help="of each network of full width (3)")
+    parser.add_argument("--steps", type=int, default=8, help="of each of them (8)")
     args = parser.parse_args()
-    print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}, float32\n")
+    print(f"{machine()['processor']}; float32; {versions()}", flush=True)
     for name in args.models:
         demo(name, args.pictures, args.presets)
     for name in args.wide:
-        of_width(wide.WIDE[name], args.seeds)
+        of_width(wide.WIDE[name], args.seeds, args.steps, args.presets)
 
 
 def demo(name: str, pictures: int, presets: list[str] | None) -> None:
@@ -48,30 +48,35 @@ def demo(name: str, pictures: int, presets: list[str] | None) -> None:
         {**pipeline.spec.defaults, "prompt": prompt, "seed": seed, "num_images": 1}
         for seed, prompt in enumerate(prompts)
     ]
-    found = costs(
-        Drawer(pipeline),
-        requests,
-        list(pipeline.spec.qualities) if presets is None else presets,
-        lambda pixels, prompt: subject.check(pixels, prompt).correct,
-    )
-    print(f"\n{name}-demo, {len(prompts)} held-out prompts\n\n{HEAD}")
-    for preset, cost in found.items():
-        print(_row(preset, cost), flush=True)
+    names = list(pipeline.spec.qualities) if presets is None else presets
+    found = drawn(Drawer(pipeline), requests, names)
+    _head(f"{name}-demo, {len(prompts)} held-out prompts", *COLUMNS, "right")
+    for preset, drawings in found.items():
+        right = _right(subject, drawings, prompts)
+        _row(preset, cost(drawings, found[EXACT]), f"{right:.0%}")
 
 
-def _row(name: str, cost: Cost) -> str:
-    near = ("", "") if name == "exact" else (f"{cost.psnr_db:.1f} dB", f"{cost.worst_db:.1f} dB")
-    shares = (f"{cost.time:.2f}", f"{cost.left_out:.0%}", f"{cost.right:.0%}")
-    return f"| {' | '.join([f'`{name}`', *near, *shares])} |"
+def _right(subject: Any, drawings: Sequence[Drawing], prompts: Sequence[str]) -> float:
+    """Share of the pictures that show what was asked for."""
+    pairs = zip(drawings, prompts, strict=True)
+    return float(np.mean([subject.check(one.result, prompt).correct for one, prompt in pairs]))
 
 
-def of_width(one: wide.Wide, seeds: int) -> None:
-    """Nothing is guided, so that caches and 8 bits alone have something to do."""
-    presets = {name: PRESETS[name] for name in ("first-block-cache", "teacache", "eight-bit")}
-    print(f"\n{one.name}, bfloat16, {wide.STEPS} steps, {seeds} seeds\n")
-    print("| preset | PSNR of the latents, median | worst | steps left out |\n|---|---|---|---|")
-    for name, (near, worst, left) in wide.costs(one, presets, seeds).items():
-        print(f"| `{name}` | {near:.1f} dB | {worst:.1f} dB | {left:.0%} |", flush=True)
+def of_width(one: wide.Wide, seeds: int, steps: int, presets: list[str] | None) -> None:
+    found = wide.costs(one, seeds, steps, presets)
+    _head(f"{one.title}, {steps} steps, {seeds} seeds", *COLUMNS)
+    for preset, its in found.items():
+        _row(preset, its)
+
+
+def _head(title: str, *columns: str) -> None:
+    print(f"\n{title}\n\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+
+
+def _row(name: str, cost: Cost, *more: str) -> None:
+    near = ("", "") if name == EXACT else (f"{cost.psnr_db:.1f} dB", f"{cost.worst_db:.1f} dB")
+    cells = (f"`{name}`", *near, f"{cost.time:.2f}", f"{cost.left_out:.0%}", *more)
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,169 +1,168 @@
 """Networks of full width with random weights: what the levers change where nothing was learnt.
 
-Only the denoising network runs, on random embeddings, by a few Euler steps from noise. Random
-weights draw nothing that anybody would know again; what is compared is the latents at the end.
+A whole pipeline draws, of whose networks the denoising one alone is as published: text encoders and
+autoencoder are thin, prompts are random words. All is computed in float32, as in the tables of the
+demo models, whatever the weights are stored in. Nobody would know these pictures again, so what is
+compared is what all steps together added to the noise.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from statistics import median
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from models.flux import published as flux
-from models.flux.config import FluxConfig
-from models.flux.latents import image_ids
-from models.flux.transformer import FluxTransformer
-from models.nn.abstract import abstract_module
-from models.nn.eight_bit import eight_bit
-from models.nn.step_cache import CachedStep, blank
-from models.quality import COEFFICIENTS, DEGREES, THRESHOLD, Quality
-from models.wan import published as wan
-from models.wan.config import WanConfig
-from models.wan.transformer import WanTransformer
+from models import catalog, known
+from models.pipeline import Pipeline, PyTree
+from models.quality import EXACT, LEVERS, Quality, StepCache
+from models.random_weights import RandomWeights
+from models.reading import Reader
+from models.text.tokenizer import BlankTokenizer, Tokenizer, Tokens
+from tests.bench.quality.drawing import Cost, Drawer, cost, drawn, psnr_db
 
-STEPS = 8
-TEXT_TOKENS = 64
+WORDS = 512
+_T5 = {"num_layers": 1, "num_heads": 4, "d_ff": 64, "vocab_size": WORDS}
+_CLIP = {"num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": WORDS}
+_VAE = {"block_out_channels": [32] * 4, "layers_per_block": 1}
+
+Changes = Mapping[str, Mapping[str, Any]]
+"""Component → what its config has otherwise than the published one."""
+
+LOOSE = {
+    "first-block, 0.6": Quality(step_cache=StepCache(kind="first-block", threshold=0.6)),
+    "teacache, 1.0": Quality(step_cache=StepCache(kind="teacache", threshold=1.0)),
+}
+"""Thresholds at which such networks leave steps out; the presets' own are for trained ones."""
 
 
 @dataclass(frozen=True)
 class Wide:
-    """One network, and how it is called: (network, latents, timestep, seed, cache) → velocity."""
+    """A published network, and what it draws."""
 
-    name: str
-    make: Callable[..., nnx.Module]
-    config: Any
-    shape: tuple[int, ...]
-    """Of the latents."""
-    tokens: int
-    call: Callable[..., jax.Array]
-
-
-def _flux(network: Any, latents: Any, timestep: Any, embeds: Any, cache: Any) -> jax.Array:
-    config, side = network.config, math.isqrt(4 * latents.shape[1])
-    pooled = embeds[:, 0, : config.pooled_projection_dim]
-    ids, text_ids = image_ids(side, side), np.zeros((embeds.shape[1], 3), int)
-    guidance = jnp.full(1, 3.5) if config.guidance_embeds else None
-    velocity: jax.Array = network(latents, embeds, pooled, timestep, guidance, ids, text_ids, cache)
-    return velocity
+    title: str
+    checkpoint: str
+    """A name of `models.known.CHECKPOINTS`."""
+    thin: Changes
+    fields: Mapping[str, Any]
+    """Of the request, beyond the model's defaults."""
+    network: Changes = field(default_factory=dict)
+    """Of the denoising network, where not all of it is run."""
+    loose: Mapping[str, Quality] = field(default_factory=lambda: LOOSE)
+    stored: str = "float32"
+    """Dtype of the weights: bfloat16 takes half the memory, and a second or two more a step."""
 
 
-def _wan(network: Any, latents: Any, timestep: Any, embeds: Any, cache: Any) -> jax.Array:
-    velocity: jax.Array = network(latents, timestep, embeds, None, cache)
-    return velocity
+def _flux(double: int, single: int, stored: str) -> Wide:
+    of = f"{double} of 19 double and {single} of 38 single blocks"
+    return Wide(
+        f"FLUX.1 dev, {'whole' if (double, single) == (19, 38) else of}, 96 x 96, true CFG 2",
+        "flux-dev",
+        {"text_encoder": _CLIP, "text_encoder_2": _T5, "vae": _VAE},
+        {"width": 96, "height": 96, "max_sequence_length": 32, "true_cfg_scale": 2.0},
+        {"transformer": {"num_layers": double, "num_single_layers": single}},
+        stored=stored,
+    )
 
 
-FLUX_SLICE = {**flux.FLUX_DEV["transformer"], "num_layers": 1, "num_single_layers": 2}
-
-WIDE = {
+WIDE: Mapping[str, Wide] = {
     "wan": Wide(
-        "Wan 2.1 T2V 1.3B, whole, 128 x 128, 1 frame",
-        WanTransformer,
-        WanConfig.from_dict(wan.T2V_1_3B),
-        (1, 1, 16, 16, 16),
-        64,
-        _wan,
+        "Wan 2.1 T2V 1.3B, whole, 96 x 96, 1 frame, guidance 5",
+        "wan2.1-1.3b",
+        {"text_encoder": _T5, "vae": {"base_dim": 8, "num_res_blocks": 1}},
+        {"width": 96, "height": 96, "num_frames": 1, "max_sequence_length": 32},
     ),
-    "flux": Wide(
-        "FLUX.1 dev, 1 of 19 double and 2 of 38 single blocks, 128 x 128",
-        FluxTransformer,
-        FluxConfig.from_dict(FLUX_SLICE),
-        (1, 64, 64),
-        64,
-        _flux,
+    "sdxl": Wide(
+        "SDXL base 1.0, whole, 128 x 128, guidance 5",
+        "sdxl",
+        {"text_encoder": _CLIP, "text_encoder_2": _CLIP, "vae": _VAE},
+        {"width": 128, "height": 128},
+        loose={},
+        stored="bfloat16",
     ),
+    "flux": _flux(1, 2, "bfloat16"),
+    "flux-whole": _flux(19, 38, "bfloat16"),
 }
+"""Their weights take 5.7, 5.2, 1.4 and 24 GB."""
 
 
-def costs(
-    wide: Wide, presets: Mapping[str, Quality], seeds: int
-) -> dict[str, tuple[float, float, float]]:
-    """By preset: PSNR of the latents in dB, its worst, and the share of steps left out."""
-    graph, state = nnx.split(
-        _random(abstract_module(wide.make, wide.config, param_dtype=jnp.bfloat16))
+def costs(wide: Wide, seeds: int, steps: int, presets: Sequence[str] | None) -> dict[str, Cost]:
+    """Args: presets: in their order; None: all that the model has."""
+    pipeline = opened(wide)
+    names = list(pipeline.spec.qualities) if presets is None else presets
+    drawings = drawn(
+        Drawer(pipeline, added),
+        requests(wide, pipeline, seeds, steps),
+        unlike(pipeline.spec.qualities, names),
     )
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in presets}
-    programs = {
-        q.of_program: partial(_step, wide, graph, q) for q in (Quality(), *presets.values())
-    }
-    compiled = {levers: jax.jit(step) for levers, step in programs.items()}
-    for seed in range(seeds):
-        exact, _ = _denoised(wide, state, compiled[Quality().of_program], Quality(), seed)
-        for name, quality in presets.items():
-            latents, left = _denoised(wide, state, compiled[quality.of_program], quality, seed)
-            found[name].append((_psnr_db(latents, exact), left))
-    return {
-        name: (
-            median(db for db, _ in pairs),
-            min(db for db, _ in pairs),
-            float(np.mean([s for _, s in pairs])),
+    return {name: cost(own, drawings[EXACT], near_db) for name, own in drawings.items()}
+
+
+def opened(wide: Wide, reader: Reader | None = None) -> Pipeline:
+    """Args: reader: left out: weights and words are drawn."""
+    with TemporaryDirectory() as made:
+        folder = Path(made)
+        known.write(wide.checkpoint, folder)
+        for component, change in {**wide.thin, **wide.network}.items():
+            file = folder / component / "config.json"
+            file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+        return catalog.load(
+            wide.checkpoint,
+            made,
+            wide.stored,
+            {},
+            activation_dtype="float32",
+            reader=reader or RandomWords(),
+            qualities=wide.loose,
         )
-        for name, pairs in found.items()
-    }
 
 
-def _denoised(
-    wide: Wide, state: Any, step: Any, quality: Quality, seed: int
-) -> tuple[np.ndarray, float]:
-    """Latents after the last step, and the share of steps that were left out."""
-    noise, text = jax.random.split(jax.random.key(seed))
-    latents = jax.random.normal(noise, wide.shape, jnp.float32)
-    width = (
-        wide.config.text_dim
-        if isinstance(wide.config, WanConfig)
-        else wide.config.joint_attention_dim
-    )
-    embeds = jax.random.normal(text, (1, TEXT_TOKENS, width), jnp.bfloat16)
-    kept = jax.tree.map(lambda x: x[None], blank(1, wide.tokens, wide.config.width, jnp.bfloat16))
-    sigmas = np.linspace(1, 0, STEPS + 1)
-    left = 0
-    for i, threshold in enumerate(quality.thresholds(["step"] * STEPS)):
-        values = {THRESHOLD: np.float32([threshold]), "sigma": np.float32(sigmas[i : i + 2])}
-        latents, kept = step(state, latents, embeds, kept, values)
-        left += float(kept["distance"][0]) > 0
-    return np.asarray(latents), left / STEPS
+def requests(wide: Wide, pipeline: Pipeline, seeds: int, steps: int) -> list[dict[str, Any]]:
+    """Each of words of its own."""
+    given = {**pipeline.spec.defaults, **wide.fields, "num_inference_steps": steps}
+    return [
+        {**given, "prompt": f"asked {seed}", "negative_prompt": f"not {seed}", "seed": seed}
+        for seed in range(seeds)
+    ]
 
 
-def _step(
-    wide: Wide, graph: Any, quality: Quality, state: Any, latents: Any, embeds: Any, kept: Any,
-    values: Any,
-) -> Any:  # fmt: skip
-    kind = quality.of_program.step_cache
-    identity = jnp.asarray([[0.0] * (DEGREES - 2) + [1.0, 0.0]])
-    cache = CachedStep(kind, kept, {**values, COEFFICIENTS: identity}) if kind else None
-    now, then = values["sigma"][0], values["sigma"][1]
-    with eight_bit(quality.eight_bit):
-        velocity = wide.call(nnx.merge(graph, state), latents, 1000 * now[None], embeds, cache)
-    return latents + (then - now) * velocity.astype(jnp.float32), cache.after if cache else kept
+def unlike(qualities: Mapping[str, Quality], names: Sequence[str]) -> list[str]:
+    """Of presets that pull the same levers as far, the first."""
+    first: dict[Quality, str] = {}
+    for name in names:
+        first.setdefault(qualities[name].only(LEVERS), name)
+    return list(first.values())
 
 
-def _random(module: Any) -> Any:
-    """Kernels of a variance of one over their inputs; vectors as they are: gains 1, biases 0."""
-    graph, state = nnx.split(module)
-    leaves, tree = jax.tree.flatten_with_path(state)
-    rng, drawn = np.random.default_rng(0), []
-    for path, leaf in leaves:
-        name = jax.tree_util.keystr(path)
-        scale = math.prod(leaf.shape[:-1][-1:] or (1,)) ** -0.5 if "kernel" in name else 0.02
-        plain = "scale']" in name or "bias" in name
-        numbers = (
-            np.full(leaf.shape, float("scale']" in name), np.float32)
-            if plain
-            else (scale * rng.standard_normal(leaf.shape, np.float32))
-        )
-        drawn.append(jnp.asarray(numbers, leaf.dtype))
-    return nnx.merge(graph, jax.tree.unflatten(tree, drawn))
+def added(first: PyTree, last: PyTree) -> np.ndarray:
+    """What the network made of the noise; without it the noise itself would look like likeness."""
+    return np.asarray(last["latents"]) - np.asarray(first["latents"])
 
 
-def _psnr_db(latents: np.ndarray, exact: np.ndarray) -> float:
-    """Against the exact latents' whole range."""
-    noise = float(np.mean(np.square(latents - exact)))
-    return 99.0 if noise == 0 else 20 * math.log10(float(np.ptp(exact))) - 10 * math.log10(noise)
+def near_db(result: np.ndarray, exact: np.ndarray) -> float:
+    return psnr_db(result, exact, float(np.ptp(exact)))
+
+
+class Words(BlankTokenizer):
+    """Random words, the same ones for the same prompt."""
+
+    def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        blank = super().encode_with_mask(texts, max_length)
+        drawn = [np.random.default_rng(zlib.crc32(text.encode())) for text in texts]
+        ids = [rng.integers(WORDS, size=blank.ids.shape[1], dtype=np.int32) for rng in drawn]
+        return Tokens(np.stack(ids), blank.mask)
+
+
+class RandomWords(RandomWeights):
+    """Fulfils `models.reading.Reader`: weights are drawn, and so are the words of prompts."""
+
+    def clip_tokenizer(self, folder: Path) -> Tokenizer:
+        return Words()
+
+    def t5_tokenizer(self, folder: Path) -> Tokenizer:
+        return Words()

@@ -18,12 +18,13 @@ from workers import warmup
 from workers.axes import Shape
 from workers.compiler import Compiler
 from workers.conditions import STEPS
+from workers.leaves import places
 from workers.mesh import make_mesh
 from workers.plan import hlo
 from workers.plan.auto import NothingFits, choose
 from workers.plan.chips import CHIPS, GIB
-from workers.plan.model import abstract
-from workers.plan.reckon import Reckoning, abstract_layout, reckon, weight_bytes
+from workers.plan.model import abstract, sketch_of
+from workers.plan.reckon import Reckoning, abstract_layout, reckon, row_bytes, weight_bytes
 from workers.plan.residency import Residency
 from workers.plan.search import Found, factors, search
 from workers.plan.sketch import Sketch
@@ -63,6 +64,37 @@ def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step)
     of_step = 4 * len(("sigma", "sigma_next", "true_cfg_scale", "place of the conditions"))
     expected = weights + of_row + flux.conditions_bytes + of_step
     assert step.program.memory_analysis().argument_size_in_bytes == expected
+
+
+def test_rows_are_reckoned_as_they_lie() -> None:
+    """What a step cache keeps by shares, all else whole: to the byte."""
+    shape = Shape({"cfg": 2, "context": 2}).over(4)
+    layout = Layout(make_mesh(shape, jax.devices()[:4]), xla_kernel)
+    fields = {"quality": "first-block-cache"}
+    cached = sketch_of(str(DEMO / "flux"), "float32", fields)
+    pipeline = abstract(str(DEMO / "flux"), "float32", layout.of_parameter)
+    prepared = warmup.prepare(pipeline, warmup.requests(pipeline.spec, [fields])[0])
+    row = Compiler(pipeline, layout).encoding(prepared.inputs).row
+    lying = jax.tree.map(
+        lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        row,
+        places(row, layout),
+    )
+    assert row_bytes(cached, abstract_layout(shape)) == sum(jax.tree.leaves(lying))
+    residual = row["step_cache"]["residual"]
+    whole = row_bytes(cached, abstract_layout(Shape().over(1)))
+    spared = whole - row_bytes(cached, abstract_layout(shape))
+    assert spared == residual.size * residual.dtype.itemsize * 3 // 4 > 0
+
+
+def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
+    """Its work; and its temporaries with little more, for what is kept goes in and out."""
+    cached = sketch_of(str(DEMO / "flux"), "float32", {"quality": "first-block-cache"})
+    (step, _), (exact, _) = cached.steps[cached.phase], flux.steps[flux.phase]
+    assert step.work.flops == pytest.approx(exact.work.flops, rel=1e-3)
+    one = Shape().over(1)
+    more, least = (reckon(sketch, one, V6E).memory["temporaries"] for sketch in (cached, flux))
+    assert least <= more < 1.25 * least
 
 
 def test_what_makes_conditions_stays_where_it_lies(flux: Sketch, step: Step) -> None:

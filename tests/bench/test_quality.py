@@ -1,0 +1,71 @@
+"""What presets cost on networks of full width: the program that measures it, on a narrow one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from models.published import CHECKPOINTS
+from models.reading import SHAPES
+from tests.bench.quality import wide
+from tests.bench.quality.drawing import MOST_DB
+from tests.bench.quality.wide import LOOSE, WIDE, Wide, Words
+
+STEPS = 4
+WHOLE = {
+    "wan": ("transformer", "Wan 2.1 T2V 1.3B"),
+    "sdxl": ("unet", "SDXL base 1.0"),
+    "flux-whole": ("transformer", "FLUX.1 dev"),
+}
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Wide:
+    """Wan's smallest relative."""
+    one = WIDE["wan"]
+    text = {**one.thin["text_encoder"], "d_model": 32, "d_kv": 8}
+    sizes = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 12}
+    return replace(
+        one,
+        thin={**one.thin, "text_encoder": text},
+        fields={**one.fields, "width": 32, "height": 32},
+        network={"transformer": {**sizes, "ffn_dim": 32, "text_dim": 32, "freq_dim": 16}},
+    )
+
+
+def test_what_is_left_out_shows(narrow: Wide) -> None:
+    """A preset that leaves nothing out draws the exact picture, the other one another: time, words
+    and weights are no zeros, and likeness is not that of the noise."""
+    names = ["first-block-cache", "first-block, 0.6"]
+    found = wide.costs(narrow, seeds=1, steps=STEPS, presets=names)
+    assert list(found) == ["exact", *names]
+    whole, loose = (found[name] for name in names)
+    assert (whole.left_out, whole.psnr_db) == (0, MOST_DB)
+    assert loose.left_out > 0
+    assert 5 < loose.worst_db <= loose.psnr_db < MOST_DB
+
+
+def test_prompts_differ_in_their_words() -> None:
+    first, again, other = (Words().encode([text], 8) for text in ("a", "a", "b"))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_networks_are_as_published(name: str) -> None:
+    network, checkpoint = WHOLE[name]
+    pipeline = wide.opened(WIDE[name], SHAPES)
+    size = sum(leaf.size for leaf in jax.tree.leaves(getattr(pipeline.weights, network)))
+    assert size == CHECKPOINTS[checkpoint][network].total
+    others = [state for part, state in pipeline.weights._asdict().items() if part != network]
+    assert sum(leaf.size for leaf in jax.tree.leaves(others)) < size / 50, "they are not thin"
+    (request,) = wide.requests(WIDE[name], pipeline, seeds=1, steps=STEPS)
+    for quality in pipeline.spec.qualities:
+        assert len(pipeline.prepare({**request, "quality": quality}, {}).steps) == STEPS
+
+
+def test_equal_presets_are_drawn_once() -> None:
+    presets = {**LOOSE, "again": LOOSE["teacache, 1.0"].model_copy(update={"about": "the same"})}
+    assert wide.unlike(presets, [*LOOSE, "again"]) == list(LOOSE)
