@@ -23,6 +23,9 @@ KUSTOMIZE ?= $(if $(shell command -v kubectl),kubectl kustomize,kustomize build)
 # It pins a hundred packages that are nobody else's business.
 CHECKOV := .venv-checkov
 
+# Some machines set it; then each of the many processes would compile its modules for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.

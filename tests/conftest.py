@@ -54,8 +54,8 @@ async def queue(redis_url: str, empty_redis: Redis) -> AsyncIterator[Queue]:
 @pytest.fixture(scope="module")
 def coarse() -> Iterator[None]:
     """Compile in half the time, for modules that ask what is computed and not how fast: LLVM's
-    optimizations are left out, XLA's are not. The parity tests, the demo's scores and the systems
-    under test compile as users do."""
+    optimizations are left out, XLA's are not. The parity tests, the demo's scores and `make demo`
+    compile as users do. `tests/coarse.py` has still quicker ways, of one program or process."""
     import jax
 
     jax.config.update(NO_OPTIMIZATIONS, True)

@@ -28,6 +28,7 @@ from service.settings import (
     Settings,
     TenantSettings,
 )
+from tests import coarse
 from tests.chaos import checkpoints
 from tests.chaos.history import History
 from tests.chaos.orders import CLIPS, MOST_STEPS, PICTURES, TENANTS
@@ -208,10 +209,12 @@ class System:
 
 
 def _environment() -> dict[str, str]:
-    """No settings of ours, and one device, not the several that tests have."""
+    """No settings of ours, and one device, not the several that tests have; steps of milliseconds
+    need no optimized programs."""
     own = ("ATELIER_", "JAX_NUM_CPU_DEVICES")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return kept | {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+    ours = {"JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1", "XLA_FLAGS": coarse.FLAGS}
+    return kept | ours
 
 
 async def _says_so(log: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import coarse
 from tests.e2e.system import System
 from tests.parity.tiny import make_flux
 
@@ -35,7 +36,8 @@ def launch(state: Path, checkpoint: Path, *arguments: str, **settings: str) -> S
     """A system that serves the checkpoint as `tiny`; two slots, so that it compiles less."""
     pools = json.dumps({"tiny": {"model": "tiny", "slots": 2}})
     model = ("--model", f"tiny={checkpoint}", "--dtype", "float32")
-    return System(state, *model, *arguments, **{"ATELIER_POOLS": pools} | settings)
+    given = {"ATELIER_POOLS": pools, "XLA_FLAGS": coarse.FLAGS} | settings
+    return System(state, *model, *arguments, **given)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from threading import Condition, Thread
 
 from tests.conftest import COMPILED
 
-START_S = 120
+START_S = 240
 """Until the system is ready: loading JAX and compiling, on a busy machine of two cores."""
 DEADLINE_S = 60
 """For anything else that is awaited."""

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from tests import coarse
 from tests.e2e.system import ATELIER, DEADLINE_S, System
 from tests.parity.tiny_wan import make_wan
 
@@ -28,7 +29,7 @@ def system(
     (wan / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
     models = ("--model", f"tiny={checkpoint}", "--model", f"clips={wan}", "--dtype", "float32")
     pools = {name: {"model": name, "slots": 1} for name in ("tiny", "clips")}
-    running = System(state, *models, ATELIER_POOLS=json.dumps(pools))
+    running = System(state, *models, ATELIER_POOLS=json.dumps(pools), XLA_FLAGS=coarse.FLAGS)
     yield running
     running.close()
 

@@ -15,6 +15,7 @@ import torch
 from diffusers import StableDiffusionXLPipeline
 from PIL import Image
 
+from tests import coarse
 from tests.e2e.system import DEADLINE_S, System
 from tests.models.sdxl.original_writer import write_original
 from tests.parity.tiny_sdxl import make_sdxl
@@ -34,7 +35,8 @@ def system(folder: Path, state: Path) -> Iterator[System]:
     """Serves the file, which finds the folder of its name beside it for what it lacks."""
     file = write_original(folder, folder.with_suffix(".safetensors"))
     pools = json.dumps({"tune": {"model": "tune", "slots": 1}})
-    running = System(state, "--model", f"tune={file}", "--dtype", "float32", ATELIER_POOLS=pools)
+    given = {"ATELIER_POOLS": pools, "XLA_FLAGS": coarse.FLAGS}
+    running = System(state, "--model", f"tune={file}", "--dtype", "float32", **given)
     yield running
     running.close()
 

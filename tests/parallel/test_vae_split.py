@@ -19,6 +19,7 @@ from models.vae.image import AutoencoderKL
 from models.vae.spread import cut
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
+from tests import coarse
 from tests.parallel.layouts import layout
 
 LEAST_DB = 100.0
@@ -26,7 +27,6 @@ LEAST_DB = 100.0
 MOST_WORK, MOST_MEMORY = 0.14, 0.2
 """Of one device's, where there are eight. Beyond an eighth: rows that do not divide; and, where
 pictures are so small, weights and edges."""
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 class Case(NamedTuple):
@@ -104,7 +104,7 @@ def ran(name: str, call: str, by: Layout, x: np.ndarray) -> tuple[Compiled, np.n
             return CALLS[call](nnx.merge(graph, gathered(weights)), x)
 
     x = jax.device_put(x, there)
-    program = jax.jit(run, out_shardings=there).lower(weights, x).compile(QUICK)
+    program = jax.jit(run, out_shardings=there).lower(weights, x).compile(coarse.OPTIONS)
     return program, np.asarray(program(weights, x))
 
 

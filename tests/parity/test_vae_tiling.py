@@ -16,13 +16,13 @@ from flax import nnx
 from models.vae.config import Tiling
 from models.vae.tiled import tiled
 from models.vae.tiling import in_tiles
+from tests import coarse
 from tests.parity import test_vae as images
 from tests.parity import test_video_vae as videos
 
 LEAST_DB = 60.0
 """Of pixels as bytes and of latents, against their largest; a picture that was done as a whole has
 less than 40."""
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 def ran(vae: nnx.Module, tiling: Tiling | None, call: Callable[..., Any], x: np.ndarray) -> Any:
@@ -32,7 +32,7 @@ def ran(vae: nnx.Module, tiling: Tiling | None, call: Callable[..., Any], x: np.
 def compiled(vae: nnx.Module, tiling: Tiling | None, call: Callable[..., Any], x: Any) -> Any:
     graph, state = nnx.split(vae)
     run = jax.jit(lambda state, x: call(tiled(nnx.merge(graph, state), tiling), x))
-    return run.lower(state, x).compile(QUICK)
+    return run.lower(state, x).compile(coarse.OPTIONS)
 
 
 def encode(vae: Any, pixels: jax.Array) -> jax.Array:

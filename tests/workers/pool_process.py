@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import coarse
 from tests.workers.polling import until
 
 MAIN = """
@@ -17,7 +18,7 @@ from workers.pool import run_pool
 logging.basicConfig(level=logging.INFO)
 sys.exit(run_pool(Settings(), "flux"))
 """
-START_S = 120
+START_S = 240
 """JAX, a checkpoint and its programs, on a loaded machine of two cores."""
 
 
@@ -27,7 +28,8 @@ class PoolProcess:
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", MAIN],
-                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1", "ATELIER_CONFIG": str(config)},
+                env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+                | {"XLA_FLAGS": coarse.FLAGS, "ATELIER_CONFIG": str(config)},
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )

@@ -16,6 +16,7 @@ from models.nn.abstract import abstract_module
 from models.vae.video import VideoAutoencoder
 from models.vae.video_blocks import RmsNorm, by_pictures, by_volumes, over_time
 from models.vae.video_config import VideoVaeConfig
+from tests import coarse
 
 CONFIG = VideoVaeConfig(
     base_dim=6,
@@ -27,7 +28,6 @@ CONFIG = VideoVaeConfig(
     latents_std=(1.0,) * 3,
 )
 ROUNDING = 1e-5  # float32, of values around one
-QUICK = {"xla_backend_optimization_level": 0}  # a third of the time to compile
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def compiled(
 ) -> tuple[jax.stages.Compiled, nnx.State]:
     graph, state = nnx.split(vae)
     lowered = jax.jit(lambda state, x: method(nnx.merge(graph, state), x)).lower(state, x)
-    return lowered.compile(compiler_options=QUICK), state
+    return lowered.compile(compiler_options=coarse.OPTIONS), state
 
 
 def run(method: Callable[..., Any], vae: VideoAutoencoder, x: jax.Array) -> Any:

@@ -9,11 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import coarse
 from tests.workers.polling import until
 from tests.workers.pool_process import START_S
-
-COARSE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""Compiles in half the time. How fast the steps are is not what these tests are about."""
 
 
 class SliceProcesses:
@@ -27,7 +25,7 @@ class SliceProcesses:
         folder.mkdir()
         self._logs = [folder / f"{index}.log" for index in range(hosts)]
         own = {"ATELIER_CONFIG": str(config), "JAX_NUM_CPU_DEVICES": str(devices)}
-        environment = {**os.environ, **own, "XLA_FLAGS": COARSE}
+        environment = {**os.environ, **own, "XLA_FLAGS": coarse.FLAGS}
         slice_of = ("--coordinator", f"127.0.0.1:{free_port()}", "--num-processes", str(hosts))
         self._processes: list[subprocess.Popen[bytes]] = []
         for index, log in enumerate(self._logs):

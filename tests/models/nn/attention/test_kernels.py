@@ -13,6 +13,7 @@ from models.nn.attention.kernel import NOTHING, Attended, Kernel
 from models.nn.attention.splash import splash_kernel
 from models.nn.attention.upright import upright_kernel
 from models.nn.attention.xla import xla_kernel
+from tests import coarse
 
 BATCH, HEADS, SCALE = 2, 2, 0.1
 
@@ -43,7 +44,8 @@ CLOSE = 2e-6
 @pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest) -> Kernel:
     """Compiled: block by block it would take long, and it is what runs."""
-    return jax.jit(KERNELS[request.param], static_argnames="scale")
+    function, options = KERNELS[request.param], coarse.OPTIONS
+    return jax.jit(function, static_argnames="scale", compiler_options=options)
 
 
 def inputs(queries: int, keys: int, dim: int) -> tuple[jax.Array, jax.Array, jax.Array]:
