@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from models.pipeline import Fields
-from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed
+from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed, confirmed
 from service.jobs.queue import Queue
 from workers.costs import describe
 from workers.engine import Engine
@@ -26,6 +26,8 @@ TELL_EVERY_S, APART_S = 5.0, 0.05
 a thousand takes Redis a millisecond and a half."""
 WORTH_TELLING = 0.05
 """By how much of itself a time has to change."""
+CONFIRM_S = 20.0
+"""After so long a time that has not changed is told again if it was measured again."""
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +102,8 @@ class Herald:
         try:
             table = await self._queue.costs(self.model)
             known = {key: row for key, row in self._told.items() if key in table.rows}
-            if news := changed(rows, known, WORTH_TELLING):
+            again = confirmed(rows, known, table, CONFIRM_S)
+            if news := again | changed(rows, known, WORTH_TELLING):
                 await self._queue.measured(self.model, news)
                 table = CostTable({**table.rows, **news}, table.pools)
         except QUEUE_ERRORS as error:

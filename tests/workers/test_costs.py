@@ -11,12 +11,13 @@ import pytest
 from models.pipeline import Step
 from models.sharding import Layout
 from service.jobs.costs import CostKey
+from service.jobs.keys import PREFIX
 from service.jobs.queue import Queue
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.costs import MAX_BUCKETS, Costs, describe
 from workers.engine import Engine
-from workers.measuring import TELL_EVERY_S, Herald, measure
+from workers.measuring import CONFIRM_S, TELL_EVERY_S, Herald, measure
 from workers.shape import Phase, Shape
 from workers.step_times import TRIALS, Way
 
@@ -152,6 +153,30 @@ async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
         shape.phases["plain"].times.observe(Way(1), 2.0)
     await herald.tell()
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
+
+
+async def test_what_was_measured_again_is_told_in_a_while(
+    engine: Engine, queue: Queue, empty_redis: Any
+) -> None:
+    """So that the front end knows that it still is so."""
+    herald = Herald(engine, queue, "toy")
+    key = CostKey(BUCKET, herald.facts.layout, 1)
+    shape = a_shape(plain={Way(1): 1.0})
+    engine.costs.uses(SMALL, shape)
+
+    async def told_at() -> float:
+        await herald.tell()
+        return (await queue.costs(SPEC.name)).rows[key].at
+
+    first = await told_at()
+    shape.phases["plain"].times.observe(Way(1), 1.0)
+    assert await told_at() == first, "that is not so long ago"
+    told = (await queue.costs(SPEC.name)).rows[key]
+    old = told.model_copy(update={"at": first - CONFIRM_S})
+    await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
+    assert await told_at() > first
+    await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
+    assert await told_at() == old.at, "nothing was measured meanwhile"
 
 
 async def test_a_table_that_was_lost_is_told_anew(
