@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field
 VOLUME_FIELDS = ("width", "height", "num_frames")
 """Of a bucket: their product is what work is in proportion to."""
 STANDS_S, TRIED_SHARE = 60.0, 0.05
-"""How long a cost stands that nobody measures again, and which share of a pool's time it may take at
-the most to try it."""
+"""How long a cost stands that nobody measures again; and the share of a pool's time, at the most,
+that goes into trying it."""
 MAX_COSTS = 4096
 """Rows of one model's table; those measured longest ago leave."""
 
