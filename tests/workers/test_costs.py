@@ -10,14 +10,14 @@ import pytest
 
 from models.pipeline import Step
 from models.sharding import Layout
-from service.jobs.costs import CostKey
+from service.jobs.costs import CostKey, CostRow
 from service.jobs.keys import PREFIX
 from service.jobs.queue import Queue
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.costs import MAX_BUCKETS, Costs, describe
 from workers.engine import Engine
-from workers.measuring import CONFIRM_S, TELL_EVERY_S, Herald, measure
+from workers.measuring import CONFIRM_S, KNOWN_S, TELL_EVERY_S, Herald, measure
 from workers.shape import Phase, Shape
 from workers.step_times import TRIALS, Way
 
@@ -124,6 +124,31 @@ async def test_warm_up_measures_every_size(engine: Engine, layout: Layout) -> No
     assert {(key.bucket, key.layout) for key in rows} == {(BUCKET, "toy on cpu")}
     assert all(min(row.step_s, row.encode_s, row.decode_s) > 0 for row in rows.values())
     assert engine.costs.warm == [BUCKET]
+
+
+async def test_batches_that_others_have_measured_are_not_tried_again(
+    engine: Engine, queue: Queue, empty_redis: Any
+) -> None:
+    """One picture is made even so: that shows that it can be."""
+    request = {**SMALL, "num_inference_steps": 20}
+    await engine.warm_up([request])
+    herald = Herald(engine, queue, "toy")
+    layout = herald.facts.layout
+    assert await herald.known() == set()
+    row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
+    told = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
+    await queue.measured(SPEC.name, told)
+    known = await herald.known()
+    assert known == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
+    await measure(engine, [request], known)
+    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1}
+    await measure(engine, [request], [(BUCKET, 1), (BUCKET, 2)])
+    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1, 2, 4}
+    at = (await queue.costs(SPEC.name)).at - KNOWN_S - 1
+    for key in told:
+        old = row.model_copy(update={"at": at}).model_dump_json()
+        await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old)
+    assert await herald.known() == set(), "that is too long ago"
 
 
 async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
