@@ -34,6 +34,11 @@ class DiskFile:
         self._direct = _open_direct(path)
         self._is_direct = self._direct is not None
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is read past the page cache."""
+        return self._is_direct
+
     def close(self) -> None:
         os.close(self._cached)
         if self._direct is not None:
@@ -54,16 +59,24 @@ class DiskFile:
     def _some(self, memory: memoryview, start: int) -> int:
         if self._direct is None or not self._is_direct:
             return os.preadv(self._cached, [memory], start)
-        try:
-            if count := os.preadv(self._cached, [memory], start, os.RWF_NOWAIT):
-                return count
-        except OSError:  # not in the cache, or a file system that cannot tell
-            pass
+        if count := self._of_the_cache(memory[:BLOCK], start):
+            return self._of_the_cache(memory, start) or count
         try:
             return os.preadv(self._direct, [memory], start)
         except OSError:  # a disk of larger blocks; if it is broken, the next line says so
             self._is_direct = False
             return os.preadv(self._cached, [memory], start)
+
+    def _of_the_cache(self, memory: memoryview, start: int) -> int:
+        """Bytes that the page cache had; 0: none, or a file system that cannot tell.
+
+        To be asked for little where there may be none: the kernel begins to read ahead what it does
+        not have, by megabytes, and the disk would read that twice.
+        """
+        try:
+            return os.preadv(self._cached, [memory], start, os.RWF_NOWAIT)
+        except OSError:
+            return 0
 
 
 def aligned(size: int) -> Memory:
