@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,20 @@ class DiskFile:
             done += count
         return memory[start - first : stop - first]
 
+    def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
+        """The same in stretches, for any threads side by side: those before the last one give
+        None, and the last one is to be asked when the others are done. Raises: OSError."""
+        first = start // BLOCK * BLOCK
+        whole = _once(lambda: take(-(-(stop - first) // BLOCK) * BLOCK))
+        bounds = [start, *range(first + STRETCH, stop, STRETCH), stop]
+
+        def part(begin: int, end: int) -> Memory | None:
+            place = begin // BLOCK * BLOCK - first
+            self.read(begin, end, lambda size: whole()[place : place + size])
+            return whole()[start - first : stop - first] if end == stop else None
+
+        return [partial(part, begin, end) for begin, end in pairwise(bounds)]
+
     def _some(self, memory: memoryview, start: int) -> int:
         if self._direct is None or not self._is_direct:
             return os.preadv(self._cached, [memory], start)
@@ -77,6 +93,19 @@ class DiskFile:
             return os.preadv(self._cached, [memory], start, os.RWF_NOWAIT)
         except OSError:
             return 0
+
+
+def _once(make: Callable[[], Memory]) -> Callable[[], Memory]:
+    """What `make` gave when it was asked for first, in any threads."""
+    lock, made = threading.Lock(), list[Memory]()
+
+    def get() -> Memory:
+        with lock:
+            if not made:
+                made.append(make())
+            return made[0]
+
+    return get
 
 
 def aligned(size: int) -> Memory:
