@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,11 @@ class DiskFile:
         self._direct = _open_direct(path)
         self._is_direct = self._direct is not None
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is read past the page cache."""
+        return self._is_direct
+
     def close(self) -> None:
         os.close(self._cached)
         if self._direct is not None:
@@ -51,19 +58,54 @@ class DiskFile:
             done += count
         return memory[start - first : stop - first]
 
+    def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
+        """The same in stretches, for any threads side by side: those before the last one give
+        None, and the last one is to be asked when the others are done. Raises: OSError."""
+        first = start // BLOCK * BLOCK
+        whole = _once(lambda: take(-(-(stop - first) // BLOCK) * BLOCK))
+        bounds = [start, *range(first + STRETCH, stop, STRETCH), stop]
+
+        def part(begin: int, end: int) -> Memory | None:
+            place = begin // BLOCK * BLOCK - first
+            self.read(begin, end, lambda size: whole()[place : place + size])
+            return whole()[start - first : stop - first] if end == stop else None
+
+        return [partial(part, begin, end) for begin, end in pairwise(bounds)]
+
     def _some(self, memory: memoryview, start: int) -> int:
         if self._direct is None or not self._is_direct:
             return os.preadv(self._cached, [memory], start)
-        try:
-            if count := os.preadv(self._cached, [memory], start, os.RWF_NOWAIT):
-                return count
-        except OSError:  # not in the cache, or a file system that cannot tell
-            pass
+        if count := self._of_the_cache(memory[:BLOCK], start):
+            return self._of_the_cache(memory, start) or count
         try:
             return os.preadv(self._direct, [memory], start)
         except OSError:  # a disk of larger blocks; if it is broken, the next line says so
             self._is_direct = False
             return os.preadv(self._cached, [memory], start)
+
+    def _of_the_cache(self, memory: memoryview, start: int) -> int:
+        """Bytes that the page cache had; 0: none, or a file system that cannot tell.
+
+        To be asked for little where there may be none: the kernel begins to read ahead what it does
+        not have, by megabytes, and the disk would read that twice.
+        """
+        try:
+            return os.preadv(self._cached, [memory], start, os.RWF_NOWAIT)
+        except OSError:
+            return 0
+
+
+def _once(make: Callable[[], Memory]) -> Callable[[], Memory]:
+    """What `make` gave when it was asked for first, in any threads."""
+    lock, made = threading.Lock(), list[Memory]()
+
+    def get() -> Memory:
+        with lock:
+            if not made:
+                made.append(make())
+            return made[0]
+
+    return get
 
 
 def aligned(size: int) -> Memory:

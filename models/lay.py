@@ -36,7 +36,9 @@ class Read:
     """One thread's work: a part of a leaf."""
 
     nbytes: int
-    """That it holds until it is taken."""
+    """That it holds, from here on."""
+    freed: int
+    """Of what this leaf's reads hold, what is free when this one is taken."""
     work: Callable[[], np.ndarray | None]
     layer: int | None
 
@@ -100,7 +102,7 @@ class OnHost:
     def reads(self) -> Iterator[Read]:
         for index in _own_indices(self._leaf):
             self._parts[index], works = part_of(self._leaf, index)
-            yield from (Read(PIECE, work, None) for work in works)
+            yield from (Read(PIECE, PIECE, work, None) for work in works)
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
         pass
@@ -129,11 +131,13 @@ class OnDevice:
     def reads(self) -> Iterator[Read]:
         for layer, filling in self._leaf.sources.items():
             nbytes = filling.rows * filling.tensor.row_bytes
-            read = partial(filling.read, 0, filling.rows, self._pool.take)
-            yield Read(nbytes, read, layer)
+            *before, last = filling.parts(self._pool.take)
+            yield from (Read(nbytes * (n == 0), 0, one, layer) for n, one in enumerate(before))
+            yield Read(0 if before else nbytes, nbytes, last, layer)
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
-        assert read is not None
+        if read is None:  # a part of what is to come
+            return
         leaf, shape = self._leaf, self._leaf.shape
         is_turned = leaf.turns(leaf.sources[layer])
         slot = shape if layer is None else shape[1:]

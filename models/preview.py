@@ -29,17 +29,27 @@ MeanLatents = Callable[[Float[Array, " 3"]], Float[Array, " c"]]
 
 def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
     """The map that fits best: from latents as the network has them to colours in [-1, 1]."""
+    rows, place = fit(mean_latents)
+    return as_preview(rows, place)
+
+
+def fit(mean_latents: MeanLatents) -> tuple[Float[np.ndarray, "c+1 3"], Sharding]:
+    """That map's kernel and below it its bias, and where it belongs."""
     levels = np.linspace(-1, 1, 3, dtype=np.float32)
     colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
     encoded = [mean_latents(colour) for colour in colours]
     place = everywhere(encoded[0].sharding)
     latents = np.stack([np.asarray(jax.device_put(one, place)) for one in encoded])
     design = np.concatenate([latents, np.ones((len(latents), 1), np.float32)], axis=1)
-    solution = np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32)
-    preview = abstract_preview(latent_channels)
-    preview.kernel.set_value(put(solution[:-1], place))
+    return np.linalg.lstsq(design, colours, rcond=None)[0].astype(np.float32), place
+
+
+def as_preview(rows: Float[np.ndarray, "c+1 3"], place: Sharding) -> nnx.Linear:
+    """A map that `fit` has found, there."""
+    preview = abstract_preview(len(rows) - 1)
+    preview.kernel.set_value(put(rows[:-1], place))
     assert preview.bias is not None
-    preview.bias.set_value(put(solution[-1], place))
+    preview.bias.set_value(put(rows[-1], place))
     return preview
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.quality import Quality
+from models.quality import EXACT, Quality
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 PICTURE_FIELDS = ("image", "mask_image", "last_image")
@@ -104,6 +104,6 @@ class ModelSpec(BaseModel):
 
         The engine has the last word on what shares a program (`Prepared.bucket`).
         """
-        # A job of an earlier version lacks fields that came later.
-        told = {**self.defaults, **request}
+        # A job of an earlier version lacks fields that came later; without a quality it is exact.
+        told = {**self.defaults, "quality": EXACT, **request}
         return ",".join(f"{name}={told.get(name)}" for name in self.bucket_fields)

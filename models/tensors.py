@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from models.checkpoint import CheckpointError
-from models.disk import DiskFile, Take, aligned
+from models.disk import DiskFile, Memory, Take, aligned
 from models.renames import Prepare, Target
 
 Shape = tuple[int, ...]
@@ -53,12 +55,35 @@ class Tensor:
         Raises:
             CheckpointError: the file has changed or cannot be read.
         """
-        start, end = (self.start + row * self.row_bytes for row in (first, stop))
+        with self._blamed():
+            memory = self.file.read(*self._bounds(first, stop), take)
+        return self._rows(memory, stop - first)
+
+    def parts(self, first: int, stop: int, take: Take) -> list[Callable[[], np.ndarray | None]]:
+        """The same in stretches, as `DiskFile.parts`. Raises: as `read`, each."""
+
+        def part(work: Callable[[], Memory | None]) -> np.ndarray | None:
+            with self._blamed():
+                memory = work()
+            return None if memory is None else self._rows(memory, stop - first)
+
+        works = self.file.parts(*self._bounds(first, stop), take)
+        return [partial(part, work) for work in works]
+
+    def _bounds(self, first: int, stop: int) -> tuple[int, int]:
+        """Of these rows, in the file."""
+        return self.start + first * self.row_bytes, self.start + stop * self.row_bytes
+
+    def _rows(self, memory: Memory, count: int) -> np.ndarray:
+        return memory.view(self.dtype).reshape((count, *self.shape[1:]))
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Raises: CheckpointError: what could not be read."""
         try:
-            memory = self.file.read(start, end, take)
+            yield
         except OSError as error:
             raise CheckpointError(f"{self.path}: {self.key} cannot be read ({error})") from error
-        return memory.view(self.dtype).reshape((stop - first, *self.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -98,6 +123,13 @@ class Filling:
         if self.prepare is None:
             return self.tensor.read(own + first, own + stop, take)
         return self.prepare(self.tensor.read(own, own + self.rows, take))[first:stop]
+
+    def parts(self, take: Take) -> list[Callable[[], np.ndarray | None]]:
+        """All of its rows, in parts for several threads; the last one gives them."""
+        if self.prepare is not None:
+            return [lambda: self.read(0, self.rows, take)]
+        own = self.number * self.rows
+        return self.tensor.parts(own, own + self.rows, take)
 
     def shape_in_file(self, expected: Shape) -> Shape:
         """Of a tensor that gives what is expected of this place."""

@@ -36,9 +36,10 @@ HOST_MEMORY = "pinned_host"
 """Kind of memory beside the device's that its programs can read from."""
 READERS = 8
 """Threads. A disk wants several reads at a time, and turning kernels on the host several cores."""
-IN_FLIGHT = 1 << 30
-"""Bytes read ahead: for each thread one of the largest matrices that networks usually have
-(13,824 x 5,120 in bfloat16, 142 MB). A larger one is read alone."""
+IN_FLIGHT = 1 << 28
+"""Bytes read ahead: twice what the threads have in hand, so that one of the largest matrices that
+networks usually have (13,824 x 5,120 in bfloat16, 142 MB) is sent while the next one is read. A
+larger one is read alone, by all threads."""
 
 
 def load(
@@ -93,8 +94,9 @@ def load(
 class _Ahead:
     """Leaves whose parts are being read, in their order."""
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, in_flight: int) -> None:
         self._threads = threads
+        self._most = in_flight
         self._parts: deque[tuple[Laid, Read | None, Future[np.ndarray | None] | None]] = deque()
         """Behind a leaf's last part the leaf itself, without one."""
         self._bytes = 0
@@ -102,7 +104,7 @@ class _Ahead:
     def read(self, leaf: Laid) -> Iterator[jax.Array]:
         """Begin to read one more; gives those that are there by now."""
         for part in leaf.reads():
-            while self._bytes and self._bytes + part.nbytes > IN_FLIGHT:
+            while part.nbytes and self._bytes and self._bytes + part.nbytes > self._most:
                 yield from self._settle()
             self._bytes += part.nbytes
             self._parts.append((leaf, part, self._threads.submit(part.work)))
@@ -118,13 +120,13 @@ class _Ahead:
             yield leaf.array()
         else:
             leaf.take(part.layer, read.result())
-            self._bytes -= part.nbytes
+            self._bytes -= part.freed
 
 
-def laid_out(leaves: Iterable[Laid]) -> Iterator[jax.Array]:
-    """Each leaf's, in their order. Raises: CheckpointError."""
+def laid_out(leaves: Iterable[Laid], in_flight: int = IN_FLIGHT) -> Iterator[jax.Array]:
+    """Each leaf's, in their order; so many bytes are read ahead. Raises: CheckpointError."""
     threads = ThreadPoolExecutor(READERS, "weights")
-    ahead = _Ahead(threads)
+    ahead = _Ahead(threads, in_flight)
     try:
         for leaf in leaves:
             yield from ahead.read(leaf)

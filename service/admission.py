@@ -230,7 +230,10 @@ async def _priced(front: FrontEnd, job: Job) -> Job:
     cost = await front.costs.predict(job.model, job.bucket, job.steps, job.images)
     if cost is None:
         return job
-    return job.model_copy(update={"cost": cost.device_seconds, "run_s": cost.seconds})
+    is_beyond = cost.seconds > job.request.get("deadline_s", math.inf)
+    is_tried = is_beyond and await front.costs.is_tried(job, cost)
+    run_s = None if is_tried else cost.seconds
+    return job.model_copy(update={"cost": cost.device_seconds, "run_s": run_s})
 
 
 async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | None:

@@ -73,6 +73,14 @@ class Costs:
         """
         return (await self._tables.get(model)).predict(bucket, steps, images)
 
+    async def is_tried(self, job: Job, cost: Cost) -> bool:
+        """Whether a job whose deadline that cost rules out is taken even so, since nobody knows any
+        more what it costs: one of its bucket at a time, or none would ever be measured again."""
+        table = await self._tables.get(job.model)
+        if not table.is_doubtful(cost):
+            return False
+        return await self._queue.tries(job.model, job.bucket, cost.stands_s)
+
     async def newcomer(self, job: Job) -> Place:
         """Where a job would stand if it were put now."""
         return (await self._outlooks.get(job.model)).newcomer(job)

@@ -7,16 +7,20 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from models import catalog
 from models.nn.attention.select import kernel_for
 from models.pipeline import Pipeline
-from models.reading import FILES, SHAPES, Reader
+from models.preview import MeanLatents, as_preview, fit
+from models.reading import FILES, SHAPES, Files, Reader
 from models.sharding import Layout
 from models.vae.config import Tiling
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
@@ -47,6 +51,25 @@ class MeshSlice:
     chosen: Chosen
     model: ModelSettings | None = None
     """With what these devices have made necessary; None: the settings' own."""
+    kept: Executables = field(default_factory=NothingKept)
+    """Programs and facts of that model, from starts before."""
+
+
+class KeptFiles(Files):
+    """Everything from the checkpoint's files; what is worked out of them, from the start before."""
+
+    def __init__(self, opened: MeshSlice) -> None:
+        self._kept = opened.kept
+        self._layout = opened.layout
+
+    def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        layout = identity.of_layout(self._layout)
+        rows = self._kept.fact(
+            lambda: {"program": ["fit of previews"], "layout": layout},
+            lambda: fit(mean_latents)[0].tolist(),
+        )
+        whole = NamedSharding(self._layout.mesh, PartitionSpec())
+        return as_preview(np.array(rows, np.float32), whole)
 
 
 def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
@@ -128,16 +151,20 @@ def tiling_of(model: ModelSettings) -> Tiling | None:
     return Tiling(tiles.side, tiles.stride)
 
 
-def sketch_of(pool: PoolSettings, model: ModelSettings, folder: Path | None = None) -> Sketch:
+def sketch_of(
+    pool: PoolSettings, model: ModelSettings, folder: Path | None = None
+) -> tuple[Sketch, Executables]:
     """The pool's first warm-up request, traced and not compiled, or read from what was traced
-    before. Raises: as `read` does."""
+    before; and where that is. Raises: as `read` does."""
     logical = logical_layout()
     pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter, swap_experts=False)
     first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
-    return kept(folder, pipeline, model).fact(
+    there = kept(folder, pipeline, model)
+    sketched = there.fact(
         lambda: {"program": ["sketch"], "request": json.dumps(first, sort_keys=True, default=str)},
         lambda: sketch(pipeline, first, logical),
     )
+    return sketched, there
 
 
 def planned(
@@ -154,18 +181,22 @@ def planned(
 
     Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
     """
+
+    def opened(model: ModelSettings) -> MeshSlice:
+        sketched, there = sketch_of(pool, model, folder)
+        return replace(open_slice(name, pool, model, sketched, devices), kept=there)
+
     try:
-        return open_slice(name, pool, model, sketch_of(pool, model, folder), devices)
+        return opened(model)
     except NoRoom as error:
         if model.vae_tiling is not None:
             raise
-        tiled = model.model_copy(update={"vae_tiling": TilingSettings()})
         try:
-            opened = open_slice(name, pool, tiled, sketch_of(pool, tiled, folder), devices)
+            tiled = opened(model.model_copy(update={"vae_tiling": TilingSettings()}))
         except NoRoom:
             raise error from None
     log.info("pictures are decoded in tiles: there is no room for them as a whole")
-    return opened
+    return tiled
 
 
 def load(
@@ -185,7 +216,13 @@ def load(
         models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
     opened = planned(name, pool, model, devices, folder)
-    return placed(pool, opened.model or model, opened), opened
+    return placed(pool, opened.model or model, opened, files_of(opened)), opened
+
+
+def files_of(opened: MeshSlice) -> Reader:
+    """Reads the checkpoint for that slice. Processes of several hosts must all run what one of them
+    runs, so that none may find there what another does not."""
+    return KeptFiles(opened) if not opened.layout.mesh.is_multi_process else FILES
 
 
 def kept(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from models.pipeline import Fields
-from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed
+from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed, confirmed
 from service.jobs.queue import Queue
 from workers.costs import describe
 from workers.engine import Engine
 from workers.errors import EngineDied, PictureFailed
 from workers.retry import QUEUE_ERRORS
+from workers.shape import Shape
 from workers.step_times import TRIALS
 
 MEASURE_S = 10.0
@@ -26,19 +27,32 @@ TELL_EVERY_S, APART_S = 5.0, 0.05
 a thousand takes Redis a millisecond and a half."""
 WORTH_TELLING = 0.05
 """By how much of itself a time has to change."""
+KNOWN_S = 86400.0
+"""How long a pool that starts trusts what others of its kind have measured of batches."""
+CONFIRM_S = 20.0
+"""After so long a time that has not changed is told again if it was measured again."""
 
 log = logging.getLogger(__name__)
 
 
-async def measure(engine: Engine, requests: Sequence[Fields]) -> None:
+Known = Collection[tuple[str, int]]
+"""Buckets, and sizes of batches of these."""
+
+
+async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ()) -> None:
     """Run the warm-up requests for a few steps, alone and in full batches.
 
     A request that fails is only logged: one of a user may do better.
+
+    Args:
+        known: what others have measured lately, so that batches of it need not be tried now.
     """
     started = time.monotonic()
     for fields in requests:
         try:
             shape = await engine.try_out(fields, TRIALS)
+            if all((engine.pipeline.spec.bucket(fields), size) in known for size in sizes(shape)):
+                continue
             async with asyncio.timeout(MEASURE_S):
                 for _ in range(ROUNDS):
                     if not shape.is_measured:
@@ -50,6 +64,11 @@ async def measure(engine: Engine, requests: Sequence[Fields]) -> None:
         except EngineDied:
             return  # whoever waits for that hears of it
     log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)
+
+
+def sizes(shape: Shape) -> frozenset[int]:
+    """Of the batches that it has programs for."""
+    return frozenset(way.size for phase in shape.phases.values() for way in phase.ways)
 
 
 async def _together(engine: Engine, fields: Fields) -> None:
@@ -87,6 +106,19 @@ class Herald:
         """Buckets that are compiled."""
         return self._engine.costs.warm
 
+    async def known(self) -> Known:
+        """What pools of this kind have measured lately; nothing where Redis does not answer."""
+        try:
+            table = await self._queue.costs(self.model)
+        except QUEUE_ERRORS as error:
+            log.info("nothing is known of what was measured before: %s", error)
+            return ()
+        return {
+            (key.bucket, key.batch)
+            for key, row in table.rows.items()
+            if key.layout == self.facts.layout and table.at - row.at < KNOWN_S
+        }
+
     async def run(self) -> None:
         """Until canceled: every few seconds what is new, of very many pools less often."""
         while True:
@@ -100,7 +132,8 @@ class Herald:
         try:
             table = await self._queue.costs(self.model)
             known = {key: row for key, row in self._told.items() if key in table.rows}
-            if news := changed(rows, known, WORTH_TELLING):
+            again = confirmed(rows, known, table, CONFIRM_S)
+            if news := again | changed(rows, known, WORTH_TELLING):
                 await self._queue.measured(self.model, news)
                 table = CostTable({**table.rows, **news}, table.pools)
         except QUEUE_ERRORS as error:

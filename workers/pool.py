@@ -27,7 +27,6 @@ from workers import loading, meter, metrics, page, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
 from workers.engine import Engine, powers_of_two
-from workers.executables import Executables
 from workers.hosts.follower import Follower
 from workers.hosts.leader import Leader
 from workers.hosts.leaving import leave_within
@@ -136,7 +135,7 @@ class Pool:
 
     async def _serve(self, warmup: Sequence[Fields]) -> None:
         await self.engine.warm_up(warmup)
-        await measure(self.engine, warmup)
+        await measure(self.engine, warmup, await self._herald.known())
         await self._herald.tell()
         self._is_ready = True
         await until_reached(self._register)
@@ -244,15 +243,13 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
             pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots),
         )
         terms = Terms.of(pipeline, layout, sizes, pool.elastic)
-        loaded = mesh_slice.model or model
-        kept = loading.kept(settings.compile_folder, pipeline, loaded)
         if isinstance(company, Link):
             vitals.serves()
-            company.follow(Follower(pipeline, layout, terms, kept))
+            company.follow(Follower(pipeline, layout, terms, mesh_slice.kept))
             return 0
         meter.rate(pool.model, layout.mesh.devices.flat)
         launcher = Leader(company, terms) if company else OneHost()
-        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals, kept))
+        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals))
 
 
 async def serve(
@@ -262,7 +259,6 @@ async def serve(
     mesh_slice: MeshSlice,
     launcher: Launcher,
     vitals: Vitals,
-    kept: Executables | None = None,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
@@ -275,7 +271,7 @@ async def serve(
         pool_settings.batch_sizes,
         pool_settings.elastic,
         launcher,
-        kept,
+        mesh_slice.kept,
     )
     store = Store(settings.store_url)
     pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s, vitals)

@@ -19,6 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 VOLUME_FIELDS = ("width", "height", "num_frames")
 """Of a bucket: their product is what work is in proportion to."""
+STANDS_S, TRIED_SHARE = 60.0, 0.05
+"""How long a cost stands that nobody measures again; and the share of a pool's time, at the most,
+that goes into trying it."""
 MAX_COSTS = 4096
 """Rows of one model's table; those measured longest ago leave."""
 
@@ -78,6 +81,13 @@ class Cost:
     """Of `seconds`, what comes after the last step."""
     scaled: float = 1.0
     """How many times as large as the bucket that it was predicted from; 1: it was measured."""
+    at: float = field(default=0.0, compare=False)
+    """When that was measured last, by Redis's clock."""
+
+    @property
+    def stands_s(self) -> float:
+        """How long it holds without being measured again."""
+        return max(STANDS_S, self.seconds / TRIED_SHARE)
 
 
 @dataclass(frozen=True)
@@ -88,6 +98,8 @@ class Timing:
     decode_s: float
     step_s: Mapping[int, float]
     """By batch size."""
+    at: float = 0.0
+    """When it was measured last, by Redis's clock."""
 
     def scaled(self, ratio: float) -> Timing:
         """Of a bucket so many times as large: steps and decoding in proportion to pixels times
@@ -98,7 +110,7 @@ class Timing:
         says 2.3. The nearest bucket is taken, and one request later the true one is known.
         """
         steps = {size: seconds * ratio for size, seconds in self.step_s.items()}
-        return Timing(self.encode_s, self.decode_s * ratio, steps)
+        return Timing(self.encode_s, self.decode_s * ratio, steps, self.at)
 
     def cost(self, steps: int, images: int, scaled: float = 1.0) -> Cost:
         """Of so many pictures; `steps` is over all of them."""
@@ -110,6 +122,7 @@ class Timing:
             device_seconds=around_s + steps * share_s,
             decode_s=images * self.decode_s,
             scaled=scaled,
+            at=self.at,
         )
 
 
@@ -121,6 +134,13 @@ class CostTable:
     """Rows stay when their pools leave: a fleet may scale from zero."""
     pools: Mapping[str, PoolFacts] = field(default_factory=dict)
     """By name: the ready ones that say what they are."""
+    at: float = field(default=0.0, compare=False)
+    """When it was read, by Redis's clock."""
+
+    def is_doubtful(self, cost: Cost) -> bool:
+        """Whether a pool that is there may well be faster than that: it was measured long ago, or
+        scaled down from a larger shape, which says too much."""
+        return bool(self.pools) and (cost.scaled < 1 or self.at - cost.at > cost.stands_s)
 
     def predict(self, bucket: str, steps: int, images: int) -> Cost | None:
         """On the ready pool that is the fastest at it, or without any ready pool on the fastest
@@ -196,7 +216,7 @@ class CostTable:
         for (layout, bucket), rows in grouped.items():
             newest = max(rows.values(), key=lambda row: row.at)
             steps = {batch: row.step_s for batch, row in rows.items()}
-            found[layout][bucket] = Timing(newest.encode_s, newest.decode_s, steps)
+            found[layout][bucket] = Timing(newest.encode_s, newest.decode_s, steps, newest.at)
         return dict(found)
 
 
@@ -211,6 +231,18 @@ def volume_of(bucket: str) -> int | None:
     if not {"width", "height"} <= said.keys() or not all(v.isdecimal() for v in said.values()):
         return None
     return math.prod(int(value) for value in said.values()) or None
+
+
+def confirmed(
+    rows: Mapping[CostKey, CostRow], told: Mapping[CostKey, CostRow], table: CostTable, age_s: float
+) -> dict[CostKey, CostRow]:
+    """The rows that were measured again since they were told, of which the table has nothing that
+    is newer than that."""
+    return {
+        key: row
+        for key, row in rows.items()
+        if key in told and row.samples > told[key].samples and table.at - table.rows[key].at > age_s
+    }
 
 
 def changed(

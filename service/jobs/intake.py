@@ -187,11 +187,17 @@ class Intake(Calls):
 
     async def costs(self, model: str) -> CostTable:
         """What pools have measured."""
-        rows, pools = await self._run("costs", model=model)
+        rows, pools, now = await self._run("costs", model=model)
         return CostTable(
             {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},
             {name: PoolFacts(**json.loads(text)) for name, text in _pairs(pools)},
+            float(now),
         )
+
+    async def tries(self, model: str, bucket: str, every_s: float) -> bool:
+        """Whether the caller may try what that bucket costs: one may in that time."""
+        name = keys.tried(model, bucket)
+        return bool(await self._redis.set(name, "", nx=True, px=round(every_s * 1000)))
 
 
 def _idempotency(tenant: str, key: str | None) -> str | None:

@@ -40,6 +40,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
 | `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
 | `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
+| `tried:N:MODEL:BUCKET`       | string | a doubtful cost is being tried       | in a while        |
 | `profile:POOL`               | string | a profile that is wanted of it       | when answered     |
 | `profiled:ID`                | string | what became of that profile          | ten minutes       |
 
@@ -90,6 +91,10 @@ def profile(pool: str) -> str:
 
 def profiled(wish_id: str) -> str:
     return f"{PREFIX}profiled:{wish_id}"
+
+
+def tried(model: str, bucket: str) -> str:
+    return f"{PREFIX}tried:{len(model)}:{model}:{bucket}"
 
 
 def queue(model: str, tenant: str) -> str:

@@ -1,11 +1,13 @@
 """How fast weights come from the disk, against what the disk gives a plain reader. No test.
 
     python -m tests.bench.loading [--folder /where/the/disk/is] [--double 1 --single 2] [--rounds 3]
+    python -m tests.bench.loading --read-only --double 3 --single 6 --rounds 9
 
 Writes a checkpoint of the Flux transformer at its full width and a depth that fits this machine,
 in bfloat16, and loads it onto the default device: cold (the page cache is told to forget the file
-before each round) and warm. Beside each cold round the disk itself is read in the same minute, by
-one thread and by several, past the page cache; the better of the two is the disk's rate.
+before each round) and warm. In each round the disk itself is read as well, by one thread and by
+several, past the page cache, in requests as long as the loader's and as many at a time; the better
+of the two is the disk's rate. Every other round begins with the loader.
 
 "Read only" is the loader without a device behind it: what an accelerator's loader does on the
 host. A CPU's arrays are fresh memory, whose pages cost what "fresh memory" says, and kernels are
@@ -56,7 +58,7 @@ def main() -> None:
         size = file.stat().st_size
         print(f"{size / 1e9:.2f} GB onto {jax.devices()[0].device_kind}, {os.cpu_count()} cores")
         load(module, file)  # once, so that nothing is compiled or imported in the rounds
-        rows = [one_round(module, file, size) for _ in range(options.rounds)]
+        rows = [one_round(module, file, size, options.read_only, n) for n in range(options.rounds)]
     for name in rows[0]:
         rates = [row[name] for row in rows]
         print(f"{name:>28}: {median(rates):5.2f} ({min(rates):.2f} to {max(rates):.2f})")
@@ -68,27 +70,34 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--double", type=int, default=1, help="double blocks of the checkpoint")
     parser.add_argument("--single", type=int, default=2, help="single blocks of the checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--read-only", action="store_true", help="no device behind the loader")
     return parser.parse_args()
 
 
-def one_round(module: nnx.Module, file: Path, size: int) -> dict[str, float]:
+def one_round(
+    module: nnx.Module, file: Path, size: int, is_read_only: bool, number: int
+) -> dict[str, float]:
     """GB/s of each way, one after the other, and what the loader reaches of the disk's own."""
-    disk = {
-        "disk, one thread": size / seconds(lambda: plain_read(file, size, 1)),
-        f"disk, {READERS} threads": size / seconds(lambda: plain_read(file, size, READERS)),
+    ways: dict[str, Callable[[], None]] = {
+        "disk, one thread": lambda: plain_read(file, size, 1),
+        f"disk, {READERS} threads": lambda: plain_read(file, size, READERS),
+        "read only, cold": lambda: load(module, file, Nowhere),
+        "load, cold": lambda: load(module, file),
     }
-    forget(file)
-    read_only = size / seconds(lambda: load(module, file, Nowhere))
-    forget(file)
-    cold = size / seconds(lambda: load(module, file))
-    warm = size / seconds(lambda: load(module, file))
-    fresh = size / seconds(lambda: touch(size))
-    rates = {"read only, cold": read_only, "load, cold": cold, "load, warm": warm}
+    if is_read_only:
+        del ways["load, cold"]
+    rates = {}
+    for name, way in list(ways.items())[:: -1 if number % 2 else 1]:
+        forget(file)
+        rates[name] = size / seconds(way) / 1e9
+    disk = max(rates[name] for name in rates if name.startswith("disk"))
+    shares = {name: rates[name] / disk for name in ways if not name.startswith("disk")}
+    if not is_read_only:
+        rates["load, warm"] = size / seconds(lambda: load(module, file)) / 1e9
+        rates["fresh memory"] = size / seconds(lambda: touch(size)) / 1e9
     return {
-        **{f"{name}, GB/s": rate / 1e9 for name, rate in (disk | rates).items()},
-        "fresh memory, GB/s": fresh / 1e9,
-        "read only, of the disk": read_only / max(disk.values()),
-        "load, of the disk": cold / max(disk.values()),
+        **{f"{name}, GB/s": rates[name] for name in [*ways, *(rates.keys() - ways.keys())]},
+        **{f"{name.partition(',')[0]}, of the disk": share for name, share in shares.items()},
     }
 
 
@@ -101,8 +110,8 @@ class Nowhere(OnDevice):
     """Reads all that a leaf is made of, and makes a number of it."""
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
-        assert read is not None
-        self._pool.give(read)
+        if read is not None:
+            self._pool.give(read)
 
     def array(self) -> jax.Array:
         return jnp.zeros(())

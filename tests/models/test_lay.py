@@ -14,10 +14,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
 from models.assign import Sources
-from models.disk import BLOCK, DiskFile, Memory, Pool, Take
-from models.lay import Leaf, part_of, stored_place
+from models.disk import BLOCK, STRETCH, DiskFile, Memory, Pool, Take
+from models.lay import Leaf, OnDevice, part_of, stored_place
 from models.renames import Target
 from models.tensors import Filling, Part, open_tensors
+from models.weights import laid_out
 
 LAYERS, INTO, OUT = 2, 512, 4096
 
@@ -104,3 +105,33 @@ def test_no_more_memory_waits_than_it_may() -> None:
         pool.give(memory)
     kept = {pool.take(BLOCK).ctypes.data for _ in range(2)}
     assert kept == {memory.ctypes.data for memory in lent[1:]}
+
+
+@pytest.mark.parametrize("in_flight", [1, 50 << 20, 1 << 30])
+def test_a_tensor_is_read_by_several_threads(tmp_path: Path, in_flight: int) -> None:
+    """In stretches; and one that is larger than all that is to be read ahead, too."""
+    numbers = np.random.default_rng(1)
+    stored = {
+        name: numbers.normal(size=shape).astype(np.float32)
+        for name, shape in {
+            "first": (3, 5),
+            "large": (2 * STRETCH // 4096 + 7, 1024),
+            "also large": (STRETCH // 4096 + 1, 1024),
+            "last": (STRETCH // 4096, 1024),
+        }.items()
+    }
+    path = tmp_path / "model.safetensors"
+    save_file(stored, path)
+    with ExitStack() as files:
+        tensors = open_tensors(Part("x", (path,)), files)
+        pool = Pool(in_flight)
+        leaves = []
+        for name, array in stored.items():
+            filling = Filling(tensors[name], Target(name, None, 0, False), None, 0, 1)
+            leaf = Leaf(array.shape, array.dtype, {None: filling}, False, None)
+            leaves.append(OnDevice(leaf, pool))
+        parts = [len(list(leaf.reads())) for leaf in leaves]
+        found = list(laid_out(leaves, in_flight))
+    assert parts == [1, 3, 2, 2], "the last one does not begin where a stretch does"
+    for mine, theirs in zip(found, stored.values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)

@@ -140,9 +140,13 @@ def test_a_request_names_a_preset() -> None:
         quality_of(spec, {"quality": "slow"})
 
 
-def test_a_job_of_an_earlier_version_is_of_the_default_quality(tmp_path: Path) -> None:
-    spec = with_presets(SPEC, tmp_path, LEVERS, {})
+@pytest.mark.parametrize("default", ["exact", "fast"])
+def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> None:
+    """It is drawn so, whatever the operator has made the default since: it is to be counted so."""
+    operators = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": default}})
+    spec = with_presets(operators, tmp_path, LEVERS, {"fast": FAST})
     before = {"prompt": "a red circle", **spec.defaults}
-    del before["quality"]
+    assert before.pop("quality") == default
+    assert quality_of(spec, before) == Quality()
     assert spec.bucket(before) == spec.bucket({**before, "quality": "exact"})
     assert spec.bucket(before) != spec.bucket({**before, "quality": "fast"})

@@ -10,13 +10,14 @@ import pytest
 
 from models.pipeline import Step
 from models.sharding import Layout
-from service.jobs.costs import CostKey
+from service.jobs.costs import CostKey, CostRow
+from service.jobs.keys import PREFIX
 from service.jobs.queue import Queue
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.costs import MAX_BUCKETS, Costs, describe
 from workers.engine import Engine
-from workers.measuring import TELL_EVERY_S, Herald, measure
+from workers.measuring import CONFIRM_S, KNOWN_S, TELL_EVERY_S, Herald, measure
 from workers.shape import Phase, Shape
 from workers.step_times import TRIALS, Way
 
@@ -125,6 +126,31 @@ async def test_warm_up_measures_every_size(engine: Engine, layout: Layout) -> No
     assert engine.costs.warm == [BUCKET]
 
 
+async def test_batches_that_others_have_measured_are_not_tried_again(
+    engine: Engine, queue: Queue, empty_redis: Any
+) -> None:
+    """One picture is made even so: that shows that it can be."""
+    request = {**SMALL, "num_inference_steps": 20}
+    await engine.warm_up([request])
+    herald = Herald(engine, queue, "toy")
+    layout = herald.facts.layout
+    assert await herald.known() == set()
+    row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
+    told = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
+    await queue.measured(SPEC.name, told)
+    known = await herald.known()
+    assert known == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
+    await measure(engine, [request], known)
+    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1}
+    await measure(engine, [request], [(BUCKET, 1), (BUCKET, 2)])
+    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1, 2, 4}
+    at = (await queue.costs(SPEC.name)).at - KNOWN_S - 1
+    for key in told:
+        old = row.model_copy(update={"at": at}).model_dump_json()
+        await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old)
+    assert await herald.known() == set(), "that is too long ago"
+
+
 async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
     await measure(engine, [{**SMALL, "nan_at": 1}, SMALL])
     assert engine.costs.rows("here", 1)
@@ -152,6 +178,30 @@ async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
         shape.phases["plain"].times.observe(Way(1), 2.0)
     await herald.tell()
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
+
+
+async def test_what_was_measured_again_is_told_in_a_while(
+    engine: Engine, queue: Queue, empty_redis: Any
+) -> None:
+    """So that the front end knows that it still is so."""
+    herald = Herald(engine, queue, "toy")
+    key = CostKey(BUCKET, herald.facts.layout, 1)
+    shape = a_shape(plain={Way(1): 1.0})
+    engine.costs.uses(SMALL, shape)
+
+    async def told_at() -> float:
+        await herald.tell()
+        return (await queue.costs(SPEC.name)).rows[key].at
+
+    first = await told_at()
+    shape.phases["plain"].times.observe(Way(1), 1.0)
+    assert await told_at() == first, "that is not so long ago"
+    told = (await queue.costs(SPEC.name)).rows[key]
+    old = told.model_copy(update={"at": first - CONFIRM_S})
+    await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
+    assert await told_at() > first
+    await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
+    assert await told_at() == old.at, "nothing was measured meanwhile"
 
 
 async def test_a_table_that_was_lost_is_told_anew(

@@ -36,7 +36,7 @@ def pool(**settings: Any) -> PoolSettings:
 
 @pytest.fixture(scope="module")
 def sketch(model: ModelSettings) -> Sketch:
-    return loading.sketch_of(pool(), model)
+    return loading.sketch_of(pool(), model)[0]
 
 
 def test_arrays_go_straight_to_where_they_lie(model: ModelSettings) -> None:
@@ -69,6 +69,24 @@ def test_what_does_not_fit_is_refused_with_the_numbers(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         loading.open_slice("flux", pool(**settings), model, sketch, jax.devices())
+
+
+def test_the_fit_of_previews_is_kept(model: ModelSettings, tmp_path: Path) -> None:
+    """It takes a run of the encoder for each of 27 colours: once, on each layout."""
+    pipeline, _ = loading.load("flux", pool(), model, jax.devices()[:1], tmp_path)
+    fitted = pipeline.weights.preview
+
+    def of_none(colour: np.ndarray) -> jax.Array:
+        raise AssertionError("the encoder is not to run again")
+
+    there = loading.planned("flux", pool(), model, jax.devices()[:1], tmp_path)
+    again = loading.files_of(there).preview(of_none, fitted["kernel"].shape[0])
+    for name in ("kernel", "bias"):
+        mine, theirs = nnx.state(again)[name][...], fitted[name][...]
+        assert np.array_equal(mine, theirs) and mine.sharding == theirs.sharding
+    other = loading.planned("flux", pool(mesh={"context": 2}), model, jax.devices()[:2], tmp_path)
+    with pytest.raises(AssertionError, match="again"):
+        loading.files_of(other).preview(of_none, fitted["kernel"].shape[0])
 
 
 def test_a_deployment_may_change_rows_of_the_table(model: ModelSettings, sketch: Sketch) -> None:

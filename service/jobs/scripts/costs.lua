@@ -1,7 +1,7 @@
 -- What pools have measured of a model, and which of them are ready.
 -- args:  model
 -- Keys:  costs:model  pools:model  layouts:model
--- Gives: {{field, row, …}, {pool, what it says of itself, …}}
+-- Gives: {{field, row, …}, {pool, what it says of itself, …}, now}
 
 local known = redis.call('HGETALL', key('pools', args.model))
 local told = redis.call('HGETALL', key('layouts', args.model))
@@ -15,4 +15,4 @@ for i = 1, #known, 2 do
     pools[#pools + 1] = facts[known[i]]
   end
 end
-return {redis.call('HGETALL', key('costs', args.model)), pools}
+return {redis.call('HGETALL', key('costs', args.model)), pools, seconds(now)}

@@ -8,7 +8,17 @@ import pytest
 from redis.asyncio import Redis
 
 from models.spec import ModelSpec
-from service.jobs.costs import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts, changed
+from service.jobs.costs import (
+    MAX_COSTS,
+    STANDS_S,
+    TRIED_SHARE,
+    CostKey,
+    CostRow,
+    CostTable,
+    PoolFacts,
+    changed,
+    confirmed,
+)
 from service.jobs.keys import PREFIX
 from service.jobs.queue import Queue
 from tests.service.jobs.conftest import Connect
@@ -125,6 +135,38 @@ def test_of_pools_that_are_good_at_different_things_one_is_the_fastest() -> None
     assert known.slowness_by_bucket("a") == {SMALL: 1.0, LARGE: 3.0}
     assert known.slowness_by_bucket("b") == {SMALL: 4.0, LARGE: 1.0}
     assert (known.slowness("a"), known.slowness("b")) == (1.0, 1.25)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "step_s", "bucket", "is_doubtful"),
+    [
+        (STANDS_S - 1, 0.01, SMALL, False),
+        (STANDS_S + 1, 0.01, SMALL, True),
+        (STANDS_S + 1, 10.0, SMALL, False),  # a try takes 101.5 s, and may every 2,030 s
+        (101.5 / TRIED_SHARE + 1, 10.0, SMALL, True),
+        (0.0, 1.0, "width=256,height=256", True),  # scaled down: too much, if anything
+        (0.0, 1.0, LARGE, False),  # scaled up: too little, if anything
+    ],
+)
+def test_how_long_a_cost_stands(
+    age_s: float, step_s: float, bucket: str, is_doubtful: bool
+) -> None:
+    known = table({(SMALL, "a", 1): step_s}, "a")
+    known = CostTable(known.rows, known.pools, at=age_s)
+    cost = known.predict(bucket, 10, 1)
+    assert cost is not None and known.is_doubtful(cost) == is_doubtful
+    assert not CostTable(known.rows, {}, age_s).is_doubtful(cost), "nobody is there to try it"
+
+
+def test_what_is_confirmed() -> None:
+    """Measured again, and old in the table: told again although it has not changed."""
+    key = CostKey(SMALL, "a", 1)
+    before, after = row(1.0), row(1.0).model_copy(update={"samples": 29})
+    there = CostTable({key: before.model_copy(update={"at": 100.0})}, at=121.0)
+    assert confirmed({key: after}, {key: before}, there, 20).keys() == {key}
+    assert confirmed({key: before}, {key: before}, there, 20) == {}, "nothing was measured"
+    assert confirmed({key: after}, {key: before}, there, 30) == {}, "another pool has told of it"
+    assert confirmed({key: after}, {}, CostTable(at=121.0), 20) == {}, "that is news, not this"
 
 
 def test_what_is_worth_telling() -> None:

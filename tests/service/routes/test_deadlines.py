@@ -8,8 +8,10 @@ import httpx
 import pytest
 
 from service.app import create_app
-from service.jobs.costs import CostKey, CostRow, PoolFacts
+from service.jobs.costs import STANDS_S, CostKey, CostRow, PoolFacts
 from service.jobs.job import Job, Usage
+from service.jobs.keys import PREFIX
+from service.jobs.keys import tried as tried_key
 from service.jobs.outputs import Store
 from service.jobs.preemption import FullPool, Held
 from service.jobs.queue import Queue
@@ -175,6 +177,68 @@ async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, qu
 async def test_what_no_pool_can_meet_is_told_to_come_much_later(http: httpx.AsyncClient) -> None:
     refused = await ask(http, deadline_s=RUN_S / 2)
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3600")
+
+
+async def measured(queue: Queue, run_s: float, age_s: float = 0.0) -> None:
+    """A pool has told what a cat takes, so long ago."""
+    key = CostKey(SPEC.bucket(SPEC.defaults), "here", 1)
+    row = CostRow(step_s=(run_s - 0.4) / STEPS, encode_s=0.1, decode_s=0.3)
+    await queue.measured(MODEL, {key: row})
+    at = (await queue.costs(MODEL)).at - age_s
+    old = row.model_copy(update={"at": at}).model_dump_json()
+    await queue._redis.hset(f"{PREFIX}costs:{MODEL}", key.wire(), old)  # Redis's clock is its own
+
+
+async def comes_to(http: httpx.AsyncClient, status: int, **body: Any) -> httpx.Response:
+    """The first answer of that status: the front end has a look at the costs a second later."""
+    found: list[httpx.Response] = []
+
+    async def is_given() -> bool:
+        found.append(await ask(http, **body))
+        return found[-1].status_code == status
+
+    await eventually(is_given)
+    return found[-1]
+
+
+async def test_of_costs_that_nobody_has_measured_for_long_one_is_tried(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    """Two seconds, after a slowdown that is over. Deadlines alone would never show it: one job in
+    a while is taken, waits until its deadline, and says by its times what the others may have."""
+    soon = {"deadline_s": RUN_S / 2}
+    assert (await ask(http, **soon)).status_code == 429, "just measured"
+    await measured(queue, RUN_S, age_s=STANDS_S + 1)
+    tried = await comes_to(http, 202, **soon)
+    assert tried.json()["queue"] == {"position": 0, "eta_s": pytest.approx(RUN_S)}, (
+        "as far as known"
+    )
+    for _ in range(3):
+        assert (await ask(http, **soon)).status_code == 429, "one at a time"
+    (claim,) = await queue.claim(POOL, MODEL, 1)
+    assert claim.job.id == tried.json()["id"], "it did not expire at once"
+    await measured(queue, RUN_S / 4)
+    await comes_to(http, 202, **soon)
+    assert (await ask(http, deadline_s=RUN_S / 8)).status_code == 429, "that is not doubtful"
+
+
+async def test_a_try_that_was_slow_again_is_believed(http: httpx.AsyncClient, queue: Queue) -> None:
+    soon = {"deadline_s": RUN_S / 2}
+    await measured(queue, RUN_S, age_s=STANDS_S + 1)
+    await comes_to(http, 202, **soon)
+    await measured(queue, RUN_S)
+    await queue._redis.delete(tried_key(MODEL, SPEC.bucket(SPEC.defaults)))  # as after a while
+    await comes_to(http, 429, **soon)
+    for _ in range(3):
+        assert (await ask(http, **soon)).status_code == 429
+
+
+async def test_nothing_is_tried_where_no_pool_is_ready(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    await measured(queue, RUN_S, age_s=1e6)
+    await queue.unregister(POOL, MODEL)
+    await comes_to(http, 429, deadline_s=RUN_S / 2)
 
 
 async def test_a_repeat_is_given_its_job_even_when_it_is_late(http: httpx.AsyncClient) -> None:

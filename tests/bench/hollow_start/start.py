@@ -1,0 +1,137 @@
+"""A pool's start as `workers.pool.run_pool` has it, of a model whose weights are hollow."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from models.disk import BLOCK
+from models.nn.attention.select import kernel_for
+from models.pipeline import Fields, Pipeline
+from models.preview import MeanLatents
+from models.random_weights import RandomWeights
+from models.reading import Reader
+from models.sharding import Layout
+from models.text.tokenizer import Tokenizer
+from service.settings import ModelSettings, PoolSettings
+from tests.bench.hollow_start.parts import Parts
+from workers import loading, warmup
+from workers.axes import Shape
+from workers.compile_cache import keep_compiled
+from workers.engine import Engine, powers_of_two
+from workers.loading import MeshSlice
+from workers.measuring import measure
+from workers.mesh import make_mesh
+from workers.plan.residency import Residency
+from workers.pool import Pool as _Pool  # noqa: F401  (a pool imports it)
+from workers.slice import Chosen, own
+
+
+def started(name: str, dtype: str, slots: int, folder: Path, parts: Parts) -> None:
+    """From the settings to where a pool says that it is ready.
+
+    Args:
+        folder: the model's, and what is kept from one start to the next.
+    """
+    kept_in = folder / "kept"
+    model = ModelSettings.model_validate({"source": str(folder / "model"), "dtype": dtype})
+    pool = PoolSettings.model_validate({"model": name, "slots": slots})
+    with parts.part("the runtime starts"):
+        loading.set_up(pool, model, None)
+        keep_compiled(kept_in)
+        devices = own(None)
+    with parts.part("plan"):
+        opened = planned(name, pool, model, devices, kept_in)
+    with parts.part("networks, tokenizers"):
+        pipeline = loading.placed(pool, opened.model or model, opened, Hollow(opened, parts))
+        jax.block_until_ready(
+            [leaf for leaf in jax.tree.leaves(pipeline.weights) if isinstance(leaf, jax.Array)]
+        )
+    requests = warmup.requests(pipeline.spec, model.warmup or [{}])
+    asyncio.run(warm_up(pipeline, opened, requests, parts))
+
+
+def planned(
+    name: str, pool: PoolSettings, model: ModelSettings, devices: Sequence[jax.Device], folder: Path
+) -> MeshSlice:
+    """As a pool does it; on a CPU without asking whether there is room, which hollow weights do not
+    need."""
+    if devices[0].platform != "cpu":
+        return loading.planned(name, pool, model, devices, folder)
+    _, kept = loading.sketch_of(pool, model, folder)
+    shape = Shape().over(len(devices), 1, frozenset())
+    layout = Layout(make_mesh(shape, devices), kernel_for(devices[0], model.dtype))
+    return MeshSlice(layout, Chosen(shape, pool.slots or 1, Residency(), "hollow"), kept=kept)
+
+
+async def warm_up(
+    pipeline: Pipeline, opened: MeshSlice, requests: Sequence[Fields], parts: Parts
+) -> None:
+    slots = opened.chosen.slots
+    with parts.part("programs"):
+        engine = Engine(pipeline, opened.layout, slots, powers_of_two(slots), kept=opened.kept)
+        await engine.warm_up(requests)
+    if not is_cpu(opened):
+        known = {
+            (pipeline.spec.bucket(fields), size)
+            for fields in requests
+            for size in powers_of_two(slots)
+        }
+        with parts.part("trial steps, alone"):
+            await measure(engine, requests, known)
+        with parts.part("trial steps, batches"):
+            await measure(engine, requests)
+    engine.close()
+
+
+def is_cpu(opened: MeshSlice) -> bool:
+    return bool(opened.layout.mesh.devices.flat[0].platform == "cpu")
+
+
+class Hollow(RandomWeights):
+    """Weights that are not read; all else of the checkpoint is."""
+
+    def __init__(self, opened: MeshSlice, parts: Parts) -> None:
+        super().__init__(NamedSharding(opened.layout.mesh, PartitionSpec()))
+        self._files: Reader = loading.files_of(opened)
+        self._is_cpu = is_cpu(opened)
+        self._parts = parts
+
+    def _draw(self, path: str, number: int, leaf: nnx.Variable) -> Array:
+        if not self._is_cpu:
+            with self._parts.part("  drawing weights"):
+                return jax.block_until_ready(super()._draw(path, number, leaf))
+        with self._parts.part("  untouched memory"):
+            abstract: Any = leaf.get_value()
+            zeros = untouched(tuple(leaf.shape), np.dtype(leaf.dtype))
+            return jax.device_put(zeros, abstract.sharding or self._everywhere)
+
+    def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        with self._parts.part("  fit of previews"):
+            return self._files.preview(mean_latents, latent_channels)
+
+    def clip_tokenizer(self, folder: Path) -> Tokenizer:
+        with self._parts.part("  tokenizers"):
+            return self._files.clip_tokenizer(folder)
+
+    def t5_tokenizer(self, folder: Path) -> Tokenizer:
+        with self._parts.part("  tokenizers"):
+            return self._files.t5_tokenizer(folder)
+
+
+def untouched(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Zeros that take no room before they are written, at the beginning of a block: a CPU's array
+    is that memory itself."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(nbytes + BLOCK, np.uint8)
+    start = -memory.ctypes.data % BLOCK
+    return memory[start : start + nbytes].view(dtype).reshape(shape)
