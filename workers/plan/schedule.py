@@ -12,7 +12,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -23,77 +22,16 @@ from models.nn.attention.blocks import of_chip
 from models.nn.attention.bundles import dump_to
 from models.nn.attention.search import Case as Shape
 from models.nn.attention.search import upright_cycles
-from models.nn.attention.select import kernel_for
-from models.sharding import Layout
-from workers import warmup
-from workers.axes import Shape as Axes
-from workers.compiler import Compiler
 from workers.plan import hlo, libtpu
-from workers.plan.chips import CLOCK_HZ
+from workers.plan.cases import CASES, DTYPE, Case, compiled, fingerprints
 from workers.plan.duration import duration
-from workers.plan.model import abstract, sketch_of
+from workers.plan.model import sketch_of
 from workers.plan.operations import Kind, Operation, operations
 from workers.plan.reckon import abstract_layout
+from workers.plan.report import versions
 from workers.plan.shares import share
-from workers.plan.topology import Topology
-from workers.step_times import Way
 
 Result = TypeVar("Result")
-
-DTYPE = "bfloat16"
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, a size, and the slice and layout that one of its steps is compiled for."""
-
-    model: str
-    """A name of `models.known.CHECKPOINTS`, or a folder."""
-    family: str
-    request: Mapping[str, int]
-    topology: str
-    mesh: Mapping[str, int]
-
-    @property
-    def slice(self) -> Topology:
-        return Topology.parse(self.topology)
-
-    @property
-    def clock_hz(self) -> float:
-        return CLOCK_HZ[self.slice.chip.name]
-
-    @property
-    def shape(self) -> Axes:
-        return Axes(self.mesh).over(self.slice.devices)
-
-
-WAN = {"height": 720, "width": 1280, "num_frames": 81}
-FLUX = {"height": 1024, "width": 1024}
-CASES: Mapping[str, Case] = {
-    "wan": Case("wan2.1-14b", "wan", WAN, "v6e:2x4", {"cfg": 2, "context": 4}),
-    "flux-tensor": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"tensor": 4}),
-    "flux-context": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"context": 4}),
-}
-
-
-def compiled(case: Case) -> str:
-    """The text of a step: the phase that comes first. Nothing of TPUs may have been loaded yet.
-
-    Raises: JaxRuntimeError: it does not fit.
-    """
-    libtpu.prepare(case.slice, case.family)
-    devices = libtpu.devices_of(case.slice)
-    mesh = libtpu.mesh_of(case.shape, devices)
-    layout = Layout(mesh, kernel_for(devices[0], DTYPE))
-    pipeline = abstract(case.model, DTYPE, layout.of_parameter, swap_experts=False)
-    (fields,) = warmup.requests(pipeline.spec, [case.request])
-    prepared = warmup.prepare(pipeline, fields)
-    compiler = Compiler(pipeline, layout)
-    row = compiler.trace_encode(prepared.inputs).out_info
-    first = prepared.steps[0]
-    with jax.set_mesh(mesh):
-        traced = compiler.trace_step(first.phase, first.values, Way(1), row)
-        return traced.lower().compile().as_text() or ""
 
 
 def kernels(case: Case, shapes: Sequence[Shape]) -> list[float]:
@@ -189,7 +127,6 @@ def shape_of(kernel: Operation) -> Shape:
     return Shape(DTYPE, dim, queries, keys)
 
 
-@cache
 def attention_flops(name: str) -> float:
     """Of a step's attention on one device, without what is padded."""
     case = CASES[name]
@@ -206,7 +143,11 @@ def attention_flops(name: str) -> float:
 def in_child(function: Callable[..., Result], *arguments: object) -> Result:
     """libtpu reads its settings once in a process."""
     with get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+        found = pool.apply(function, arguments)
+        # Ended by a signal, libtpu would tell of it at length.
+        pool.close()
+        pool.join()
+        return found
 
 
 @dataclass(frozen=True)
@@ -215,6 +156,8 @@ class Step:
 
     name: str
     parts: Sequence[Part]
+    attention_flops: float
+    """Of a device, without what is padded."""
 
     @property
     def case(self) -> Case:
@@ -236,7 +179,7 @@ class Step:
     def attention_peak(self) -> float:
         """Share of the rated peak that attention reaches."""
         peak = self.case.slice.chip.peak_flops
-        return attention_flops(self.name) / (peak * self.attention_s) if self.attention_s else 0.0
+        return self.attention_flops / (peak * self.attention_s) if self.attention_s else 0.0
 
 
 def read(name: str, text: str, *, attention: bool = True) -> Step:
@@ -245,7 +188,8 @@ def read(name: str, text: str, *, attention: bool = True) -> Step:
         {shape_of(one) for one in operations(text) if is_attention(one)}, key=lambda one: one.keys
     )
     cycles = in_child(kernels, case, found) if attention and found else []
-    return Step(name, parts(text, case.clock_hz, dict(zip(found, cycles, strict=False))))
+    by_shape = dict(zip(found, cycles, strict=False))
+    return Step(name, parts(text, case.clock_hz, by_shape), attention_flops(name))
 
 
 def lines(step: Step, longest: int) -> Iterator[str]:
@@ -275,8 +219,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--no-attention", action="store_true", help="XLA's own operations alone")
     parser.add_argument("--text", type=Path, help="keep the programs' text in this folder")
     parser.add_argument("--read", type=Path, help="read it from there instead of compiling")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/speed.md")
+    parser.add_argument("--write", action="store_true", help="into docs/schedule.json and speed.md")
     asked = parser.parse_args(arguments)
+    if asked.write and (asked.read or asked.no_attention):
+        parser.error("--write wants whole steps, compiled now")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     steps = []
     for name in asked.cases:
@@ -287,9 +233,16 @@ def main(arguments: list[str] | None = None) -> None:
         steps.append(read(name, text, attention=not asked.no_attention))
         print("\n".join(lines(steps[-1], asked.longest)), flush=True)
     if asked.write:
-        from workers.plan.speed_page import write
+        _write(steps)
 
-        write(steps)
+
+def _write(steps: Sequence[Step]) -> None:
+    from workers.plan import record, speed_page
+
+    programs = in_child(fingerprints, [*CASES])
+    told = record.with_steps(record.read(), steps, programs, versions())
+    record.write(told)
+    speed_page.write(told)
 
 
 if __name__ == "__main__":

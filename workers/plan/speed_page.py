@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from workers.plan.cases import CASES
 from workers.plan.duration import duration
-from workers.plan.report import versions
+from workers.plan.record import Record
 from workers.plan.schedule import KINDS, Part, Step
 
 PAGE = Path(__file__).parents[2] / "docs" / "speed.md"
@@ -25,20 +26,20 @@ COLUMNS = (
 )
 
 
-def write(steps: Sequence[Step], page: Path = PAGE) -> None:
+def write(record: Record, page: Path = PAGE) -> None:
     """Raises: ValueError: the page has no place for the table."""
-    text, found = _TABLE.subn(lambda _: "\n".join(table(steps)) + "\n", page.read_text())
+    text, found = _TABLE.subn(lambda _: "\n".join(table(record)) + "\n", page.read_text())
     if found != 1:
         raise ValueError(f"{page} has no <!-- schedule --> and <!-- /schedule -->")
     page.write_text(text)
 
 
-def table(steps: Sequence[Step]) -> Iterator[str]:
-    named = ", ".join(f"{name} {number}" for name, number in versions().items())
+def table(record: Record) -> Iterator[str]:
+    named = ", ".join(f"{name} {number}" for name, number in record.versions.items())
     yield f"Compiled, not timed on hardware, by `make tpu-schedule ARGS=--write` with {named}.\n"
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
-    for step in steps:
+    for step in (record.steps[name] for name in CASES if name in record.steps):
         mesh = " · ".join(f"{axis} {size}" for axis, size in step.case.mesh.items())
         title = f"{step.case.model}, {step.case.topology}, {mesh}"
         for part in step.parts:

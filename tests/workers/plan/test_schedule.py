@@ -8,8 +8,9 @@ import pytest
 
 from models.nn.attention.search import Case as Shape
 from tests.workers.plan.test_operations import TEXT
-from workers.plan.schedule import CASES, Step, attention_flops, parts
-from workers.plan.speed_page import PAGE, table, write
+from workers.plan.record import NOTHING, Record
+from workers.plan.schedule import Step, attention_flops, parts
+from workers.plan.speed_page import write
 
 CLOCK_HZ = 70e3
 """At which each operation of the text takes a millisecond."""
@@ -38,13 +39,15 @@ def test_a_steps_attention_is_counted_without_padding() -> None:
 def test_the_page_has_each_layer_and_the_step(tmp_path: Path) -> None:
     page = tmp_path / "speed.md"
     page.write_text("before\n<!-- schedule -->\nold\n<!-- /schedule -->\nbehind\n")
-    step = Step("wan", parts(TEXT, CLOCK_HZ, {}))
-    write([step], page)
+    step = Step("wan", parts(TEXT, CLOCK_HZ, {}), 0.0)
+    record = Record({"jax": "1", "libtpu": "2"}, {}, {"wan": step})
+    write(record, page)
     said = page.read_text()
+    assert "with jax 1, libtpu 2." in said
     assert "old" not in said and said.startswith("before\n") and said.endswith("-->\nbehind\n")
     assert "a layer, x 40 | 1 ms | 1 ms | 2 ms | 4 ms |" in said
     assert "all of a step | 40 ms | 41 ms | 80 ms | 161 ms |" in said
-    write([step], page)
+    write(record, page)
     assert page.read_text() == said
 
 
@@ -52,10 +55,5 @@ def test_a_page_without_a_place_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "speed.md"
     page.write_text("nothing")
     with pytest.raises(ValueError, match="<!-- schedule -->"):
-        write([Step("wan", parts(TEXT, CLOCK_HZ, {}))], page)
+        write(NOTHING, page)
     assert page.read_text() == "nothing"
-
-
-def test_the_page_that_is_shipped_has_the_place() -> None:
-    assert "<!-- schedule -->\n" in PAGE.read_text()
-    assert len(list(table([]))) == 3 and set(CASES) >= {"wan", "flux-tensor", "flux-context"}

@@ -1,0 +1,104 @@
+"""Steps of full-size models whose schedules are guarded, and the programs that they lower to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+
+import jax
+from jax.stages import Lowered
+
+from models.nn.attention.select import kernel_for
+from models.sharding import Layout
+from workers import flags, warmup
+from workers.axes import Shape
+from workers.compiler import Compiler
+from workers.plan import libtpu
+from workers.plan.chips import CLOCK_HZ
+from workers.plan.model import abstract
+from workers.plan.topology import Topology
+from workers.step_times import Way
+
+DTYPE = "bfloat16"
+NO_PLACES = 0
+"""Frames that a program tells of where it was traced."""
+_CONSTANT = re.compile(r'dense<"0x[0-9A-F]*">')
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, a size, and the slice and layout that one of its steps is compiled for."""
+
+    model: str
+    """A name of `models.known.CHECKPOINTS`, or a folder."""
+    family: str
+    request: Mapping[str, int]
+    topology: str
+    mesh: Mapping[str, int]
+
+    @property
+    def slice(self) -> Topology:
+        return Topology.parse(self.topology)
+
+    @property
+    def clock_hz(self) -> float:
+        return CLOCK_HZ[self.slice.chip.name]
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.mesh).over(self.slice.devices)
+
+
+WAN = {"height": 720, "width": 1280, "num_frames": 81}
+FLUX = {"height": 1024, "width": 1024}
+CASES: Mapping[str, Case] = {
+    "wan": Case("wan2.1-14b", "wan", WAN, "v6e:2x4", {"cfg": 2, "context": 4}),
+    "flux-tensor": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"tensor": 4}),
+    "flux-context": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"context": 4}),
+}
+
+
+def lowered(case: Case) -> Lowered:
+    """A step as the compiler gets it: the phase that comes first. Seconds, whatever the size."""
+    libtpu.prepare(case.slice, case.family)
+    devices = libtpu.devices_of(case.slice)
+    mesh = libtpu.mesh_of(case.shape, devices)
+    layout = Layout(mesh, kernel_for(devices[0], DTYPE))
+    pipeline = abstract(case.model, DTYPE, layout.of_parameter, swap_experts=False)
+    (fields,) = warmup.requests(pipeline.spec, [case.request])
+    prepared = warmup.prepare(pipeline, fields)
+    compiler = Compiler(pipeline, layout)
+    row = compiler.trace_encode(prepared.inputs).out_info
+    first = prepared.steps[0]
+    with jax.set_mesh(mesh):
+        return compiler.trace_step(first.phase, first.values, Way(1), row).lower()
+
+
+def compiled(case: Case) -> str:
+    """The text of that step, compiled. Nothing of TPUs may have been loaded yet.
+
+    Raises: JaxRuntimeError: it does not fit.
+    """
+    return lowered(case).compile().as_text() or ""
+
+
+def fingerprints(names: Sequence[str]) -> dict[str, str]:
+    """Of each case's program as it is now. For a process of its own: an option of JAX changes."""
+    # Kernels would bring along where their sources lie, and in which lines.
+    jax.config.update("jax_traceback_in_locations_limit", NO_PLACES)
+    return {name: fingerprint(CASES[name], lowered(CASES[name]).as_text()) for name in names}
+
+
+def fingerprint(case: Case, program: str) -> str:
+    """A digest of all that a schedule depends on but the compiler: the program, and the flags and
+    the chips that it is compiled for.
+
+    Args:
+        program: StableHLO. What its long constants hold takes no time, and may differ in a last
+            bit from one processor to the next.
+    """
+    chosen = flags.chosen(case.slice.chip.name, case.family)["libtpu"]
+    told = [repr(asdict(case)), *chosen, _CONSTANT.sub("dense<>", program)]
+    return sha256("\0".join(told).encode()).hexdigest()
