@@ -15,8 +15,10 @@ import jax
 
 from models import catalog
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit import kind_of
 from models.pipeline import Pipeline
 from models.reading import FILES, SHAPES, Reader
+from models.rounding import Rounding
 from models.sharding import Layout
 from models.vae.config import Tiling
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
@@ -121,6 +123,20 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
     )
 
 
+def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Rounding | None:
+    """Of its weights to 8 bits, to numbers that the device multiplies fast.
+
+    Args:
+        device: None: shapes alone are asked for.
+    """
+    if model.eight_bit is None:
+        return None
+    if device is None:
+        return Rounding(model.eight_bit)
+    capability = getattr(device, "compute_capability", "0")
+    return Rounding(model.eight_bit, kind_of(device.platform, capability))
+
+
 def tiling_of(model: ModelSettings) -> Tiling | None:
     if not model.vae_tiling:
         return None
@@ -132,7 +148,14 @@ def sketch_of(pool: PoolSettings, model: ModelSettings, folder: Path | None = No
     """The pool's first warm-up request, traced and not compiled, or read from what was traced
     before. Raises: as `read` does."""
     logical = logical_layout()
-    pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter, swap_experts=False)
+    pipeline = read(
+        pool,
+        model,
+        reader=SHAPES,
+        sharding=logical.of_parameter,
+        rounding=rounding_of(model),
+        swap_experts=False,
+    )
     first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
     return kept(folder, pipeline, model).fact(
         lambda: {"program": ["sketch"], "request": json.dumps(first, sort_keys=True, default=str)},
@@ -212,6 +235,7 @@ def placed(
         model,
         sharding=opened.layout.of_parameter,
         on_host=residency.on_host,
+        rounding=rounding_of(model, opened.layout.mesh.devices.flat[0]),
         swap_experts=bool(model.swap_experts or residency.by_turns),
         reader=reader,
     )

@@ -26,9 +26,11 @@ from models.nn.abstract import abstract_module
 from models.nn.eight_bit import eight_bit
 from models.nn.step_cache import CachedStep, blank
 from models.quality import COEFFICIENTS, DEGREES, THRESHOLD, Quality
+from models.rounding import Rounding, as_used
 from models.wan import published as wan
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
+from models.weights import filled, flat_parameters
 
 STEPS = 8
 TEXT_TOKENS = 64
@@ -87,9 +89,7 @@ def costs(
     wide: Wide, presets: Mapping[str, Quality], seeds: int
 ) -> dict[str, tuple[float, float, float]]:
     """By preset: PSNR of the latents in dB, its worst, and the share of steps left out."""
-    graph, state = nnx.split(
-        _random(abstract_module(wide.make, wide.config, param_dtype=jnp.bfloat16))
-    )
+    graph, state = nnx.split(_network(wide))
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in presets}
     programs = {
         q.of_program: partial(_step, wide, graph, q) for q in (Quality(), *presets.values())
@@ -108,6 +108,17 @@ def costs(
         )
         for name, pairs in found.items()
     }
+
+
+def _network(wide: Wide) -> nnx.Module:
+    """With random kernels, and those of blocks in 8 bits, too."""
+    shapes = abstract_module(wide.make, wide.config, param_dtype=jnp.bfloat16)
+    stored = flat_parameters(_random(shapes))
+    network = Rounding("beside").of(shapes)
+    arrays: dict[str, jax.Array] = {}
+    for path, leaf in stored.items():
+        arrays |= as_used(path, leaf.get_value(), flat_parameters(network), None)
+    return filled(network, arrays)
 
 
 def _denoised(
