@@ -53,21 +53,10 @@ class Chip:
     efficiency: Efficiency
     chips: float = 1
     """Chips that one device is; 0.5 where JAX sees two devices a chip."""
-    eight_bit_rate: float = 2
-    """Of products of `models.nn.eight_bit.kind_of`'s numbers, against `peak_flops`."""
 
 
 TPU_V4 = Chip(
-    "v4",
-    "tpu",
-    275e12 / 2,
-    16 * GIB,
-    1.2e12 / 2,
-    50e9 / 2,
-    6.25e9 / 2,
-    NARROW_TPU,
-    chips=0.5,
-    eight_bit_rate=1,
+    "v4", "tpu", 275e12 / 2, 16 * GIB, 1.2e12 / 2, 50e9 / 2, 6.25e9 / 2, NARROW_TPU, chips=0.5
 )
 TPU_V5E = Chip("v5e", "tpu", 197e12, int(15.75 * GIB), 819e9, 50e9, 3.125e9, NARROW_TPU)
 TPU_V5P = Chip("v5p", "tpu", 459e12, int(95.73 * GIB), 2765e9, 100e9, 6.25e9, NARROW_TPU)
@@ -82,7 +71,6 @@ TPU_7X = Chip(
     12.5e9 / 2,
     BROAD_TPU,
     chips=0.5,
-    eight_bit_rate=1,  # of int8; its 8-bit floats have twice that
 )
 
 GPU_SHARE = 0.92

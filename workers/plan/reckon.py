@@ -152,7 +152,6 @@ def _pass(program: Program, layout: Layout, wires: Wires, rows: int) -> Pass:
         times = rows if any(axis == "batch" for axis, _ in op.axes) else 1
         part = share(used, scaled(op.axes, times))
         rate = wires.chip.peak_flops * getattr(wires.chip.efficiency, op.kind)
-        rate *= wires.chip.eight_bit_rate if op.eight_bit else 1
         mine = count * op.flops * times * part
         weights = tuple((axis, size) for axis, size in op.axes if axis in ("heads", "mlp"))
         moved = op.moved_bytes * times * part + op.weight_bytes * share(used, weights)

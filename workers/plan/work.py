@@ -18,7 +18,6 @@ from workers.plan.logical import axes_of
 from workers.plan.tags import Sizes, Tag, activation, constrained, in_use, reshaped, union
 
 Kind = Literal["matmul", "attention", "conv"]
-"""Of an operation; what a chip reaches differs by it."""
 Pairs = tuple[tuple[str, int], ...]
 """`Sizes` that can be a key."""
 
@@ -38,8 +37,6 @@ class Op:
     weight_bytes: float
     axes: Pairs
     """That split it: the activation's, and the weight's while it is in use."""
-    eight_bit: bool = False
-    """Whether both sides are of 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -198,8 +195,7 @@ class _Walk:
         kept = {a: n for a, n in union(seen.sizes, shape).items() if a not in lost}
         moved = nbytes(other) + nbytes(out)
         axes = pairs(union(seen.sizes, shape))
-        narrow = np.dtype(weight.dtype).itemsize == 1
-        self.work.ops[Op("matmul", flops, moved, nbytes(weight), axes, narrow)] += times
+        self.work.ops[Op("matmul", flops, moved, nbytes(weight), axes)] += times
         for axis in summed:
             self.work.exchanges[Exchange("reduce", str(axis), nbytes(out), pairs(kept))] += times
         yield Tag(kept)
