@@ -34,15 +34,16 @@ class Linear(nnx.Linear):
     def __call__(
         self, x: Float[Array, "*batch in_features"], out_sharding: Any = None
     ) -> Float[Array, "*batch out_features"]:
-        if not self.is_rounded:
+        eight = self.asked
+        if eight is None:
             return super().__call__(x, out_sharding)
-        out = product(x, self.eight.values[...], self.eight.scale[...])
+        out = product(x, eight.values[...], eight.scale[...])
         return out if self.bias is None else out + self.bias[...].astype(out.dtype)
 
     @property
-    def is_rounded(self) -> bool:
-        """Whether what is traced now is to use the kernel of 8 bits."""
-        return self.eight is not None and is_asked()
+    def asked(self) -> Rounded | None:
+        """The kernel of 8 bits, where there is one and what is traced now is to use it."""
+        return self.eight if is_asked() else None
 
 
 def linear(
@@ -76,7 +77,7 @@ def to_heads(
     behind a product without one the compiler copies, or turns the tokens round. Of 8 bits it would
     turn the kernels of all layers instead, for each of them.
     """
-    if layer.is_rounded:
+    if layer.asked is not None:
         return layer(x).reshape(*x.shape[:2], heads, -1)
     kernel = _in_rows(layer.kernel, x.dtype)
     out = jax.lax.dot_general(x, kernel.reshape(len(kernel), heads, -1), (((2,), (0,)), ((), ())))
@@ -87,7 +88,7 @@ def from_heads(
     layer: Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), of features apart by heads, which need not come together in memory."""
-    if layer.is_rounded:
+    if layer.asked is not None:
         return layer(x.reshape(*x.shape[:2], -1))
     kernel = _in_rows(layer.kernel, x.dtype)
     out = jax.lax.dot_general(x, kernel.reshape(*x.shape[2:], -1), (((2, 3), (0, 1)), ((), ())))
