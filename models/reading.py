@@ -125,7 +125,7 @@ class Reading:
 
     @property
     def eight_bit(self) -> EightBit | None:
-        return self.rounding and self.rounding.where
+        return None if self.rounding is None else self.rounding.where
 
     def rounded(self, networks: Networks, *names: str) -> Networks:
         """The same abstract networks, the blocks of those in 8 bits where that is asked for.

@@ -44,7 +44,7 @@ class Rounding:
             if is_of_blocks(layer.kernel.axes):
                 layer.eight = self._abstract(layer.kernel)
                 if self.where == "instead":
-                    layer.kernel = nnx.data(None)
+                    layer.kernel = nnx.data(None)  # type: ignore[arg-type]
         return network
 
     def _abstract(self, kernel: nnx.Param) -> Rounded:
@@ -68,7 +68,7 @@ def as_stored(leaves: Mapping[str, nnx.Variable]) -> dict[str, nnx.Variable]:
     Args:
         leaves: by path; abstract.
     """
-    found = {}
+    found: dict[str, nnx.Variable] = {}
     for path, leaf in leaves.items():
         if path.endswith(VALUES):
             place = leaf.get_value().sharding
