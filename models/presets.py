@@ -13,8 +13,10 @@ from models.pipeline import Fields, RequestError, Step
 from models.quality import (
     COEFFICIENTS,
     DEGREES,
+    EIGHT_BIT,
     EXACT,
     THRESHOLD,
+    EightBit,
     Lever,
     Quality,
     presets,
@@ -23,34 +25,66 @@ from models.spec import ModelSpec
 
 
 def with_presets(
-    spec: ModelSpec, folder: Path, levers: Collection[Lever], given: Mapping[str, Quality]
+    spec: ModelSpec,
+    folder: Path,
+    levers: Collection[Lever],
+    given: Mapping[str, Quality],
+    eight_bit: EightBit | None = None,
 ) -> ModelSpec:
     """The spec with the presets of its family, its folder's `atelier.json`, and the operator.
 
     Args:
-        levers: that the family has.
+        levers: that the family has, where it has weights of 8 bits for that one.
         given: the operator's.
+        eight_bit: where it has them; None: nowhere.
 
-    Raises: ValueError: a preset pulls a lever that there is not, or the default is no preset.
+    Raises: ValueError: a preset pulls a lever that there is not, or leaves out one that has to be
+        pulled, or the default is no preset.
     """
-    found = presets(levers, read_qualities(folder), given)
-    chosen = spec.defaults.get("quality", EXACT)
-    if chosen not in {EXACT, *found}:
-        raise ValueError(f"the default quality {chosen!r} is none of {', '.join([EXACT, *found])}")
-    return spec.model_copy(
+    there = set(levers) if eight_bit else set(levers) - {"eight_bit"}
+    brought = {
+        name: quality
+        for name, quality in read_qualities(folder).items()
+        if eight_bit or not quality.eight_bit
+    }
+    found = presets(there, brought, given)
+    if eight_bit == "instead":
+        found = _of_eight_bits(found, given)
+    full = spec.model_copy(
         update={
-            "defaults": {"quality": EXACT, **spec.defaults},
+            "defaults": {
+                "quality": EIGHT_BIT if eight_bit == "instead" else EXACT,
+                **spec.defaults,
+            },
             "bucket_fields": (*spec.bucket_fields, "quality"),
             "qualities": found,
+            "has_exact": eight_bit != "instead",
         }
     )
+    if (chosen := full.defaults["quality"]) not in full.quality_names:
+        there_is = ", ".join(full.quality_names)
+        raise ValueError(f"the default quality {chosen!r} is none of {there_is}")
+    return full
+
+
+def _of_eight_bits(
+    found: Mapping[str, Quality], given: Mapping[str, Quality]
+) -> dict[str, Quality]:
+    """Those that need no exact weights. Raises: ValueError: the operator's need them."""
+    exact = sorted(name for name, quality in given.items() if not quality.eight_bit)
+    if exact:
+        raise ValueError(
+            f'quality.{exact[0]} needs exact weights, which eight_bit = "instead" lets go; '
+            'give it eight_bit = true, or have both ("beside")'
+        )
+    return {name: quality for name, quality in found.items() if quality.eight_bit}
 
 
 def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
     """The preset that a request names. Raises: RequestError: there is none of that name."""
     name = fields.get("quality") or EXACT
-    if name != EXACT and name not in spec.qualities:
-        raise RequestError("quality", f"is none of {', '.join([EXACT, *spec.qualities])}")
+    if name not in spec.quality_names:
+        raise RequestError("quality", f"is none of {', '.join(spec.quality_names)}")
     return Quality() if name == EXACT else spec.qualities[name]
 
 

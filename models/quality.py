@@ -16,6 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 EXACT = "exact"
 """The preset without any lever."""
+EIGHT_BIT = "eight-bit"
+"""The preset with that lever alone."""
+
+EightBit = Literal["beside", "instead"]
+"""Where a model's blocks have weights of 8 bits: beside their exact ones, or in their place."""
 
 CacheKind = Literal["first-block", "teacache"]
 Lever = Literal["guidance", "step_cache", "eight_bit"]
@@ -152,7 +157,7 @@ PRESETS: Mapping[str, Quality] = MappingProxyType(
         "guidance-interval": Quality(guidance=GuidanceInterval(stop=0.6)),
         "first-block-cache": Quality(step_cache=StepCache(kind="first-block", threshold=0.1)),
         "teacache": Quality(step_cache=StepCache(kind="teacache", threshold=0.15)),
-        "eight-bit": Quality(eight_bit=True),
+        EIGHT_BIT: Quality(eight_bit=True),
     }
 )
 """Two of several levers, and every lever alone by a name of its own; a family has of each what
@@ -173,8 +178,10 @@ def presets(
     for name, preset in ((n, p) for some in given for n, p in some.items()):
         if missing := sorted(preset.levers - set(levers)):
             has = ", ".join(sorted(levers)) or "none"
+            hint = '; eight_bit = "beside" gives it that one' if "eight_bit" in missing else ""
             raise ValueError(
-                f"quality.{name} pulls {', '.join(missing)}; the levers of this model are: {has}"
+                f"quality.{name} pulls {', '.join(missing)}; "
+                f"the levers of this model are: {has}{hint}"
             )
         if name == EXACT:
             raise ValueError(f"quality.{EXACT} is the reference's own picture: name it otherwise")

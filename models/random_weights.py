@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from models.preview import MeanLatents, abstract_preview
 from models.reading import Shapes
 from models.renames import Renames
+from models.rounding import as_stored, as_used
 from models.tensors import Part
-from models.weights import Module, Sharding, flat_parameters
+from models.weights import Module, Sharding, filled, flat_parameters
 
 GOLDEN = 0x9E3779B9
 """So far apart are the seeds of two arrays."""
@@ -49,37 +49,34 @@ class RandomWeights(Shapes):
         place: Path | Part,
         renames: Renames,
         *,
-        dtype: DTypeLike | None = None,
         sharding: Sharding | None = None,
     ) -> Module:
         """As `models.weights.load`, with nothing read."""
-        shapes = super().network(module, place, renames, dtype=dtype, sharding=sharding)
+        shapes = super().network(module, place, renames, sharding=sharding)
         return self._drawn(shapes)
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
         return self._drawn(abstract_preview(latent_channels))
 
     def _drawn(self, module: Module) -> Module:
-        paths = {path: number for number, path in enumerate(flat_parameters(module))}
-        graph, state = nnx.split(module)
-        flat = [
-            (path, leaf.replace(self._draw(name, paths[name], leaf)))
-            for path, leaf in nnx.to_flat_state(state)
-            if (name := ".".join(map(str, path))) in paths
-        ]
-        return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
+        leaves = flat_parameters(module)
+        arrays: dict[str, Array] = {}
+        for number, (path, leaf) in enumerate(as_stored(leaves).items()):
+            arrays |= as_used(path, self._draw(path, number, leaf), leaves, self._place)
+        return filled(module, arrays)
+
+    def _place(self, path: str, leaf: nnx.Variable) -> Any:
+        return leaf.get_value().sharding or self._everywhere
 
     def _draw(self, path: str, number: int, leaf: nnx.Variable) -> Array:
         shape: tuple[int, ...] = tuple(leaf.shape)
-        abstract: Any = leaf.get_value()
-        place = abstract.sharding or self._everywhere
         inputs = shape[1:-1] if _is_stacked(leaf) else shape[:-1]
         if len(shape) - _is_stacked(leaf) < 2:
             reach, middle = 0.0, 0.0 if path.endswith("bias") else 1.0
         else:
             reach, middle = math.sqrt(3 / math.prod(inputs)), 0.0
         seed = (self._seed + number * GOLDEN) % 2**32
-        made: Array = uniform(shape, jnp.dtype(leaf.dtype), place)(
+        made: Array = uniform(shape, jnp.dtype(leaf.dtype), self._place(path, leaf))(
             np.uint32(seed), np.float32(reach), np.float32(middle)
         )
         return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
 from flax import nnx
@@ -18,12 +18,16 @@ from jax.typing import DTypeLike
 from models import weights
 from models.dtypes import used_as
 from models.preview import MeanLatents, abstract_preview, fit_preview
-from models.quality import Quality
+from models.quality import EightBit, Quality
 from models.renames import Renames
+from models.rounding import Rounding
 from models.tensors import Part
 from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
 from models.vae.config import Tiling
 from models.weights import Module, Sharding
+
+Networks = TypeVar("Networks", bound=Any)
+"""A family's NamedTuple of them."""
 
 
 @runtime_checkable
@@ -36,7 +40,6 @@ class Reader(Protocol):
         place: Path | Part,
         renames: Renames,
         *,
-        dtype: DTypeLike | None = None,
         sharding: Sharding | None = None,
     ) -> Module:
         """As `models.weights.load`."""
@@ -69,13 +72,12 @@ class Shapes:
         place: Path | Part,
         renames: Renames,
         *,
-        dtype: DTypeLike | None = None,
         sharding: Sharding | None = None,
     ) -> Module:
         """The module with a shape, a dtype and a place for each array."""
         graph, state = nnx.split(module)
         flat = [
-            (path, leaf.replace(_shape(".".join(map(str, path)), leaf, dtype, sharding)))
+            (path, leaf.replace(_shape(".".join(map(str, path)), leaf, sharding)))
             for path, leaf in nnx.to_flat_state(state)
         ]
         return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
@@ -90,11 +92,9 @@ class Shapes:
         return BlankTokenizer()
 
 
-def _shape(
-    path: str, leaf: nnx.Variable, dtype: DTypeLike | None, sharding: Sharding | None
-) -> jax.ShapeDtypeStruct:
+def _shape(path: str, leaf: nnx.Variable, sharding: Sharding | None) -> jax.ShapeDtypeStruct:
     place = sharding(path, leaf) if sharding else None
-    return jax.ShapeDtypeStruct(leaf.shape, dtype or leaf.dtype, sharding=place)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.get_value().dtype, sharding=place)
 
 
 FILES: Reader = Files()
@@ -111,6 +111,7 @@ class Reading:
         activation_dtype: what the networks compute in; None: in the dtype of the weights.
         vae_tiling: of pictures and clips that do not fit the device as a whole; None: as a whole.
         qualities: the operator's presets, which go before the checkpoint's own.
+        rounding: of the denoising networks' blocks to 8 bits; None: they stay as they are.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -119,7 +120,25 @@ class Reading:
     activation_dtype: DTypeLike | None = None
     vae_tiling: Tiling | None = None
     qualities: Mapping[str, Quality] = field(default_factory=dict)
+    rounding: Rounding | None = None
     reader: Reader = FILES
+
+    @property
+    def eight_bit(self) -> EightBit | None:
+        return None if self.rounding is None else self.rounding.where
+
+    def rounded(self, networks: Networks, *names: str) -> Networks:
+        """The same abstract networks, the blocks of those in 8 bits where that is asked for.
+
+        Args:
+            names: of networks that denoise; of these, any may be None.
+        """
+        if self.rounding is None:
+            return networks
+        there = {name: getattr(networks, name) for name in names}
+        return networks._replace(
+            **{name: self.rounding.of(network) for name, network in there.items() if network}
+        )
 
     def network(
         self,
@@ -127,19 +146,17 @@ class Reading:
         modules: tuple[Module, nnx.Module],
         place: Path | Part,
         renames: Renames,
-        dtype: DTypeLike | None = None,
     ) -> Module:
         """One network of a family.
 
         Args:
             modules: abstract, with its parameters as they are stored, and as they are used.
-            dtype: as `models.weights.load` has it.
         """
         stored, used = modules
         sharding = self.sharding
         if sharding is not None and name in self.on_host:
             sharding = weights.beside(sharding)
-        loaded = self.reader.network(stored, place, renames, dtype=dtype, sharding=sharding)
+        loaded = self.reader.network(stored, place, renames, sharding=sharding)
         return used_as(loaded, used)
 
 

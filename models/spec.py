@@ -90,10 +90,17 @@ class ModelSpec(BaseModel):
     the last is no step but where the last one leads, usually 0."""
     qualities: Mapping[str, Quality] = Field(default_factory=dict)
     """Presets that the request's `quality` may name, beside `exact`."""
+    has_exact: bool = True
+    """Whether `exact` is to be had: not where all of a network's blocks are of 8 bits."""
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str
     """Changes whenever the weights or configs do."""
+
+    @property
+    def quality_names(self) -> tuple[str, ...]:
+        """What the request's `quality` may be."""
+        return (*[EXACT] * self.has_exact, *self.qualities)
 
     def defaults_for(self, task: Task) -> dict[str, Any]:
         """The defaults of a request for that task."""

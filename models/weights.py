@@ -25,6 +25,7 @@ from models.disk import Pool
 from models.lay import Laid, Leaf, Read, laid
 from models.nn.layers import Axes
 from models.renames import Renames
+from models.rounding import as_stored, as_used
 from models.tensors import Part, open_tensors
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -55,7 +56,8 @@ def load(
     """The module with the arrays of a component's folder, or of its part of a file.
 
     Kernels turn from torch's layout (out, in, *window) to (*window, in, out), a window of one
-    being dropped where the leaf has none; all other arrays are taken as stored.
+    being dropped where the leaf has none; all other arrays are taken as stored. What the module has
+    in 8 bits is rounded then, leaf by leaf (models/rounding.py).
 
     Args:
         module: abstract, as `nnx.eval_shape` makes it from the component's config.
@@ -70,9 +72,10 @@ def load(
         CheckpointError: no safetensors files, or damaged ones.
     """
     leaves = flat_parameters(module)
+    stored = as_stored(leaves)
     part = folder if isinstance(folder, Part) else Part(folder.name, weight_files(folder, variant))
     with ExitStack() as files:
-        sources = assign(part, open_tensors(part, files), leaves, renames)
+        sources = assign(part, open_tensors(part, files), stored, renames)
         pool = Pool(IN_FLIGHT)
         laying = [
             lay(
@@ -85,10 +88,12 @@ def load(
                 ),
                 pool,
             )
-            for path, leaf in leaves.items()
+            for path, leaf in stored.items()
         ]
-        arrays = dict(zip(leaves, laid_out(laying), strict=True))
-    return _filled(module, jax.block_until_ready(arrays))
+        arrays: dict[str, jax.Array] = {}
+        for path, array in zip(stored, laid_out(laying), strict=True):
+            arrays |= as_used(path, array, leaves, sharding)
+    return filled(module, jax.block_until_ready(arrays))
 
 
 class _Ahead:
@@ -168,7 +173,8 @@ def flat_parameters(module: nnx.Module) -> dict[str, nnx.Variable]:
     return {".".join(map(str, path)): leaf for path, leaf in flat}
 
 
-def _filled(module: Module, arrays: dict[str, jax.Array]) -> Module:
+def filled(module: Module, arrays: dict[str, jax.Array]) -> Module:
+    """The module with these for its parameters, by path."""
     graph, state = nnx.split(module)
     flat = (
         (path, leaf.replace(arrays[".".join(map(str, path))]))

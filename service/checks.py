@@ -195,9 +195,9 @@ def _wrong_scheduler(case: Case) -> Errors:
 
 
 def _wrong_quality(case: Case) -> Errors:
-    name = case.fields.get("quality", EXACT)
-    if name != EXACT and name not in case.spec.qualities and "quality" in case.spec.fields:
-        there_is = ", ".join([EXACT, *case.spec.qualities])
+    name, names = case.fields.get("quality", EXACT), case.spec.quality_names
+    if name not in names and "quality" in case.spec.fields:
+        there_is = ", ".join(names)
         said = f"the model {case.spec.name!r} has no preset {name!r}; there is {there_is}"
         yield FieldError("quality", said)
 

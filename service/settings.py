@@ -31,7 +31,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from models.quality import Quality
+from models.quality import EightBit, Quality
 
 CONFIG_VARIABLE = "ATELIER_CONFIG"
 """Names the settings file."""
@@ -244,6 +244,10 @@ class ModelSettings(Section):
     quality: dict[str, Quality] = Field(default_factory=dict)
     """Presets by name, beside the model's own or in their place. Which one a request has that
     names none is a default like any other: `defaults.quality`."""
+    eight_bit: EightBit | None = None
+    """Whether the denoising network's blocks have weights of 8 bits: `beside` their exact ones, for
+    half of their memory more, so that requests may choose; or `instead` of them, for half of it,
+    and then there is no `exact`. Left out: none, and no preset has 8 bits."""
     base: str | None = None
     """Where configs and tokenizers come from if `source` is a single file of weights: a folder in
     diffusers' layout, or a hub id."""

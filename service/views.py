@@ -98,6 +98,8 @@ class ModelView(View):
     qualities: dict[str, Quality]
     """Names that the field `quality` may have beside `exact`, each with the levers that it pulls
     and, where it was measured, how near its pictures are to exact ones."""
+    has_exact: bool
+    """Whether it draws exact pictures, too: not where its weights are of 8 bits alone."""
     pools: list[str]
     ready: bool
 
@@ -198,6 +200,7 @@ def view_model(status: ModelStatus) -> ModelView:
         task_defaults={task: dict(values) for task, values in spec.task_defaults.items()},
         schedulers={name: dict(options) for name, options in spec.schedulers.items()},
         qualities=dict(spec.qualities),
+        has_exact=spec.has_exact,
         pools=sorted(status.pools),
         ready=status.ready,
     )

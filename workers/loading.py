@@ -18,9 +18,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from models import catalog
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit import kind_of
 from models.pipeline import Pipeline
 from models.preview import MeanLatents, as_preview, fit
 from models.reading import FILES, SHAPES, Files, Reader
+from models.rounding import Rounding
 from models.sharding import Layout
 from models.vae.config import Tiling
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
@@ -144,6 +146,20 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
     )
 
 
+def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Rounding | None:
+    """Of its weights to 8 bits, to numbers that the device multiplies fast.
+
+    Args:
+        device: None: shapes alone are asked for.
+    """
+    if model.eight_bit is None:
+        return None
+    if device is None:
+        return Rounding(model.eight_bit)
+    capability = getattr(device, "compute_capability", "0")
+    return Rounding(model.eight_bit, kind_of(device.platform, capability))
+
+
 def tiling_of(model: ModelSettings) -> Tiling | None:
     if not model.vae_tiling:
         return None
@@ -157,7 +173,14 @@ def sketch_of(
     """The pool's first warm-up request, traced and not compiled, or read from what was traced
     before; and where that is. Raises: as `read` does."""
     logical = logical_layout()
-    pipeline = read(pool, model, reader=SHAPES, sharding=logical.of_parameter, swap_experts=False)
+    pipeline = read(
+        pool,
+        model,
+        reader=SHAPES,
+        sharding=logical.of_parameter,
+        rounding=rounding_of(model),
+        swap_experts=False,
+    )
     first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
     there = kept(folder, pipeline, model)
     sketched = there.fact(
@@ -249,6 +272,7 @@ def placed(
         model,
         sharding=opened.layout.of_parameter,
         on_host=residency.on_host,
+        rounding=rounding_of(model, opened.layout.mesh.devices.flat[0]),
         swap_experts=bool(model.swap_experts or residency.by_turns),
         reader=reader,
     )

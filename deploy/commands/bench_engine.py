@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
     parser.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
     parser.add_argument(
+        "--eight-bit", action="store_true", help="weights of 8 bits instead of exact ones"
+    )
+    parser.add_argument(
         "--vae-tiling",
         action=argparse.BooleanOptionalAction,
         help="decode in tiles; left out: where memory demands it",
@@ -111,6 +114,7 @@ def _others(args: argparse.Namespace) -> Sequence[str]:
     }
     words = [word for name, value in given(**chosen).items() for word in (name, str(value))]
     words += ["--tiny"] if args.tiny else []
+    words += ["--eight-bit"] if args.eight_bit else []
     if args.vae_tiling is not None:
         words.append("--vae-tiling" if args.vae_tiling else "--no-vae-tiling")
     return words
@@ -138,6 +142,7 @@ def _ask(args: argparse.Namespace, model: str) -> Any:
         devices=args.devices,
         dtype=args.dtype,
         activation_dtype=args.activation_dtype,
+        eight_bit=args.eight_bit,
         vae_tiling=args.vae_tiling,
         repeats=args.repeats,
         tiny=args.tiny,

@@ -15,6 +15,7 @@ Commands = Any
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DTYPES = ("float32", "bfloat16", "float16")
+EIGHT_BIT = ("beside", "instead")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploy.commands.exits import EXIT_FAILED, UsageError, say
 from deploy.commands.needs import check_pools
-from deploy.commands.options import DTYPES, Commands, count, given, mesh
+from deploy.commands.options import DTYPES, EIGHT_BIT, Commands, count, given, mesh
 
 if TYPE_CHECKING:
     from workers.axes import Shape
@@ -58,6 +58,7 @@ def _add_work(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
     plan.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
     plan.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
+    plan.add_argument("--eight-bit", choices=EIGHT_BIT, help="weights of 8 bits; left out: none")
     for name, doing in (
         ("vae-tiling", "decode in tiles"),
         ("swap-experts", "have one expert at a time on the device (Wan 2.2)"),
@@ -112,6 +113,7 @@ def _ask(args: argparse.Namespace) -> Ask:
         vae_tiling=args.vae_tiling,
         swap_experts=args.swap_experts,
         encoders_on_host=args.encoders_on_host,
+        eight_bit=args.eight_bit,
     )
 
 

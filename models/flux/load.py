@@ -74,18 +74,20 @@ def load(
     _check_fit(config, vae_config, clip_config, t5_config)
     schedule = FlowMatchSchedule.from_dict(read_config(folder, "scheduler"))
     configs = (config, vae_config, clip_config, t5_config)
-    stored = abstract_modules(*configs, dtype)
-    used = abstract_modules(*configs, reading.activation_dtype or dtype)
+    stored, used = (
+        reading.rounded(abstract_modules(*configs, each), "transformer")
+        for each in (dtype, reading.activation_dtype or dtype)
+    )
     loaded = {
         name: reading.network(
-            name, (getattr(stored, name), getattr(used, name)), folder / component, renames, dtype
+            name, (getattr(stored, name), getattr(used, name)), folder / component, renames
         )
         for name, (component, renames) in COMPONENTS.items()
     }
     networks = Networks(**loaded, preview=reading.reader.preview(*picture_encoder(loaded["vae"])))
     spec = make_spec(name, folder, config, vae_config, schedule, defaults or {})
     return FluxPipeline(
-        with_presets(spec, folder, levers_of(config), reading.qualities),
+        with_presets(spec, folder, levers_of(config), reading.qualities, reading.eight_bit),
         networks,
         schedule,
         reading.reader.clip_tokenizer(folder / "tokenizer"),

@@ -20,7 +20,7 @@ from models.flux.conditions import Conditions, Modulations, OfLayers
 from models.flux.config import FluxConfig
 from models.nn import tokens
 from models.nn.attention import TokenAttention, token_attention
-from models.nn.layers import from_heads, linear, to_heads
+from models.nn.layers import Linear, from_heads, linear, to_heads
 from models.nn.norms import RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
 from models.nn.stack import layers_of, scan, stack
@@ -52,7 +52,7 @@ class Heads(nnx.Module):
     """Queries, keys and values of one stream, normed by head."""
 
     def __init__(self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
-        def project() -> nnx.Linear:
+        def project() -> Linear:
             axes = ("embed", "heads")
             return linear(config.width, config.width, axes, rngs=rngs, param_dtype=param_dtype)
 

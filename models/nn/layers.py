@@ -7,6 +7,7 @@ Arrays keep the dtype they were loaded in; activations follow their inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +18,32 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models import sharding
-from models.nn.eight_bit import product
+from models.nn.eight_bit import Rounded, is_asked, product
 
 Axes = tuple[str | None, ...]
 
 _kernel = nnx.initializers.lecun_normal()
 _embedding = nnx.initializers.normal(0.02)
+
+
+class Linear(nnx.Linear):
+    """y = x W + b. Where it has its kernel in 8 bits, and that is asked for, by that one."""
+
+    eight: Rounded | None = None
+
+    def __call__(
+        self, x: Float[Array, "*batch in_features"], out_sharding: Any = None
+    ) -> Float[Array, "*batch out_features"]:
+        eight = self.asked
+        if eight is None:
+            return super().__call__(x, out_sharding)
+        out = product(x, eight.values[...], eight.scale[...])
+        return out if self.bias is None else out + self.bias[...].astype(out.dtype)
+
+    @property
+    def asked(self) -> Rounded | None:
+        """The kernel of 8 bits, where there is one and what is traced now is to use it."""
+        return self.eight if is_asked() else None
 
 
 def linear(
@@ -33,40 +54,44 @@ def linear(
     rngs: nnx.Rngs,
     use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
-) -> nnx.Linear:
+) -> Linear:
     """y = x W + b, kernel [in, out] with its two logical axes; the bias follows the second."""
-    return nnx.Linear(
+    return Linear(
         in_features,
         out_features,
         use_bias=use_bias,
         kernel_init=_kernel,
         kernel_metadata={"axes": axes},
         bias_metadata={"axes": axes[1:]},
-        dot_general=product,
         param_dtype=param_dtype,
         rngs=rngs,
     )
 
 
 def to_heads(
-    layer: nnx.Linear, x: Float[Array, "batch tokens in_features"], heads: int
+    layer: Linear, x: Float[Array, "batch tokens in_features"], heads: int
 ) -> Float[Array, "batch tokens heads dim"]:
     """layer(x), its features apart by heads.
 
     As one product with an axis of heads it may write them head by head, as attention reads them;
-    behind a product without one the compiler copies, or turns the tokens round.
+    behind a product without one the compiler copies, or turns the tokens round. Of 8 bits it would
+    turn the kernels of all layers instead, for each of them.
     """
+    if layer.asked is not None:
+        return layer(x).reshape(*x.shape[:2], heads, -1)
     kernel = _in_rows(layer.kernel, x.dtype)
-    out = product(x, kernel.reshape(len(kernel), heads, -1), (((2,), (0,)), ((), ())))
+    out = jax.lax.dot_general(x, kernel.reshape(len(kernel), heads, -1), (((2,), (0,)), ((), ())))
     return out if layer.bias is None else out + layer.bias[...].astype(x.dtype).reshape(heads, -1)
 
 
 def from_heads(
-    layer: nnx.Linear, x: Float[Array, "batch tokens heads dim"]
+    layer: Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), of features apart by heads, which need not come together in memory."""
+    if layer.asked is not None:
+        return layer(x.reshape(*x.shape[:2], -1))
     kernel = _in_rows(layer.kernel, x.dtype)
-    out = product(x, kernel.reshape(*x.shape[2:], -1), (((2, 3), (0, 1)), ((), ())))
+    out = jax.lax.dot_general(x, kernel.reshape(*x.shape[2:], -1), (((2, 3), (0, 1)), ((), ())))
     return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)
 
 

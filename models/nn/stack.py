@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.nn.eight_bit import in_blocks
 from models.sharding import gathered, in_place
 
 Layer = TypeVar("Layer", bound=nnx.Module)
@@ -75,8 +74,7 @@ def scan(
 
     def one(carry: Carry, of_layer: Any) -> tuple[Carry, Carry]:
         layer, *others = of_layer
-        with in_blocks():
-            return apply(nnx.merge(graph, gathered(layer)), carry, *others), carry
+        return apply(nnx.merge(graph, gathered(layer)), carry, *others), carry
 
     def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
         return one(carry, jax.tree.map(lambda leaf: at(leaf, number), stacked))

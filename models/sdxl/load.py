@@ -62,16 +62,16 @@ def load(
     for config in (source.config("scheduler"), scheduler):
         schedulers.from_config(config)  # refused now, by either name, not at the first request
     spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
-    spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities)
+    spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
     activation_dtype = reading.activation_dtype or dtype
     check_tiling(reading.vae_tiling, parts.vae.downsampling)
     space = LatentSpace(parts.vae, jnp.dtype(activation_dtype), reading.vae_tiling)
     preparation = read_preparation(source, parts, spec, space, reading.reader)
-    stored, used = abstract_modules(parts, dtype), abstract_modules(parts, activation_dtype)
+    stored, used = (
+        reading.rounded(abstract_modules(parts, each), "unet") for each in (dtype, activation_dtype)
+    )
     loaded = {
-        name: reading.network(
-            name, (getattr(stored, name), getattr(used, name)), place, renames, dtype
-        )
+        name: reading.network(name, (getattr(stored, name), getattr(used, name)), place, renames)
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }
     preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))

@@ -82,8 +82,10 @@ def load(
     for config in (read_config(folder, "scheduler"), scheduler):
         schedulers.from_config(config)  # refused by either name
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
-    stored = abstract_modules(checkpoint, dtype)
-    used = abstract_modules(checkpoint, reading.activation_dtype or dtype)
+    stored, used = (
+        reading.rounded(abstract_modules(checkpoint, each), *EXPERTS)
+        for each in (dtype, reading.activation_dtype or dtype)
+    )
     if swap_experts and len(checkpoint.transformers) < 2:
         raise ValueError("swap_experts is set, but there is only one transformer")
     swaps = _swaps(stored) if swap_experts is None else swap_experts
@@ -101,7 +103,7 @@ def load(
     preview = reading.reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
     spec = make_spec(name, folder, checkpoint, defaults or {})
     return WanPipeline(
-        with_presets(spec, folder, LEVERS, reading.qualities),
+        with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         checkpoint,
         Networks(**loaded, preview=preview),
         Tools(

@@ -15,6 +15,7 @@ from models.presets import eased, quality_of, with_presets
 from models.quality import (
     COEFFICIENTS,
     LEVERS,
+    PRESETS,
     THRESHOLD,
     GuidanceInterval,
     Levers,
@@ -106,6 +107,8 @@ def test_the_presets_of_a_model() -> None:
     guided = presets({"guidance"})
     assert set(guided) == {"high", "fast", "guidance-interval"}
     assert guided["fast"].levers == {"guidance"} < presets(LEVERS)["fast"].levers
+    with pytest.raises(ValueError, match=r'fast pulls eight_bit; .*eight_bit = "beside"'):
+        presets(LEVERS - {"eight_bit"}, mine)
     with pytest.raises(
         ValueError, match=r"quality\.fast pulls step_cache; .*: eight_bit, guidance"
     ):
@@ -117,9 +120,11 @@ def test_the_presets_of_a_model() -> None:
 def test_a_folder_brings_presets(tmp_path: Path) -> None:
     preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten pictures"}
     (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"fast": preset}}))
-    spec = with_presets(SPEC, tmp_path, LEVERS, {})
+    spec = with_presets(SPEC, tmp_path, LEVERS, {}, "beside")
     assert spec.qualities["fast"] == Quality(**preset)  # type: ignore[arg-type]
     assert spec.defaults["quality"] == "exact" and spec.bucket_fields[-1] == "quality"
+    without = with_presets(SPEC, tmp_path, LEVERS, {}).qualities
+    assert without["fast"] == PRESETS["fast"] and "eight-bit" not in without
     (tmp_path / "atelier.json").write_text('{"quality": {"fast": {"eight": true}}}')
     with pytest.raises(CheckpointError, match=r"(?s)atelier.json: quality: .*fast"):
         with_presets(SPEC, tmp_path, LEVERS, {})
@@ -129,7 +134,22 @@ def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
     spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "mine"}})
     with pytest.raises(ValueError, match="'mine' is none of exact, high"):
         with_presets(spec, tmp_path, LEVERS, {})
-    assert with_presets(spec, tmp_path, LEVERS, {"mine": FAST}).defaults["quality"] == "mine"
+    found = with_presets(spec, tmp_path, LEVERS, {"mine": FAST}, "beside")
+    assert found.defaults["quality"] == "mine"
+
+
+def test_without_exact_weights_there_are_no_exact_pictures(tmp_path: Path) -> None:
+    """Neither `exact` nor a preset that needs them; what is left of the rest has 8 bits."""
+    spec = with_presets(SPEC, tmp_path, LEVERS, {"fast": FAST}, "instead")
+    assert FAST.eight_bit and spec.quality_names == ("fast", "eight-bit")
+    assert spec.defaults["quality"] == "eight-bit" and not spec.has_exact
+    with pytest.raises(RequestError, match="quality: is none of fast, eight-bit"):
+        quality_of(spec, {"quality": "exact"})
+    with pytest.raises(ValueError, match=r'quality\.mine needs exact weights.*"instead"'):
+        with_presets(SPEC, tmp_path, LEVERS, {"mine": CACHED}, "instead")
+    asked = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "exact"}})
+    with pytest.raises(ValueError, match="'exact' is none of eight-bit"):
+        with_presets(asked, tmp_path, LEVERS, {}, "instead")
 
 
 def test_a_request_names_a_preset() -> None:

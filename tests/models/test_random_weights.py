@@ -43,7 +43,7 @@ def drawn(mesh: Mesh, seed: int = 0, split: bool = True) -> dict[str, jax.Array]
 
     module = abstract_module(Network, jnp.bfloat16)
     reader = RandomWeights(seed=seed)
-    made = reader.network(module, PLACE, (), dtype=jnp.bfloat16, sharding=place)
+    made = reader.network(module, PLACE, (), sharding=place)
     return {path: leaf.get_value() for path, leaf in flat_parameters(made).items()}
 
 

@@ -287,4 +287,6 @@ def test_a_preset_of_quality_is_one_of_the_model() -> None:
     chosen = resolved(spec, quality="fast", output={"format": "jpeg", "quality": 80})
     assert (chosen.fields["quality"], chosen.output["quality"]) == ("fast", 80)
     assert "there is exact, fast" in wrong_fields(spec, quality="slow")["quality"]
+    narrow = spec.model_copy(update={"has_exact": False})
+    assert "there is fast" in wrong_fields(narrow, quality="exact")["quality"]
     assert "does not serve" in wrong_fields(SPEC, quality="fast")["quality"]

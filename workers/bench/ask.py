@@ -41,6 +41,8 @@ class Ask:
     """Of this machine; None: all of them."""
     dtype: str = "bfloat16"
     activation_dtype: str | None = None
+    eight_bit: bool = False
+    """Whether blocks have weights of 8 bits instead of exact ones."""
     vae_tiling: bool | None = None
     repeats: int = 5
     tiny: bool = False
@@ -71,6 +73,7 @@ def opened(ask: Ask) -> Opened:
                 "source": str(folder),
                 "dtype": ask.dtype,
                 "activation_dtype": ask.activation_dtype,
+                "eight_bit": "instead" if ask.eight_bit else None,
                 "vae_tiling": ask.vae_tiling,
                 "warmup": [dict(ask.request)],
             }

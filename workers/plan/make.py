@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from models.nn.attention.select import kernel_for
 from models.pipeline import Pipeline, RequestError
+from models.quality import EightBit
+from models.rounding import Rounding
 from models.sharding import Layout
 from models.spec import ModelSpec
 from models.vae.config import Tiling
@@ -50,6 +52,8 @@ class Ask:
     demands it, as a pool has it."""
     swap_experts: bool | None = None
     encoders_on_host: bool | None = None
+    eight_bit: EightBit | None = None
+    """Where blocks have weights of 8 bits; None: nowhere."""
 
     @property
     def slices(self) -> int:
@@ -90,7 +94,11 @@ def _fits(ask: Ask, sketch: Sketch) -> bool:
 def _reading(ask: Ask) -> dict[str, Any]:
     tiles = TilingSettings()
     tiling = Tiling(tiles.side, tiles.stride) if ask.vae_tiling else None
-    return {"activation_dtype": ask.activation_dtype, "vae_tiling": tiling}
+    return {
+        "activation_dtype": ask.activation_dtype,
+        "vae_tiling": tiling,
+        "rounding": Rounding(ask.eight_bit) if ask.eight_bit else None,
+    }
 
 
 def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
@@ -172,6 +180,7 @@ def planned(
         ask.dtype,
         ask.activation_dtype or ask.dtype,
         bool(ask.vae_tiling),
+        ask.eight_bit,
         reckoned(ask, sketch),
     )
     if not compiles or ask.topology.chip.kind != "tpu":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.quality import EightBit
 from workers.plan.chips import Chip
 from workers.plan.compiled import Program
 from workers.plan.reckon import Reckoning
@@ -24,6 +25,7 @@ class Plan:
     """Of the weights."""
     activation_dtype: str
     vae_tiling: bool
+    eight_bit: EightBit | None
     reckoning: Reckoning
     programs: tuple[Program, ...] = ()
     """Compiled ones; none where only the reckoning was asked for, or no compiler is at hand."""

@@ -29,6 +29,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "dtype": plan.dtype,
         "activation_dtype": plan.activation_dtype,
         "vae_tiling": plan.vae_tiling,
+        "eight_bit": plan.eight_bit,
         "residency": residency_json(plan.reckoning.residency),
         "topology": plan.topology.name,
         "devices": plan.reckoning.shape.devices,
@@ -162,7 +163,8 @@ def as_text(plan: Plan) -> str:
 
 def _lines(plan: Plan) -> Iterator[str]:
     shape, size = plan.reckoning.shape, ", ".join(f"{k} {v}" for k, v in plan.request.items())
-    dtype = f"{plan.dtype} weights, {plan.activation_dtype} activations"
+    eight = f", 8 bits {plan.eight_bit}" if plan.eight_bit else ""
+    dtype = f"{plan.dtype} weights{eight}, {plan.activation_dtype} activations"
     yield f"{plan.sketch.model} ({dtype}; {size}) on {plan.topology.name}, {shape} [estimate]"
     if plan.reckoning.why:
         yield f"  {plan.reckoning.why}"

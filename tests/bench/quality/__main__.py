@@ -14,6 +14,7 @@ from models import catalog
 from models.demo.moving import Moving
 from models.demo.pictures import Pictures
 from models.quality import EXACT
+from models.rounding import Rounding
 from tests.bench.quality import wide
 from tests.bench.quality.drawing import Cost, Drawer, Drawing, cost, drawn
 from workers.bench.machine import machine, versions
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def demo(name: str, pictures: int, presets: list[str] | None) -> None:
-    pipeline = catalog.load(name, str(DEMO / name), "float32", {})
+    pipeline = catalog.load(name, str(DEMO / name), "float32", {}, rounding=Rounding("beside"))
     subject = SUBJECTS[name]
     prompts = next(iter(subject.exams().values()))[:pictures]
     requests = [

@@ -23,6 +23,7 @@ from models.pipeline import Pipeline, PyTree
 from models.quality import EXACT, LEVERS, Quality, StepCache
 from models.random_weights import RandomWeights
 from models.reading import Reader
+from models.rounding import Rounding
 from models.text.tokenizer import BlankTokenizer, Tokenizer, Tokens
 from tests.bench.quality.drawing import Cost, Drawer, cost, drawn, psnr_db
 
@@ -119,6 +120,7 @@ def opened(wide: Wide, reader: Reader | None = None) -> Pipeline:
             activation_dtype="float32",
             reader=reader or RandomWords(),
             qualities=wide.loose,
+            rounding=Rounding("beside"),
         )
 
 

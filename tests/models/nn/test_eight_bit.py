@@ -15,11 +15,12 @@ from flax import nnx
 from models.flux.config import FluxConfig
 from models.flux.transformer import FluxTransformer
 from models.nn.abstract import abstract_module
-from models.nn.eight_bit import eight_bit, in_blocks, kind_of, product, quantised
+from models.nn.eight_bit import Rounded, eight_bit, kind_of, product
+from models.nn.layers import from_heads, linear, to_heads
+from models.rounding import Rounding, rounded
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
 
-ROWS_BY_COLUMNS = (((2,), (0,)), ((), ()))
 RELATIVE = 0.011
 """Of int8's mean error against the mean product, for normal numbers over hundreds of channels: two
 roundings of at most half of 1/127 of the largest, which is three or four deviations."""
@@ -34,42 +35,42 @@ def operands() -> tuple[jax.Array, jax.Array]:
 
 
 def test_int8_is_near_whatever_a_token_or_a_channel_is_scaled_by(operands: Any) -> None:
-    found = quantised(*operands, ROWS_BY_COLUMNS)
-    exact = jax.lax.dot_general(*operands, ROWS_BY_COLUMNS)
+    tokens, kernel = operands
+    found, exact = product(tokens, *rounded(kernel, jnp.int8)), tokens @ kernel
     error = jnp.abs(found - exact).mean(axis=0) / jnp.abs(exact).mean(axis=0)
     assert 0.001 < float(jnp.median(error)) < RELATIVE
     token_and_channel = jnp.abs(found - exact).mean(axis=-1) / jnp.abs(exact).mean(axis=-1)
     assert float(token_and_channel.max()) < 3 * RELATIVE
 
 
-def test_heads_may_have_an_axis_of_their_own(operands: Any) -> None:
-    """On either side of the product; what is summed over shares a scale all the same."""
+def test_tokens_are_rounded_by_themselves(operands: Any) -> None:
+    """Bit for bit, whatever their neighbours are: the first half alone, and beside larger ones."""
     tokens, kernel = operands
-    flat = quantised(tokens, kernel, ROWS_BY_COLUMNS)
-    to_heads = quantised(tokens, kernel.reshape(256, 4, -1), ROWS_BY_COLUMNS)
-    assert np.allclose(to_heads.reshape(flat.shape), flat, rtol=1e-6)
-    apart = tokens.reshape(*tokens.shape[:2], 4, -1), kernel.reshape(4, -1, kernel.shape[1])
-    from_heads = quantised(*apart, (((2, 3), (0, 1)), ((), ())))
-    assert np.allclose(from_heads, flat, rtol=1e-6)
+    eight = rounded(kernel, jnp.int8)
+    alone = product(tokens, *eight)
+    beside = product(jnp.concatenate([tokens, 1e3 * tokens], axis=1), *eight)
+    assert (beside[:, : tokens.shape[1]] == alone).all()
 
 
-def test_only_products_of_tokens_in_blocks_and_only_where_asked(operands: Any) -> None:
+def test_only_layers_of_8_bits_and_only_where_asked(operands: Any) -> None:
+    """With an axis of heads or without: the same numbers."""
     tokens, kernel = operands
-    exact = jax.lax.dot_general(tokens, kernel, ROWS_BY_COLUMNS)
-
-    def is_exact() -> bool:
-        return bool((product(tokens, kernel, ROWS_BY_COLUMNS) == exact).all())
-
-    with in_blocks():
-        assert is_exact()
-        with eight_bit(False):
-            assert is_exact()
-        with eight_bit():
-            assert not is_exact()
-            vectors = (((1,), (0,)), ((), ()))
-            assert (product(tokens[0], kernel, vectors) == tokens[0] @ kernel).all()
+    layer = linear(*kernel.shape, (None, None), rngs=nnx.Rngs(0))
+    layer.kernel[...] = kernel
+    layer.bias[...] = jnp.arange(96.0)  # type: ignore[index]
+    exact = layer(tokens)
     with eight_bit():
-        assert is_exact()
+        assert (layer(tokens) == exact).all(), "it has no kernel of 8 bits"
+    values, scale = rounded(kernel, jnp.int8)
+    layer.eight = Rounded(nnx.Param(values), nnx.Param(scale))
+    assert (layer(tokens) == exact).all(), "nobody asked"
+    with eight_bit(False):
+        assert (layer(tokens) == exact).all()
+    with eight_bit():
+        flat = layer(tokens)
+        assert (flat == product(tokens, values, scale) + jnp.arange(96.0)).all()
+        assert (to_heads(layer, tokens, 4) == flat.reshape(2, 48, 4, 24)).all()
+        assert (from_heads(layer, tokens.reshape(2, 48, 4, 64)) == flat).all()
 
 
 def products(jaxpr: Any) -> list[str]:
@@ -85,7 +86,8 @@ def products(jaxpr: Any) -> list[str]:
 
 def of_network(make: Callable[..., nnx.Module], config: Any, call: Callable[[Any], Any]) -> Any:
     """The products of a network with 8 bits, and without."""
-    graph, state = nnx.split(abstract_module(make, config, param_dtype=jnp.bfloat16))
+    network = abstract_module(make, config, param_dtype=jnp.bfloat16)
+    graph, state = nnx.split(Rounding("beside").of(network))
 
     def run(wanted: bool) -> list[str]:
         def network(state: Any) -> Any:

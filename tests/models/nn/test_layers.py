@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.nn.layers import from_heads, linear, to_heads
+from models.nn.layers import Linear, from_heads, linear, to_heads
 
 HEADS, DIM, WIDTH = 3, 4, 5
 CLOSE = 1e-6
@@ -38,7 +38,7 @@ def test_activations_keep_their_dtype() -> None:
     assert to_heads(_linear(WIDTH, HEADS * DIM, True), x, HEADS).dtype == jnp.bfloat16
 
 
-def _linear(inputs: int, outputs: int, use_bias: bool) -> nnx.Linear:
+def _linear(inputs: int, outputs: int, use_bias: bool) -> Linear:
     layer = linear(inputs, outputs, ("embed", "heads"), rngs=nnx.Rngs(0), use_bias=use_bias)
     if layer.bias is not None:
         layer.bias[...] = jnp.arange(outputs) / outputs

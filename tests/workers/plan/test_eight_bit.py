@@ -1,0 +1,39 @@
+"""Weights of 8 bits in a plan: what they take."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.rounding import Rounding
+from tests.workers.plan.conftest import DEMO
+from workers.axes import Shape
+from workers.plan.chips import CHIPS
+from workers.plan.model import sketch_of
+from workers.plan.reckon import reckon
+from workers.plan.sketch import Sketch
+
+ONE = Shape({}).over(1)
+
+
+@pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
+def test_memory_has_half_of_the_blocks_more_or_half_of_them_less(family: str) -> None:
+    exact, beside, instead = (
+        sketch_of(str(DEMO / family), "bfloat16", {}, rounding=rounding)
+        for rounding in (None, Rounding("beside"), Rounding("instead"))
+    )
+    narrow = [one for one in instead.weights if one.itemsize == 1]
+    kernels = sum(one.nbytes for one in narrow)
+    scales = sum(one.nbytes // one.shape[-2] * 4 for one in narrow)
+    assert narrow and weights(beside) == weights(exact) + kernels + scales
+    assert weights(instead) == weights(exact) - kernels + scales
+    assert step_flops(beside) == step_flops(instead) == step_flops(exact)
+
+
+def weights(sketch: Sketch) -> int:
+    memory = reckon(sketch, ONE, CHIPS["v6e"]).memory
+    return sum(size for kind, size in memory.items() if kind.startswith("weights"))
+
+
+def step_flops(sketch: Sketch) -> float:
+    program, _ = sketch.steps[sketch.phase]
+    return program.work.flops
