@@ -20,9 +20,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from models.nn.attention import Attention, default_attention
+from models.nn.attention import CrossAttention
 from models.nn.layers import linear
-from models.vae.spread import cut_picture, spread
+from models.vae.spread import cut_picture, over_positions, spread
+from models.vae.strips import cut_up, put_together
 from models.vae.video_blocks import (
     FeatureCache,
     FrameAttention,
@@ -63,7 +64,7 @@ class VideoAutoencoder(nnx.Module):
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
-        attention: Attention = default_attention,
+        attention: CrossAttention = over_positions,
     ) -> None:
         self.config = config
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
@@ -98,7 +99,8 @@ class VideoAutoencoder(nnx.Module):
         length = CHUNK // 2 ** sum(self.config.downsamples)
         factor = self.config.downsampling
         with spread(pixels.shape[2] // factor, pixels.shape[3] // factor):
-            return in_chunks(self._moments, pixels[:, :whole], CHUNK, length)
+            pixels = cut_up(pixels[:, :whole])
+            return put_together(in_chunks(self._moments, pixels, CHUNK, length))
 
     def posterior(
         self, moments: Float[Array, "batch f h w moments"]
@@ -152,7 +154,8 @@ class VideoAutoencoder(nnx.Module):
 
     def _frame_by_frame(self, apply: Pass, latents: Frames) -> Array:
         with spread(*latents.shape[2:4]):
-            return in_chunks(apply, latents, 1, 2 ** sum(self.config.upsamples))
+            length = 2 ** sum(self.config.upsamples)
+            return put_together(in_chunks(apply, cut_up(latents), 1, length))
 
 
 def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
@@ -197,7 +200,7 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
 class Encoder(nnx.Module):
     """Patches → moments [batch, f, h, w, 2 · latent]."""
 
-    def __init__(self, config: VideoVaeConfig, *, attention: Attention, **make) -> None:
+    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.encoder_widths
         self.conv_in = causal_conv(config.in_channels, widths[0], **make)
         if config.is_residual:
@@ -217,7 +220,7 @@ class Encoder(nnx.Module):
 class Decoder(nnx.Module):
     """Latents → patches, not clipped."""
 
-    def __init__(self, config: VideoVaeConfig, *, attention: Attention, **make) -> None:
+    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.decoder_widths
         self.conv_in = causal_conv(config.z_dim, widths[0], **make)
         self.mid_block = MidBlock(widths[0], attention=attention, **make)
@@ -231,7 +234,7 @@ class Decoder(nnx.Module):
         return self.conv_out(cache.prepend(nnx.silu(self.norm_out(x)), 2))
 
 
-def _plain_down_layers(config: VideoVaeConfig, *, attention: Attention, **make) -> nnx.List:
+def _plain_down_layers(config: VideoVaeConfig, *, attention: CrossAttention, **make) -> nnx.List:
     """2.1's blocks, as its checkpoints have them: one list of layers."""
     widths = config.encoder_widths
     layers: list[nnx.Module] = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import jax
 
@@ -42,10 +42,13 @@ Result = TypeVar("Result")
 
 DTYPE = "bfloat16"
 
+Stage = Literal["step", "decode"]
+"""What is compiled of a request: a step, or what makes pixels of its row."""
+
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a size, and the slice and layout that one of its steps is compiled for."""
+    """A model, a size, and the slice and layout that one of its stages is compiled for."""
 
     model: str
     """A name of `models.known.CHECKPOINTS`, or a folder."""
@@ -53,6 +56,8 @@ class Case:
     request: Mapping[str, int]
     topology: str
     mesh: Mapping[str, int]
+    stage: Stage = "step"
+    """A step is the first phase's."""
 
     @property
     def slice(self) -> Topology:
@@ -68,16 +73,20 @@ class Case:
 
 
 WAN = {"height": 720, "width": 1280, "num_frames": 81}
-FLUX = {"height": 1024, "width": 1024}
+WAN_480 = {"height": 480, "width": 832, "num_frames": 81}
+SQUARE = {"height": 1024, "width": 1024}
+ONE = {"data": 1}
 CASES: Mapping[str, Case] = {
     "wan": Case("wan2.1-14b", "wan", WAN, "v6e:2x4", {"cfg": 2, "context": 4}),
-    "flux-tensor": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"tensor": 4}),
-    "flux-context": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"context": 4}),
+    "flux-tensor": Case("flux-dev", "flux", SQUARE, "v6e:2x2", {"tensor": 4}),
+    "flux-context": Case("flux-dev", "flux", SQUARE, "v6e:2x2", {"context": 4}),
+    "sdxl-decode": Case("sdxl", "sdxl", SQUARE, "v6e:1x1", ONE, "decode"),
+    "wan-decode": Case("wan2.1-1.3b", "wan", WAN_480, "v6e:1x1", ONE, "decode"),
 }
 
 
 def compiled(case: Case) -> str:
-    """The text of a step: the phase that comes first. Nothing of TPUs may have been loaded yet.
+    """The text of that stage's program. Nothing of TPUs may have been loaded yet.
 
     Raises: JaxRuntimeError: it does not fit.
     """
@@ -90,9 +99,12 @@ def compiled(case: Case) -> str:
     prepared = warmup.prepare(pipeline, fields)
     compiler = Compiler(pipeline, layout)
     row = compiler.trace_encode(prepared.inputs).out_info
-    first = prepared.steps[0]
     with jax.set_mesh(mesh):
-        traced = compiler.trace_step(first.phase, first.values, Way(1), row)
+        if case.stage == "decode":
+            traced = compiler.trace_decode(row)
+        else:
+            first = prepared.steps[0]
+            traced = compiler.trace_step(first.phase, first.values, Way(1), row)
         return traced.lower().compile().as_text() or ""
 
 
@@ -263,7 +275,7 @@ def lines(step: Step, longest: int) -> Iterator[str]:
             what = f"{one.name} = {one.type[:70]} [{one.source[-60:]}]"
             yield f"    {1e3 * one.cycles / case.clock_hz:7.3f} ms {one.kind:11} {what}"
     yield (
-        f"  a step: XLA {duration(step.xla_s)}, attention {duration(step.attention_s)} "
+        f"  a {case.stage}: XLA {duration(step.xla_s)}, attention {duration(step.attention_s)} "
         f"({step.attention_peak:.1%} of the peak), sent {step.sent_bytes / 1e6:.0f} MB"
     )
 

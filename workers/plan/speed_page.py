@@ -42,9 +42,10 @@ def table(steps: Sequence[Step]) -> Iterator[str]:
         mesh = " · ".join(f"{axis} {size}" for axis, size in step.case.mesh.items())
         title = f"{step.case.model}, {step.case.topology}, {mesh}"
         for part in step.parts:
-            if part.runs > 1:
+            if part.runs > 1 and step.case.stage == "step":
                 yield _row(title, f"a layer, x {part.runs}", part, "")
-        yield _row(title, "all of a step", _whole(step), f"{step.attention_peak:.1%}")
+        peak = f"{step.attention_peak:.1%}" if step.attention_s else ""
+        yield _row(title, f"all of a {step.case.stage}", _whole(step), peak)
 
 
 def _whole(step: Step) -> Part:
