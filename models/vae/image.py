@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from models.nn.attention import CrossAttention
 from models.nn.layers import conv, linear
 from models.vae.config import VaeConfig
-from models.vae.spread import cut_picture, cut_positions, over_positions, spread, whole
+from models.vae.spread import cut_picture, cut_positions, over_positions, spread_in_strips, whole
 from models.vae.strips import by_picture, convolved, cut_up, put_together, strips
 
 EPSILON = 1e-6
@@ -62,7 +62,7 @@ class AutoencoderKL(nnx.Module):
     ) -> Float[Array, "batch h w moments"]:
         """Mean and log-variance as one, the latter not clipped."""
         factor = self.config.downsampling
-        with spread(pixels.shape[1] // factor, pixels.shape[2] // factor):
+        with spread_in_strips(pixels.shape[1] // factor, pixels.shape[2] // factor):
             moments = put_together(self.encoder(cut_up(pixels)))
         return self.quant_conv(moments) if self.config.use_quant_conv else moments
 
@@ -79,7 +79,7 @@ class AutoencoderKL(nnx.Module):
         """Pixels, about in [-1, 1] and not clipped."""
         if self.config.use_post_quant_conv:
             latents = self.post_quant_conv(latents)
-        with spread(*latents.shape[1:3]):
+        with spread_in_strips(*latents.shape[1:3]):
             return put_together(self.decoder(cut_up(latents)))
 
 

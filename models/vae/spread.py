@@ -28,8 +28,7 @@ MOST_LOGITS = 32 << 20
 
 @contextmanager
 def spread(height: int, width: int) -> Iterator[None]:
-    """What is traced in here has its pictures cut one way at every size, and on TPUs in strips;
-    whole without a layout.
+    """What is traced in here has its pictures cut one way at every size; whole without a layout.
 
     Args:
         height, width: of the latents, which are the smallest picture: their shares grow with it.
@@ -40,9 +39,20 @@ def spread(height: int, width: int) -> Iterator[None]:
         return
     rows, columns = cut(layout, height, width)
     here = {"picture_rows": rows, "picture_columns": columns, "positions": rows + columns}
-    spread_out = replace(layout, table={**layout.table, **here})
-    with spread_out.active(), in_strips(for_layout(layout, width, columns)):
+    with replace(layout, table={**layout.table, **here}).active():
         yield
+
+
+@contextmanager
+def spread_in_strips(height: int, width: int) -> Iterator[None]:
+    """`spread`, and in strips where they pay."""
+    with spread(height, width):
+        layout = sharding.active()
+        count = 1
+        if layout is not None:
+            count = for_layout(layout, width, layout.table["picture_columns"])
+        with in_strips(count):
+            yield
 
 
 def cut(layout: Layout, height: int, width: int) -> tuple[MeshAxes, MeshAxes]:
@@ -73,7 +83,7 @@ def cut_picture(
     """The same picture or frames, each device having its rows and columns; or its strips."""
     if strips() == 1:
         return split(x, *(None,) * (x.ndim - 3), "picture_rows", "picture_columns", None)
-    return split(x, "picture_columns", *(None,) * (x.ndim - 4), "picture_rows", None, None)
+    return split(x, "picture_columns", "picture_rows", None, None)
 
 
 def cut_positions(

@@ -8,7 +8,7 @@ the columns beside a strip from its neighbours, and norms count a picture's stri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -24,8 +24,7 @@ from models.sharding import Layout, MeshAxes
 ROWS = 8
 """Of a TPU's registers."""
 
-Sides = tuple[int, int]
-"""Columns left and right."""
+_NONE = ((0, 0),) * 3
 
 _count: ContextVar[int] = ContextVar("strips", default=1)
 
@@ -63,24 +62,24 @@ def fitting(platform: str, width: int, devices: int) -> int:
 
 
 def cut_up(
-    x: Shaped[Array, "batch *frames height _width channels"],
-) -> Shaped[Array, "_strips *frames height _columns channels"]:
-    """Pictures or frames → their strips, those of a picture one after the other."""
+    x: Shaped[Array, "batch height _width channels"],
+) -> Shaped[Array, "_strips height _columns channels"]:
+    """Pictures → their strips, those of a picture one after the other."""
     if strips() == 1:
         return x
-    apart = x.reshape(*x.shape[:-2], strips(), x.shape[-2] // strips(), x.shape[-1])
-    apart = jnp.moveaxis(apart, -3, 1)
+    batch, height, _, channels = x.shape
+    apart = x.reshape(batch, height, strips(), -1, channels).swapaxes(1, 2)
     return apart.reshape(-1, *apart.shape[2:])
 
 
 def put_together(
-    x: Shaped[Array, "_strips *frames height _columns channels"],
-) -> Shaped[Array, "batch *frames height _width channels"]:
+    x: Shaped[Array, "_strips height _columns channels"],
+) -> Shaped[Array, "batch height _width channels"]:
     """The inverse of `cut_up`, whatever became of the sizes."""
     if strips() == 1:
         return x
-    joined = jnp.moveaxis(by_picture(x), 1, -3)
-    return joined.reshape(*joined.shape[:-3], -1, joined.shape[-1])
+    joined = by_picture(x).swapaxes(1, 2)
+    return joined.reshape(*joined.shape[:2], -1, joined.shape[-1])
 
 
 def by_picture(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
@@ -88,47 +87,31 @@ def by_picture(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each
     return x.reshape(-1, strips(), *x.shape[1:])
 
 
-def beyond(
-    x: Shaped[Array, "_strips *frames height _columns channels"], padding: Sides
-) -> tuple[Shaped[Array, "_strips *frames height _more channels"], Sides]:
-    """What a window sees beyond the columns of a strip: its neighbours', zeros at the picture's
-    sides. Returns the strips with that, and the padding that is still to be added."""
-    if strips() == 1 or not any(padding):
-        return x, padding
-    left, right = padding
+def with_neighbours(
+    x: Shaped[Array, "_strips height _columns channels"], left: int, right: int
+) -> Shaped[Array, "_strips height _more channels"]:
+    """Strips with so many columns of those beside them; zeros at the picture's sides."""
     apart = by_picture(x)
     width = apart.shape[-2]
-    none = ((0, 0),) * (apart.ndim - 2)
-    before = jnp.pad(apart[:, :-1, ..., width - left :, :], ((0, 0), (1, 0), *none))
-    after = jnp.pad(apart[:, 1:, ..., :right, :], ((0, 0), (0, 1), *none))
+    before = jnp.pad(apart[:, :-1, :, width - left :], ((0, 0), (1, 0), *_NONE))
+    after = jnp.pad(apart[:, 1:, :, :right], ((0, 0), (0, 1), *_NONE))
     seen = jnp.concatenate([before, apart, after], axis=-2)
-    return seen.reshape(-1, *seen.shape[2:]), (0, 0)
+    return seen.reshape(-1, *seen.shape[2:])
 
 
 def convolved(
-    layer: nnx.Conv, x: Shaped[Array, "_strips *frames height _columns channels"]
-) -> Shaped[Array, "_strips *frames _height _columns _channels"]:
-    """layer(x), of pictures or of each frame by itself. Its padding names rows and columns."""
+    layer: nnx.Conv, x: Shaped[Array, "_strips height _columns _in"]
+) -> Shaped[Array, "_strips _height _columns_after _out"]:
+    """layer(x). Its padding names rows and columns."""
     if strips() == 1:
         return layer(x)
-    rows, columns = _sides(layer.padding)
-    x, columns = beyond(x, columns)
-    kernel, bias = layer.kernel[...].astype(x.dtype), layer.bias
+    rows, (left, right) = np.broadcast_to(np.asarray(layer.padding), (2, 2)).tolist()
     strides = np.broadcast_to(np.asarray(layer.strides), 2).tolist()
-    # Frames stay an axis of their own: as part of the batch they would be moved there and back.
-    frames = x.ndim - 4
-    names = ("NDHWC", "DHWIO", "NDHWC") if frames else ("NHWC", "HWIO", "NHWC")
     out = jax.lax.conv_general_dilated(
-        x,
-        kernel[(None,) * frames],
-        [*(1,) * frames, *strides],
-        [*((0, 0),) * frames, rows, columns],
-        dimension_numbers=names,
+        with_neighbours(x, left, right),
+        layer.kernel[...].astype(x.dtype),
+        strides,
+        [rows, (0, 0)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
-    return out if bias is None else out + bias[...].astype(x.dtype)
-
-
-def _sides(padding: int | str | Sequence[int | Sides]) -> list[Sides]:
-    """Of rows and of columns."""
-    rows, columns = np.broadcast_to(np.asarray(padding), (2, 2)).tolist()
-    return [tuple(rows), tuple(columns)]
+    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)

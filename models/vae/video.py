@@ -23,7 +23,6 @@ from jaxtyping import Array, Float, Shaped
 from models.nn.attention import CrossAttention
 from models.nn.layers import linear
 from models.vae.spread import cut_picture, over_positions, spread
-from models.vae.strips import cut_up, put_together
 from models.vae.video_blocks import (
     FeatureCache,
     FrameAttention,
@@ -99,8 +98,7 @@ class VideoAutoencoder(nnx.Module):
         length = CHUNK // 2 ** sum(self.config.downsamples)
         factor = self.config.downsampling
         with spread(pixels.shape[2] // factor, pixels.shape[3] // factor):
-            pixels = cut_up(pixels[:, :whole])
-            return put_together(in_chunks(self._moments, pixels, CHUNK, length))
+            return in_chunks(self._moments, pixels[:, :whole], CHUNK, length)
 
     def posterior(
         self, moments: Float[Array, "batch f h w moments"]
@@ -154,8 +152,7 @@ class VideoAutoencoder(nnx.Module):
 
     def _frame_by_frame(self, apply: Pass, latents: Frames) -> Array:
         with spread(*latents.shape[2:4]):
-            length = 2 ** sum(self.config.upsamples)
-            return put_together(in_chunks(apply, cut_up(latents), 1, length))
+            return in_chunks(apply, latents, 1, 2 ** sum(self.config.upsamples))
 
 
 def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:

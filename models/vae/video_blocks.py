@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float
 from models.nn.attention import CrossAttention
 from models.nn.layers import conv, linear
 from models.vae.spread import cut_picture, cut_positions, whole
-from models.vae.strips import Sides, beyond, cut_up, put_together
 
 Frames = Float[Array, "batch _frames _height _width _channels"]
 """Most layers change some of these sizes: only the batch is held together."""
@@ -101,37 +100,32 @@ class TimeConv(nnx.Module):
         frames = max(0, (x.shape[1] - kernel.shape[0]) // self.stride + 1)
         if not frames:
             return jnp.zeros_like(x, shape=(x.shape[0], 0, *x.shape[2:4], kernel.shape[-1]))
-        rows, columns = (size // 2 for size in kernel.shape[1:3])
-        x, columns = beyond(x, (columns, columns))
-        return over_time(x, kernel, self.stride, [(rows, rows), columns]) + bias
+        return over_time(x, kernel, self.stride) + bias
 
 
-def over_time(x: Frames, kernel: Kernel, stride: int, sides: Sequence[Sides]) -> Frames:
+def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
     """The convolution in the form that is fast where it runs.
 
     XLA's three-dimensional one takes five times as long on a CPU as one over pictures, forwards
     and backwards; accelerators have it in hardware, and copying frames would only cost memory.
-
-    Args:
-        sides: padding of rows and of columns.
     """
     return jax.lax.platform_dependent(
         x,
         kernel,
-        cpu=partial(by_pictures, stride=stride, sides=sides),
-        default=partial(by_volumes, stride=stride, sides=sides),
+        cpu=partial(by_pictures, stride=stride),
+        default=partial(by_volumes, stride=stride),
     )
 
 
-def by_volumes(x: Frames, kernel: Kernel, stride: int, sides: Sequence[Sides]) -> Frames:
+def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
     """One convolution over three axes."""
-    padding = [(0, 0), *sides]
+    padding = [(0, 0), *_sides(kernel)]
     dimensions = ("NDHWC", "DHWIO", "NDHWC")
     strides = (stride, 1, 1)
     return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=dimensions)
 
 
-def by_pictures(x: Frames, kernel: Kernel, stride: int, sides: Sequence[Sides]) -> Frames:
+def by_pictures(x: Frames, kernel: Kernel, stride: int) -> Frames:
     """One over two, the frames that the kernel spans being further channels of one picture."""
     batch, count, height, width, _ = x.shape
     time, rows, columns, in_width, out_width = kernel.shape
@@ -140,9 +134,14 @@ def by_pictures(x: Frames, kernel: Kernel, stride: int, sides: Sequence[Sides]) 
     pictures = jnp.concatenate(spans, axis=-1).reshape(-1, height, width, time * in_width)
     flat = kernel.transpose(1, 2, 0, 3, 4).reshape(rows, columns, time * in_width, out_width)
     out = jax.lax.conv_general_dilated(
-        pictures, flat, (1, 1), sides, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        pictures, flat, (1, 1), _sides(kernel), dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    return out.reshape(batch, frames, *out.shape[1:3], out_width)
+    return out.reshape(batch, frames, height, width, out_width)
+
+
+def _sides(kernel: Kernel) -> list[tuple[int, int]]:
+    """Padding of rows and columns, so that they stay as many."""
+    return [(size // 2, size // 2) for size in kernel.shape[1:3]]
 
 
 def causal_conv(in_width: int, width: int, **make) -> TimeConv:
@@ -204,12 +203,11 @@ class FrameAttention(nnx.Module):
         self.attend = attention
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        pictures = whole(put_together(self.norm(x)))
-        batch, frames, height, width, channels = pictures.shape
-        tokens = pictures.reshape(batch * frames, height * width, 1, channels)
+        batch, frames, height, width, channels = x.shape
+        tokens = whole(self.norm(x)).reshape(batch * frames, height * width, 1, channels)
         q, k, v = jnp.split(self.to_qkv(cut_positions(tokens)), 3, axis=-1)
         out = cut_positions(self.attend(q, whole(k), whole(v)))
-        return cut_picture(x + cut_up(whole(self.proj(out)).reshape(pictures.shape)))
+        return cut_picture(x + whole(self.proj(out)).reshape(x.shape))
 
 
 class MidBlock(nnx.Module):

@@ -10,7 +10,6 @@ from flax import nnx
 
 from models.nn.layers import conv
 from models.vae.spread import cut_picture
-from models.vae.strips import convolved
 from models.vae.video_blocks import FeatureCache, Frames, TimeConv
 
 _SAME = ((1, 1), (1, 1))
@@ -30,7 +29,7 @@ class Downsample(nnx.Module):
         self.time_conv = TimeConv(width, width, _FRAMES_ONLY, stride=2, **make) if in_time else None
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
-        x = cut_picture(convolved(self.resample, x))
+        x = cut_picture(self.resample(x))
         if self.time_conv is None:
             return x
         whole = cache.prepend(x, 1)
@@ -59,7 +58,7 @@ class Upsample(nnx.Module):
             pairs = _in_turn(self.time_conv(cache.prepend(seen, 2)))
             twice = jnp.concatenate([x[:, :alone], pairs], axis=1)
             x = cache.pick(jnp.concatenate([x, x], axis=1), twice)
-        return cut_picture(convolved(self.resample, _nearest_twice(x)))
+        return cut_picture(self.resample(_nearest_twice(x)))
 
 
 def _in_turn(x: Frames) -> Frames:

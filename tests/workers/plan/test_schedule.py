@@ -48,6 +48,13 @@ def test_the_page_has_each_layer_and_the_step(tmp_path: Path) -> None:
     assert page.read_text() == said
 
 
+def test_a_decode_has_no_layers() -> None:
+    """Its loops are chunks of frames and of queries."""
+    rows = list(table([Step("sdxl-decode", parts(TEXT, CLOCK_HZ, {}))]))[3:]
+    (row,) = rows
+    assert row.startswith("| sdxl, v6e:1x1, data 1 | all of a decode | 40 ms |")
+
+
 def test_a_page_without_a_place_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "speed.md"
     page.write_text("nothing")
