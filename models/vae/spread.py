@@ -113,8 +113,10 @@ def over_positions(
     count = q.shape[1]
     q = jnp.pad(q, ((0, 0), (0, -count % layout.size("positions")), (0, 0), (0, 0)))
     own, every = layout.spec((None, "positions", None, None), q.shape), PartitionSpec()
-    specs = {"in_specs": (own, every, every), "out_specs": own}
-    return jax.shard_map(_attend, mesh=layout.mesh, check_vma=False, **specs)(q, k, v)[:, :count]
+    found: Array = jax.shard_map(
+        _attend, mesh=layout.mesh, in_specs=(own, every, every), out_specs=own, check_vma=False
+    )(q, k, v)
+    return found[:, :count]
 
 
 def _attend(q: Array, k: Array, v: Array) -> Array:
