@@ -11,10 +11,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations_with_replacement
 
-from jaxtyping import Array, Shaped
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Shaped
 
 from models import sharding
+from models.nn.attention.blockwise import by_queries
+from models.nn.attention.xla import xla_kernel
 from models.sharding import Layout, MeshAxes, split
+from models.vae.strips import for_layout, in_strips, strips
+
+MOST_LOGITS = 32 << 20
+"""Bytes of them at a time."""
 
 
 @contextmanager
@@ -32,6 +41,18 @@ def spread(height: int, width: int) -> Iterator[None]:
     here = {"picture_rows": rows, "picture_columns": columns, "positions": rows + columns}
     with replace(layout, table={**layout.table, **here}).active():
         yield
+
+
+@contextmanager
+def spread_in_strips(height: int, width: int) -> Iterator[None]:
+    """`spread`, and in strips where they pay."""
+    with spread(height, width):
+        layout = sharding.active()
+        count = 1
+        if layout is not None:
+            count = for_layout(layout, width, layout.table["picture_columns"])
+        with in_strips(count):
+            yield
 
 
 def cut(layout: Layout, height: int, width: int) -> tuple[MeshAxes, MeshAxes]:
@@ -59,8 +80,10 @@ def cut(layout: Layout, height: int, width: int) -> tuple[MeshAxes, MeshAxes]:
 def cut_picture(
     x: Shaped[Array, "*batch height width channels"],
 ) -> Shaped[Array, "*batch height width channels"]:
-    """The same picture or frames, each device having its rows and columns."""
-    return split(x, *(None,) * (x.ndim - 3), "picture_rows", "picture_columns", None)
+    """The same picture or frames, each device having its rows and columns; or its strips."""
+    if strips() == 1:
+        return split(x, *(None,) * (x.ndim - 3), "picture_rows", "picture_columns", None)
+    return split(x, "picture_columns", "picture_rows", None, None)
 
 
 def cut_positions(
@@ -72,6 +95,33 @@ def cut_positions(
     in a row is none of columns. It is the smallest picture, and XLA would do no better.
     """
     return split(x, *(None,) * (x.ndim - 3), "positions", None, None)
+
+
+def over_positions(
+    q: Float[Array, "batch q_positions heads dim"],
+    k: Float[Array, "batch positions heads dim"],
+    v: Float[Array, "batch positions heads dim"],
+) -> Float[Array, "batch q_positions heads dim"]:
+    """softmax(q kᵀ / √dim) v, queries cut by `cut_positions`, keys and values whole.
+
+    A head is as wide as the network there, wider than any flash kernel takes; so XLA's products,
+    of some queries at a time: all logits of a picture of 1024² would take a GiB.
+    """
+    layout = sharding.active()
+    if layout is None:
+        return _attend(q, k, v)
+    count = q.shape[1]
+    q = jnp.pad(q, ((0, 0), (0, -count % layout.size("positions")), (0, 0), (0, 0)))
+    own, every = layout.spec((None, "positions", None, None), q.shape), PartitionSpec()
+    found: Array = jax.shard_map(
+        _attend, mesh=layout.mesh, in_specs=(own, every, every), out_specs=own, check_vma=False
+    )(q, k, v)
+    return found[:, :count]
+
+
+def _attend(q: Array, k: Array, v: Array) -> Array:
+    kernel = by_queries(xla_kernel, MOST_LOGITS)
+    return kernel(q, k, v, scale=q.shape[-1] ** -0.5).values.astype(v.dtype)
 
 
 def whole(x: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:

@@ -20,9 +20,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from models.nn.attention import Attention, default_attention
+from models.nn.attention import CrossAttention
 from models.nn.layers import linear
-from models.vae.spread import cut_picture, spread
+from models.vae.spread import cut_picture, over_positions, spread
 from models.vae.video_blocks import (
     FeatureCache,
     FrameAttention,
@@ -63,7 +63,7 @@ class VideoAutoencoder(nnx.Module):
         *,
         rngs: nnx.Rngs,
         param_dtype: DTypeLike = jnp.float32,
-        attention: Attention = default_attention,
+        attention: CrossAttention = over_positions,
     ) -> None:
         self.config = config
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
@@ -197,7 +197,7 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
 class Encoder(nnx.Module):
     """Patches → moments [batch, f, h, w, 2 · latent]."""
 
-    def __init__(self, config: VideoVaeConfig, *, attention: Attention, **make) -> None:
+    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.encoder_widths
         self.conv_in = causal_conv(config.in_channels, widths[0], **make)
         if config.is_residual:
@@ -217,7 +217,7 @@ class Encoder(nnx.Module):
 class Decoder(nnx.Module):
     """Latents → patches, not clipped."""
 
-    def __init__(self, config: VideoVaeConfig, *, attention: Attention, **make) -> None:
+    def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.decoder_widths
         self.conv_in = causal_conv(config.z_dim, widths[0], **make)
         self.mid_block = MidBlock(widths[0], attention=attention, **make)
@@ -231,7 +231,7 @@ class Decoder(nnx.Module):
         return self.conv_out(cache.prepend(nnx.silu(self.norm_out(x)), 2))
 
 
-def _plain_down_layers(config: VideoVaeConfig, *, attention: Attention, **make) -> nnx.List:
+def _plain_down_layers(config: VideoVaeConfig, *, attention: CrossAttention, **make) -> nnx.List:
     """2.1's blocks, as its checkpoints have them: one list of layers."""
     widths = config.encoder_widths
     layers: list[nnx.Module] = []

@@ -15,7 +15,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from models.nn.attention import Attention
+from models.nn.attention import CrossAttention
 from models.nn.layers import conv, linear
 from models.vae.spread import cut_picture, cut_positions, whole
 
@@ -195,7 +195,7 @@ class ResidualBlock(nnx.Module):
 class FrameAttention(nnx.Module):
     """Residual attention of one head over all positions of each frame by itself."""
 
-    def __init__(self, width: int, *, attention: Attention, **make) -> None:
+    def __init__(self, width: int, *, attention: CrossAttention, **make) -> None:
         axes = ("conv_in", "conv_out")
         self.norm = RmsNorm(width, 2, **make)
         self.to_qkv = linear(width, 3 * width, axes, **make)
@@ -213,7 +213,7 @@ class FrameAttention(nnx.Module):
 class MidBlock(nnx.Module):
     """Two residual blocks with attention between them."""
 
-    def __init__(self, width: int, *, attention: Attention, **make) -> None:
+    def __init__(self, width: int, *, attention: CrossAttention, **make) -> None:
         self.resnets = nnx.List(ResidualBlock(width, width, **make) for _ in range(2))
         self.attention = FrameAttention(width, attention=attention, **make)
 

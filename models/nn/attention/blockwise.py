@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -31,18 +32,45 @@ def blockwise_kernel(choose: Choose) -> Kernel:
     ) -> Attended:
         blocks = choose(q.dtype, q.shape[-1], k.shape[1])
         over = partial(_over_blocks_of_keys, k=k, v=v, scale=scale, keys=keys, block=blocks.kv)
-        tokens = q.shape[1]
-        size, padded = even(tokens, blocks.q, 1)
-        if size == tokens:
-            return over(q)
-        filled = jnp.pad(q, ((0, 0), (0, padded - tokens), (0, 0), (0, 0)))
-        cut = filled.reshape(q.shape[0], -1, size, *q.shape[2:]).swapaxes(0, 1)
-        return jax.tree.map(
-            lambda x: x.swapaxes(0, 1).reshape(q.shape[0], padded, *x.shape[3:])[:, :tokens],
-            jax.lax.map(over, cut),
-        )
+        return _over_blocks_of_queries(over, q, *even(q.shape[1], blocks.q, 1))
 
     return attend
+
+
+def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
+    """That kernel, so many queries at a time that their logits, in float32, take no more bytes.
+
+    Each query still sees all of its keys at once: there is nothing to merge.
+    """
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        of_a_query = 4 * q.shape[0] * q.shape[2] * k.shape[1]
+        size, padded = even(q.shape[1], max(1, most_bytes // of_a_query), 1)
+        over = partial(kernel, k=k, v=v, scale=scale, keys=keys)
+        return _over_blocks_of_queries(over, q, size, padded)
+
+    return attend
+
+
+def _over_blocks_of_queries(
+    over: Callable[[Array], Attended], q: Array, size: int, padded: int
+) -> Attended:
+    tokens = q.shape[1]
+    if size == tokens:
+        return over(q)
+    filled = jnp.pad(q, ((0, 0), (0, padded - tokens), (0, 0), (0, 0)))
+    cut = filled.reshape(q.shape[0], -1, size, *q.shape[2:]).swapaxes(0, 1)
+    return jax.tree.map(
+        lambda x: x.swapaxes(0, 1).reshape(q.shape[0], padded, *x.shape[3:])[:, :tokens],
+        jax.lax.map(over, cut),
+    )
 
 
 def _over_blocks_of_keys(

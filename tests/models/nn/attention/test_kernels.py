@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.nn.attention.blocks import Blocks
-from models.nn.attention.blockwise import blockwise_kernel
+from models.nn.attention.blockwise import blockwise_kernel, by_queries
 from models.nn.attention.kernel import NOTHING, Attended, Kernel
 from models.nn.attention.splash import splash_kernel
 from models.nn.attention.upright import upright_kernel
@@ -26,6 +26,7 @@ def small(dtype: jnp.dtype, dim: int, keys: int) -> Blocks:
 KERNELS: dict[str, Kernel] = {
     "xla": xla_kernel,
     "blockwise": blockwise_kernel(small),
+    "by queries": by_queries(xla_kernel, 64 << 10),
     "splash": splash_kernel(small, interpret=True),
     "upright": upright_kernel(small, interpret=True),
 }
