@@ -166,11 +166,12 @@ def _axes(leaf: Any) -> Axes:
 
 
 def _row(row: Any) -> tuple[Stored, ...]:
-    leaves, tree = jax.tree.flatten(row)
-    axes = tree.flatten_up_to(axes_of_row(row))
+    tree: Any = jax.tree.structure(row)
     return tuple(
         Stored(leaf.shape, leaf.dtype.itemsize, names)
-        for leaf, names in zip(leaves, axes, strict=True)
+        for leaf, names in zip(
+            jax.tree.leaves(row), tree.flatten_up_to(axes_of_row(row)), strict=True
+        )
     )
 
 
