@@ -1,10 +1,10 @@
 """How the engine hides encoding, and how it starts. No test: run it on a quiet machine.
 
-    python -m tests.bench.engine FOLDER [--width 96 --height 96]
+    python -m tests.bench.engine FOLDER [--width 96 --height 96 --steps 300]
 
-Prints how long a step's turn takes while other pictures are being encoded and decoded, against
-while nothing else happens, and the seconds of a first (cold) and a second (warm) start. How fast a
-step is, `atelier bench engine` tells.
+Prints how long a picture's steps take one by one while other pictures are being encoded and
+decoded, against while nothing else happens, and what one decode takes; then the seconds of a first
+(cold) and a second (warm) start. How fast a step is, `atelier bench engine` tells.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from workers.compile_cache import keep_compiled
 from workers.engine import Engine
 from workers.mesh import one_device
 from workers.row import Row
+from workers.step_times import MEMORY
 
 MODEL = "bench"
 SLOTS = 4
@@ -52,9 +53,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", help="a checkpoint in diffusers' layout")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--width", type=int, default=96)
-    parser.add_argument("--height", type=int, default=96)
-    parser.add_argument("--text-tokens", type=int, default=32)
+    parser.add_argument("--width", type=int, help="left out: the model's own")
+    parser.add_argument("--height", type=int)
+    parser.add_argument("--steps", type=int, default=300, help="of the picture that is watched")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--start-with", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -74,43 +76,63 @@ async def start(options: argparse.Namespace, cache: Path) -> dict[str, float]:
     pipeline = load(options)
     loaded = time.perf_counter()
     with engine(pipeline) as made:
-        await made.warm_up([request(options, 0)])
+        await made.warm_up([request(pipeline, options)])
     compiled = time.perf_counter()
     return {"load_s": round(loaded - started, 2), "compile_s": round(compiled - loaded, 2)}
 
 
 async def measure(options: argparse.Namespace) -> None:
     with engine(load(options)) as made:
-        await made.warm_up([request(options, 0)])
-        await turns(made, options, company=True)  # the table of step times fills
-        quiet = await turns(made, options, company=False)
-        busy = await turns(made, options, company=True)
-        print(f"a step's turn, alone: {spread(quiet)}; beside encodes and decodes: {spread(busy)}")
+        await made.warm_up([request(made.pipeline, options)])
+        await watched(made, options, company=True)  # the table of step times fills
+        for number in range(options.rounds):
+            alone, _ = await watched(made, options, company=False)
+            beside, others = await watched(made, options, company=True)
+            for _ in range(MEMORY):
+                shape = await made.try_out(request(made.pipeline, options), 1)
+            decode_s = shape.decode_times.median or 0.0
+            print(
+                f"round {number}: a step, alone: {spread(alone)}; beside {others} pictures of one"
+                f" step: {spread(beside)}; a decode: {decode_s * 1e3:.1f} ms;"
+                f" each of them held the watched picture up by"
+                f" {(sum(beside) - sum(alone)) / max(1, others) * 1e3:.1f} ms",
+                flush=True,
+            )
 
 
-async def turns(made: Engine, options: argparse.Namespace, company: bool) -> list[float]:
-    """Seconds between the steps of one long picture, short ones coming and going or not."""
+async def watched(
+    made: Engine, options: argparse.Namespace, company: bool
+) -> tuple[list[float], int]:
+    """Seconds between the steps of one long picture, and how many short ones came and went."""
     times: list[float] = []
-    is_done = asyncio.Event()
+    ended, is_done = 0, asyncio.Event()
 
     async def keep_company() -> None:
+        nonlocal ended
+        short = request(made.pipeline, options) | {"num_inference_steps": 1}
         while not is_done.is_set():
-            await made.generate({**request(options, 1), "num_inference_steps": 1}, {})
+            await made.generate(short, {})
+            ended += 1
 
     def on_step(row: Row) -> None:
         times.append(time.perf_counter())
 
     others = asyncio.create_task(keep_company()) if company else None
-    await made.generate({**request(options, 0), "num_inference_steps": 300}, {}, on_step)
+    long = request(made.pipeline, options) | {"num_inference_steps": options.steps}
+    await made.generate(long, {}, on_step)
     is_done.set()
+    at_end = ended
     if others:
         await others
-    return [after - before for before, after in pairwise(times)]
+    return [after - before for before, after in pairwise(times)], at_end
 
 
 def spread(seconds: list[float]) -> str:
     tenths = quantiles(seconds, n=10)
-    return f"median {median(seconds) * 1e3:.2f} ms, 90 % under {tenths[-1] * 1e3:.2f} ms"
+    return (
+        f"median {median(seconds) * 1e3:.1f} ms, 90 % under {tenths[-1] * 1e3:.1f},"
+        f" longest {max(seconds) * 1e3:.1f}"
+    )
 
 
 @contextmanager
@@ -126,16 +148,11 @@ def load(options: argparse.Namespace) -> Pipeline:
     return catalog.load(MODEL, options.folder, options.dtype, {})
 
 
-def request(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    return {
-        "prompt": "a red circle on a blue background",
-        "seed": seed,
-        "width": options.width,
-        "height": options.height,
-        "num_inference_steps": 20,
-        "guidance_scale": 3.5,
-        "max_sequence_length": options.text_tokens,
-    }
+def request(pipeline: Pipeline, options: argparse.Namespace) -> dict[str, Any]:
+    asked = {"width": options.width, "height": options.height}
+    given = {name: value for name, value in asked.items() if value}
+    defaults = pipeline.spec.defaults_for(pipeline.spec.tasks[0])
+    return {**defaults, "prompt": "a red circle", "seed": 1, "num_images": 1, **given}
 
 
 if __name__ == "__main__":

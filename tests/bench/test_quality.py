@@ -57,7 +57,9 @@ def test_prompts_differ_in_their_words() -> None:
 def test_whole_networks_are_as_published(name: str) -> None:
     network, checkpoint = WHOLE[name]
     pipeline = wide.opened(WIDE[name], SHAPES)
-    size = sum(leaf.size for leaf in jax.tree.leaves(getattr(pipeline.weights, network)))
+    leaves = jax.tree.leaves_with_path(getattr(pipeline.weights, network))
+    # Beside its kernels it has them in 8 bits.
+    size = sum(leaf.size for path, leaf in leaves if "['eight']" not in jax.tree_util.keystr(path))
     assert size == CHECKPOINTS[checkpoint][network].total
     others = [state for part, state in pipeline.weights._asdict().items() if part != network]
     assert sum(leaf.size for leaf in jax.tree.leaves(others)) < size / 50, "they are not thin"
