@@ -164,7 +164,7 @@ def test_a_request_names_a_preset() -> None:
 def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> None:
     """It is drawn so, whatever the operator has made the default since: it is to be counted so."""
     operators = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": default}})
-    spec = with_presets(operators, tmp_path, LEVERS, {"fast": FAST})
+    spec = with_presets(operators, tmp_path, LEVERS, {"fast": FAST}, eight_bit="beside")
     before = {"prompt": "a red circle", **spec.defaults}
     assert before.pop("quality") == default
     assert quality_of(spec, before) == Quality()
