@@ -181,14 +181,21 @@ def over_blocks(
             dimension_semantics=("parallel", "parallel", "arbitrary"),
             vmem_limit_bytes=VMEM_BYTES,
         ),
-        cost_estimate=pl.CostEstimate(
-            flops=2 * heads * queries * rows * (dim + deep),
-            transcendentals=heads * queries * rows,
-            bytes_accessed=2 * heads * (2 * dim * queries + grid[1] * rows * (dim + deep)),
-        ),
+        cost_estimate=_cost(q, k, v, grid[1]),
         name="upright",
         interpret=interpret,
     )(q, k, v, columns)
+
+
+def _cost(q: Heads, k: Heads, v: Heads, sweeps: int) -> pl.CostEstimate:
+    """What XLA is to expect of it; so many times are all keys and values read."""
+    heads, dim, queries = q.shape
+    rows, deep = k.shape[1], v.shape[1]
+    return pl.CostEstimate(
+        flops=2 * heads * queries * rows * (dim + deep),
+        transcendentals=heads * queries * rows,
+        bytes_accessed=2 * heads * (2 * dim * queries + sweeps * rows * (dim + deep)),
+    )
 
 
 def _block(

@@ -17,11 +17,11 @@ from models.sharding import MESH_AXES, Layout
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.strips import cut_up, fitting, for_layout, in_strips, put_together
+from tests import coarse
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5
 """Of the largest value: sums in another order, some twenty layers deep."""
-QUICK = {"xla_backend_optimization_level": 0}
 COUNT = 4
 
 
@@ -65,7 +65,7 @@ def test_strips_make_the_whole_picture(name: str) -> None:
             with in_strips(count):
                 return put_together(method(nnx.merge(graph, state))(cut_up(x)))
 
-        return np.asarray(jax.jit(in_them).lower(state, x).compile(QUICK)(state, x))
+        return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
 
     whole = run(1)
     np.testing.assert_allclose(run(COUNT), whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
@@ -97,7 +97,7 @@ def test_devices_share_strips_and_rows() -> None:
             return run(state, x)
 
     whole, shared = (
-        np.asarray(jax.jit(one).lower(state, x).compile(QUICK)(state, x))
+        np.asarray(jax.jit(one).lower(state, x).compile(coarse.OPTIONS)(state, x))
         for one in (run, over_devices)
     )
     np.testing.assert_allclose(shared, whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
