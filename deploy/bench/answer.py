@@ -24,6 +24,8 @@ class Answer:
     outcome: str = UNFINISHED
     reason: str | None = None
     """Why it was refused, did not reach the server, or failed: a code."""
+    detail: str | None = None
+    """Of a refusal or a failure, what the server says of it in words."""
     status: int | None = None
     """Of a refusal, as HTTP has it."""
     retry_after_s: float | None = None
@@ -70,8 +72,8 @@ class Answer:
 
     def tell(self, job: Mapping[str, Any]) -> None:
         """What the job's record says of its end. Servers that say less leave less."""
-        self.outcome = job["state"]
-        self.reason = (job.get("error") or {}).get("code")
+        error = job.get("error") or {}
+        self.outcome, self.reason, self.detail = job["state"], error.get("code"), error.get("message")
         created, started, finished = (
             _seconds(job.get(f"{name}_at")) for name in ("created", "started", "finished")
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from deploy.commands.exits import UsageError
 
@@ -48,6 +48,14 @@ class Ask(Part):
     """Its deadline, as a multiple of what such a request takes on the unloaded server; a trace can
     name seconds instead, as `deadline_s` of the request."""
 
+    @field_validator("request")
+    @classmethod
+    def _has_a_number(cls, request: dict[str, Any]) -> dict[str, Any]:
+        said = request.get("deadline_s")
+        if said is not None and (isinstance(said, bool) or not isinstance(said, int | float)):
+            raise ValueError(f"deadline_s should be a number of seconds, not {said!r}")
+        return request
+
     @property
     def model(self) -> str:
         return str(self.request.get("model", ""))
@@ -84,7 +92,7 @@ def read_trace(path: Path) -> list[Ask]:
 
     Raises: UsageError: names the line that is wrong.
     """
-    lines = enumerate(_text(path).splitlines(), 1)
+    lines = enumerate(_text(path).split("\n"), 1)  # prompts may have other ends of lines in them
     asks = [_parsed(path, number, line) for number, line in lines if line.strip()]
     if not asks:
         raise UsageError(f"{str(path)!r} has no requests in it")

@@ -35,9 +35,16 @@ class NotMeasured(Exception):
 
 
 async def measure_alone(
-    server: Server, asks: Sequence[Ask], count: int, say: Callable[[str], None]
+    server: Server,
+    asks: Sequence[Ask],
+    count: int,
+    say: Callable[[str], None],
+    patience_s: float,
 ) -> dict[str, Alone]:
     """Each shape of a load by itself, one request after the other. One before them compiles.
+
+    Args:
+        patience_s: for each request, across a server that is away.
 
     Raises: NotMeasured.
     """
@@ -47,18 +54,26 @@ async def measure_alone(
         first.setdefault(ask.shape, ask)
     for ask in first.values():
         say(f"alone: {ask.shape}")
-        answers = [await _one_alone(server, ask) for _ in range(1 + count)]
+        answers = [await _one_alone(server, ask, patience_s) for _ in range(1 + count)]
         found[ask.shape] = alone_of(answers[1:])
     return found
 
 
-async def _one_alone(server: Server, ask: Ask) -> Answer:
+async def _one_alone(server: Server, ask: Ask, patience_s: float) -> Answer:
     """Without a deadline, which a server that has to compile would refuse."""
     request = {name: value for name, value in ask.request.items() if name != "deadline_s"}
     answer = Answer(ask.model_copy(update={"request": request}))
-    await server.ask(answer)
+    try:
+        async with asyncio.timeout(patience_s):
+            await server.ask(answer)
+    except TimeoutError:
+        said = f"{ask.shape}: not done after {patience_s:g} s; give it more (--patience)"
+        raise NotMeasured(said) from None
+    finally:
+        await _call_off(server, [answer])
     if answer.outcome != SUCCEEDED:
-        raise NotMeasured(f"{ask.shape}: {answer.outcome}, {answer.reason or 'no reason given'}")
+        why = ": ".join(filter(None, (answer.reason, answer.detail))) or "no reason given"
+        raise NotMeasured(f"{ask.shape}: {answer.outcome}, {why}")
     return answer
 
 
@@ -142,6 +157,11 @@ async def _give_up(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await _call_off(server, answers)
+
+
+async def _call_off(server: Server, answers: Sequence[Answer]) -> None:
+    """Those that the server still has."""
     left = [one for one in answers if one.outcome == UNFINISHED and one.job_id]
     try:
         async with asyncio.timeout(CANCEL_S):

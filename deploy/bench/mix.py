@@ -16,6 +16,8 @@ from deploy.commands.exits import UsageError
 PROMPT = "a red circle on a blue background"
 MAX_SEED = 2**31
 """Below which pictures' seeds are drawn."""
+MAX_REQUESTS = 1_000_000
+"""Of a load: it lies in memory, with what becomes of it."""
 
 
 class Share(Part):
@@ -91,6 +93,12 @@ def read_mix(path: Path) -> dict[str, Any]:
 def mix_of(said: dict[str, Any]) -> Mix:
     """Raises: UsageError: names every unknown key and every wrong value."""
     try:
-        return Mix.model_validate(said)
+        mix = Mix.model_validate(said)
     except ValidationError as error:
         raise UsageError(f"the mix cannot be used: {explained(error)}") from None
+    if (count := mix.rate_per_s * mix.seconds) > MAX_REQUESTS:
+        raise UsageError(
+            f"{mix.rate_per_s:g} requests a second for {mix.seconds:g} s are {count:.3g}, and a load"
+            f" has {MAX_REQUESTS:,} at the most"
+        )
+    return mix

@@ -24,13 +24,16 @@ from deploy.bench.statistics import (
     waits,
 )
 from deploy.commands.exits import UsageError
+from workers.bench.machine import machine
 
 
 def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> dict[str, Any]:
-    """Times in seconds; every percentile by the same definition (`statistics.percentile`)."""
+    """Times in seconds; every percentile by the same definition (`statistics.percentile`).
+    `client` is the machine that sent."""
     answers = run.answers
     return {
         "server": run.server,
+        "client": machine(),
         "began_at": run.began_at,
         "planned": run.planned,
         "sent": len(answers),

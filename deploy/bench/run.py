@@ -31,7 +31,7 @@ class Plan:
     known: Mapping[str, Alone]
     """Shapes that need none."""
     patience_s: float
-    """For answers, after the last request."""
+    """For answers, after the last request, and for each request alone."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ async def measure(
             " it from an earlier report (--alone-from)"
         )
     if plan.alone and new:
-        alone |= await measure_alone(server, new, plan.alone, say)
+        alone |= await measure_alone(server, new, plan.alone, say, plan.patience_s)
     say(f"sending {len(asks)} requests within {asks[-1].at_s:.0f} s")
     began_at, began = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     with _stopping() as stop:

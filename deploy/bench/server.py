@@ -86,11 +86,15 @@ class Server:
         async with self._streams:
             began = time.perf_counter()
             job, told = await self._followed(answer)
-            kept = kept_s(job)
+            try:
+                kept = kept_s(job)
+                answer.tell(job)
+            except NOT_UNDERSTOOD as error:
+                answer.outcome, answer.reason = LOST, f"its end: {type(error).__name__}"
+                return
             if kept is not None and kept < began - accepted:
                 self.followed_late += 1
                 told = accepted + kept
-            answer.tell(job)
             fetched_s = await self._files(answer, job)
         answer.whole_s = answer.late_s + told - sent + fetched_s
         answer.fetch_s = fetched_s if self._fetch else None
@@ -174,7 +178,9 @@ def _refused(answer: Answer, response: httpx.Response) -> None:
     """By the server's own word for it; by its status where it says none."""
     answer.outcome, answer.status = REFUSED, response.status_code
     with suppress(ValueError, AttributeError):
-        answer.reason = (response.json().get("error") or {}).get("code")
+        told = response.json()
+        answer.detail = told.get("detail")
+        answer.reason = (told.get("error") or {}).get("code")
     answer.reason = answer.reason or "no reason given"
     with suppress(KeyError, ValueError):
         answer.retry_after_s = float(response.headers["retry-after"])

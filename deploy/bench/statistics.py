@@ -82,8 +82,10 @@ def goodput(
     answers: Sequence[Answer], alone: Mapping[str, Alone], scales: Iterable[float]
 ) -> list[dict[str, float]]:
     """At each scale, which part of all that was asked came within so many times what it takes
-    alone: what was refused or failed did not."""
+    alone: what was refused or failed did not. None where nothing was measured alone."""
     known = [answer for answer in answers if answer.ask.shape in alone]
+    if not known:
+        return []
     rows = []
     for scale in scales:
         met = sum(answer.met(scale * alone[answer.ask.shape].whole_s) for answer in known)

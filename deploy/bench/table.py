@@ -45,6 +45,8 @@ def _summary(report: Mapping[str, Any]) -> Table:
         "done meanwhile": f"{rate['done_per_s']:.3g}/s, {rate['pictures_per_s']:.3g} pictures/s",
         "device-seconds/s": f"asked for {_number(report['offered_device_s_per_s'])}, "
         f"done {_number(rate['device_s_per_s'])}",
+        "sender": f"{report['client']['processor']}, {report['client']['cores']} cores; "
+        f"load {report['client']['load']:.1f}",
         "sender was late": f"p50 {seconds(late['p50'])}, p99 {seconds(late['p99'])}, "
         f"at most {seconds(late['max'])}",
     }

@@ -9,13 +9,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from deploy.commands.exits import EXIT_FAILED, say
+from deploy.commands.files import HERE, check_writable
 from deploy.commands.needs import check_pools
-from deploy.commands.options import DTYPES, count, devices, given, mesh
+from deploy.commands.options import DTYPES, count, devices, given, mesh, not_negative
 
 REQUEST = ("width", "height", "num-frames", "steps")
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name in REQUEST:
         parser.add_argument(f"--{name}", type=count, metavar="N", help="(the model's default)")
-    parser.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
+    parser.add_argument("--guidance", type=not_negative, metavar="X", help="1: no guidance")
     parser.add_argument("--batch", type=count, default=1, metavar="N", help="requests at once (1)")
     parser.add_argument(
         "--devices", type=devices, metavar="FIRST-LAST", help="of this machine (all of them)"
@@ -50,23 +51,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode in tiles; left out: where memory demands it",
     )
     parser.add_argument("--repeats", type=count, default=5, metavar="N", help="(5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every repeat's times")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every repeat's times; -: here")
     parser.add_argument(
         "--compile-cache", type=Path, metavar="DIR", help="keep compiled programs for the next run"
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    """Raises: UsageError, CheckpointError, ConfigError."""
+    check_writable(args.json)
     check_pools()
     from rich.console import Console
 
     from workers.bench.table import show
 
-    report = _one(args) if len(args.model) == 1 else _each(args)
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1))
-    show(report, Console())
+    for report in _reports(args):  # what there is by then: an end in between loses little
+        if args.json not in (None, HERE):
+            args.json.write_text(json.dumps(report, indent=1))
+    if args.json == HERE:
+        print(json.dumps(report, indent=1))
+    else:
+        show(report, Console())
     return EXIT_FAILED if any("refused" in result for result in report["results"]) else 0
+
+
+def _reports(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """After each model, of all up to it."""
+    return iter([_one(args)]) if len(args.model) == 1 else _each(args)
 
 
 def _one(args: argparse.Namespace) -> dict[str, Any]:
@@ -82,21 +93,33 @@ def _one(args: argparse.Namespace) -> dict[str, Any]:
     return report(ask)
 
 
-def _each(args: argparse.Namespace) -> dict[str, Any]:
-    """A process each: one's memory is no part of the next one's peak."""
-    reports = []
+def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A process each: one's memory is no part of the next one's peak, and one that is killed for
+    it takes nothing of the others along. Raises: CheckpointError: one of the models is none."""
+    from workers.bench.ask import configs_of
+    from workers.bench.report import document
+
+    for model in args.model:
+        with configs_of(_ask(args, model)):  # before the others take their hours
+            pass
+    told = document([])
     with tempfile.TemporaryDirectory() as folder:
         for number, model in enumerate(args.model):
-            file = Path(folder) / f"{number}.json"
-            command = [sys.executable, "-m", "atelier", "bench", "engine", "--model", model]
-            done = subprocess.run(
-                [*command, *_others(args), "--json", str(file)], stdout=subprocess.DEVNULL
-            )
-            if not file.is_file():
-                raise SystemExit(done.returncode)
-            reports.append(json.loads(file.read_text()))
-    results = [result for report in reports for result in report["results"]]
-    return {**reports[0], "results": results}
+            result = _apart(args, model, Path(folder) / f"{number}.json")
+            told = {**told, "results": [*told["results"], result]}
+            yield told
+
+
+def _apart(args: argparse.Namespace, model: str, file: Path) -> dict[str, Any]:
+    """One model's result, or how its process ended without any."""
+    command = [sys.executable, "-m", "atelier", "bench", "engine", "--model", model]
+    command += [*_others(args), "--json", str(file)]
+    code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+    if file.is_file():
+        (result,) = json.loads(file.read_text())["results"]
+        return dict(result)
+    end = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return {"model": model, "tiny": args.tiny, "refused": f"its process {end}"}
 
 
 def _others(args: argparse.Namespace) -> Sequence[str]:

@@ -17,7 +17,8 @@ from deploy.commands.exits import (
     UsageError,
     say,
 )
-from deploy.commands.options import count
+from deploy.commands.files import HERE, check_writable
+from deploy.commands.options import count, positive, whole
 from deploy.commands.request import named
 
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -57,10 +58,10 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         help="share=X,weight=X,key_variable=NAME; repeat it",
     )
     load.add_argument(
-        "--deadlines", type=_positive, nargs="+", metavar="X", help="times what it takes alone"
+        "--deadlines", type=positive, nargs="+", metavar="X", help="times what it takes alone"
     )
-    load.add_argument("--rate", type=_positive, metavar="X", help="requests a second (1)")
-    load.add_argument("--seconds", type=_positive, metavar="X", help="that they come (60)")
+    load.add_argument("--rate", type=positive, metavar="X", help="requests a second (1)")
+    load.add_argument("--seconds", type=positive, metavar="X", help="that they come (60)")
     load.add_argument("--seed", type=int, metavar="N", help="the same one draws the same load (0)")
     load.add_argument("--write-trace", type=Path, metavar="FILE", help="keep the load as a trace")
 
@@ -68,22 +69,23 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     measuring = parser.add_argument_group("what is measured")
     measuring.add_argument(
-        "--alone", type=_whole, default=ALONE, metavar="N",
+        "--alone", type=whole, default=ALONE, metavar="N",
         help=f"single requests of each shape before the load; 0: none, and no goodput ({ALONE})",
     )  # fmt: skip
     measuring.add_argument(
         "--alone-from", type=Path, metavar="FILE", help="take them from an earlier --json instead"
     )
     measuring.add_argument(
-        "--scales", type=_positive, nargs="+", default=SCALES, metavar="X", help="of goodput"
+        "--scales", type=positive, nargs="+", default=SCALES, metavar="X", help="of goodput"
     )
     measuring.add_argument(
         "--connections", type=count, default=CONNECTIONS, metavar="N",
         help=f"open at the most ({CONNECTIONS})",
     )  # fmt: skip
     measuring.add_argument(
-        "--patience", type=_positive, default=PATIENCE_S, metavar="S",
-        help=f"after the last request; what is not done then is canceled ({PATIENCE_S:.0f})",
+        "--patience", type=positive, default=PATIENCE_S, metavar="S",
+        help="after the last request, and for each one alone; what is not done then is canceled"
+        f" ({PATIENCE_S:.0f})",
     )  # fmt: skip
     measuring.add_argument(
         "--no-fetch", dest="fetch", action="store_false", help="leave the files where they are"
@@ -91,22 +93,8 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     measuring.add_argument("--json", type=Path, metavar="FILE", help="the whole report; -: here")
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return value
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Exit codes: as `atelier generate`; 1 where nothing succeeded."""
+    """Exit codes: as `atelier generate`; 1 where nothing succeeded. Raises: UsageError."""
     import asyncio
 
     import uvloop
@@ -114,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     from deploy.bench.load import NotMeasured
     from service.client import Problem, Unreachable
 
+    check_writable(arguments.json)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             report = runner.run(_measured(arguments))
@@ -151,7 +140,7 @@ def _tell(report: Mapping[str, Any], file: Path | None) -> None:
     from deploy.bench.table import show
 
     text = json.dumps(report, indent=1)
-    if file == Path("-"):
+    if file == HERE:
         return print(text)
     show(report, Console())
     if file:

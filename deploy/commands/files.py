@@ -1,7 +1,8 @@
-"""Where `atelier generate` writes, and in what format."""
+"""Where commands write, and `atelier generate` in what format."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,20 @@ FORMATS = {
     ".gif": "gif",
 }
 """Of a file's ending; a folder gets PNG files, of a clip one a frame."""
+HERE = Path("-")
+"""Standard output."""
+
+
+def check_writable(path: Path | None) -> None:
+    """Of a report, before the hours that go into it. Raises: UsageError: it cannot be put there."""
+    if path is None or path == HERE:
+        return
+    if path.is_dir():
+        raise UsageError(f"can't write {str(path)!r}: it is a folder")
+    if not path.parent.is_dir():
+        raise UsageError(f"can't write {str(path)!r}: there is no folder {str(path.parent)!r}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"can't write {str(path)!r}: permission denied")
 
 
 def format_of(path: Path) -> str:

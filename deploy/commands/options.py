@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,9 +71,39 @@ def mesh(text: str) -> str | dict[str, int]:
 
 
 def count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
+    return whole(text, least=1)
+
+
+def whole(text: str, least: int = 0) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wants a whole number, not {text!r}") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be {least} or more")
+    return value
+
+
+def number(text: str) -> float:
+    """A finite one."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wants a number, not {text!r}") from None
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"wants a finite number, not {text!r}")
+    return value
+
+
+def not_negative(text: str) -> float:
+    if (value := number(text)) < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def positive(text: str) -> float:
+    if (value := number(text)) <= 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
     return value
 
 

@@ -57,6 +57,8 @@ class Opened:
     slice: MeshSlice
     fields: Fields
     """One whole request."""
+    is_tiled: bool
+    """Whether what is decoded is decoded in tiles."""
 
 
 def opened(ask: Ask) -> Opened:
@@ -90,10 +92,11 @@ def opened(ask: Ask) -> Opened:
         loading.set_up(pool, model, ask.devices)
         where = loading.planned(ask.model, pool, model, own(ask.devices))
         everywhere = NamedSharding(where.layout.mesh, PartitionSpec())
-        pipeline = loading.placed(pool, where.model or model, where, RandomWeights(everywhere))
+        chosen = where.model or model
+        pipeline = loading.placed(pool, chosen, where, RandomWeights(everywhere))
     check(pipeline.spec, ask.request)
     (fields,) = warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.request}])
-    return Opened(pipeline, where, fields)
+    return Opened(pipeline, where, fields, bool(chosen.vae_tiling))
 
 
 @contextmanager

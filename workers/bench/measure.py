@@ -60,6 +60,7 @@ async def _measured(ask: Ask, model: Opened, weights_s: float) -> Result:
             chip=devices[0].device_kind,
             layout=layout_name(layout),
             why=model.slice.chosen.why,
+            is_tiled=model.is_tiled,
             steps=len(prepared.steps),
             work=sum(_flops(shape, step.phase) for step in prepared.steps),
             seconds={stage: [times[stage] for times in rounds] for stage in STAGES},

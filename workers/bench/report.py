@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,10 +23,15 @@ def report(ask: Ask) -> dict[str, Any]:
         result = measured(ask).as_json()
     except (NoRoom, RequestError, PictureFailed) as error:
         result = {"model": ask.model, "tiny": ask.tiny, "refused": str(error)}
+    return document([result])
+
+
+def document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """With what the results belong to."""
     return {
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": versions(),
         "flags": flags(),
-        "results": [result],
+        "results": [*results],
     }

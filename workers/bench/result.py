@@ -43,6 +43,8 @@ class Result:
     layout: str
     why: str
     """Of the layout."""
+    is_tiled: bool
+    """Whether what is decoded is decoded in tiles."""
     steps: int
     work: float
     """Operations of all steps of one request: products and convolutions."""
@@ -89,6 +91,8 @@ class Result:
             "batch": self.ask.batch,
             "dtype": self.ask.dtype,
             "activation_dtype": self.ask.activation_dtype or self.ask.dtype,
+            "eight_bit": self.ask.eight_bit,
+            "vae_tiling": self.is_tiled,
             "chip": self.chip,
             "devices": self.devices,
             "layout": self.layout,

@@ -11,6 +11,7 @@ from rich.table import Table
 from workers.bench.result import Spread
 
 Json = Mapping[str, Any]
+QUARTILES = "medians, and the quartiles of all repeats; of fewer than four the least and the most"
 
 
 def show(report: Json, console: Console) -> None:
@@ -22,7 +23,7 @@ def show(report: Json, console: Console) -> None:
         for name in columns[0]:
             table.add_row(name, *(column[name] for column in columns))
         console.print(table)
-        console.print("medians, and the quartiles of all repeats", highlight=False)
+        console.print(QUARTILES, highlight=False)
     for one in report["results"]:
         if "refused" in one:
             console.print(f"{one['model']}: {one['refused']}", style="red", markup=False)
@@ -38,11 +39,11 @@ def figures(result: Json) -> dict[str, str]:
     seconds, memory = result["seconds"], result["memory"]
     return {
         "request": f"{result['bucket']}, {result['steps']} steps",
-        "batch": f"{result['batch']}, {result['dtype']}",
+        "batch": f"{result['batch']}, {numbers(result)}",
         "devices": f"{result['devices']} x {result['chip']}, {result['layout']}",
         "a step": spread(seconds["step"]),
         "encoding": spread(seconds["encode"]),
-        "decoding": spread(seconds["decode"]),
+        "decoding": spread(seconds["decode"]) + (" in tiles" if result["vae_tiling"] else ""),
         "whole request": spread(seconds["request"]),
         "encoding and decoding": f"{Spread.of(result['around']).median:.1%} of the request",
         "MFU of the loop": f"{Spread.of(result['mfu']).median:.1%}",
@@ -50,6 +51,13 @@ def figures(result: Json) -> dict[str, str]:
         "memory": f"{memory['peak_bytes'] / 2**30:.2f} GiB, by the {memory['by']}",
         "of it weights": f"{memory['weights_bytes'] / 2**30:.2f} GiB",
     }
+
+
+def numbers(result: Json) -> str:
+    """Types of the weights and, where they differ, of what is computed."""
+    weights, activations = result["dtype"], result["activation_dtype"]
+    told = weights if weights == activations else f"{weights}, activations {activations}"
+    return told + (", blocks of 8 bits" if result["eight_bit"] else "")
 
 
 def spread(values: Sequence[float]) -> str:

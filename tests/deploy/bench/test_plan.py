@@ -62,11 +62,19 @@ def test_a_trace_is_the_load_again(tmp_path: Path) -> None:
     assert read_trace(file) == asks, "by their instants"
 
 
+def test_a_prompt_may_have_ends_of_lines_in_it(tmp_path: Path) -> None:
+    """Unicode's own, too, which JSON leaves as they are."""
+    ask, file = Ask(at_s=0, request={"prompt": "a\nb\u2028c\x85d"}), tmp_path / "trace.jsonl"
+    write_trace(file, [ask])
+    assert read_trace(file) == [ask]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ('{"at_s": 1, "request": {}}\n{"at_s": -1, "request": {}}', "line 2: at_s"),
         ('{"at_s": 1, "request": {}, "tenent": "a"}', "line 1: tenent"),
+        ('{"at_s": 1, "request": {"deadline_s": "soon"}}', "line 1: request: .*not 'soon'"),
         ("no json", "line 1"),
         ("\n", "no requests"),
     ],
@@ -81,6 +89,11 @@ def test_a_wrong_trace_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_a_wrong_mix_is_named() -> None:
     with pytest.raises(UsageError, match=r"shapes\.0\.share: .*; rate: Extra"):
         mix_of({"rate": 3, "shapes": [{"share": 0, "request": {}}]})
+
+
+def test_a_load_that_would_fill_memory_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"1e\+09 .* are 6e\+10, .* has 1,000,000 at the most"):
+        mix_of({"rate_per_s": 1e9})
 
 
 def test_equal_work_has_one_name() -> None:

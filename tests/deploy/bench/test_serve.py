@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from deploy.bench.answer import REFUSED, SUCCEEDED, UNFINISHED, UNREACHABLE, Answer
+from deploy.bench.answer import LOST, REFUSED, SUCCEEDED, UNFINISHED, UNREACHABLE, Answer
 from deploy.bench.ask import Ask, read_trace, write_trace
 from deploy.bench.load import Alone, NotMeasured
 from deploy.bench.report import report
@@ -164,11 +164,24 @@ async def test_a_server_that_goes_and_comes_back(front: FrontEnd, pool: StandIn)
 
 async def test_a_shape_that_does_not_succeed_alone_is_named(front: FrontEnd, pool: StandIn) -> None:
     pool.failure = JobError(code="non_finite", message="not a number")
-    with pytest.raises(NotMeasured, match=f"{MODEL}: failed, non_finite"):
+    with pytest.raises(NotMeasured, match=f"{MODEL}: failed, non_finite: not a number"):
         await sent(front, asks(1), replace(PLAN, alone=1))
+    refused = asks(1, request={**ASK.request, "quality": "none"})
+    with pytest.raises(NotMeasured, match="refused, invalid_request: quality: the model"):
+        await sent(front, refused, replace(PLAN, alone=1))
     known = {ASK.shape: Alone(1.0, 0.1, 0.1, 0.8, 0.7, 0.2, 0.1, samples=1)}
     run = await sent(front, asks(1), replace(PLAN, alone=1, known=known))
     assert report(run, [1.0], {})["reasons"] == {"failed: non_finite": 1}
+
+
+async def test_what_does_not_end_alone_is_given_up(
+    front: FrontEnd, pool: StandIn, queue: Queue
+) -> None:
+    pool.may_finish.clear()
+    with pytest.raises(NotMeasured, match=f"{MODEL}: not done after 0.5 s; .*--patience"):
+        await sent(front, asks(1), replace(PLAN, alone=1, patience_s=0.5))
+    (job,) = pool.seen
+    assert (await queue.get(job.id)).state is JobState.CANCELED
 
 
 async def test_who_may_not_ask_learns_it_first(
@@ -194,6 +207,8 @@ async def test_what_does_not_go_together_is_named(
         await asyncio.to_thread(command, *at, "--alone", "0")
     with pytest.raises(UsageError, match="leave it out beside --trace"):
         await asyncio.to_thread(command, *at, "--rate", "3")
+    with pytest.raises(UsageError, match="there is no folder"):
+        await asyncio.to_thread(command, *at, "--json", str(tmp_path / "none" / "report.json"))
     with pytest.raises(UsageError, match="no report of"):
         await asyncio.to_thread(command, *at, "--alone-from", str(trace))
     assert not pool.seen
@@ -202,20 +217,28 @@ async def test_what_does_not_go_together_is_named(
 async def test_a_server_of_another_kind() -> None:
     """It says yes to everything, in words that are not this API's."""
 
+    said = {"POST": "hello"}
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        method = (await reader.readuntil(b"\r\n\r\n")).split()[0].decode()
+        body = said.get(method, "hello")
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(f"{head}{body}".encode())
         await writer.drain()
         writer.close()
 
-    asked = Answer(ASK)
+    asked, accepted = Answer(ASK), Answer(ASK)
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as other:
         url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
         async with Server(url, {}, CONNECTIONS) as server:
             with pytest.raises(Unreachable, match="has no list of models"):
                 await server.models()
             await server.ask(asked)
+            end = 'event: succeeded\ndata: {"state": "succeeded", "created_at": "once"}\n\n'
+            said |= {"POST": '{"id": "job"}', "GET": end}
+            await server.ask(accepted)
     assert (asked.outcome, asked.reason) == (UNREACHABLE, "JSONDecodeError")
+    assert (accepted.outcome, accepted.reason) == (LOST, "its end: ValueError")
 
 
 async def test_ctrl_c_tells_what_there_is(front: FrontEnd, pool: StandIn, tmp_path: Path) -> None:

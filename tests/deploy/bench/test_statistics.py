@@ -51,6 +51,7 @@ def test_goodput_is_of_all_that_asked() -> None:
     rows = goodput(answers, ALONE, [1, 1.5, 2, 4])
     assert [row["met"] for row in rows] == [0, 2, 2, 3]
     assert [row["share"] for row in rows] == [0, 0.5, 0.5, 0.75]
+    assert goodput(answers, {}, [1]) == [], "0 % of nothing known is no figure"
 
 
 def test_a_late_failure_is_not_good() -> None:
