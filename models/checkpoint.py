@@ -65,6 +65,10 @@ class WeightsError(CheckpointError):
         super().__init__("\n  ".join([head, *lines]))
 
 
+def unreadable(file: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{file}: cannot be read ({error.strerror or error})")
+
+
 def read_model_index(folder: Path) -> dict[str, Any]:
     """`model_index.json`: the pipeline's class and those of its components.
 
@@ -218,7 +222,10 @@ def _nothing_to_read(folder: Path, variant: str | None) -> str:
         there = [name or "the plain one" for name in others if _files_of(folder, name)]
         if there:
             return f"{folder}: no weights of variant {variant!r}; there are: {', '.join(there)}"
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
+    paths = sorted(folder.iterdir())
+    if dangling := [path.name for path in paths if path.is_symlink() and not path.exists()]:
+        return f"{folder}: links that lead nowhere ({', '.join(dangling)}); fetch the files again"
+    pickled = [path.name for path in paths if path.suffix in PICKLED]
     if pickled:
         return (
             f"{folder}: only pickled weights ({', '.join(pickled)}), which can run code when they "
@@ -236,12 +243,17 @@ def fingerprint(*places: Path) -> str:
 
     Args:
         places: its folder, or several, or single files.
+
+    Raises: CheckpointError: a file cannot be read.
     """
     digest = hashlib.sha256()
     for file in (file for place in places for file in _files(place)):
         parts = _sampled(file) if file.suffix == ".safetensors" else _whole(file)
-        for part in parts:
-            digest.update(hashlib.sha256(part).digest())
+        try:
+            for part in parts:
+                digest.update(hashlib.sha256(part).digest())
+        except OSError as error:
+            raise unreadable(file, error) from error
     return digest.hexdigest()[:32]
 
 

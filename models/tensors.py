@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from models.checkpoint import CheckpointError
+from models.checkpoint import CheckpointError, unreadable
 from models.disk import DiskFile, Memory, Take, aligned
 from models.renames import Prepare, Target
 
@@ -142,7 +143,7 @@ def open_tensors(part: Part, files: ExitStack) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in part.files:
         entries, start = read_header(path)
-        file = DiskFile(path)
+        file = _opened(path)
         files.callback(file.close)
         for key, entry in entries.items():
             if key.startswith(part.prefix):
@@ -152,20 +153,31 @@ def open_tensors(part: Part, files: ExitStack) -> dict[str, Tensor]:
     return tensors
 
 
+def _opened(path: Path) -> DiskFile:
+    """Raises: CheckpointError."""
+    try:
+        return DiskFile(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
     """What a file says of its tensors, and the byte behind that, where the first one begins.
 
-    Raises: CheckpointError: it is not whole.
+    Raises: CheckpointError: it is not whole, or cannot be read.
     """
     try:
+        with path.open("rb") as file:  # first: of one that may not be read, the next says otherwise
+            size = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            header = file.read(size) if size <= os.fstat(file.fileno()).st_size else b""
         with safe_open(path, framework="numpy"):  # knows all that may be wrong with a header
             pass
     except SafetensorError as error:
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({error}); fetch it again"
         ) from error
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        entries = json.loads(file.read(size))
+    except OSError as error:
+        raise unreadable(path, error) from error
+    entries = json.loads(header)
     entries.pop("__metadata__", None)
     return entries, LENGTH_BYTES + size

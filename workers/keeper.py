@@ -12,7 +12,7 @@ from service.jobs.queue import Queue
 from service.jobs.tasks import cancel
 from workers.budget import Budget
 from workers.engine import Engine
-from workers.kept import Kept, Origin, from_bytes, to_bytes
+from workers.kept import Kept, Origin, from_bytes, to_bytes, with_levers
 from workers.retry import Patience
 
 CONTENT_TYPE = "application/octet-stream"
@@ -55,7 +55,8 @@ class Keeper:
 
     def origin(self, fields: dict[str, Any]) -> Origin:
         """Args: fields: one picture's resolved request."""
-        return Origin.of(self.engine.pipeline.spec.fingerprint, fields)
+        spec = self.engine.pipeline.spec
+        return Origin.of(spec.fingerprint, with_levers(spec, fields))
 
     async def put(self, key: str, kept: Kept, origin: Origin) -> None:
         """Raises: StoreError."""

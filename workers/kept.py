@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from models.pipeline import Fields
+from models.quality import EXACT, LEVERS
+from models.spec import ModelSpec
 from workers.hosts.wire import BadMessage, Message, packed, received
 
 VERSION = 1
@@ -56,6 +58,15 @@ class Origin:
 
     def as_json(self) -> dict[str, Any]:
         return {"version": VERSION, "fingerprint": self.fingerprint, "request": self.request}
+
+
+def with_levers(spec: ModelSpec, fields: Fields) -> Fields:
+    """The request with its preset by what that does: of the same name there may be another one by
+    the time that the picture goes on, and half a picture of each would be neither."""
+    preset = spec.qualities.get(fields.get("quality") or EXACT)
+    if preset is None:
+        return fields
+    return {**fields, "quality": preset.model_dump(mode="json", include=set(LEVERS))}
 
 
 def to_bytes(kept: Kept, origin: Origin) -> bytes:

@@ -73,7 +73,11 @@ class Answer:
     def tell(self, job: Mapping[str, Any]) -> None:
         """What the job's record says of its end. Servers that say less leave less."""
         error = job.get("error") or {}
-        self.outcome, self.reason, self.detail = job["state"], error.get("code"), error.get("message")
+        self.outcome, self.reason, self.detail = (
+            job["state"],
+            error.get("code"),
+            error.get("message"),
+        )
         created, started, finished = (
             _seconds(job.get(f"{name}_at")) for name in ("created", "started", "finished")
         )

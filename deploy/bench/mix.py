@@ -98,7 +98,7 @@ def mix_of(said: dict[str, Any]) -> Mix:
         raise UsageError(f"the mix cannot be used: {explained(error)}") from None
     if (count := mix.rate_per_s * mix.seconds) > MAX_REQUESTS:
         raise UsageError(
-            f"{mix.rate_per_s:g} requests a second for {mix.seconds:g} s are {count:.3g}, and a load"
-            f" has {MAX_REQUESTS:,} at the most"
+            f"{mix.rate_per_s:g} requests a second for {mix.seconds:g} s are {count:.3g}, and"
+            f" a load has {MAX_REQUESTS:,} at the most"
         )
     return mix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -16,7 +17,15 @@ from rich.console import Console
 import models.demo
 from models import catalog
 from models.reading import SHAPES
-from tests.bench.against.compare import NotTheSame, Sides, check_same, compared
+from tests.bench.against.__main__ import main
+from tests.bench.against.compare import (
+    NotMeasured,
+    NotTheSame,
+    Sides,
+    check_same,
+    compared,
+    told,
+)
 from tests.bench.against.pipelines import made
 from tests.bench.against.table import show
 from tests.bench.against.theirs import parsed, turn
@@ -102,14 +111,14 @@ def test_turns_alternate_and_later_ones_know_the_first() -> None:
 
 def test_ratios_memory_and_mfu() -> None:
     *_, last = compared("some", Sides(lambda: OURS, lambda ours, first: THEIRS), turns=2)
-    told = last.as_json()
-    assert told["ratios"]["step"] == pytest.approx([2.5, 2.5])
-    assert told["ratios"]["decode"] == pytest.approx([0.5, 0.5])
-    assert told["matrix_flops"] == 5e14, "one card has one rate: the better of the two"
-    assert told["mfu"] == pytest.approx({"ours": 1e12 / 0.02 / 5e14, "theirs": 1e12 / 0.05 / 5e14})
-    assert told["peak_bytes"] == {"ours": 2**30, "theirs": 2**31}
+    found = last.as_json()
+    assert found["ratios"]["step"] == pytest.approx([2.5, 2.5])
+    assert found["ratios"]["decode"] == pytest.approx([0.5, 0.5])
+    assert found["matrix_flops"] == 5e14, "one card has one rate: the better of the two"
+    assert found["mfu"] == pytest.approx({"ours": 1e12 / 0.02 / 5e14, "theirs": 1e12 / 0.05 / 5e14})
+    assert found["peak_bytes"] == {"ours": 2**30, "theirs": 2**31}
     console = Console(width=120, record=True)
-    show([told], console)
+    show([found], console)
     shown = console.export_text()
     for part in ("2.50 (2.50 to 2.50)", "1.00 GiB", "2.00 GiB", "10.0%", "4.0%", "Some"):
         assert part in shown
@@ -125,6 +134,24 @@ def test_a_compilers_count_of_memory_is_compared_with_nothing() -> None:
 def test_other_work_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(NotTheSame, match="step"):
         check_same(OURS, {**THEIRS, **change})
+
+
+def test_a_model_that_cannot_be_compared_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its turn's refusal, or that there is no such model; no other model loses by it."""
+    words = ["--tiny", "--turns", "1", "--width", "100", "--json", str(tmp_path / "ratios.json")]
+    assert main(["none", "flux-dev", *words]) == 1
+    unknown, refused = capfd.readouterr().err.splitlines()[-2:]
+    assert unknown.startswith("none: ") and "flux-dev" in unknown
+    assert refused.startswith("flux-dev: ours: width: must be a positive multiple of 16")
+
+
+def test_what_an_earlier_turn_wrote_is_no_result(tmp_path: Path) -> None:
+    file = tmp_path / "ours.json"
+    file.write_text("{}")
+    with pytest.raises(NotMeasured, match="ours: ended with exit code 3"):
+        told("ours", [sys.executable, "-c", "raise SystemExit(3)"], file)
 
 
 def test_kinds_that_are_not_compared_are_named(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import save_file
 
-from models.checkpoint import CheckpointError, WeightsError
+from models.checkpoint import CheckpointError, WeightsError, fingerprint
 from models.lay import PIECE, OnDevice, laid
 from models.nn.abstract import abstract_module
 from models.nn.layers import conv, embed, linear
@@ -317,6 +317,17 @@ class TestFaults:
         file = _file(saved(tmp_path, tensors()))
         file.write_bytes(file.read_bytes()[:left])
         with pytest.raises(CheckpointError, match=r"model\.safetensors: not a whole safetensors"):
+            loaded(tmp_path)
+
+    def test_a_file_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
+        _file(tmp_path).symlink_to("/proc/self/mem")  # whose first byte not even root may read
+        for read in (loaded, fingerprint):
+            with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read \("):
+                read(tmp_path)
+
+    def test_a_link_that_leads_nowhere_is_named(self, tmp_path: Path) -> None:
+        _file(tmp_path).symlink_to(tmp_path / "blob")
+        with pytest.raises(CheckpointError, match=r"lead nowhere \(model\.safetensors\)"):
             loaded(tmp_path)
 
     def test_a_pickle_is_never_opened(self, tmp_path: Path) -> None:

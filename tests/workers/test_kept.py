@@ -9,7 +9,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from workers.kept import VERSION, Kept, Origin, Unfit, check_fit, from_bytes, to_bytes
+from models.quality import GuidanceInterval, Quality
+from tests.workers.toy import SPEC
+from workers.kept import (
+    VERSION,
+    Kept,
+    Origin,
+    Unfit,
+    check_fit,
+    from_bytes,
+    to_bytes,
+    with_levers,
+)
 
 FIELDS = {"prompt": "a hat", "seed": 3, "num_inference_steps": 8}
 ORIGIN = Origin.of("0123", FIELDS)
@@ -44,6 +55,21 @@ def test_there_and_back() -> None:
 def test_another_picture_s_is_refused(other: Origin, named: str) -> None:
     with pytest.raises(Unfit, match=named):
         from_bytes(to_bytes(KEPT, ORIGIN), other)
+
+
+def test_a_preset_that_does_something_else_by_now_is_another_request() -> None:
+    """What was measured of it is no part of what it does; `exact` is what it always was."""
+    mine = Quality(guidance=GuidanceInterval(stop=0.7))
+    other = Quality(guidance=GuidanceInterval(stop=0.3))
+    first, same, later = (
+        Origin.of("0123", with_levers(spec, {**FIELDS, "quality": "mine"}))
+        for spec in (
+            SPEC.model_copy(update={"qualities": {"mine": preset}})
+            for preset in (mine, mine.model_copy(update={"about": "measured"}), other)
+        )
+    )
+    assert first == same != later
+    assert with_levers(SPEC, exact := {**FIELDS, "quality": "exact"}) == exact
 
 
 def test_another_version_is_refused() -> None:

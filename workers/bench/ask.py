@@ -16,6 +16,7 @@ from models.checkpoint import CheckpointError
 from models.hub import CONFIGS, resolve
 from models.pipeline import Fields, Pipeline
 from models.random_weights import RandomWeights
+from models.reading import SHAPES
 from service.settings import ModelSettings, PoolSettings
 from workers import loading, warmup
 from workers.loading import MeshSlice
@@ -90,11 +91,11 @@ def opened(ask: Ask) -> Opened:
             }
         )
         loading.set_up(pool, model, ask.devices)
+        check(loading.read(pool, model, reader=SHAPES).spec, ask.request)
         where = loading.planned(ask.model, pool, model, own(ask.devices))
         everywhere = NamedSharding(where.layout.mesh, PartitionSpec())
         chosen = where.model or model
         pipeline = loading.placed(pool, chosen, where, RandomWeights(everywhere))
-    check(pipeline.spec, ask.request)
     (fields,) = warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.request}])
     return Opened(pipeline, where, fields, bool(chosen.vae_tiling))
 

@@ -10,16 +10,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from deploy.commands.exits import UsageError
+from deploy.commands.files import check_writable
+from deploy.commands.options import count
 from models import known
-from tests.bench.against.compare import Json, Sides, compared, run_ours, run_theirs
+from models.checkpoint import CheckpointError
+from tests.bench.against.compare import (
+    Json,
+    NotMeasured,
+    NotTheSame,
+    Sides,
+    compared,
+    run_ours,
+    run_theirs,
+)
 from tests.bench.against.table import show
 from tests.bench.against.theirs import AUTO, BACKENDS, MODES, USUAL
 from workers.bench.ask import Ask, configs_of
@@ -28,17 +41,35 @@ MODELS = ("flux-dev", "sdxl", "wan2.1-1.3b", "wan2.1-14b")
 SIZES = ("width", "height", "num-frames", "steps", "guidance", "repeats")
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None) -> int:
+    """The exit code: 1, a model could not be compared. The others are, even so."""
     args = parsed(words)
+    check_writable(args.json)
     args.tiny = args.tiny or not torch.cuda.is_available()
     found: list[Json] = []
+    failed: list[str] = []
     for model in args.models:
-        with tempfile.TemporaryDirectory() as made, configs_of(ask(args, model)) as folder:
-            for result in compared(model, sides(args, model, folder, Path(made)), args.turns):
-                latest = result.as_json()
+        latest: Json | None = None
+        try:
+            for latest in turns(args, model):
                 write(args.json, [*found, latest])
-        found.append(latest)
+        except (CheckpointError, NotMeasured, NotTheSame) as error:
+            failed.append(f"{model}: {error}")
+        found += [latest] if latest else []
     show(found, Console())
+    for line in failed:
+        print(line, file=sys.stderr)
+    return 1 if failed else 0
+
+
+def turns(args: argparse.Namespace, model: str) -> Iterator[Json]:
+    """After each pair of turns all that there is by then.
+
+    Raises: CheckpointError: no such model; NotMeasured, NotTheSame: as `compared`.
+    """
+    with tempfile.TemporaryDirectory() as made, configs_of(ask(args, model)) as folder:
+        for result in compared(model, sides(args, model, folder, Path(made)), args.turns):
+            yield result.as_json()
 
 
 def parsed(words: Sequence[str] | None) -> argparse.Namespace:
@@ -48,7 +79,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "models", nargs="*", default=MODELS, metavar="MODEL", help=", ".join(known.CHECKPOINTS)
     )
-    parser.add_argument("--turns", type=int, default=3, help="of each side (3)")
+    parser.add_argument("--turns", type=count, default=3, help="of each side (3)")
     parser.add_argument("--tiny", action="store_true", help="the demo models' networks")
     for name in SIZES:
         parser.add_argument(f"--{name}", metavar="N", help="as atelier bench engine has it")
@@ -89,4 +120,7 @@ def write(file: Path | None, found: Sequence[Json]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except UsageError as error:
+        sys.exit(str(error))

@@ -22,6 +22,10 @@ class NotTheSame(Exception):
     """The two sides do not do the same work, so their ratio says nothing."""
 
 
+class NotMeasured(Exception):
+    """A turn of one side gave no result; says why."""
+
+
 @dataclass(frozen=True)
 class Sides:
     """One turn of each, given what the other side's first turn has told (None: nothing yet)."""
@@ -88,7 +92,7 @@ def every(turns: Sequence[Json], stage: str) -> list[float]:
 def compared(model: str, sides: Sides, turns: int) -> Iterator[Compared]:
     """After each pair of turns all that there is by then, so that an end in between loses little.
 
-    Raises: NotTheSame: their step is not ours; says the numbers.
+    Raises: NotTheSame: their step is not ours, says the numbers; NotMeasured.
     """
     ours: list[Json] = []
     theirs: list[Json] = []
@@ -109,21 +113,32 @@ def check_same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
 
 
 def run_ours(model: str, options: Sequence[str], file: Path) -> Json:
-    """Raises: subprocess.CalledProcessError: it could not be measured, and said why."""
+    """Raises: NotMeasured."""
     command = [sys.executable, "-m", "atelier", "bench", "engine", "--model", model, *options]
-    subprocess.run([*command, "--json", str(file)], stdout=subprocess.DEVNULL, check=True)
-    report = json.loads(file.read_text())
-    return {**report["results"][0], "versions": report["versions"], "machine": report["machine"]}
+    report = told("ours", [*command, "--json", str(file)], file, stdout=subprocess.DEVNULL)
+    (result,) = report["results"]
+    if "refused" in result:
+        raise NotMeasured(f"ours: {result['refused']}")
+    return {**result, "versions": report["versions"], "machine": report["machine"]}
 
 
 def run_theirs(
     folder: Path, options: Sequence[str], file: Path, ours: Json, first: Json | None
 ) -> Json:
-    """Raises: subprocess.CalledProcessError."""
+    """Raises: NotMeasured."""
     side = str(ours["matrix"][0]["side"])
     given = ["--request", json.dumps(ours["request"]), "--dtype", ours["dtype"], "--side", side]
     # What the first turn has found out need not be found out again.
     known = ["--count"] if first is None else ["--attention", first["attention"]]
     command = [sys.executable, "-m", "tests.bench.against.theirs", str(folder), *options]
-    subprocess.run([*command, *given, *known, "--json", str(file)], check=True)
+    return told("theirs", [*command, *given, *known, "--json", str(file)], file)
+
+
+def told(side: str, command: Sequence[str], file: Path, **how: Any) -> Json:
+    """What a turn has written. Raises: NotMeasured: nothing."""
+    file.unlink(missing_ok=True)  # an earlier turn's
+    code = subprocess.run(command, **how).returncode
+    if not file.is_file():
+        end = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        raise NotMeasured(f"{side}: {end}; what it said stands above")
     return dict(json.loads(file.read_text()))
