@@ -84,7 +84,7 @@ def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
     """The preset that a request names. Raises: RequestError: there is none of that name."""
     name = fields.get("quality") or EXACT
     if name not in spec.quality_names:
-        raise RequestError("quality", f"is none of {', '.join(spec.quality_names)}")
+        raise RequestError("quality", f"{name!r} is none of {', '.join(spec.quality_names)}")
     return Quality() if name == EXACT else spec.qualities[name]
 
 

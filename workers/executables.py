@@ -91,6 +91,7 @@ class KeptExecutables:
         self._folder = folder
         self._common = common
         self._most_bytes = most_bytes
+        self._told: set[tuple[str, int | None]] = set()
 
     def program(
         self,
@@ -135,7 +136,8 @@ class KeptExecutables:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._refuse(key, f"cannot be read: {error}")
+            self._tell("cannot be read, and so it is compiled", error)
+            metrics.executables.labels("refused").inc()
             return None
         try:
             content = unpacked(text, key)
@@ -153,9 +155,18 @@ class KeptExecutables:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, text)
             make_room(path.parent, self._most_bytes)
+        except OSError as error:
+            self._tell("cannot be written, and is compiled anew by the next start", error)
+            metrics.executables.labels("unkept").inc()
         except Exception as error:  # some programs call the host, and cannot be kept
             log.info("%s is not kept: %s", key.get("program"), error)
             metrics.executables.labels("unkept").inc()
+
+    def _tell(self, what: str, error: OSError) -> None:
+        """Once, what is the folder's fault: a start asks it for dozens of programs."""
+        if (what, error.errno) not in self._told:
+            self._told.add((what, error.errno))
+            log.warning("a program kept in %s %s: %s", self._folder, what, error)
 
     def _refuse(self, key: Key, why: str) -> None:
         log.warning("%s is not used, it %s", self._path(key), why)
@@ -213,10 +224,16 @@ def write_whole(path: Path, text: bytes) -> None:
     """At once: who reads it meanwhile reads what was there before, or nothing."""
     other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        other.write_bytes(text)
+        with open(other, "xb", opener=_own) as file:
+            file.write(text)
         other.replace(path)
     finally:
         other.unlink(missing_ok=True)
+
+
+def _own(path: str, flags: int) -> int:
+    """Opened so that `check_own` takes it, whatever the umask is."""
+    return os.open(path, flags, 0o644)
 
 
 def make_room(folder: Path, most_bytes: int) -> None:
@@ -227,7 +244,8 @@ def make_room(folder: Path, most_bytes: int) -> None:
             told = path.stat()
         except FileNotFoundError:  # another pool makes room too
             continue
-        found.append((told.st_mtime, told.st_size, path))
+        if stat.S_ISREG(told.st_mode):
+            found.append((told.st_mtime, told.st_size, path))
     left = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if left <= most_bytes:

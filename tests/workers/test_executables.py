@@ -181,10 +181,34 @@ def test_a_cpu_program_from_jaxs_cache_is_not_kept(folder: Path, tmp_path: Path)
     assert not (folder / "second").exists()
 
 
-def test_nothing_to_write_to_is_no_failure(folder: Path) -> None:
+def test_nothing_to_write_to_is_no_failure(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And is told once, not once a program."""
     folder.write_text("a file where the folder should be")
-    build = Build()
-    assert program(folder, build)(np.ones(3, np.float32)).shape == (3,)
+    build, kept = Build(), KeptExecutables(folder, {"model": "here"})
+    for n in range(3):
+        found = kept.program(partial(dict, program=[n]), jax.devices()[:1], build)
+        assert found(np.ones(3, np.float32)).shape == (3,)
+    read, written = (record.getMessage() for record in caplog.records)
+    assert f"kept in {folder} cannot be read" in read
+    assert f"kept in {folder} cannot be written" in written
+
+
+def test_files_are_its_own_under_any_umask(folder: Path) -> None:
+    build, usual = Build(), os.umask(0)
+    try:
+        program(folder, build)
+    finally:
+        os.umask(usual)
+    program(folder, build)
+    assert build.times == 1
+
+
+def test_a_folder_among_the_files_is_left_alone(folder: Path) -> None:
+    (other := folder / "lost+found").mkdir(parents=True)
+    kept = KeptExecutables(folder, {"model": "here"}, most_bytes=1)
+    for n in range(2):
+        kept.fact(partial(dict, n=n), lambda: "x" * 100)
+    assert list(folder.iterdir()) == [other], "what is too large for the folder goes at once"
 
 
 def test_a_pipelines_second_compiler_traces_nothing(folder: Path, layout: Layout) -> None:
