@@ -66,7 +66,7 @@ def with_levers(spec: ModelSpec, fields: Fields) -> Fields:
     preset = spec.qualities.get(fields.get("quality") or EXACT)
     if preset is None:
         return fields
-    return {**fields, "quality": preset.model_dump(mode="json", include=set(LEVERS))}
+    return {**fields, "quality": preset.model_dump(mode="json", include={*map(str, LEVERS)})}
 
 
 def to_bytes(kept: Kept, origin: Origin) -> bytes:

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models import catalog
 from models.nn.attention.select import kernel_for
 from models.nn.eight_bit import kind_of
-from models.pipeline import Pipeline
+from models.pipeline import Pipeline, RequestError
 from models.preview import MeanLatents, as_preview, fit
 from models.reading import FILES, SHAPES, Files, Reader
 from models.rounding import Rounding
@@ -171,7 +171,7 @@ def sketch_of(
     pool: PoolSettings, model: ModelSettings, folder: Path | None = None
 ) -> tuple[Sketch, Executables]:
     """The pool's first warm-up request, traced and not compiled, or read from what was traced
-    before; and where that is. Raises: as `read` does."""
+    before; and where that is. Raises: as `read` does; RequestError: of any of them."""
     logical = logical_layout()
     pipeline = read(
         pool,
@@ -181,7 +181,9 @@ def sketch_of(
         rounding=rounding_of(model),
         swap_experts=False,
     )
-    first, *_ = warmup.requests(pipeline.spec, model.warmup or [{}])
+    first, *others = warmup.requests(pipeline.spec, model.warmup or [{}])
+    for fields in others:  # a wrong one is found before any weights are read
+        warmup.prepare(pipeline, fields)
     there = kept(folder, pipeline, model)
     sketched = there.fact(
         lambda: {"program": ["sketch"], "request": json.dumps(first, sort_keys=True, default=str)},
@@ -202,11 +204,15 @@ def planned(
     Args:
         folder: where programs are kept; None: nowhere.
 
-    Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
+    Raises: ConfigError: the settings do not fit the devices or the model, says the numbers; or a
+        warm-up request is none that it can make.
     """
 
     def opened(model: ModelSettings) -> MeshSlice:
-        sketched, there = sketch_of(pool, model, folder)
+        try:
+            sketched, there = sketch_of(pool, model, folder)
+        except RequestError as error:
+            raise ConfigError(f"models.{pool.model}.warmup: {error}") from error
         return replace(open_slice(name, pool, model, sketched, devices), kept=there)
 
     try:

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from deploy.commands.options import count
 from models import weights
 from models.disk import Pool
 from models.flux.config import FluxConfig
@@ -66,12 +67,22 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, help="on the disk that is to be measured")
+    parser.add_argument("--folder", type=folder, help="on the disk that is to be measured")
     parser.add_argument("--double", type=int, default=1, help="double blocks of the checkpoint")
     parser.add_argument("--single", type=int, default=2, help="single blocks of the checkpoint")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--read-only", action="store_true", help="no device behind the loader")
     return parser.parse_args()
+
+
+def folder(text: str) -> Path:
+    """One whose files can be read past the page cache, or there is nothing to measure."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=text) as file:
+            os.close(os.open(file.name, os.O_RDONLY | os.O_DIRECT))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    return Path(text)
 
 
 def one_round(

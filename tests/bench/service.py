@@ -1,5 +1,4 @@
-"""Where the time of one request goes between HTTP and its file, by its spans. No test: run it on a
-quiet machine.
+"""Where one request's time goes from HTTP to its file, by spans. No test: run it where it is quiet.
 
     python -m tests.bench.service [--model NAME=FOLDER …] [--requests 30]
 
@@ -20,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from deploy.commands.options import count
 from tests.collector import Collector, Told, collecting
 from tests.e2e.system import System, until
 
@@ -32,7 +32,7 @@ LAST = "finish"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", action="append", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--requests", type=int, default=30)
+    parser.add_argument("--requests", type=count, default=30)
     options = parser.parse_args()
     chosen = [word for model in options.model for word in ("--model", model)]
     with tempfile.TemporaryDirectory() as state, collecting() as collector:

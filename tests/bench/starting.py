@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from deploy import redis
+from deploy.commands.options import count
 
 ROOT = Path(__file__).parents[2]
 READY = "is ready"
@@ -55,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", default=str(ROOT / "models" / "demo" / "flux"))
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=count, default=3)
     return parser.parse_args()
 
 

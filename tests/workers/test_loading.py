@@ -101,6 +101,17 @@ def test_a_quarter_of_a_request_on_each_device(model: ModelSettings, sketch: Ske
     assert loading.open_slice("flux", quarter, model, sketch, jax.devices()[:4]).chosen.slots == 1
 
 
+@pytest.mark.parametrize("wrong", [{"quality": "none"}, {"width": 33}], ids=str)
+@pytest.mark.parametrize("before", [[], [{}]], ids=["first", "second"])
+def test_a_warm_up_request_that_cannot_be_made_is_named(
+    model: ModelSettings, wrong: dict[str, Any], before: list[dict[str, Any]]
+) -> None:
+    (field,) = wrong
+    asked = model.model_copy(update={"warmup": [*before, wrong]})
+    with pytest.raises(ConfigError, match=rf"models\.flux\.warmup: {field}: "):
+        loading.planned("flux", pool(), asked, jax.devices()[:1])
+
+
 def test_left_alone_it_chooses_and_says_why(
     model: ModelSettings, sketch: Sketch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -91,13 +91,19 @@ def opened(ask: Ask) -> Opened:
             }
         )
         loading.set_up(pool, model, ask.devices)
-        check(loading.read(pool, model, reader=SHAPES).spec, ask.request)
+        shapes = loading.read(pool, model, reader=SHAPES, rounding=loading.rounding_of(model))
+        check(shapes.spec, ask.request)
+        warmup.prepare(shapes, *_fields(shapes, ask))
         where = loading.planned(ask.model, pool, model, own(ask.devices))
         everywhere = NamedSharding(where.layout.mesh, PartitionSpec())
         chosen = where.model or model
         pipeline = loading.placed(pool, chosen, where, RandomWeights(everywhere))
-    (fields,) = warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.request}])
+    (fields,) = _fields(pipeline, ask)
     return Opened(pipeline, where, fields, bool(chosen.vae_tiling))
+
+
+def _fields(pipeline: Pipeline, ask: Ask) -> list[Fields]:
+    return warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.request}])
 
 
 @contextmanager

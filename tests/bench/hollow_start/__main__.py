@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from deploy.commands.options import count
 from tests.bench.hollow_start.parts import Parts, Times
 
 
@@ -31,6 +32,7 @@ def main() -> None:
     if options.child:
         print(json.dumps(start(options)))
         return
+    check(options.model)
     with tempfile.TemporaryDirectory() as folder:
         from tests.bench.hollow_start.model import write
 
@@ -47,9 +49,18 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--slots", type=int, default=4, help="batch sizes up to that are compiled")
-    parser.add_argument("--rounds", type=int, default=3, help="warm starts")
+    parser.add_argument("--rounds", type=count, default=3, help="warm starts")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def check(model: str) -> None:
+    """Imported here: what a start imports is measured. Raises: SystemExit."""
+    from models.known import CHECKPOINTS
+
+    names = [name for name in CHECKPOINTS if name.startswith("flux-")]
+    if model not in names:
+        raise SystemExit(f"no start of {model!r} is measured, but of {', '.join(names)}")
 
 
 def in_process(folder: str) -> Times:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from deploy.commands.options import count
 from models import catalog
 from models.demo.moving import Moving
 from models.demo.pictures import Pictures
@@ -27,12 +28,12 @@ COLUMNS = ("preset", "PSNR, median", "worst", "time of the steps", "steps left o
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pictures", type=int, default=20, help="of each demo model (20)")
+    parser.add_argument("--pictures", type=count, default=20, help="of each demo model (20)")
     parser.add_argument("--models", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     parser.add_argument("--presets", nargs="*", help="of each model; left out: all that it has")
     parser.add_argument("--wide", nargs="*", default=[], choices=list(wide.WIDE), metavar="NAME")
-    parser.add_argument("--seeds", type=int, default=3, help="of each network of full width (3)")
-    parser.add_argument("--steps", type=int, default=8, help="of each of them (8)")
+    parser.add_argument("--seeds", type=count, default=3, help="of each network of full width (3)")
+    parser.add_argument("--steps", type=count, default=8, help="of each of them (8)")
     args = parser.parse_args()
     print(f"{machine()['processor']}; float32; {versions()}", flush=True)
     for name in args.models:
