@@ -62,8 +62,13 @@ class RandomWeights(Shapes):
         leaves = flat_parameters(module)
         arrays: dict[str, Array] = {}
         for number, (path, leaf) in enumerate(as_stored(leaves).items()):
-            arrays |= as_used(path, self._draw(path, number, leaf), leaves, self._place)
+            used = as_used(path, self._draw(path, number, leaf), leaves, self._place)
+            arrays |= {path: self._kept(array) for path, array in used.items()}
         return filled(module, arrays)
+
+    def _kept(self, array: Array) -> Array:
+        """The same, where it is to lie while the network runs."""
+        return array
 
     def _place(self, path: str, leaf: nnx.Variable) -> Any:
         return leaf.get_value().sharding or self._everywhere

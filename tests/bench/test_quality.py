@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from models.published import CHECKPOINTS
 from models.reading import SHAPES
 from tests.bench.quality import wide
-from tests.bench.quality.drawing import MOST_DB
+from tests.bench.quality.drawing import MOST_DB, Drawer
 from tests.bench.quality.wide import LOOSE, WIDE, Wide, Words
 
 STEPS = 4
@@ -46,6 +47,22 @@ def test_what_is_left_out_shows(narrow: Wide) -> None:
     assert (whole.left_out, whole.psnr_db) == (0, MOST_DB)
     assert loose.left_out > 0
     assert 5 < loose.worst_db <= loose.psnr_db < MOST_DB
+
+
+def test_weights_in_files_draw_the_same_and_take_no_memory(
+    narrow: Wide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide, "SMALL", 0)
+    found = []
+    for reader in (wide.RandomWords(), wide.Mapped(tmp_path)):
+        pipeline = wide.opened(narrow, reader)
+        (request,) = wide.requests(narrow, pipeline, seeds=1, steps=2)
+        found.append(Drawer(pipeline, wide.added)(request).result)
+    assert np.array_equal(*found) and np.ptp(found[0]) > 0
+    assert not list(tmp_path.iterdir()), "files without a name go when nobody maps them"
+    mapped = Path("/proc/self/smaps").read_text()
+    leaves = jax.tree.leaves(pipeline.weights.transformer)
+    assert all(f"{leaf.unsafe_buffer_pointer():x}-" in mapped for leaf in leaves)
 
 
 def test_prompts_differ_in_their_words() -> None:

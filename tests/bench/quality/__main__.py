@@ -34,12 +34,13 @@ def main() -> None:
     parser.add_argument("--wide", nargs="*", default=[], choices=list(wide.WIDE), metavar="NAME")
     parser.add_argument("--seeds", type=count, default=3, help="of each network of full width (3)")
     parser.add_argument("--steps", type=count, default=8, help="of each of them (8)")
+    parser.add_argument("--scratch", type=Path, help="a folder for weights: files, not memory")
     args = parser.parse_args()
     print(f"{machine()['processor']}; float32; {versions()}", flush=True)
     for name in args.models:
         demo(name, args.pictures, args.presets)
     for name in args.wide:
-        of_width(wide.WIDE[name], args.seeds, args.steps, args.presets)
+        of_width(wide.WIDE[name], args.seeds, args.steps, args.presets, args.scratch)
 
 
 def demo(name: str, pictures: int, presets: list[str] | None) -> None:
@@ -64,8 +65,10 @@ def _right(subject: Any, drawings: Sequence[Drawing], prompts: Sequence[str]) ->
     return float(np.mean([subject.check(one.result, prompt).correct for one, prompt in pairs]))
 
 
-def of_width(one: wide.Wide, seeds: int, steps: int, presets: list[str] | None) -> None:
-    found = wide.costs(one, seeds, steps, presets)
+def of_width(
+    one: wide.Wide, seeds: int, steps: int, presets: list[str] | None, scratch: Path | None
+) -> None:
+    found = wide.costs(one, seeds, steps, presets, scratch)
     _head(f"{one.title}, {steps} steps, {seeds} seeds", *COLUMNS)
     for preset, its in found.items():
         _row(preset, its)

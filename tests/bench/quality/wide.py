@@ -9,14 +9,17 @@ compared is what all steps together added to the noise.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Array
 
 from models import catalog, known
 from models.pipeline import Pipeline, PyTree
@@ -28,6 +31,8 @@ from models.text.tokenizer import BlankTokenizer, Tokenizer, Tokens
 from tests.bench.quality.drawing import Cost, Drawer, cost, drawn, psnr_db
 
 WORDS = 512
+SMALL = 1 << 24
+"""Bytes of an array that stays in memory, whatever the others do."""
 _T5 = {"num_layers": 1, "num_heads": 4, "d_ff": 64, "vocab_size": WORDS}
 _CLIP = {"num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": WORDS}
 _VAE = {"block_out_channels": [32] * 4, "layers_per_block": 1}
@@ -92,9 +97,18 @@ WIDE: Mapping[str, Wide] = {
 """Their weights take 5.7, 5.2, 1.4 and 24 GB."""
 
 
-def costs(wide: Wide, seeds: int, steps: int, presets: Sequence[str] | None) -> dict[str, Cost]:
-    """Args: presets: in their order; None: all that the model has."""
-    pipeline = opened(wide)
+def costs(
+    wide: Wide,
+    seeds: int,
+    steps: int,
+    presets: Sequence[str] | None,
+    scratch: Path | None = None,
+) -> dict[str, Cost]:
+    """Args:
+    presets: in their order; None: all that the model has.
+    scratch: a folder in whose files the weights lie; None: they lie in memory.
+    """
+    pipeline = opened(wide, Mapped(scratch) if scratch else None)
     names = list(pipeline.spec.qualities) if presets is None else presets
     drawings = drawn(
         Drawer(pipeline, added),
@@ -168,3 +182,25 @@ class RandomWords(RandomWeights):
 
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
         return Words()
+
+
+class Mapped(RandomWords):
+    """As `RandomWords`; large arrays lie in files, of which memory has as much as it has room for.
+
+    A step reads them in their order, at what the disk gives. CPUs alone compute on such memory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def _kept(self, array: Array) -> Array:
+        if array.nbytes < SMALL:
+            return array
+        with TemporaryFile(dir=self._folder) as file:  # its pages stay until nobody maps them
+            np.asarray(array).tofile(file)
+            file.flush()
+            os.fsync(file.fileno())
+            pages = np.memmap(file, array.dtype, mode="r", shape=array.shape)
+        array.delete()
+        return jax.device_put(pages, may_alias=True)
