@@ -77,6 +77,11 @@ class Layout:
     """The attention of one device: a `models.nn.attention.kernel.Kernel`."""
     table: Table = field(default_factory=lambda: TABLE)
 
+    @property
+    def platform(self) -> str | None:
+        """Of its devices; None where there are none."""
+        return None if isinstance(self.mesh, AbstractMesh) else self.mesh.devices.flat[0].platform
+
     def size(self, axis: str) -> int:
         """Devices that a logical axis is split over."""
         return self.devices(self.table[axis])
