@@ -75,11 +75,9 @@ def to_heads(
 
     As one product with an axis of heads it may write them head by head, as attention reads them;
     behind a product without one the compiler copies, or turns the tokens round. Of 8 bits it would
-    turn the kernels of all layers instead, for each of them. On a GPU attention reads heads side by
-    side, and cuBLAS adds a bias only to features that are none of several axes: elsewise it is
-    written down for each token, and read again.
+    turn the kernels of all layers instead, for each of them.
     """
-    if _is_flat(layer):
+    if layer.asked is not None:
         return layer(x).reshape(*x.shape[:2], heads, -1)
     kernel = _in_rows(layer.kernel, x.dtype)
     out = jax.lax.dot_general(x, kernel.reshape(len(kernel), heads, -1), (((2,), (0,)), ((), ())))
@@ -90,17 +88,11 @@ def from_heads(
     layer: Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), of features apart by heads, which need not come together in memory."""
-    if _is_flat(layer):
+    if layer.asked is not None:
         return layer(x.reshape(*x.shape[:2], -1))
     kernel = _in_rows(layer.kernel, x.dtype)
     out = jax.lax.dot_general(x, kernel.reshape(*x.shape[2:], -1), (((2, 3), (0, 1)), ((), ())))
     return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)
-
-
-def _is_flat(layer: Linear) -> bool:
-    """Whether its product is better without an axis of heads."""
-    layout = sharding.active()
-    return layer.asked is not None or (layout is not None and layout.platform == "gpu")
 
 
 def _in_rows(parameter: nnx.Param, dtype: DTypeLike) -> Float[Array, "in_features out_features"]:

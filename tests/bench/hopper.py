@@ -22,11 +22,19 @@ import time
 from collections import Counter
 from typing import Any
 
+from workers.flags import chosen
+
 os.environ |= {
     # There are no CUDA libraries here, nor a driver, and none is needed to compile.
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     "CUDA_VISIBLE_DEVICES": "-1",
-    "XLA_FLAGS": "--xla_gpu_autotune_level=0 " + os.environ.get("XLA_FLAGS", ""),
+    "XLA_FLAGS": " ".join(
+        [
+            "--xla_gpu_autotune_level=0",
+            *chosen("nvidia", "")["xla"],
+            os.environ.get("XLA_FLAGS", ""),
+        ]
+    ),
     "JAX_PLATFORMS": "",
     "TPU_SKIP_MDS_QUERY": "1",
 }
