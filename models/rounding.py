@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Num
 
-from models.nn.eight_bit import Rounded
+from models.nn.eight_bit import Rounded, is_turned
 from models.nn.layers import Axes, Linear
 from models.quality import EightBit
 
@@ -48,11 +49,12 @@ class Rounding:
         return network
 
     def _abstract(self, kernel: nnx.Param) -> Rounded:
-        axes, shape = kernel.axes, kernel.shape
-        values = jax.ShapeDtypeStruct(shape, self.kind)
+        axes, shape = tuple(kernel.axes), tuple(kernel.shape)
         scale = jax.ShapeDtypeStruct((*shape[:-2], shape[-1]), jnp.float32)
+        lies = turned if is_turned(self.kind) else tuple
+        values = jax.ShapeDtypeStruct(lies(shape), self.kind)
         return Rounded(
-            nnx.Param(values, axes=axes, exact=jnp.dtype(kernel.dtype).name),
+            nnx.Param(values, axes=lies(axes), exact=jnp.dtype(kernel.dtype).name),
             nnx.Param(scale, axes=(*axes[:-2], axes[-1])),
         )
 
@@ -60,6 +62,11 @@ class Rounding:
 def is_of_blocks(axes: Axes) -> bool:
     """Of a kernel that tokens are multiplied with: stacked, and none that makes modulations."""
     return "layers" in axes and "modulation" not in axes
+
+
+def turned(axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The last two the other way round."""
+    return (*axes[:-2], axes[-1], axes[-2])
 
 
 def as_stored(leaves: Mapping[str, nnx.Variable]) -> dict[str, nnx.Variable]:
@@ -71,12 +78,21 @@ def as_stored(leaves: Mapping[str, nnx.Variable]) -> dict[str, nnx.Variable]:
     found: dict[str, nnx.Variable] = {}
     for path, leaf in leaves.items():
         if path.endswith(VALUES):
-            place = leaf.get_value().sharding
-            exact = jax.ShapeDtypeStruct(leaf.shape, leaf.exact, sharding=place)
-            found[path.removesuffix(VALUES) + KERNEL] = nnx.Param(exact, axes=leaf.axes)
+            found[path.removesuffix(VALUES) + KERNEL] = _exact(leaf)
         elif not path.endswith(SCALE):
             found[path] = leaf
     return found
+
+
+def _exact(values: nnx.Variable) -> nnx.Param:
+    """The kernel that is rounded to these, abstract: [*, in, out]."""
+    shape, axes, place = tuple(values.shape), tuple(values.axes), values.get_value().sharding
+    if is_turned(values.dtype):
+        shape, axes = turned(shape), turned(axes)
+        if isinstance(place, NamedSharding):
+            over = (*place.spec, *[None] * (len(shape) - len(place.spec)))
+            place = NamedSharding(place.mesh, PartitionSpec(*turned(over)))
+    return nnx.Param(jax.ShapeDtypeStruct(shape, values.exact, sharding=place), axes=axes)
 
 
 def as_used(
@@ -110,10 +126,12 @@ def _rounding(kind: Any, places: Any) -> Callable[[Array], tuple[Array, Array]]:
 
 def rounded(
     kernel: Float[Array, "*layers in out"], kind: Any
-) -> tuple[Num[Array, "*layers in out"], Float[Array, "*layers out"]]:
-    """Its values in 8 bits, and the scale of each column."""
+) -> tuple[Num[Array, "*layers _rows _columns"], Float[Array, "*layers out"]]:
+    """Its values in 8 bits as they lie (`models.nn.eight_bit.Rounded`), and the scale of each
+    column."""
     import qwix  # two seconds, for those who ask
 
     columns = [axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2]
     found = qwix.quantize(kernel.astype(jnp.float32), kind, channelwise_axes=columns)
-    return found.qvalue, found.scale.squeeze(-2)
+    values = jnp.swapaxes(found.qvalue, -1, -2) if is_turned(kind) else found.qvalue
+    return values, found.scale.squeeze(-2)

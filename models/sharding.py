@@ -77,6 +77,11 @@ class Layout:
     """The attention of one device: a `models.nn.attention.kernel.Kernel`."""
     table: Table = field(default_factory=lambda: TABLE)
 
+    @property
+    def platform(self) -> str | None:
+        """Of its devices; None where there are none."""
+        return None if isinstance(self.mesh, AbstractMesh) else self.mesh.devices.flat[0].platform
+
     def size(self, axis: str) -> int:
         """Devices that a logical axis is split over."""
         return self.devices(self.table[axis])
@@ -147,6 +152,8 @@ def gathered(parameters: State) -> State:
     used = None if layout is None else layout.in_use()
 
     def whole(leaf: nnx.Variable) -> nnx.Variable:
+        if _is_apart(leaf):
+            return leaf
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
         if "layers" in axes:
             return leaf
@@ -165,9 +172,16 @@ def in_place(parameters: State) -> State:
     vectors that what comes out is less to send than what is multiplied with."""
 
     def used(leaf: nnx.Variable) -> nnx.Variable:
+        if _is_apart(leaf):
+            return leaf
         return leaf.replace(leaf[...].astype(used_dtype(leaf)))
 
     return jax.tree.map(used, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def _is_apart(leaf: nnx.Variable) -> bool:
+    """An array for each layer, each of which has its turn later (`models.nn.stack`)."""
+    return isinstance(leaf.get_value(), tuple)
 
 
 def _brought(value: jax.Array, place: NamedSharding) -> jax.Array:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Shaped
 from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
 from workers import identity, metrics
+from workers.apart import stacks
 from workers.conditions import STEPS, at_places
 from workers.elastic import layouts_by_way
 from workers.executables import Executables, NothingKept
@@ -43,7 +44,7 @@ class Compiler:
     Args:
         layout: how the slice splits its work. Inputs lie whole on each of its devices, and rows but
             for what a step cache keeps; weights stay where they were loaded, and swapped networks
-            come to where the layout has them.
+            come to where the layout has them. On a GPU stacks come apart (workers/apart.py).
         kept: where programs may be that need not be compiled.
     """
 
@@ -54,9 +55,11 @@ class Compiler:
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
         self._layouts: Mapping[Way, Layout] = {}
         places = weight_places(layout, pipeline.weights)
-        self.weights = Weights(pipeline.spec.name, pipeline.weights, places)
+        self.weights = Weights(
+            pipeline.spec.name, pipeline.weights, places, stacks(pipeline, layout)
+        )
         self._abstract_weights = [
-            self._abstract_leaf(leaf, place)
+            self._abstract(leaf) if isinstance(leaf, tuple) else self._abstract_leaf(leaf, place)
             for leaf, place in zip(self.weights.common, places, strict=True)
         ]
 
@@ -147,7 +150,7 @@ class Compiler:
     def changes(self, traced: Traced, row: PyTree) -> frozenset[str]:
         """Leaves of a row that a step's program does not simply give back."""
         names = list(leaves_by_name(row))
-        program, first = traced.jaxpr.jaxpr, len(self._abstract_weights)
+        program, first = traced.jaxpr.jaxpr, len(jax.tree.leaves(self._abstract_weights))
         before = program.invars[first : first + len(names)]
         after = program.outvars[: len(names)]
         return frozenset(
@@ -276,7 +279,7 @@ class Compiler:
 
     def _stays(self, other: Layout) -> bool:
         pairs = zip(
-            self.weights.common,
+            jax.tree.leaves(self.pipeline.weights),
             *(weight_places(one, self.pipeline.weights) for one in (self.layout, other)),
             strict=True,
         )

@@ -19,6 +19,7 @@ from jax.sharding import Sharding
 from models.pipeline import PyTree
 from models.weights import put
 from workers import metrics
+from workers.apart import apart
 
 
 class Weights:
@@ -27,11 +28,16 @@ class Weights:
     Args:
         tree: networks by name, as a NamedTuple or a mapping.
         places: of all leaves in their order: where those of a network that is brought go.
+        stacks: of all leaves, which ones are to be tuples of an array for each layer.
     """
 
-    def __init__(self, model: str, tree: PyTree, places: Sequence[Sharding]) -> None:
+    def __init__(
+        self, model: str, tree: PyTree, places: Sequence[Sharding], stacks: Sequence[bool]
+    ) -> None:
         leaves, self._tree = jax.tree.flatten_with_path(tree)
-        self.common: list[Any] = [leaf for _, leaf in leaves]
+        self.common: list[Any] = [
+            apart(leaf) if stack else leaf for (_, leaf), stack in zip(leaves, stacks, strict=True)
+        ]
         """For programs that need no swapped network: those lie on the host in here."""
         self.names = [jax.tree_util.keystr(path) for path, _ in leaves]
         """Of all leaves, in their order."""

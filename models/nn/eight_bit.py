@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
 FLOATS_FROM = 8.9
@@ -41,22 +43,50 @@ def is_asked() -> bool:
 
 
 class Rounded(nnx.Module):
-    """A kernel in 8 bits: `values` [*, in, out], `scale` [*, out] of each column in float32."""
+    """A kernel in 8 bits: `values` [*, in, out], or [*, out, in] of floats (`is_turned`), and
+    `scale` [*, out] of each column in float32."""
 
     def __init__(self, values: nnx.Param, scale: nnx.Param) -> None:
         self.values, self.scale = values, scale
 
 
+def is_turned(kind: Any) -> bool:
+    """Whether kernels of these numbers lie with their inputs last.
+
+    cuBLASLt multiplies floats of 8 bits no other way: XLA would turn a whole stack of kernels in
+    front of the loop over its layers, once a step, and keep both.
+    """
+    return bool(jnp.issubdtype(kind, jnp.floating))
+
+
 def product(
-    x: Float[Array, "*batch in"], values: Num[Array, "in out"], scale: Float[Array, " out"]
+    x: Float[Array, "*batch in"], values: Num[Array, "_rows _columns"], scale: Float[Array, " out"]
 ) -> Float[Array, "*batch out"]:
     """Of activations, each token of which is rounded here, and such a kernel; in the dtype of x."""
     import qwix  # two seconds, for those who ask
 
     *tokens, features = range(x.ndim)
     rounded = qwix.quantize(x, values.dtype, channelwise_axes=tokens, scale_dtype=jnp.float32)
+    if is_turned(values.dtype):
+        return _of_floats(rounded.qvalue, rounded.scale, values, scale, x.dtype)
     kernel = qwix.QArray(values, scale[None])
     return qwix.dot_general(rounded, kernel, (((features,), (0,)), ((), ()))).astype(x.dtype)
+
+
+def _of_floats(
+    x: Float[Array, "*batch in"],
+    of_tokens: Float[Array, "*batch 1"],
+    values: Float[Array, "out in"],
+    of_columns: Float[Array, " out"],
+    dtype: DTypeLike,
+) -> Float[Array, "*batch out"]:
+    """As cuBLASLt has it, summed in float32, whatever is written. In bfloat16, whose range is
+    float32's, the sums are written so before they are scaled: half of what the next pass reads."""
+    written = jnp.bfloat16 if dtype == jnp.bfloat16 else jnp.float32
+    sums = jax.lax.dot_general(
+        x, values, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=written
+    )
+    return (sums.astype(jnp.float32) * of_tokens * of_columns).astype(dtype)
 
 
 def kind_of(platform: str | None, capability: str = "0") -> Any:

@@ -2,7 +2,8 @@
 
 One layer is traced and compiled however deep the network, so a full-size model compiles in
 seconds. A stacked leaf has the path of the single layer's leaf and one more leading axis, named
-"layers".
+"layers". While a program is traced it may have a tuple of arrays instead, one a layer: then layers
+are run one behind the other (`workers.apart`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Lay
 
 def layers_of(stacked: nnx.Module) -> int:
     """How many layers a stack has."""
-    return len(jax.tree.leaves(nnx.state(stacked, nnx.Param))[0])
+    state = nnx.state(stacked, nnx.Param)
+    leaves = jax.tree.leaves(state, is_leaf=is_variable)
+    return len(leaves[0].get_value())
 
 
 def scan(
@@ -70,7 +73,6 @@ def scan(
         between: the first layer to run and the one to stop at; None: all.
     """
     graph, parameters = nnx.split(layers)
-    stacked = (parameters, *of_layers)
 
     def one(carry: Carry, of_layer: Any) -> tuple[Carry, Carry]:
         layer, *others = of_layer
@@ -79,10 +81,36 @@ def scan(
     def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
         return one(carry, jax.tree.map(lambda leaf: at(leaf, number), stacked))
 
+    if _are_apart(parameters):
+        some = slice(*(between or (None,)))
+        cut = jax.tree.map(lambda leaf: leaf[some], of_layers)
+        return jax.lax.scan(one, carry, (_together(parameters, some), *cut), unroll=True)
+    stacked = (parameters, *of_layers)
     if between is None:
         return jax.lax.scan(one, carry, stacked, unroll=_unroll.get())
     # looked up in the whole stack: to cut some of it off would copy the weights
     return jax.lax.scan(numbered, carry, jnp.arange(*between), unroll=_unroll.get())
+
+
+def is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
+
+
+def _are_apart(parameters: Any) -> bool:
+    """Whether some have an array for each layer: a tuple, instead of one with a leading axis."""
+    leaves = jax.tree.leaves(parameters, is_leaf=is_variable)
+    return any(isinstance(leaf.get_value(), tuple) for leaf in leaves)
+
+
+def _together(parameters: Any, some: slice) -> Any:
+    """Stacks of these layers. No compiled program makes them: layers one behind the other each
+    take their own array out again."""
+
+    def stack(leaf: nnx.Variable) -> nnx.Variable:
+        value = leaf.get_value()[some]
+        return leaf.replace(jnp.stack(value) if isinstance(value, tuple) else value)
+
+    return jax.tree.map(stack, parameters, is_leaf=is_variable)
 
 
 def at(leaf: jax.Array, number: jax.Array) -> jax.Array:

@@ -2,11 +2,14 @@
 
     pip install --no-deps --target DIR jax-cuda13-plugin jax-cuda13-pjrt nvidia-cudnn-cu13
     PYTHONPATH=$PWD:DIR python -m tests.bench.hopper flux-dev [--height 1024 --width 1024]
+    … flux-dev --only step --moves [--eight-bit]
 
 Compiles the engine's own programs at full size from shapes alone, counts the libraries' kernels
 that they call, and looks for attention by plain products: its logits would be by far the largest
 product that there is. (650 MB of packages, of the installed JAX's version.) No kernel is tuned, as
-that takes the card: times cannot be had, and memory may differ a little.
+that takes the card: times cannot be had, and memory may differ a little. Where nothing is tuned,
+products are Triton's; XLA_FLAGS=--xla_gpu_enable_triton_gemm=false has them by cuBLAS, which is
+what the tuner has to choose from.
 """
 
 from __future__ import annotations
@@ -19,11 +22,19 @@ import time
 from collections import Counter
 from typing import Any
 
+from workers.flags import chosen
+
 os.environ |= {
     # There are no CUDA libraries here, nor a driver, and none is needed to compile.
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     "CUDA_VISIBLE_DEVICES": "-1",
-    "XLA_FLAGS": "--xla_gpu_autotune_level=0 " + os.environ.get("XLA_FLAGS", ""),
+    "XLA_FLAGS": " ".join(
+        [
+            "--xla_gpu_autotune_level=0",
+            *chosen("nvidia", "")["xla"],
+            os.environ.get("XLA_FLAGS", ""),
+        ]
+    ),
     "JAX_PLATFORMS": "",
     "TPU_SKIP_MDS_QUERY": "1",
 }
@@ -33,7 +44,10 @@ from jax.experimental import topologies
 from jax.stages import Compiled, Traced
 
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit import kind_of
+from models.rounding import Rounding
 from models.sharding import Layout
+from tests.bench.moves import moves, table
 from workers import warmup
 from workers.axes import Shape
 from workers.compiler import Compiler
@@ -59,6 +73,7 @@ gpu_device_info {
 """
 """What the compiler asks of a card. Source: NVIDIA's H200 data sheet and CUDA's programming guide,
 compute capability 9.0."""
+CAPABILITY = "9.0"
 GIB = 2**30
 CALL = re.compile(r'custom_call_target="([^"]+)"')
 PRODUCTS = (
@@ -74,21 +89,37 @@ def main() -> None:
     parser.add_argument("model", help="as atelier plan has it")
     for name in SIZES:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int)
+    parser.add_argument("--only", default="", help="programs whose names begin so: step, decode")
+    parser.add_argument("--eight-bit", action="store_true", help="blocks of 8-bit floats")
+    parser.add_argument("--moves", action="store_true", help="what it moves and computes, by kind")
+    parser.add_argument("--longest", type=int, default=0, help="so many operations by name")
     args = parser.parse_args()
     sizes = {name: getattr(args, name) for name in SIZES if getattr(args, name)}
     print(f"jax {jax.__version__}, compiled for an H200, not run")
-    for name, traced in programs(args.model, sizes).items():
+    for name, traced in programs(args.model, sizes, args.eight_bit).items():
+        if not name.startswith(args.only):
+            continue
         started = time.perf_counter()
-        told(name, traced.lower().compile(), time.perf_counter() - started)
+        program = traced.lower().compile()
+        told(name, program, time.perf_counter() - started)
+        if args.moves:
+            print(table(list(moves(program.as_text() or "")), args.longest))
 
 
-def programs(model: str, sizes: dict[str, int]) -> dict[str, Traced]:
-    """A row's step of each phase, and its decoding, traced."""
+def programs(model: str, sizes: dict[str, int], eight_bit: bool = False) -> dict[str, Traced]:
+    """A row's step of each phase, and its decoding, traced.
+
+    Args:
+        eight_bit: with blocks of 8 bits instead of exact ones.
+    """
     devices = topologies.get_topology_desc(
         platform="cuda", target_config=H200, topology="1x1x1"
     ).devices[:1]
     layout = Layout(make_mesh(Shape().over(1), devices), kernel_for(devices[0], "bfloat16"))
-    pipeline = abstract(model, "bfloat16", layout.of_parameter, swap_experts=False)
+    rounding = Rounding("instead", kind_of("gpu", CAPABILITY)) if eight_bit else None
+    pipeline = abstract(
+        model, "bfloat16", layout.of_parameter, swap_experts=False, rounding=rounding
+    )
     (fields,) = warmup.requests(pipeline.spec, [sizes])
     prepared = warmup.prepare(pipeline, fields)
     compiler = Compiler(pipeline, layout)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import PartitionSpec
 from safetensors.numpy import save_file
 
 from models import catalog
@@ -178,8 +179,25 @@ def test_floats_of_8_bits_reach_their_largest(part: Part) -> None:
     found = arrays(load(module, part, RENAMES))
     values = found["blocks.up.eight.values"]
     assert values.dtype == jnp.float8_e4m3fn
-    largest = jnp.abs(values.astype(jnp.float32)).max(axis=1)
+    largest = jnp.abs(values.astype(jnp.float32)).max(axis=-1)
     assert (largest == float(jnp.finfo(jnp.float8_e4m3fn).max)).all()
+
+
+def test_floats_lie_turned_and_are_split_so(part: Part) -> None:
+    """Inputs last; each device has the share of them that it has of the kernel."""
+    place = layout_of(SPLIT["both"]).of_parameter
+
+    def made() -> Any:
+        return Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
+
+    whole = arrays(load(made(), part, RENAMES))
+    shared = arrays(load(made(), part, RENAMES, sharding=place))
+    values = shared["blocks.up.eight.values"]
+    assert values.shape == (LAYERS, INNER, WIDTH)
+    assert values.sharding.spec == PartitionSpec(None, "tensor", "fsdp")
+    assert (np.asarray(values) == np.asarray(whole["blocks.up.eight.values"])).all()
+    drawn = arrays(RandomWeights().network(made(), Part("network", ()), (), sharding=place))
+    assert drawn["blocks.up.eight.values"].sharding == values.sharding
 
 
 def test_encoders_are_left_alone() -> None:

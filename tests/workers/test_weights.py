@@ -47,7 +47,7 @@ def on_device() -> Iterator[float]:
 
 def test_one_at_a_time(experts: TwoExperts, layout: Layout) -> None:
     places = [NamedSharding(layout.mesh, PartitionSpec())] * len(jax.tree.leaves(experts.weights))
-    weights = Weights("toy", experts.weights, places)
+    weights = Weights("toy", experts.weights, places, [False] * len(places))
     assert [weights.is_swapped(name) for name in ("high", "low", "in", None)] == [
         True, True, False, False,
     ]  # fmt: skip

@@ -37,7 +37,7 @@ def step_flops(
     columns = {
         name: jax.ShapeDtypeStruct((1, *value.shape), np.float32) for name, value in values.items()
     }
-    traced = jax.jit(step).trace([_bare(leaf) for leaf in weights.common], rows, columns)
+    traced = jax.jit(step).trace(jax.tree.map(_bare, weights.common), rows, columns)
     work, _ = work_of(traced.jaxpr, [Tag()] * len(traced.jaxpr.jaxpr.invars))
     return work.flops
 

@@ -10,6 +10,7 @@ import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import qwix
 from flax import nnx
 
 from models.flux.config import FluxConfig
@@ -50,6 +51,21 @@ def test_tokens_are_rounded_by_themselves(operands: Any) -> None:
     alone = product(tokens, *eight)
     beside = product(jnp.concatenate([tokens, 1e3 * tokens], axis=1), *eight)
     assert (beside[:, : tokens.shape[1]] == alone).all()
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(jnp.float32, 1e-6), (jnp.bfloat16, 2**-7)])
+def test_floats_are_the_same_numbers_turned(operands: Any, dtype: Any, close: float) -> None:
+    """As qwix multiplies them with their inputs first; of bfloat16, two roundings apart."""
+    tokens, kernel = (one.astype(dtype) for one in operands)
+    values, scale = rounded(kernel, jnp.float8_e4m3fn)
+    assert values.shape == kernel.shape[::-1] and values.dtype == jnp.float8_e4m3fn
+    rows = qwix.quantize(tokens, values.dtype, channelwise_axes=(0, 1), scale_dtype=jnp.float32)
+    columns = qwix.QArray(values.T, scale[None])
+    expected = qwix.dot_general(rows, columns, (((2,), (0,)), ((), ()))).astype(jnp.float32)
+    found = product(tokens, values, scale)
+    assert found.dtype == dtype
+    error = jnp.abs(found.astype(jnp.float32) - expected).max(axis=(0, 1))
+    assert (error <= close * jnp.abs(expected).max(axis=(0, 1))).all()
 
 
 def test_only_layers_of_8_bits_and_only_where_asked(operands: Any) -> None:
