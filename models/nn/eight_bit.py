@@ -1,8 +1,10 @@
-"""Matrix products in 8 bits, by qwix: scales for each channel of the weights and each token.
+"""Matrix products with weights of 8 bits, and with activations as they are or rounded too.
 
-Weights lie there in 8 bits: they are rounded once, when they are loaded, and a layer has them
-beside its exact ones or in their place. Activations are rounded where they are used. Only layers of
-a network's blocks have such weights: embeddings, norms, modulations and the last layer do not.
+Weights lie there in 8 bits, with a scale for each of their channels: they are rounded once, when
+they are loaded, and a layer has them beside its exact ones or in their place. Activations are
+rounded where they are used, by qwix, with a scale for each token. Only layers of a network's blocks
+have such weights: embeddings, norms and the last layer do not. Of what modulates the blocks weights
+alone are rounded: it is one vector a picture, which a product waits for less than for its weights.
 
 Source: Dettmers et al. 2022 (LLM.int8()), section 2, vector-wise quantisation; Micikevicius et al.
 2022 (FP8 Formats for Deep Learning) for e4m3.
@@ -19,24 +21,26 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
+from models.quality import EightBitProducts
+
 FLOATS_FROM = 8.9
 """CUDA's compute capability from which products of 8-bit floats are as fast as int8's: Ada, Hopper.
 They need no rounding to equal steps, so they come first there."""
 
-_asked: ContextVar[bool] = ContextVar("eight_bit", default=False)
+_asked: ContextVar[EightBitProducts | None] = ContextVar("eight_bit", default=None)
 
 
 @contextmanager
-def eight_bit(wanted: bool = True) -> Iterator[None]:
-    """What is traced in here has the products of its blocks in 8 bits, if that is wanted."""
-    token = _asked.set(wanted)
+def eight_bit(products: EightBitProducts | None = "w8a8") -> Iterator[None]:
+    """What is traced in here has such products in its blocks; None: exact ones."""
+    token = _asked.set(products)
     try:
         yield
     finally:
         _asked.reset(token)
 
 
-def is_asked() -> bool:
+def asked() -> EightBitProducts | None:
     return _asked.get()
 
 
@@ -45,6 +49,18 @@ class Rounded(nnx.Module):
 
     def __init__(self, values: nnx.Param, scale: nnx.Param) -> None:
         self.values, self.scale = values, scale
+
+
+def weight_only(
+    x: Float[Array, "*batch in"], values: Num[Array, "in out"], scale: Float[Array, " out"]
+) -> Float[Array, "*batch out"]:
+    """Of activations as they are and such a kernel; in the dtype of x.
+
+    Values of 8 bits are the same in every dtype of activations: what is lost was lost when they
+    were rounded. Sums are scaled in float32, as unscaled ones may be too large for float16.
+    """
+    out = jnp.matmul(x, values.astype(x.dtype), preferred_element_type=jnp.float32)
+    return (out * scale).astype(x.dtype)
 
 
 def product(
@@ -57,6 +73,12 @@ def product(
     rounded = qwix.quantize(x, values.dtype, channelwise_axes=tokens, scale_dtype=jnp.float32)
     kernel = qwix.QArray(values, scale[None])
     return qwix.dot_general(rounded, kernel, (((features,), (0,)), ((), ()))).astype(x.dtype)
+
+
+def multiplied(x: Float[Array, "*batch in"], kernel: Rounded) -> Float[Array, "*batch out"]:
+    """The product that is asked for; in the dtype of x."""
+    multiply = product if asked() == "w8a8" else weight_only
+    return multiply(x, kernel.values[...], kernel.scale[...])
 
 
 def kind_of(platform: str | None, capability: str = "0") -> Any:

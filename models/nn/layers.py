@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models import sharding
-from models.nn.eight_bit import Rounded, is_asked, product
+from models.nn.eight_bit import Rounded, asked, multiplied
 
 Axes = tuple[str | None, ...]
 
@@ -37,13 +37,13 @@ class Linear(nnx.Linear):
         eight = self.asked
         if eight is None:
             return super().__call__(x, out_sharding)
-        out = product(x, eight.values[...], eight.scale[...])
+        out = multiplied(x, eight)
         return out if self.bias is None else out + self.bias[...].astype(out.dtype)
 
     @property
     def asked(self) -> Rounded | None:
         """The kernel of 8 bits, where there is one and what is traced now is to use it."""
-        return self.eight if is_asked() else None
+        return self.eight if asked() else None
 
 
 def linear(
