@@ -19,6 +19,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
 from models.quality import EightBitProducts
@@ -60,7 +61,12 @@ def weight_only(
     were rounded. Sums are scaled in float32, as unscaled ones may be too large for float16.
     """
     out = jnp.matmul(x, values.astype(x.dtype), preferred_element_type=jnp.float32)
-    return (out * scale).astype(x.dtype)
+    return scaled(out, scale, x.dtype)
+
+
+def scaled(sums: Float[Array, "*rows"], scale: Float[Array, "*columns"], dtype: DTypeLike) -> Array:
+    """Sums in float32 of such values' products, as the product that they stand for."""
+    return (sums * scale).astype(dtype)
 
 
 def product(

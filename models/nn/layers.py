@@ -15,10 +15,10 @@ from flax import nnx
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AbstractMesh
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 from models import sharding
-from models.nn.eight_bit import Rounded, asked, multiplied
+from models.nn.eight_bit import Rounded, asked, multiplied, scaled
 
 Axes = tuple[str | None, ...]
 
@@ -74,28 +74,56 @@ def to_heads(
     """layer(x), its features apart by heads.
 
     As one product with an axis of heads it may write them head by head, as attention reads them;
-    behind a product without one the compiler copies, or turns the tokens round. Of 8 bits it would
-    turn the kernels of all layers instead, for each of them.
+    behind a product without one the compiler copies, or turns the tokens round. Of both
+    sides in 8 bits it would turn the kernels of all layers instead, for each of them.
     """
-    if layer.asked is not None:
+    if layer.asked is not None and asked() == "w8a8":
         return layer(x).reshape(*x.shape[:2], heads, -1)
-    kernel = _in_rows(layer.kernel, x.dtype)
-    out = jax.lax.dot_general(x, kernel.reshape(len(kernel), heads, -1), (((2,), (0,)), ((), ())))
-    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype).reshape(heads, -1)
+    return _by_heads(layer, x, (x.shape[-1], heads, -1), (heads, -1))
 
 
 def from_heads(
     layer: Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), of features apart by heads, which need not come together in memory."""
-    if layer.asked is not None:
+    if layer.asked is not None and asked() == "w8a8":
         return layer(x.reshape(*x.shape[:2], -1))
-    kernel = _in_rows(layer.kernel, x.dtype)
-    out = jax.lax.dot_general(x, kernel.reshape(*x.shape[2:], -1), (((2, 3), (0, 1)), ((), ())))
-    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)
+    return _by_heads(layer, x, (*x.shape[2:], -1), (-1,))
 
 
-def _in_rows(parameter: nnx.Param, dtype: DTypeLike) -> Float[Array, "in_features out_features"]:
+def _by_heads(
+    layer: Linear, x: Array, features: tuple[int, ...], out_features: tuple[int, ...]
+) -> Array:
+    """x W + b, of exact activations.
+
+    Args:
+        x: [batch, tokens, *in].
+        features, out_features: shapes of W, [*in, *out], and of what is added: [*out].
+    """
+    eight = layer.asked
+    kernel = _in_rows(layer.kernel, x.dtype) if eight is None else _of_8_bits(eight, x.dtype)
+    count = x.ndim - 2
+    out = jax.lax.dot_general(
+        x,
+        kernel.reshape(features),
+        ((tuple(range(2, x.ndim)), tuple(range(count))), ((), ())),
+        preferred_element_type=None if eight is None else jnp.float32,
+    )
+    if eight is not None:
+        out = scaled(out, eight.scale[...].reshape(out_features), x.dtype)
+    if layer.bias is None:
+        return out
+    return out + layer.bias[...].astype(x.dtype).reshape(out_features)
+
+
+def _of_8_bits(kernel: Rounded, dtype: DTypeLike) -> Float[Array, "in_features out_features"]:
+    """Values as `_in_rows` has them. One layer's are taken from the stack first: its compiler would
+    copy the stack of all layers, for each of them."""
+    values = _in_rows(kernel.values, kernel.values.dtype)
+    return jax.lax.optimization_barrier(values).astype(dtype)
+
+
+def _in_rows(parameter: nnx.Param, dtype: DTypeLike) -> Num[Array, "in_features out_features"]:
     """A kernel in this dtype, row by row in memory, as it is stored.
 
     For a product with an axis of heads a TPU's compiler turns it round first, and takes longer

@@ -195,7 +195,7 @@ def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> N
 
 @pytest.mark.parametrize("where", ["beside", "instead"])
 def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, where: Any) -> None:
-    """What a request gets that names no preset has changed since; what it got then is in the job."""
+    """Another preset is the default since; what it was then is in the job."""
     spec = with_presets(SPEC, tmp_path, LEVERS, {}, where)
     assert quality_of(spec, {"quality": "eight-bit"}).eight_bit == "w8a8"
     assert quality_of(spec, {"quality": "eight-bit-weights"}).eight_bit == "w8a16"
