@@ -17,7 +17,7 @@ from models import catalog
 from models.nn.abstract import abstract_module
 from models.nn.attention.xla import xla_kernel
 from models.nn.eight_bit import eight_bit
-from models.nn.layers import linear
+from models.nn.layers import from_heads, linear, to_heads
 from models.nn.norms import Modulation
 from models.nn.stack import each, scan, stack
 from models.random_weights import RandomWeights
@@ -160,6 +160,31 @@ def test_every_layout_rounds_and_multiplies_the_same(
     (one, told), (four, told_four) = run(whole, None), run(shared, layout)
     assert np.abs(four - one).max() <= (CLOSE if products == "w8a8" else SUMS) * np.abs(one).max()
     assert np.abs(told_four - told).max() <= SUMS * np.abs(told).max()
+
+
+@pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
+def test_every_layout_multiplies_by_heads_the_same(part: Part, sizes: dict[str, int]) -> None:
+    """Layers of a stack, their outputs apart by heads and together again."""
+    layout, heads = layout_of(sizes), 4
+    x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
+
+    def block(block: Block, x: jax.Array) -> jax.Array:
+        return x + from_heads(block.down, to_heads(block.up, x, heads))
+
+    def run(layout: Layout | None) -> np.ndarray:
+        place = None if layout is None else layout.of_parameter
+        module = load(network("instead"), part, RENAMES, sharding=place)
+        graph, state = nnx.split(module.blocks)
+
+        def blocks(state: Any, x: jax.Array) -> jax.Array:
+            with eight_bit("w8a16"):
+                return scan(nnx.merge(graph, state), x, block)[0]
+
+        with nullcontext() if layout is None else layout.active():
+            return np.asarray(jax.jit(blocks)(state, x))
+
+    one, four = run(None), run(layout)
+    assert np.abs(four - one).max() <= SUMS * np.abs(one).max()
 
 
 def test_shapes_and_random_weights_have_them_too() -> None:
