@@ -13,8 +13,8 @@ from models.pipeline import Fields, RequestError, Step
 from models.quality import (
     COEFFICIENTS,
     DEGREES,
-    EIGHT_BIT,
     EXACT,
+    OF_EIGHT_BITS,
     THRESHOLD,
     EightBit,
     Lever,
@@ -53,7 +53,7 @@ def with_presets(
     full = spec.model_copy(
         update={
             "defaults": {
-                "quality": EIGHT_BIT if eight_bit == "instead" else EXACT,
+                "quality": OF_EIGHT_BITS["w8a16"] if eight_bit == "instead" else EXACT,
                 **spec.defaults,
             },
             "bucket_fields": (*spec.bucket_fields, "quality"),
@@ -75,7 +75,7 @@ def _of_eight_bits(
     if exact:
         raise ValueError(
             f'quality.{exact[0]} needs exact weights, which eight_bit = "instead" lets go; '
-            'give it eight_bit = true, or have both ("beside")'
+            'give it eight_bit = "w8a16", or have both ("beside")'
         )
     return {name: quality for name, quality in found.items() if quality.eight_bit}
 

@@ -2,7 +2,8 @@
 
 `exact` is the reference's picture and is always there. A preset is a frozen value of levers, each
 of which stands for itself. Steps outside the interval of guidance run without the negative prompt;
-steps of which little would change take over the last one's work; matrix products run in 8 bits.
+steps of which little would change take over the last one's work; matrix products have weights of 8
+bits, with exact activations or with rounded ones.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 EXACT = "exact"
 """The preset without any lever."""
-EIGHT_BIT = "eight-bit"
-"""The preset with that lever alone."""
-
 EightBit = Literal["beside", "instead"]
 """Where a model's blocks have weights of 8 bits: beside their exact ones, or in their place."""
+
+EightBitProducts = Literal["w8a16", "w8a8"]
+"""Bits of a product's weights and activations: of weights alone, or of both. 16 stands for whatever
+activations are computed in. Named as in vLLM; weight-only and dynamic quantisation elsewhere."""
+OF_EIGHT_BITS: Mapping[EightBitProducts, str] = MappingProxyType(
+    {"w8a16": "eight-bit-weights", "w8a8": "eight-bit"}
+)
+"""The presets with that lever alone."""
 
 CacheKind = Literal["first-block", "teacache"]
 Lever = Literal["guidance", "step_cache", "eight_bit"]
@@ -73,6 +79,11 @@ class StepCache(Frozen):
     degree first; fitted to one network."""
 
 
+def _in_full(eight_bit: object) -> object:
+    """What true and false have meant before weights could be rounded alone."""
+    return {True: "w8a8", False: None}[eight_bit] if isinstance(eight_bit, bool) else eight_bit
+
+
 class Quality(Frozen):
     """A preset: which levers are pulled, and how far."""
 
@@ -80,9 +91,9 @@ class Quality(Frozen):
     """The steps that are guided; null: all."""
     step_cache: StepCache | None = None
     """Null: every step runs whole."""
-    eight_bit: bool = False
-    """Whether the blocks' matrix products are of 8 bits: int8 or, where the chip has them and no
-    faster int8, floats."""
+    eight_bit: Annotated[EightBitProducts | None, BeforeValidator(_in_full)] = None
+    """Of the blocks' matrix products 8 bits: of the weights alone (`w8a16`) or of activations, too
+    (`w8a8`); int8 or, where the chip has them and no faster int8, floats. Null: none."""
     psnr_db: float | None = None
     """How near its pictures are to those of exact, in the median, where somebody has measured it:
     `about` says what was measured."""
@@ -124,11 +135,11 @@ class Quality(Frozen):
 class Levers(NamedTuple):
     """Those of a preset that make another program, as a part of a phase's name."""
 
-    eight_bit: bool = False
+    eight_bit: EightBitProducts | None = None
     step_cache: CacheKind | None = None
 
     def __str__(self) -> str:
-        return "+".join(name for name in ("8bit" * self.eight_bit, self.step_cache) if name)
+        return "+".join(name for name in self if name)
 
     def on(self, phase: str) -> str:
         """The phase, run with these."""
@@ -139,9 +150,10 @@ class Levers(NamedTuple):
         """The inverse of `on`: the family's own phase, and these."""
         name, _, text = phase.partition("@")
         parts = text.split("+")
-        kinds: dict[str, CacheKind] = {"first-block": "first-block", "teacache": "teacache"}
-        kind = next((kinds[part] for part in parts if part in kinds), None)
-        return name, cls("8bit" in parts, kind)
+        eight_bit = next((one for one in get_args(EightBitProducts) if one in parts), None)
+        return name, cls(
+            eight_bit, next((kind for kind in get_args(CacheKind) if kind in parts), None)
+        )
 
 
 PRESETS: Mapping[str, Quality] = MappingProxyType(
@@ -157,10 +169,10 @@ PRESETS: Mapping[str, Quality] = MappingProxyType(
         "guidance-interval": Quality(guidance=GuidanceInterval(stop=0.6)),
         "first-block-cache": Quality(step_cache=StepCache(kind="first-block", threshold=0.1)),
         "teacache": Quality(step_cache=StepCache(kind="teacache", threshold=0.15)),
-        EIGHT_BIT: Quality(eight_bit=True),
+        **{name: Quality(eight_bit=products) for products, name in OF_EIGHT_BITS.items()},
     }
 )
-"""Two of several levers, and every lever alone by a name of its own; a family has of each what
+"""Two of several levers, and every lever alone by names of its own; a family has of each what
 levers it has. docs/quality.md says what they cost."""
 
 

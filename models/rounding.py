@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Num
 
 from models.nn.eight_bit import Rounded, is_turned
-from models.nn.layers import Axes, Linear
+from models.nn.layers import Linear
 from models.quality import EightBit
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -42,7 +42,7 @@ class Rounding:
         """The same network, abstract, with its blocks' kernels so. Changes it."""
         layers = [node for _, node in nnx.iter_graph(network) if isinstance(node, Linear)]
         for layer in layers:
-            if is_of_blocks(layer.kernel.axes):
+            if "layers" in layer.kernel.axes:
                 layer.eight = self._abstract(layer.kernel)
                 if self.where == "instead":
                     layer.kernel = nnx.data(None)  # type: ignore[arg-type]
@@ -57,11 +57,6 @@ class Rounding:
             nnx.Param(values, axes=lies(axes), exact=jnp.dtype(kernel.dtype).name),
             nnx.Param(scale, axes=(*axes[:-2], axes[-1])),
         )
-
-
-def is_of_blocks(axes: Axes) -> bool:
-    """Of a kernel that tokens are multiplied with: stacked, and none that makes modulations."""
-    return "layers" in axes and "modulation" not in axes
 
 
 def turned(axes: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,8 +16,8 @@ import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from models.nn.layers import Axes
 from models.pipeline import Pipeline
-from models.rounding import is_of_blocks
 from models.sharding import Layout
 
 DEVICE = (None, "device")
@@ -44,6 +44,11 @@ def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
     return jax.tree.leaves(
         jax.tree.map(one, pipeline.weights, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     )
+
+
+def is_of_blocks(axes: Axes) -> bool:
+    """Of a kernel that tokens are multiplied with: stacked, and none that makes modulations."""
+    return "layers" in axes and "modulation" not in axes
 
 
 def is_wanted(layout: Layout) -> bool:

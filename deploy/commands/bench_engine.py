@@ -16,7 +16,15 @@ from typing import Any
 from deploy.commands.exits import EXIT_FAILED, say
 from deploy.commands.files import HERE, check_writable
 from deploy.commands.needs import check_pools
-from deploy.commands.options import DTYPES, count, devices, given, mesh, not_negative
+from deploy.commands.options import (
+    DTYPES,
+    EIGHT_BIT_PRODUCTS,
+    count,
+    devices,
+    given,
+    mesh,
+    not_negative,
+)
 
 REQUEST = ("width", "height", "num-frames", "steps")
 
@@ -43,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
     parser.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
     parser.add_argument(
-        "--eight-bit", action="store_true", help="weights of 8 bits instead of exact ones"
+        "--eight-bit",
+        choices=EIGHT_BIT_PRODUCTS,
+        help="weights of 8 bits instead of exact ones, under exact activations or rounded ones",
     )
     parser.add_argument(
         "--vae-tiling",
@@ -132,12 +142,12 @@ def _others(args: argparse.Namespace) -> Sequence[str]:
         "--devices": args.devices and f"{args.devices.start}-{args.devices.stop - 1}",
         "--dtype": args.dtype,
         "--activation-dtype": args.activation_dtype,
+        "--eight-bit": args.eight_bit,
         "--repeats": args.repeats,
         "--compile-cache": args.compile_cache,
     }
     words = [word for name, value in given(**chosen).items() for word in (name, str(value))]
     words += ["--tiny"] if args.tiny else []
-    words += ["--eight-bit"] if args.eight_bit else []
     if args.vae_tiling is not None:
         words.append("--vae-tiling" if args.vae_tiling else "--no-vae-tiling")
     return words

@@ -17,6 +17,7 @@ Commands = Any
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DTYPES = ("float32", "bfloat16", "float16")
 EIGHT_BIT = ("beside", "instead")
+EIGHT_BIT_PRODUCTS = ("w8a16", "w8a8")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

@@ -121,10 +121,11 @@ class FluxPipeline:
     def conditions(
         self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
     ) -> Modulations:
-        name, _ = Levers.of(phase)
+        name, levers = Levers.of(phase)
         pooled = row["pooled_embeds"] if name == CLASSIFIER_FREE else row["pooled_embeds"][:1]
         pooled = jnp.broadcast_to(pooled, (len(values["timestep"]), *pooled.shape))
-        return self._modulations(weights, pooled, values)
+        with eight_bit(levers.eight_bit):
+            return self._modulations(weights, pooled, values)
 
     def step(
         self,
@@ -136,10 +137,10 @@ class FluxPipeline:
     ) -> PyTree:
         name, levers = Levers.of(phase)
         seen = rows if name == CLASSIFIER_FREE else of_first_prompt(rows, *OF_PROMPTS)
-        if conditions is None:
-            conditions = self._modulations(weights, seen["pooled_embeds"], values)
         cache = cached_step(levers, rows, values)
         with eight_bit(levers.eight_bit):
+            if conditions is None:
+                conditions = self._modulations(weights, seen["pooled_embeds"], values)
             velocity = self._velocity(weights, seen, conditions, cache)
         if name == CLASSIFIER_FREE:
             scale = values["true_cfg_scale"][:, None, None]

@@ -1,8 +1,10 @@
-"""Matrix products in 8 bits, by qwix: scales for each channel of the weights and each token.
+"""Matrix products with weights of 8 bits, and with activations as they are or rounded too.
 
-Weights lie there in 8 bits: they are rounded once, when they are loaded, and a layer has them
-beside its exact ones or in their place. Activations are rounded where they are used. Only layers of
-a network's blocks have such weights: embeddings, norms, modulations and the last layer do not.
+Weights lie there in 8 bits, with a scale for each of their channels: they are rounded once, when
+they are loaded, and a layer has them beside its exact ones or in their place. Activations are
+rounded where they are used, by qwix, with a scale for each token. Only layers of a network's blocks
+have such weights: embeddings, norms and the last layer do not. Of what modulates the blocks weights
+alone are rounded: it is one vector a picture, which a product waits for less than for its weights.
 
 Source: Dettmers et al. 2022 (LLM.int8()), section 2, vector-wise quantisation; Micikevicius et al.
 2022 (FP8 Formats for Deep Learning) for e4m3.
@@ -21,24 +23,26 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
+from models.quality import EightBitProducts
+
 FLOATS_FROM = 8.9
 """CUDA's compute capability from which products of 8-bit floats are as fast as int8's: Ada, Hopper.
 They need no rounding to equal steps, so they come first there."""
 
-_asked: ContextVar[bool] = ContextVar("eight_bit", default=False)
+_asked: ContextVar[EightBitProducts | None] = ContextVar("eight_bit", default=None)
 
 
 @contextmanager
-def eight_bit(wanted: bool = True) -> Iterator[None]:
-    """What is traced in here has the products of its blocks in 8 bits, if that is wanted."""
-    token = _asked.set(wanted)
+def eight_bit(products: EightBitProducts | None = "w8a8") -> Iterator[None]:
+    """What is traced in here has such products in its blocks; None: exact ones."""
+    token = _asked.set(products)
     try:
         yield
     finally:
         _asked.reset(token)
 
 
-def is_asked() -> bool:
+def asked() -> EightBitProducts | None:
     return _asked.get()
 
 
@@ -57,6 +61,28 @@ def is_turned(kind: Any) -> bool:
     front of the loop over its layers, once a step, and keep both.
     """
     return bool(jnp.issubdtype(kind, jnp.floating))
+
+
+def upright(values: Num[Array, "_rows _columns"]) -> Num[Array, "in out"]:
+    """With their inputs first, however they lie."""
+    return values.T if is_turned(values.dtype) else values
+
+
+def weight_only(
+    x: Float[Array, "*batch in"], values: Num[Array, "_rows _columns"], scale: Float[Array, " out"]
+) -> Float[Array, "*batch out"]:
+    """Of activations as they are and such a kernel; in the dtype of x.
+
+    Values of 8 bits are the same in every dtype of activations: what is lost was lost when they
+    were rounded. Sums are scaled in float32, as unscaled ones may be too large for float16.
+    """
+    out = jnp.matmul(x, upright(values).astype(x.dtype), preferred_element_type=jnp.float32)
+    return scaled(out, scale, x.dtype)
+
+
+def scaled(sums: Float[Array, "*rows"], scale: Float[Array, "*columns"], dtype: DTypeLike) -> Array:
+    """Sums in float32 of such values' products, as the product that they stand for."""
+    return (sums * scale).astype(dtype)
 
 
 def product(
@@ -87,6 +113,12 @@ def _of_floats(
         x, values, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=written
     )
     return (sums.astype(jnp.float32) * of_tokens * of_columns).astype(dtype)
+
+
+def multiplied(x: Float[Array, "*batch in"], kernel: Rounded) -> Float[Array, "*batch out"]:
+    """The product that is asked for; in the dtype of x."""
+    multiply = product if asked() == "w8a8" else weight_only
+    return multiply(x, kernel.values[...], kernel.scale[...])
 
 
 def kind_of(platform: str | None, capability: str = "0") -> Any:

@@ -8,6 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from models.nn.eight_bit import asked, eight_bit
 from models.nn.layers import linear
 
 
@@ -87,7 +88,8 @@ class Modulation(nnx.Module):
         self.count = count
 
     def __call__(self, condition: Float[Array, "batch width"]) -> Float[Array, "batch count width"]:
-        vectors = self.linear(jax.nn.silu(condition))
+        with eight_bit(asked() and "w8a16"):  # it waits for its weights alone
+            vectors = self.linear(jax.nn.silu(condition))
         return vectors.reshape(len(vectors), self.count, -1)
 
 

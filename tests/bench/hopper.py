@@ -45,6 +45,7 @@ from jax.stages import Compiled, Traced
 
 from models.nn.attention.select import kernel_for
 from models.nn.eight_bit import kind_of
+from models.quality import OF_EIGHT_BITS, EightBitProducts
 from models.rounding import Rounding
 from models.sharding import Layout
 from tests.bench.moves import moves, table
@@ -90,7 +91,7 @@ def main() -> None:
     for name in SIZES:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int)
     parser.add_argument("--only", default="", help="programs whose names begin so: step, decode")
-    parser.add_argument("--eight-bit", action="store_true", help="blocks of 8-bit floats")
+    parser.add_argument("--eight-bit", choices=[*OF_EIGHT_BITS], help="blocks of 8-bit floats")
     parser.add_argument("--moves", action="store_true", help="what it moves and computes, by kind")
     parser.add_argument("--longest", type=int, default=0, help="so many operations by name")
     args = parser.parse_args()
@@ -106,11 +107,13 @@ def main() -> None:
             print(table(list(moves(program.as_text() or "")), args.longest))
 
 
-def programs(model: str, sizes: dict[str, int], eight_bit: bool = False) -> dict[str, Traced]:
+def programs(
+    model: str, sizes: dict[str, int], eight_bit: EightBitProducts | None = None
+) -> dict[str, Traced]:
     """A row's step of each phase, and its decoding, traced.
 
     Args:
-        eight_bit: with blocks of 8 bits instead of exact ones.
+        eight_bit: with blocks of 8 bits instead of exact ones, multiplied so.
     """
     devices = topologies.get_topology_desc(
         platform="cuda", target_config=H200, topology="1x1x1"
@@ -120,7 +123,8 @@ def programs(model: str, sizes: dict[str, int], eight_bit: bool = False) -> dict
     pipeline = abstract(
         model, "bfloat16", layout.of_parameter, swap_experts=False, rounding=rounding
     )
-    (fields,) = warmup.requests(pipeline.spec, [sizes])
+    preset = {"quality": OF_EIGHT_BITS[eight_bit]} if eight_bit else {}
+    (fields,) = warmup.requests(pipeline.spec, [{**preset, **sizes}])
     prepared = warmup.prepare(pipeline, fields)
     compiler = Compiler(pipeline, layout)
     row = compiler.trace_encode(prepared.inputs).out_info

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,12 +30,16 @@ CACHED = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
 FAST = Quality(
     guidance=GuidanceInterval(start=0.2, stop=0.6),
     step_cache=StepCache(kind="teacache", threshold=0.3, coefficients=(2.0, 1.0, 0.5)),
-    eight_bit=True,
+    eight_bit="w8a8",
 )
 
 
 def steps_of(count: int, phase: str = "guided") -> tuple[Step, ...]:
     return tuple(Step(phase, {"sigma": np.float32(i)}) for i in range(count))
+
+
+def of_eight_bits(products: object) -> Quality:
+    return Quality.model_validate({"eight_bit": products})
 
 
 def unguided(phase: str) -> str:
@@ -63,6 +68,16 @@ def test_a_wrong_preset_is_refused() -> None:
         StepCache(kind="teacache", threshold=0)
     with pytest.raises(ValidationError, match="extra"):
         Quality.model_validate({"eight_bits": True})
+    with pytest.raises(ValidationError, match="'w8a16' or 'w8a8'"):
+        Quality.model_validate({"eight_bit": "w4a16"})
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, "w8a8"), (False, None)])
+def test_a_preset_written_before_weights_could_be_rounded_alone(before: bool, now: object) -> None:
+    """Of settings, checkpoints, and specs in Redis; what is written now is read as it is."""
+    preset = Quality.model_validate({"eight_bit": before})
+    assert preset.eight_bit == now
+    assert Quality.model_validate_json(preset.model_dump_json()) == preset
 
 
 def test_exact_steps_are_left_as_they_are() -> None:
@@ -83,7 +98,7 @@ def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
 
 def test_levers_are_a_part_of_the_phase() -> None:
     ten = eased(steps_of(10), FAST, unguided)
-    levers = Levers(eight_bit=True, step_cache="teacache")
+    levers = Levers(eight_bit="w8a8", step_cache="teacache")
     assert [Levers.of(step.phase) for step in ten] == [
         ("guided" if i in range(2, 6) else "plain", levers) for i in range(10)
     ]
@@ -92,16 +107,19 @@ def test_levers_are_a_part_of_the_phase() -> None:
         frozenset({"sigma", THRESHOLD, COEFFICIENTS})
     }
     assert Levers.of("a|b c") == ("a|b c", Levers())
+    for alone in (Levers(eight_bit="w8a16"), Levers(step_cache="first-block")):
+        assert Levers.of(alone.on("a|b c")) == ("a|b c", alone)
 
 
 def test_thresholds_alone_part_no_batch() -> None:
     other = Quality(step_cache=StepCache(kind="first-block", threshold=0.2))
-    assert CACHED.key == other.key != Quality(eight_bit=True).key
+    kinds = {preset.key for preset in (CACHED, *map(of_eight_bits, ("w8a16", "w8a8")), Quality())}
+    assert CACHED.key == other.key and len(kinds) == 4
 
 
 def test_the_presets_of_a_model() -> None:
     """Every family's, then the folder's, then the operator's; only what the family can do."""
-    mine = {"fast": FAST, "eight-bit": Quality(eight_bit=True, psnr_db=30)}
+    mine = {"fast": FAST, "eight-bit": Quality(eight_bit="w8a8", psnr_db=30)}
     found = presets(LEVERS, {"fast": CACHED}, mine)
     assert found["fast"] == FAST and found["eight-bit"].psnr_db == 30
     guided = presets({"guidance"})
@@ -118,13 +136,14 @@ def test_the_presets_of_a_model() -> None:
 
 
 def test_a_folder_brings_presets(tmp_path: Path) -> None:
-    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten pictures"}
+    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten pictures"}  # as before w8a16
     (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"fast": preset}}))
     spec = with_presets(SPEC, tmp_path, LEVERS, {}, "beside")
-    assert spec.qualities["fast"] == Quality(**preset)  # type: ignore[arg-type]
+    assert spec.qualities["fast"] == Quality.model_validate({**preset, "eight_bit": "w8a8"})
     assert spec.defaults["quality"] == "exact" and spec.bucket_fields[-1] == "quality"
     without = with_presets(SPEC, tmp_path, LEVERS, {}).qualities
-    assert without["fast"] == PRESETS["fast"] and "eight-bit" not in without
+    assert without["fast"] == PRESETS["fast"]
+    assert not any(preset.eight_bit for preset in without.values())
     (tmp_path / "atelier.json").write_text('{"quality": {"fast": {"eight": true}}}')
     with pytest.raises(CheckpointError, match=r"(?s)atelier.json: quality: .*fast"):
         with_presets(SPEC, tmp_path, LEVERS, {})
@@ -141,14 +160,18 @@ def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
 def test_without_exact_weights_there_are_no_exact_pictures(tmp_path: Path) -> None:
     """Neither `exact` nor a preset that needs them; what is left of the rest has 8 bits."""
     spec = with_presets(SPEC, tmp_path, LEVERS, {"fast": FAST}, "instead")
-    assert FAST.eight_bit and spec.quality_names == ("fast", "eight-bit")
-    assert spec.defaults["quality"] == "eight-bit" and not spec.has_exact
-    with pytest.raises(RequestError, match="quality: 'exact' is none of fast, eight-bit"):
+    assert FAST.eight_bit and spec.quality_names == ("fast", "eight-bit-weights", "eight-bit")
+    assert spec.defaults["quality"] == "eight-bit-weights" and not spec.has_exact
+    with pytest.raises(
+        RequestError, match="quality: 'exact' is none of fast, eight-bit-weights, eight-b"
+    ):
         quality_of(spec, {"quality": "exact"})
-    with pytest.raises(ValueError, match=r'quality\.mine needs exact weights.*"instead"'):
+    with pytest.raises(
+        ValueError, match=r'quality\.mine needs exact weights.*"instead".*eight_bit = "w8a16"'
+    ):
         with_presets(SPEC, tmp_path, LEVERS, {"mine": CACHED}, "instead")
     asked = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "exact"}})
-    with pytest.raises(ValueError, match="'exact' is none of eight-bit"):
+    with pytest.raises(ValueError, match="'exact' is none of eight-bit-weights, eight-bit"):
         with_presets(asked, tmp_path, LEVERS, {}, "instead")
 
 
@@ -170,3 +193,11 @@ def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> N
     assert quality_of(spec, before) == Quality()
     assert spec.bucket(before) == spec.bucket({**before, "quality": "exact"})
     assert spec.bucket(before) != spec.bucket({**before, "quality": "fast"})
+
+
+@pytest.mark.parametrize("where", ["beside", "instead"])
+def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, where: Any) -> None:
+    """Another preset is the default since; what it was then is in the job."""
+    spec = with_presets(SPEC, tmp_path, LEVERS, {}, where)
+    assert quality_of(spec, {"quality": "eight-bit"}).eight_bit == "w8a8"
+    assert quality_of(spec, {"quality": "eight-bit-weights"}).eight_bit == "w8a16"

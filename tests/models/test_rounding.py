@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from models import catalog
 from models.nn.abstract import abstract_module
 from models.nn.attention.xla import xla_kernel
 from models.nn.eight_bit import eight_bit
-from models.nn.layers import linear
+from models.nn.layers import from_heads, linear, to_heads
 from models.nn.norms import Modulation
-from models.nn.stack import scan, stack
+from models.nn.stack import each, scan, stack
 from models.random_weights import RandomWeights
 from models.reading import SHAPES
 from models.renames import Renames
@@ -38,6 +39,8 @@ SPLIT = {
     "context": {"context": 4},
     "both": {"fsdp": 2, "tensor": 2},
 }
+SUMS = 1e-5
+"""Of the largest number: sums of exact activations in another order, float32."""
 CLOSE = 0.02
 """Of the largest number: where a layout sums up in another order, a number between two of the 127
 steps may fall to the other one, a layer later."""
@@ -67,9 +70,8 @@ RENAMES: Renames = (
     (r"(.+)\.weight", r"\1.kernel"),
     (r"(.+)\.bias", r"\1.bias"),
 )
-IN_8_BITS = {
-    f"blocks.{layer}.eight.{part}" for layer in ("up", "down") for part in ("values", "scale")
-}
+STACKED = ("blocks.up", "blocks.down", "told.linear")
+IN_8_BITS = {f"{layer}.eight.{part}" for layer in STACKED for part in ("values", "scale")}
 
 
 def network(where: Any) -> Any:
@@ -109,7 +111,7 @@ def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: Part) -> None:
         arrays(load(network(where), part, RENAMES)) for where in ("beside", "instead")
     )
     assert beside.keys() - exact.keys() == IN_8_BITS
-    assert exact.keys() - instead.keys() == {"blocks.up.kernel", "blocks.down.kernel"}
+    assert exact.keys() - instead.keys() == {f"{layer}.kernel" for layer in STACKED}
     for found in (beside, instead):
         assert all((found[path] == exact[path]).all() for path in found.keys() & exact.keys())
         values, scale = rounded(exact["blocks.up.kernel"], jnp.int8)
@@ -128,8 +130,11 @@ def test_rounding_has_the_last_word_of_no_column(part: Part) -> None:
     assert int(jnp.abs(found["blocks.down.eight.values"]).max()) == 127
 
 
+@pytest.mark.parametrize("products", ["w8a16", "w8a8"])
 @pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
-def test_every_layout_rounds_and_multiplies_the_same(part: Part, sizes: dict[str, int]) -> None:
+def test_every_layout_rounds_and_multiplies_the_same(
+    part: Part, sizes: dict[str, int], products: Any
+) -> None:
     layout = layout_of(sizes)
     whole = load(network("instead"), part, RENAMES)
     shared = load(network("instead"), part, RENAMES, sharding=layout.of_parameter)
@@ -141,20 +146,46 @@ def test_every_layout_rounds_and_multiplies_the_same(part: Part, sizes: dict[str
     assert parts == np.prod([sizes[axis] for axis in split] or [1])
     x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
 
-    def run(module: Any, layout: Layout | None) -> np.ndarray:
+    def run(module: Any, layout: Layout | None) -> tuple[np.ndarray, ...]:
+        graph, state = nnx.split(module)
+
+        def network(state: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            module = nnx.merge(graph, state)
+            with eight_bit(products):
+                blocks, _ = scan(module.blocks, x, lambda block, x: block(x))
+                return blocks, each(module.told, lambda told: told(x[0]))
+
+        with nullcontext() if layout is None else layout.active():
+            return tuple(map(np.asarray, jax.jit(network)(state, x)))
+
+    (one, told), (four, told_four) = run(whole, None), run(shared, layout)
+    assert np.abs(four - one).max() <= (CLOSE if products == "w8a8" else SUMS) * np.abs(one).max()
+    assert np.abs(told_four - told).max() <= SUMS * np.abs(told).max()
+
+
+@pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
+def test_every_layout_multiplies_by_heads_the_same(part: Part, sizes: dict[str, int]) -> None:
+    """Layers of a stack, their outputs apart by heads and together again."""
+    layout, heads = layout_of(sizes), 4
+    x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
+
+    def block(block: Block, x: jax.Array) -> jax.Array:
+        return x + from_heads(block.down, to_heads(block.up, x, heads))
+
+    def run(layout: Layout | None) -> np.ndarray:
+        place = None if layout is None else layout.of_parameter
+        module = load(network("instead"), part, RENAMES, sharding=place)
         graph, state = nnx.split(module.blocks)
 
         def blocks(state: Any, x: jax.Array) -> jax.Array:
-            with eight_bit():
-                return scan(nnx.merge(graph, state), x, lambda block, x: block(x))[0]
+            with eight_bit("w8a16"):
+                return scan(nnx.merge(graph, state), x, block)[0]
 
-        if layout is None:
-            return np.asarray(jax.jit(blocks)(state, x))
-        with layout.active():
+        with nullcontext() if layout is None else layout.active():
             return np.asarray(jax.jit(blocks)(state, x))
 
-    one, four = run(whole, None), run(shared, layout)
-    assert np.abs(four - one).max() <= CLOSE * np.abs(one).max()
+    one, four = run(None), run(layout)
+    assert np.abs(four - one).max() <= SUMS * np.abs(one).max()
 
 
 def test_shapes_and_random_weights_have_them_too() -> None:

@@ -280,7 +280,7 @@ def test_a_preset_of_quality_is_one_of_the_model() -> None:
         update={
             "fields": SPEC.fields | {"quality"},
             "defaults": {**SPEC.defaults, "quality": "exact"},
-            "qualities": {"fast": Quality(eight_bit=True)},
+            "qualities": {"fast": Quality(eight_bit="w8a16")},
         }
     )
     assert resolved(spec).fields["quality"] == "exact"

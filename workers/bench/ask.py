@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -15,6 +16,7 @@ from models import catalog, known
 from models.checkpoint import CheckpointError
 from models.hub import CONFIGS, resolve
 from models.pipeline import Fields, Pipeline
+from models.quality import OF_EIGHT_BITS, EightBitProducts
 from models.random_weights import RandomWeights
 from models.reading import SHAPES
 from service.settings import ModelSettings, PoolSettings
@@ -42,12 +44,18 @@ class Ask:
     """Of this machine; None: all of them."""
     dtype: str = "bfloat16"
     activation_dtype: str | None = None
-    eight_bit: bool = False
-    """Whether blocks have weights of 8 bits instead of exact ones."""
+    eight_bit: EightBitProducts | None = None
+    """Blocks have weights of 8 bits instead of exact ones, multiplied so; None: exact ones."""
     vae_tiling: bool | None = None
     repeats: int = 5
     tiny: bool = False
     """The demo model's networks of the same family, for machines without an accelerator."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """With the preset that its 8 bits are in."""
+        preset = {"quality": OF_EIGHT_BITS[self.eight_bit]} if self.eight_bit else {}
+        return {**preset, **self.request}
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ def opened(ask: Ask) -> Opened:
                 "activation_dtype": ask.activation_dtype,
                 "eight_bit": "instead" if ask.eight_bit else None,
                 "vae_tiling": ask.vae_tiling,
-                "warmup": [dict(ask.request)],
+                "warmup": [ask.fields],
             }
         )
         pool = PoolSettings.model_validate(
@@ -103,7 +111,7 @@ def opened(ask: Ask) -> Opened:
 
 
 def _fields(pipeline: Pipeline, ask: Ask) -> list[Fields]:
-    return warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.request}])
+    return warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.fields}])
 
 
 @contextmanager

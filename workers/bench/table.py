@@ -57,7 +57,7 @@ def numbers(result: Json) -> str:
     """Types of the weights and, where they differ, of what is computed."""
     weights, activations = result["dtype"], result["activation_dtype"]
     told = weights if weights == activations else f"{weights}, activations {activations}"
-    return told + (", blocks of 8 bits" if result["eight_bit"] else "")
+    return told + (f", blocks by {result['eight_bit']}" if result["eight_bit"] else "")
 
 
 def spread(values: Sequence[float]) -> str:

@@ -16,7 +16,7 @@ from flax import nnx
 from models.flux.config import FluxConfig
 from models.flux.transformer import FluxTransformer
 from models.nn.abstract import abstract_module
-from models.nn.eight_bit import Rounded, eight_bit, kind_of, product
+from models.nn.eight_bit import Rounded, eight_bit, kind_of, product, weight_only
 from models.nn.layers import from_heads, linear, to_heads
 from models.rounding import Rounding, rounded
 from models.wan.config import WanConfig
@@ -44,12 +44,39 @@ def test_int8_is_near_whatever_a_token_or_a_channel_is_scaled_by(operands: Any) 
     assert float(token_and_channel.max()) < 3 * RELATIVE
 
 
-def test_tokens_are_rounded_by_themselves(operands: Any) -> None:
+@pytest.mark.parametrize("kind", [jnp.int8, jnp.float8_e4m3fn])
+def test_exact_activations_are_nearer(operands: Any, kind: Any) -> None:
+    """One rounding of two is left: the error of two alike ones is 1.4 times as large."""
+    tokens, kernel = operands
+    eight, exact = rounded(kernel, kind), tokens @ kernel
+    both, weights = (
+        float(jnp.abs(multiply(tokens, *eight) - exact).mean())
+        for multiply in (product, weight_only)
+    )
+    assert 0.5 * both < weights < 0.85 * both
+
+
+@pytest.mark.parametrize("kind", [jnp.int8, jnp.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_weights_lose_nothing_more_in_16_bits(operands: Any, kind: Any, dtype: Any) -> None:
+    """The values themselves and the sums, which before scaling are beyond float16."""
+    tokens, kernel = operands
+    x, (values, scale) = (10 * tokens).astype(dtype), rounded(kernel, kind)
+    wide = weight_only(x.astype(jnp.float32), values, scale)
+    assert float(jnp.abs(wide / scale).max()) > float(jnp.finfo(jnp.float16).max)
+    found = weight_only(x, values, scale)
+    assert found.dtype == dtype
+    error = jnp.abs(found.astype(jnp.float32) - wide) / jnp.abs(wide).max()
+    assert float(error.max()) < float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("multiply", [product, weight_only])
+def test_tokens_are_rounded_by_themselves(operands: Any, multiply: Any) -> None:
     """Bit for bit, whatever their neighbours are: the first half alone, and beside larger ones."""
     tokens, kernel = operands
     eight = rounded(kernel, jnp.int8)
-    alone = product(tokens, *eight)
-    beside = product(jnp.concatenate([tokens, 1e3 * tokens], axis=1), *eight)
+    alone = multiply(tokens, *eight)
+    beside = multiply(jnp.concatenate([tokens, 1e3 * tokens], axis=1), *eight)
     assert (beside[:, : tokens.shape[1]] == alone).all()
 
 
@@ -68,51 +95,56 @@ def test_floats_are_the_same_numbers_turned(operands: Any, dtype: Any, close: fl
     assert (error <= close * jnp.abs(expected).max(axis=(0, 1))).all()
 
 
-def test_only_layers_of_8_bits_and_only_where_asked(operands: Any) -> None:
+@pytest.mark.parametrize(("products", "multiply"), [("w8a8", product), ("w8a16", weight_only)])
+def test_only_layers_of_8_bits_and_only_where_asked(
+    operands: Any, products: Any, multiply: Any
+) -> None:
     """With an axis of heads or without: the same numbers."""
     tokens, kernel = operands
     layer = linear(*kernel.shape, (None, None), rngs=nnx.Rngs(0))
     layer.kernel[...] = kernel
     layer.bias[...] = jnp.arange(96.0)  # type: ignore[index]
     exact = layer(tokens)
-    with eight_bit():
+    with eight_bit(products):
         assert (layer(tokens) == exact).all(), "it has no kernel of 8 bits"
     values, scale = rounded(kernel, jnp.int8)
     layer.eight = Rounded(nnx.Param(values), nnx.Param(scale))
     assert (layer(tokens) == exact).all(), "nobody asked"
-    with eight_bit(False):
+    with eight_bit(None):
         assert (layer(tokens) == exact).all()
-    with eight_bit():
+    with eight_bit(products):
         flat = layer(tokens)
-        assert (flat == product(tokens, values, scale) + jnp.arange(96.0)).all()
+        assert (flat == multiply(tokens, values, scale) + jnp.arange(96.0)).all()
         assert (to_heads(layer, tokens, 4) == flat.reshape(2, 48, 4, 24)).all()
         assert (from_heads(layer, tokens.reshape(2, 48, 4, 64)) == flat).all()
 
 
-def products(jaxpr: Any) -> list[str]:
-    """What each product of a program, and of those in it, multiplies."""
+def read_by(jaxpr: Any, primitive: str, operand: int) -> list[str]:
+    """What kind of numbers each such operation of a program, and of those in it, reads."""
     found = []
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            found.append(str(equation.invars[1].aval.dtype))
+        if equation.primitive.name == primitive:
+            found.append(str(equation.invars[operand].aval.dtype))
         for inner in jex.core.jaxprs_in_params(equation.params):
-            found += products(inner)
+            found += read_by(inner, primitive, operand)
     return found
 
 
-def of_network(make: Callable[..., nnx.Module], config: Any, call: Callable[[Any], Any]) -> Any:
-    """The products of a network with 8 bits, and without."""
+def of_network(
+    make: Callable[..., nnx.Module], config: Any, call: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """The program of a network with such products."""
     network = abstract_module(make, config, param_dtype=jnp.bfloat16)
     graph, state = nnx.split(Rounding("beside").of(network))
 
-    def run(wanted: bool) -> list[str]:
+    def program(products: Any) -> Any:
         def network(state: Any) -> Any:
-            with eight_bit(wanted):
+            with eight_bit(products):
                 return call(nnx.merge(graph, state))
 
-        return products(jax.make_jaxpr(network)(state).jaxpr)
+        return jax.make_jaxpr(network)(state).jaxpr
 
-    return run(True), run(False)
+    return program
 
 
 def zeros(*shape: int) -> jax.Array:
@@ -135,7 +167,7 @@ WAN = WanConfig(
 
 
 @pytest.mark.parametrize(
-    ("make", "config", "call", "expected"),
+    ("make", "config", "call", "of_tokens", "of_vectors"),
     [
         (
             FluxTransformer,
@@ -145,20 +177,37 @@ WAN = WanConfig(
                 np.zeros((4, 3), int), np.zeros((3, 3), int),
             ),
             2 * 6 + 5,  # of a double block q, k, v, out, up, down of both streams; of a single one
+            3,  # modulations of both streams, and of single blocks
         ),
         (
             WanTransformer,
             WAN,
             lambda network: network(zeros(1, 1, 4, 4, 16), zeros(1), zeros(1, 3, 8)),
             4 + 4 + 2,
+            0,
         ),
     ],
 )  # fmt: skip
-def test_the_products_of_a_network(make: Any, config: Any, call: Any, expected: int) -> None:
-    """Each of a block's, scanned once; nothing else, and nothing at all unless it is asked for."""
-    asked, plain = of_network(make, config, call)
-    assert asked.count("int8") == expected
-    assert len(asked) == len(plain) and "int8" not in plain
+def test_the_products_of_a_network(
+    make: Any, config: Any, call: Any, of_tokens: int, of_vectors: int
+) -> None:
+    """Each of a block's, scanned once; nothing else, and nothing at all unless it is asked for.
+    Products of activations as they are convert what they read of 8 bits."""
+    program = of_network(make, config, call)
+    read = {
+        products: [
+            read_by(program(products), *of)
+            for of in (("dot_general", 1), ("convert_element_type", 0))
+        ]
+        for products in ("w8a8", "w8a16", None)
+    }
+    assert read["w8a8"][0].count("int8") == of_tokens
+    assert read["w8a8"][1].count("int8") == of_vectors
+    assert read["w8a16"][1].count("int8") == of_tokens + of_vectors
+    assert len({len(products) for products, _ in read.values()}) == 1
+    for products in ("w8a16", None):
+        assert "int8" not in read[products][0]
+    assert "int8" not in read[None][1]
 
 
 @pytest.mark.parametrize(
