@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
 OPTIONS: dict[str, int | bool] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
@@ -12,3 +17,25 @@ OPTIONS: dict[str, int | bool] = {
 
 FLAGS = " ".join(f"--{name}={str(value).lower()}" for name, value in OPTIONS.items())
 """The same for a process of its own, in `XLA_FLAGS`."""
+
+
+@contextmanager
+def compiled() -> Iterator[None]:
+    """The same for all that this process compiles meanwhile for its CPU.
+
+    JAX has options of a process, read once, and of one program; what programs under test are made
+    of takes none. So the one function that all options come from is given these.
+    """
+    from jax._src import compiler
+
+    plain = compiler.get_compile_options
+
+    def coarsely(*args: Any, backend: Any = None, **more: Any) -> Any:
+        options = plain(*args, backend=backend, **more)
+        if backend is not None and backend.platform == "cpu":
+            # The last one counts: a program's own stay.
+            options.env_option_overrides = [*OPTIONS.items(), *options.env_option_overrides]
+        return options
+
+    with patch.object(compiler, "get_compile_options", coarsely):
+        yield

@@ -15,7 +15,8 @@ from service.settings import QueueSettings
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
-NO_OPTIMIZATIONS = "jax_disable_most_optimizations"
+os.environ["OMP_NUM_THREADS"] = "1"
+"""Torch's and NumPy's: on networks this small threads only wait for each other."""
 COMPILED = "TESTS_COMPILED"
 """Variable with the folder of what systems have compiled, one for all of them and all processes of
 the tests; set here, where the first of these starts."""
@@ -53,11 +54,12 @@ async def queue(redis_url: str, empty_redis: Redis) -> AsyncIterator[Queue]:
 
 @pytest.fixture(scope="module")
 def coarse() -> Iterator[None]:
-    """Compile in half the time, for modules that ask what is computed and not how fast: LLVM's
-    optimizations are left out, XLA's are not. The parity tests, the demo's scores and `make demo`
-    compile as users do. `tests/coarse.py` has still quicker ways, of one program or process."""
-    import jax
+    """Compile in a third of the time, for modules that ask what is computed and not how fast.
 
-    jax.config.update(NO_OPTIMIZATIONS, True)
-    yield
-    jax.config.update(NO_OPTIMIZATIONS, False)
+    Tests of models, layouts and workers all are. The demo's scores, one request of text and one
+    with a picture a family of those held against diffusers, and `make demo` compile as users do.
+    """
+    from tests.coarse import compiled
+
+    with compiled():
+        yield

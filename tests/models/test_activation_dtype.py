@@ -13,12 +13,11 @@ import pytest
 from flax import nnx
 
 from models import catalog
-from models.pipeline import Pipeline, denoise
+from models.pipeline import Pipeline, PyTree
+from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
-
-pytestmark = pytest.mark.usefixtures("coarse")
 
 FIELDS: dict[str, Any] = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
 SMALL: dict[str, dict[str, Any]] = {
@@ -40,32 +39,31 @@ def load(folder: Path, dtype: str, activation_dtype: str | None = None) -> Pipel
     return catalog.load(folder.name, str(folder), dtype, {}, activation_dtype=activation_dtype)
 
 
-def latents(pipeline: Pipeline) -> np.ndarray:
+def latents(pipeline: Pipeline, *others: PyTree) -> list[np.ndarray]:
+    """Of its own weights, and of others of the same kind by the same programs."""
     family = pipeline.spec.family
     fields = {**pipeline.spec.defaults, **SMALL[family], **FIELDS}
-    *_, row = denoise(pipeline, pipeline.prepare(fields, {}))
-    return np.asarray(row["latents"], np.float32)
+    prepared, programs = pipeline.prepare(fields, {}), Programs(pipeline)
+    last = [list(programs.denoise(prepared, one))[-1] for one in (pipeline.weights, *others)]
+    return [np.asarray(row["latents"], np.float32) for row in last]
 
 
-def rounded(pipeline: Pipeline, like: Pipeline) -> Pipeline:
-    """Its weights, to the precision that they have in another one."""
+def rounded(weights: PyTree, like: PyTree) -> PyTree:
+    """To the precision that they have in another pipeline."""
 
     def through(mine: nnx.Variable, other: nnx.Variable) -> nnx.Variable:
         return mine.replace(mine[...].astype(other.dtype).astype(mine.dtype))
 
-    is_leaf = lambda leaf: isinstance(leaf, nnx.Variable)  # noqa: E731
-    pipeline.weights = jax.tree.map(through, pipeline.weights, like.weights, is_leaf=is_leaf)
-    return pipeline
+    return jax.tree.map(through, weights, like, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
 
 
 def test_weights_are_stored_small_and_used_in_full(folder: Path) -> None:
-    mixed = load(folder, "bfloat16", "float32")
+    mixed, whole = load(folder, "bfloat16", "float32"), load(folder, "float32")
     stored = {leaf.dtype for leaf in jax.tree.leaves(mixed.weights[0])}
     assert jnp.dtype(jnp.bfloat16) in stored
-    expected = latents(rounded(load(folder, "float32"), mixed))
-    found = latents(mixed)
+    exact, expected = latents(whole, rounded(whole.weights, mixed.weights))
+    (found,) = latents(mixed)
     assert np.abs(found - expected).max() <= KEPT * np.abs(expected).max()
-    exact = latents(load(folder, "float32"))
     assert np.abs(found - exact).max() > 10 * KEPT * np.abs(exact).max(), "nothing was rounded"
 
 
@@ -73,6 +71,6 @@ def test_activations_may_be_coarser_than_weights(folder: Path) -> None:
     mixed = load(folder, "float32", "bfloat16")
     stored = {leaf.dtype for leaf in jax.tree.leaves(mixed.weights[0])}
     assert stored == {jnp.dtype(jnp.float32)}
-    expected = latents(load(folder, "bfloat16"))
-    gap = np.abs(latents(mixed) - expected).max() / np.abs(expected).max()
+    (expected,), (found,) = latents(load(folder, "bfloat16")), latents(mixed)
+    gap = np.abs(found - expected).max() / np.abs(expected).max()
     assert gap <= KEPT, "the same as casting the weights once"

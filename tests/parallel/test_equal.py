@@ -38,13 +38,29 @@ FIELDS = {
     "wan": {"width": 48, "height": 80, "num_frames": 9, "guidance_scale": 4.0},
 }
 """Sizes whose tokens do not divide into four or eight."""
+CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
 MAKE: dict[str, Callable[..., Any]] = {
-    "flux": lambda folder: make_flux(folder, transformer={"num_attention_heads": 8}),
-    "sdxl": lambda folder: make_sdxl(
-        folder, unet={"attention_head_dim": (8, 8), "block_out_channels": (16, 32)}
+    "flux": lambda folder: make_flux(
+        folder,
+        transformer={"num_attention_heads": 8, "num_layers": 1, "num_single_layers": 2},
+        clip=CLIP,
+        t5=T5,
     ),
-    "wan": lambda folder: make_wan(folder, transformer={"num_attention_heads": 8}),
+    "sdxl": lambda folder: make_sdxl(
+        folder,
+        unet={
+            "attention_head_dim": (8, 8),
+            "block_out_channels": (16, 32),
+            "transformer_layers_per_block": 1,
+        },
+        clip=CLIP,
+        clip_2=CLIP,
+    ),
+    "wan": lambda folder: make_wan(
+        folder, transformer={"num_attention_heads": 8, "num_layers": 2}, t5=T5
+    ),
 }
+"""Few layers: each kind once or twice, compiled thirty times."""
 
 
 @pytest.fixture(scope="module", params=MAKE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from models.flux.transformer import FluxTransformer
 from models.nn.abstract import abstract_module
 from models.sdxl.config import UNetConfig
 from models.sdxl.unet import UNet
-from models.sharding import Layout, gathered
+from models.sharding import gathered
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
 from tests.parallel.layouts import layout
@@ -88,8 +89,10 @@ WIDTHS = {"flux": 128, "wan": 128, "sdxl": 32}
 FAMILIES = {"flux": flux, "wan": wan, "sdxl": sdxl}
 
 
-def compiled(family: str, by: Layout) -> Compiled:
+@cache
+def compiled(family: str, **sizes: int) -> Compiled:
     """One call of the family's network, for two rows, weights lying as the layout has them."""
+    by = layout(**sizes)
     module, call, shapes = FAMILIES[family]()
     graph, state = nnx.split(module)
 
@@ -122,7 +125,7 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def whole(family: str) -> Compiled:
-    return compiled(family, layout())
+    return compiled(family)
 
 
 @pytest.mark.parametrize(
@@ -142,18 +145,18 @@ def test_each_device_has_its_share_of_the_work(
     sizes: dict[str, int], share: float, family: str, whole: Compiled
 ) -> None:
     """A little more: time and text are embedded everywhere, and partial results are merged."""
-    part = work(compiled(family, layout(**sizes))) / work(whole)
+    part = work(compiled(family, **sizes)) / work(whole)
     assert share * 0.95 <= part <= share * 1.3
 
 
 def test_weights_lie_in_eighths(family: str, whole: Compiled) -> None:
-    part = compiled(family, layout(fsdp=8)).memory_analysis().argument_size_in_bytes
+    part = compiled(family, fsdp=8).memory_analysis().argument_size_in_bytes
     assert part < 0.2 * whole.memory_analysis().argument_size_in_bytes
 
 
 def test_a_ring_gathers_no_keys(family: str) -> None:
     """What is gathered over it, the result before all, is smaller than the keys of one row."""
-    text = compiled(family, layout(context=4, ring=4)).as_text()
+    text = compiled(family, context=4, ring=4).as_text()
     gathers = re.findall(r"= \(?\w+\[([\d,]*)\][^=]*? all-gather(?:-start)?\(", text)
     sizes = [np.prod([int(size) for size in shape.split(",") if size]) for shape in gathers]
     assert all(size < SIDE**2 * WIDTHS[family] for size in sizes)

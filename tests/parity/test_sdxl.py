@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from models.pipeline import Prepared, PyTree, RequestError, denoise
 from models.sampling import named
 from models.sdxl.conditions import guidance_embedding
 from models.sdxl.pipeline import SdxlPipeline
+from tests import coarse
 from tests.parity.tiny_sdxl import SCHEDULER, make_sdxl
 
 # torch and NumPy do not agree on this yet; it is the reference that meets it.
@@ -237,25 +239,30 @@ class Result:
     picture: np.ndarray
 
 
-class Pair:
-    """One checkpoint, loaded by diffusers and by us; each of our programs is compiled once."""
+AS_USERS = (WORDS["four prompts"], IMAGES["default strength"], MASKS["full strength"])
+"""Whose programs are compiled as users compile; those of all others coarsely."""
 
-    def __init__(self, folder: Path, made: Checkpoint) -> None:
-        self.folder = made.make(folder)
-        self.reference = diffusers.StableDiffusionXLPipeline.from_pretrained(self.folder)
-        loaded = catalog.load("tiny", str(self.folder), "float32", {})
-        assert isinstance(loaded, SdxlPipeline)
-        self.pipeline = loaded
-        self._encode, self._decode = jax.jit(loaded.encode), jax.jit(loaded.decode)
-        self._predict = jax.jit(loaded.predict)
-        self._advance = jax.jit(loaded.advance, static_argnums=0)
 
-    def prepare(self, case: Case) -> Prepared:
-        pictures = {"image": case.image, "mask_image": case.mask}
-        images = {name: png(picture) for name, picture in pictures.items() if picture is not None}
-        return self.pipeline.prepare(BASE | dict(case.fields), images)
+@pytest.fixture(scope="module", autouse=True)
+def compiled_coarsely() -> None:
+    """By case."""
 
-    def ours(
+
+class Ours:
+    """What `Programs` are, in halves.
+
+    Args:
+        options: of the compiler; None: as users compile.
+    """
+
+    def __init__(self, pipeline: SdxlPipeline, options: Mapping[str, Any] | None) -> None:
+        self.pipeline = pipeline
+        jit = partial(jax.jit, compiler_options=None if options is None else dict(options))
+        self._encode, self._decode = jit(pipeline.encode), jit(pipeline.decode)
+        self._predict = jit(pipeline.predict)
+        self._advance = jit(pipeline.advance, static_argnums=0)
+
+    def __call__(
         self, prepared: Prepared, change: Callable[[PyTree], PyTree] = lambda row: row
     ) -> Result:
         """As `models.pipeline.denoise`; `change` is done to the row before the first step."""
@@ -282,6 +289,24 @@ class Pair:
         told = {name: value for name, value in values.items() if name in TOLD}
         output = self._predict(self.pipeline.weights, seen, told)
         return self._advance(phase, rows, output, values)
+
+
+class Pair:
+    """One checkpoint, loaded by diffusers and by us; each of our programs is compiled once."""
+
+    def __init__(self, folder: Path, made: Checkpoint) -> None:
+        self.folder = made.make(folder)
+        self.reference = diffusers.StableDiffusionXLPipeline.from_pretrained(self.folder)
+        with coarse.compiled():
+            loaded = catalog.load("tiny", str(self.folder), "float32", {})
+        assert isinstance(loaded, SdxlPipeline)
+        self.pipeline = loaded
+        self.ours, self.as_users = Ours(loaded, coarse.OPTIONS), Ours(loaded, None)
+
+    def prepare(self, case: Case) -> Prepared:
+        pictures = {"image": case.image, "mask_image": case.mask}
+        images = {name: png(picture) for name, picture in pictures.items() if picture is not None}
+        return self.pipeline.prepare(BASE | dict(case.fields), images)
 
     def theirs(self, case: Case) -> Result:
         pipeline = self._their_pipeline(case)
@@ -365,7 +390,8 @@ def psnr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 def assert_same(pairs: Pairs, case: Case, record: Any) -> None:
     pair = pairs[case.checkpoint]
-    ours, theirs = pair.ours(pair.prepare(case)), pair.theirs(case)
+    run = pair.as_users if any(case is one for one in AS_USERS) else pair.ours
+    ours, theirs = run(pair.prepare(case)), pair.theirs(case)
     steps = [relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True)]
     off = np.abs(ours.picture.astype(int) - theirs.picture).max()
     decibels = psnr_db(ours.picture, theirs.picture)
@@ -408,7 +434,8 @@ def test_the_plain_loop_over_whole_steps(pairs: Pairs) -> None:
         scheduler=DPM,
     )
     pair = pairs["lcm"]
-    *_, row = denoise(pair.pipeline, pair.prepare(case))
+    with coarse.compiled():
+        *_, row = denoise(pair.pipeline, pair.prepare(case))
     assert relative(np.asarray(row["latents"]), pair.theirs(case).latents[-1]) <= EXACT.relative
 
 

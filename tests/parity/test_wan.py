@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +29,10 @@ from flax import nnx
 from PIL import Image
 
 from models import catalog
-from models.pipeline import Prepared, generate, stack_rows
+from models.pipeline import Prepared, generate
 from models.wan.pipeline import WanPipeline
+from tests import coarse
+from tests.parity.programs import Programs
 from tests.parity.tiny_wan import VAE_2_2, Config, make_wan
 
 SCHEDULERS = {
@@ -166,19 +168,24 @@ class Result(NamedTuple):
     """uint8 [frames, height, width, 3]."""
 
 
+AS_USERS = {"t2v 2.1, guided", "i2v 2.1, picture among the text"}
+"""Whose programs are compiled as users compile; those of all others coarsely."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_coarsely() -> None:
+    """By request."""
+
+
 class Ours:
-    """One loaded checkpoint, each of its programs compiled once."""
+    """One loaded checkpoint."""
 
     def __init__(self, folder: Path) -> None:
-        loaded = catalog.load("tiny", str(folder), "float32", {})
+        with coarse.compiled():
+            loaded = catalog.load("tiny", str(folder), "float32", {})
         assert isinstance(loaded, WanPipeline)
         self.pipeline = loaded
-        self.encode, self.decode = jax.jit(loaded.encode), jax.jit(loaded.decode)
-        self.step = jax.jit(self._step, static_argnums=0)
-
-    def _step(self, phase: str, weights: Any, row: Any, values: Any) -> Any:
-        rows = self.pipeline.step(phase, weights, stack_rows([row]), values)
-        return jax.tree.map(lambda leaf: leaf[0], rows)
+        self.programs, self.as_users = Programs(loaded, coarse.OPTIONS), Programs(loaded)
 
     def prepare(self, request: Mapping[str, Any]) -> Prepared:
         fields, images = split(request)
@@ -188,14 +195,7 @@ class Ours:
         self, request: Mapping[str, Any], spoil: Callable[[Any], Any] = lambda row: row
     ) -> Result:
         """Args: spoil: what goes wrong with the row after encoding."""
-        prepared = self.prepare(request)
-        row = spoil(self.encode(self.pipeline.weights, dict(prepared.inputs)))
-        latents = []
-        for step in prepared.steps:
-            values = {name: np.asarray(value)[None] for name, value in step.values.items()}
-            row = self.step(step.phase, self.pipeline.weights, row, values)
-            latents.append(np.asarray(row["latents"]))
-        return Result(latents, np.asarray(self.decode(self.pipeline.weights, row)))
+        return Result(*self.programs.drawn(self.prepare(request), spoil=spoil))
 
 
 class Pair:
@@ -234,15 +234,6 @@ class Pair:
         return pipeline
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """On networks this small torch's threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     root = tmp_path_factory.mktemp("wan")
@@ -277,7 +268,9 @@ def psnr_db(ours: np.ndarray, theirs: np.ndarray) -> float:
 def test_same_clip_as_diffusers(pairs: Any, case: str, record_property: Any) -> None:
     name, wanted = REQUESTS[case]
     pair, request = pairs(name), BASE | wanted
-    ours, theirs = pair.ours(request), pair.theirs(request)
+    programs = pair.ours.as_users if case in AS_USERS else pair.ours.programs
+    ours = Result(*programs.drawn(pair.ours.prepare(request)))
+    theirs = pair.theirs(request)
     steps = [relative(a, b) for a, b in zip(ours.latents, theirs.latents, strict=True)]
     off = np.abs(ours.frames.astype(int) - theirs.frames)
     record_property("latents_relative", max(steps))
@@ -302,14 +295,15 @@ def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
     assert all(issubclass(kind, jax.Array) for kind in kinds["t5"] | kinds["vae"])
     phases = {step.phase for step in hosted.prepare(request, {}).steps}
     assert {hosted.expert(phase) for phase in phases} == {"transformer", "transformer_2"}
-    held = generate(pair.ours.pipeline, request, {})
-    np.testing.assert_array_equal(generate(hosted, request, {}), held)
+    with coarse.compiled():
+        held = generate(pair.ours.pipeline, request, {})
+        np.testing.assert_array_equal(generate(hosted, request, {}), held)
 
 
 def test_previews_are_small_clips_of_the_denoised_latents(pairs: Any) -> None:
     ours, request = pairs("ti2v").ours, BASE | REQUESTS["ti2v, picture"][1]
     pipeline = ours.pipeline
-    row = ours.encode(pipeline.weights, dict(ours.prepare(request).inputs))
+    row = ours.programs.encode(pipeline.weights, dict(ours.prepare(request).inputs))
     empty = jax.jit(pipeline.preview)(pipeline.weights, row)
     assert (empty.shape, empty.dtype) == ((3, 6, 4, 3), jnp.uint8)
     row["denoised"] = jnp.broadcast_to(row["first_frame"], row["denoised"].shape)

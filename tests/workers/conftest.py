@@ -16,6 +16,11 @@ from workers.compile_cache import keep_compiled
 from workers.mesh import one_device
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_coarsely(coarse: None) -> None:
+    """Nothing here asks how fast a program is."""
+
+
 @pytest.fixture
 def pipeline() -> ToyPipeline:
     return ToyPipeline()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from models.sharding import Layout
-from tests.workers.polling import until
-from tests.workers.toy import DEADLINE_S, ToyPipeline, reference
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import ToyPipeline, reference
 from workers import metrics
 from workers.engine import Engine, Picture
 from workers.errors import EngineDied, PictureFailed

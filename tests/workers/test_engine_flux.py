@@ -18,8 +18,6 @@ from tests.workers.flux import REQUEST, SLOTS
 from tests.workers.resume import disturbed_at
 from workers.engine import Engine
 
-pytestmark = pytest.mark.usefixtures("coarse")
-
 PIXEL_TOLERANCE = 2
 """Of 255: the engine's programs and the plain loop's differ by their batch, and so by rounding."""
 

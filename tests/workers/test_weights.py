@@ -15,8 +15,7 @@ from prometheus_client import REGISTRY
 from models.pipeline import generate
 from models.sharding import Layout
 from tests.workers.experts import SIDE, TwoExperts, fields
-from tests.workers.polling import until
-from tests.workers.toy import DEADLINE_S
+from tests.workers.polling import DEADLINE_S, until
 from workers.engine import Engine
 from workers.weights import Weights
 

@@ -17,10 +17,9 @@ import numpy as np
 
 from models.pipeline import Fields, Prepared, PyTree, RequestError, Step
 from models.spec import Limits, ModelSpec
+from tests.workers.polling import DEADLINE_S
 
 DIM = 16
-DEADLINE_S = 30
-"""Of every wait in these tests: long enough for a loaded machine, never reached in a good run."""
 IMPOSSIBLE = 1 << 22
 """Squared, in float32: 64 TiB, more than any address space gives."""
 

@@ -84,6 +84,11 @@ async def right(name: str, dtype: str, every: int = 1) -> list[bool]:
     return results
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_coarsely() -> None:
+    """Not here: as users compile, and hundreds of drawings take longer than their programs."""
+
+
 @pytest.fixture(scope="module")
 def of_flux() -> list[bool]:
     return asyncio.run(right("flux", "float32"))

@@ -15,8 +15,6 @@ from models import catalog
 from models.pipeline import RequestError, denoise, stack_rows
 from tests.parity.tiny import make_flux
 
-pytestmark = pytest.mark.usefixtures("coarse")
-
 REQUEST = {
     "prompt": "a red circle",
     "negative_prompt": "a star",

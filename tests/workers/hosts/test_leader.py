@@ -20,10 +20,10 @@ from models.sharding import Layout
 from service.settings import ConfigError
 from tests.workers.experts import TwoExperts, fields
 from tests.workers.hosts.ends import SILENCE_S, ends
-from tests.workers.polling import until
+from tests.workers.polling import DEADLINE_S, until
 from tests.workers.resume import disturbed_at
 from tests.workers.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
-from tests.workers.toy import DEADLINE_S, ToyPipeline
+from tests.workers.toy import ToyPipeline
 from workers.engine import Engine
 from workers.errors import EngineDied
 from workers.hosts.follower import Follower
