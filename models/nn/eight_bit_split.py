@@ -99,6 +99,7 @@ def product_by_kernel(
     rows = ("batch", "tokens")
     out_axes = (*rows, axes[1], None) if heads else (*rows, axes[1])
     sizes = (*parts[0].shape[:2], *((heads, shape[1] // heads) if heads else shape[1:]))
+    of_kernel: Any = (PartitionSpec(None, *used.spec(axes, shape)), PartitionSpec())
     vector = PartitionSpec(outputs or None)
     own_heads = heads // layout.devices(outputs)
     found: Array = jax.shard_map(
@@ -106,7 +107,7 @@ def product_by_kernel(
         mesh=layout.mesh,
         in_specs=(
             [used.spec((*rows, axes[0], None)[: part.ndim], part.shape) for part in parts],
-            OfStack(PartitionSpec(None, *used.spec(axes, shape)), PartitionSpec()),
+            OfStack(*of_kernel),
             vector,
             None if bias is None else vector,
         ),

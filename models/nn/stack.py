@@ -70,7 +70,8 @@ def scan(
         of_layers: what else each layer is given, stacked on a leading axis.
         between: the first layer to run and the one to stop at; None: all.
     """
-    graph, whole, parameters = nnx.split(layers, stays_stacked, ...)
+    graph, *states = nnx.split(layers, stays_stacked, ...)
+    whole, parameters = states
     stacked = (parameters, *of_layers)
 
     def one(carry: Carry, own: Any) -> tuple[Carry, Carry]:
