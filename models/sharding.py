@@ -76,6 +76,9 @@ class Layout:
     kernel: Any
     """The attention of one device: a `models.nn.attention.kernel.Kernel`."""
     table: Table = field(default_factory=lambda: TABLE)
+    eight_bit: Any = None
+    """Products of activations that are rounded to 8 bits, on one device: a
+    `models.nn.eight_bit_kernel.Product`; None: XLA's, by qwix."""
 
     @property
     def platform(self) -> str | None:

@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models import catalog
 from models.nn.attention.select import kernel_for
 from models.nn.eight_bit import kind_of
+from models.nn.eight_bit_kernel import eight_bit_for
 from models.pipeline import Pipeline, RequestError
 from models.preview import MeanLatents, as_preview, fit
 from models.reading import FILES, SHAPES, Files, Reader
@@ -122,6 +123,7 @@ def open_slice(
         make_mesh(chosen.shape, devices),
         kernel_for(devices[0], model.activation_dtype or model.dtype),
         table,
+        eight_bit_for(devices[0].device_kind),
     )
     log.info(
         "%s on %d x %s: %s, %d slots, %s (%s)",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -19,8 +18,9 @@ from jaxtyping import Array, Float
 from models.flux.conditions import Conditions, Modulations, OfLayers
 from models.flux.config import FluxConfig
 from models.nn import tokens
+from models.nn.activations import tanh_gelu
 from models.nn.attention import TokenAttention, token_attention
-from models.nn.layers import Linear, from_heads, linear, to_heads
+from models.nn.layers import Linear, activated, from_heads, linear, of_joined, to_heads
 from models.nn.norms import RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
 from models.nn.stack import layers_of, scan, stack
@@ -64,7 +64,8 @@ class Heads(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> tuple[Array, Array, Array]:
-        q, k, v = (to_heads(project, x, self.heads) for project in (self.q, self.k, self.v))
+        q, k = (to_heads(project, x, self.heads) for project in (self.q, self.k))
+        v = to_heads(self.v, x, self.heads, upright=True)
         return self.q_norm(q), self.k_norm(k), v
 
 
@@ -76,7 +77,7 @@ class FeedForward(nnx.Module):
         self.down = linear(4 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, x: Tokens) -> Tokens:
-        return self.down(jax.nn.gelu(self.up(x), approximate=True))
+        return self.down(activated(self.up, x, tanh_gelu))
 
 
 class Stream(nnx.Module):
@@ -154,9 +155,9 @@ class SingleBlock(nnx.Module):
         q, k, v = self.heads(normed)
         q, k = (apply_rope(x, places.rope) for x in (q, k))
         attended = self.attention(q, k, v, keys=places.keys)
-        wide = jax.nn.gelu(self.up(normed), approximate=True)
-        joined = jnp.concatenate([attended.reshape(x.shape), wide], axis=-1)
-        return split(fit_float16(x + gate * self.down(joined)), *AXES)
+        wide = activated(self.up, normed, tanh_gelu)
+        found = of_joined(self.down, [attended, wide])
+        return split(fit_float16(x + gate * found), *AXES)
 
 
 class FluxTransformer(nnx.Module):

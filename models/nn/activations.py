@@ -19,3 +19,11 @@ def erf_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
+
+
+def tanh_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """x · Φ(x), Φ by its approximation with a hyperbolic tangent, in the dtype of `x`.
+
+    Source: Hendrycks and Gimpel 2016 (GELU), section 2.
+    """
+    return jax.nn.gelu(x, approximate=True)

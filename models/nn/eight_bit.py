@@ -63,7 +63,7 @@ def is_turned(kind: Any) -> bool:
     return bool(jnp.issubdtype(kind, jnp.floating))
 
 
-def upright(values: Num[Array, "_rows _columns"]) -> Num[Array, "in out"]:
+def upright_values(values: Num[Array, "_rows _columns"]) -> Num[Array, "in out"]:
     """With their inputs first, however they lie."""
     return values.T if is_turned(values.dtype) else values
 
@@ -76,7 +76,7 @@ def weight_only(
     Values of 8 bits are the same in every dtype of activations: what is lost was lost when they
     were rounded. Sums are scaled in float32, as unscaled ones may be too large for float16.
     """
-    out = jnp.matmul(x, upright(values).astype(x.dtype), preferred_element_type=jnp.float32)
+    out = jnp.matmul(x, upright_values(values).astype(x.dtype), preferred_element_type=jnp.float32)
     return scaled(out, scale, x.dtype)
 
 

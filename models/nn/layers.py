@@ -18,7 +18,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
 from models import sharding
-from models.nn.eight_bit import Rounded, asked, multiplied, scaled, upright
+from models.nn.eight_bit import Rounded, asked, multiplied, scaled, upright_values
+from models.nn.eight_bit_kernel import Activation
+from models.nn.eight_bit_split import product_by_kernel
 
 Axes = tuple[str | None, ...]
 
@@ -37,6 +39,9 @@ class Linear(nnx.Linear):
         eight = self.asked
         if eight is None:
             return super().__call__(x, out_sharding)
+        own = by_kernel(self, [x.reshape(1, -1, x.shape[-1]) if x.ndim != 3 else x])
+        if own is not None:
+            return own.reshape(*x.shape[:-1], -1)
         out = multiplied(x, eight)
         return out if self.bias is None else out + self.bias[...].astype(out.dtype)
 
@@ -44,6 +49,38 @@ class Linear(nnx.Linear):
     def asked(self) -> Rounded | None:
         """The kernel of 8 bits, where there is one and what is traced now is to use it."""
         return self.eight if asked() else None
+
+
+def by_kernel(
+    layer: Linear, parts: Sequence[Float[Array, "batch tokens *_features"]], **how: Any
+) -> Array | None:
+    """As `models.nn.eight_bit_split.product_by_kernel`; None, too, of exact activations."""
+    if layer.asked is None or asked() != "w8a8":
+        return None
+    bias = None if layer.bias is None else layer.bias[...]
+    return product_by_kernel(layer.asked, parts, bias, **how)
+
+
+def activated(
+    layer: Linear, x: Float[Array, "batch tokens in_features"], activation: Activation
+) -> Float[Array, "batch tokens out_features"]:
+    """activation(layer(x)), in one go where the product is by a kernel of ours."""
+    own = by_kernel(layer, [x], activation=activation)
+    return activation(layer(x)) if own is None else own
+
+
+def of_joined(
+    layer: Linear,
+    parts: Sequence[
+        Float[Array, "batch tokens _features"] | Float[Array, "batch tokens _heads _dim"]
+    ],
+) -> Float[Array, "batch tokens out_features"]:
+    """layer(x), x being the parts side by side, which a kernel of ours need not have so."""
+    own = by_kernel(layer, parts)
+    if own is not None:
+        return own
+    flat = [part.reshape(*part.shape[:2], -1) for part in parts]
+    return layer(jnp.concatenate(flat, axis=-1))
 
 
 def linear(
@@ -69,16 +106,25 @@ def linear(
 
 
 def to_heads(
-    layer: Linear, x: Float[Array, "batch tokens in_features"], heads: int
+    layer: Linear,
+    x: Float[Array, "batch tokens in_features"],
+    heads: int,
+    *,
+    upright: bool = False,
 ) -> Float[Array, "batch tokens heads dim"]:
     """layer(x), its features apart by heads.
 
     As one product with an axis of heads it may write them head by head, as attention reads them;
-    behind a product without one the compiler copies, or turns the tokens round. Of both
-    sides in 8 bits it would turn the kernels of all layers instead, for each of them.
+    behind a product without one the compiler copies, or turns the tokens round. Of both sides in
+    8 bits it would turn the kernels of all layers instead, for each of them; a kernel of ours does
+    as it is told.
+
+    Args:
+        upright: nothing but attention is to read them: each head's tokens side by side, then.
     """
     if layer.asked is not None and asked() == "w8a8":
-        return layer(x).reshape(*x.shape[:2], heads, -1)
+        own = by_kernel(layer, [x], heads=heads, upright=upright)
+        return layer(x).reshape(*x.shape[:2], heads, -1) if own is None else own
     return _by_heads(layer, x, (x.shape[-1], heads, -1), (heads, -1))
 
 
@@ -87,7 +133,8 @@ def from_heads(
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), of features apart by heads, which need not come together in memory."""
     if layer.asked is not None and asked() == "w8a8":
-        return layer(x.reshape(*x.shape[:2], -1))
+        own = by_kernel(layer, [x])
+        return layer(x.reshape(*x.shape[:2], -1)) if own is None else own
     return _by_heads(layer, x, (*x.shape[2:], -1), (-1,))
 
 
@@ -122,7 +169,7 @@ def _by_heads(
 def _of_8_bits(kernel: Rounded) -> Num[Array, "in_features out_features"]:
     """Values as `_in_rows` has them. One layer's are taken from the stack before: the compiler of
     TPUs would copy the stack of all layers, for each of them."""
-    return upright(_in_rows(kernel.values, jax.lax.optimization_barrier(kernel.values[...])))
+    return upright_values(_in_rows(kernel.values, jax.lax.optimization_barrier(kernel.values[...])))
 
 
 def _in_rows(

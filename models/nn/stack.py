@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.nn.eight_bit_split import of_layer, stays_stacked
 from models.sharding import gathered, in_place
 
 Layer = TypeVar("Layer", bound=nnx.Module)
@@ -72,24 +73,27 @@ def scan(
         of_layers: what else each layer is given, stacked on a leading axis.
         between: the first layer to run and the one to stop at; None: all.
     """
-    graph, parameters = nnx.split(layers)
+    graph, *states = nnx.split(layers, stays_stacked, ...)
+    whole, parameters = states
 
-    def one(carry: Carry, of_layer: Any) -> tuple[Carry, Carry]:
-        layer, *others = of_layer
-        return apply(nnx.merge(graph, gathered(layer)), carry, *others), carry
+    def one(carry: Carry, own: Any) -> tuple[Carry, Carry]:
+        layer, *others = own
+        return apply(nnx.merge(graph, whole, gathered(layer)), carry, *others), carry
 
     def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
-        return one(carry, jax.tree.map(lambda leaf: at(leaf, number), stacked))
+        with of_layer(number):
+            return one(carry, jax.tree.map(lambda leaf: at(leaf, number), stacked))
 
     if _are_apart(parameters):
         some = slice(*(between or (None,)))
         cut = jax.tree.map(lambda leaf: leaf[some], of_layers)
         return jax.lax.scan(one, carry, (_together(parameters, some), *cut), unroll=True)
     stacked = (parameters, *of_layers)
-    if between is None:
+    if between is None and not jax.tree.leaves(whole):
         return jax.lax.scan(one, carry, stacked, unroll=_unroll.get())
     # looked up in the whole stack: to cut some of it off would copy the weights
-    return jax.lax.scan(numbered, carry, jnp.arange(*between), unroll=_unroll.get())
+    numbers = jnp.arange(*(between or (0, layers_of(layers))))
+    return jax.lax.scan(numbered, carry, numbers, unroll=_unroll.get())
 
 
 def is_variable(node: Any) -> bool:

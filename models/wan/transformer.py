@@ -21,10 +21,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn import tokens
+from models.nn.activations import tanh_gelu
 from models.nn.attention import CrossAttention as Crossing
 from models.nn.attention import TokenAttention, cross_attention, token_attention
 from models.nn.embeddings import ConditionMLP, sinusoid
-from models.nn.layers import conv, from_heads, linear, to_heads
+from models.nn.layers import activated, conv, from_heads, linear, to_heads
 from models.nn.norms import LayerNorm, RMSNorm, layer_norm
 from models.nn.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.stack import scan, stack
@@ -36,7 +37,6 @@ Tokens = Float[Array, "batch tokens width"]
 Video = Float[Array, "batch frames rows columns channels"]
 Activation = Callable[[Array], Array]
 
-tanh_gelu: Activation = partial(jax.nn.gelu, approximate=True)
 erf_gelu: Activation = partial(jax.nn.gelu, approximate=False)
 
 AXES = ("frames", "rows", "columns")
@@ -83,7 +83,7 @@ class FeedForward(nnx.Module):
         self.activation = activation
 
     def __call__(self, x: Float[Array, "batch tokens in"]) -> Tokens:
-        return self.down(self.activation(self.up(x)))
+        return self.down(activated(self.up, x, self.activation))
 
 
 class KeysValues(nnx.Module):
@@ -98,7 +98,7 @@ class KeysValues(nnx.Module):
 
     def __call__(self, x: Tokens) -> tuple[Array, Array]:
         keys = self.k_norm.over_heads(to_heads(self.k, x, self.heads))
-        return keys, to_heads(self.v, x, self.heads)
+        return keys, to_heads(self.v, x, self.heads, upright=True)
 
 
 class Queries(nnx.Module):

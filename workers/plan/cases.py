@@ -11,6 +11,7 @@ import jax
 from jax.stages import Lowered
 
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit_kernel import eight_bit_for
 from models.sharding import Layout
 from workers import flags, warmup
 from workers.axes import Shape
@@ -65,7 +66,8 @@ def lowered(case: Case) -> Lowered:
     libtpu.prepare(case.slice, case.family)
     devices = libtpu.devices_of(case.slice)
     mesh = libtpu.mesh_of(case.shape, devices)
-    layout = Layout(mesh, kernel_for(devices[0], DTYPE))
+    own = eight_bit_for(devices[0].device_kind)
+    layout = Layout(mesh, kernel_for(devices[0], DTYPE), eight_bit=own)
     pipeline = abstract(case.model, DTYPE, layout.of_parameter, swap_experts=False)
     (fields,) = warmup.requests(pipeline.spec, [case.request])
     prepared = warmup.prepare(pipeline, fields)

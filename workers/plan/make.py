@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit_kernel import eight_bit_for
 from models.pipeline import Pipeline, RequestError
 from models.quality import EightBit
 from models.rounding import Rounding
@@ -197,7 +198,8 @@ def _programs(ask: Ask, reckoning: Reckoning) -> Iterator[Program]:
     shape = reckoning.shape
     devices = libtpu.devices_of(ask.topology, math.prod(shape.dcn.values()))
     kernel = kernel_for(devices[0], ask.activation_dtype or ask.dtype)
-    layout = Layout(libtpu.mesh_of(shape, devices), kernel)
+    own = eight_bit_for(devices[0].device_kind)
+    layout = Layout(libtpu.mesh_of(shape, devices), kernel, eight_bit=own)
     residency = reckoning.residency
     pipeline: Pipeline = abstract(
         ask.model,

@@ -16,6 +16,7 @@ from jaxtyping import Array
 
 from models.disk import BLOCK
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit_kernel import eight_bit_for
 from models.pipeline import Fields, Pipeline
 from models.preview import MeanLatents
 from models.random_weights import RandomWeights
@@ -69,7 +70,8 @@ def planned(
         return loading.planned(name, pool, model, devices, folder)
     _, kept = loading.sketch_of(pool, model, folder)
     shape = Shape().over(len(devices), 1, frozenset())
-    layout = Layout(make_mesh(shape, devices), kernel_for(devices[0], model.dtype))
+    own = eight_bit_for(devices[0].device_kind)
+    layout = Layout(make_mesh(shape, devices), kernel_for(devices[0], model.dtype), eight_bit=own)
     return MeshSlice(layout, Chosen(shape, pool.slots or 1, Residency(), "hollow"), kept=kept)
 
 

@@ -9,14 +9,17 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from models.nn.activations import tanh_gelu
 from models.nn.attention.blocks import Blocks, read
 from models.nn.attention.search import TOPOLOGIES, compile_for
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit_kernel import CHIPS, OfStack, product
 
 TOO_LARGE = Blocks(1024, 3072, 1024)
 """For v5e, by little: one block fits, a sequence of them does not."""
@@ -42,6 +45,30 @@ def small(device: jax.Device, queries: int, keys: int, dim: int, dtype: str) -> 
         return jax.jit(partial(kernel_for(device, dtype), scale=1.0)).lower(q, k, k).compile()
 
 
+def of_eight_bits(device: jax.Device) -> object:
+    """A product of such a kernel with heads and rows in parts, in blocks that are not whole."""
+    place = NamedSharding(Mesh([device], "one"), PartitionSpec())
+
+    def shaped(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+    def run(*arguments: jax.Array) -> jax.Array:
+        heads, wide, values, number, columns, bias = arguments
+        how: Any = {"activation": tanh_gelu, "heads": 6, "upright": True}
+        return product([heads, wide], OfStack(values, number), columns, bias, **how)
+
+    arguments = (
+        shaped("bfloat16", 2, 128, 300),
+        shaped("bfloat16", 300, 128),
+        shaped("int8", 2, 384, 768),
+        shaped("int32"),
+        shaped("float32", 768),
+        shaped("bfloat16", 768),
+    )
+    with jax.set_mesh(place.mesh):
+        return jax.jit(run).lower(*arguments).compile()
+
+
 def main() -> None:
     found = {}
     for chip, topology in TOPOLOGIES.items():
@@ -53,6 +80,8 @@ def main() -> None:
             "text": outcome(partial(small, device, 4096, 77, 64, "bfloat16")),
             "float32": outcome(partial(small, device, 100, 600, 80, "float32")),
         }
+        if chip in CHIPS:
+            found[chip]["eight bits"] = outcome(partial(of_eight_bits, device))
         if chip == "TPU v5 lite":
             too_large = partial(compile_for, device, "bfloat16", 128, TOO_LARGE)
             found[chip]["too large"] = outcome(too_large)

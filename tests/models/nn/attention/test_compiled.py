@@ -17,6 +17,7 @@ from jax._src.cudnn import fused_attention_stablehlo
 from models.nn.attention.cudnn import cudnn_kernel
 from models.nn.attention.search import TOPOLOGIES
 from models.nn.attention.select import kernel_for
+from models.nn.eight_bit_kernel import CHIPS
 
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -45,6 +46,11 @@ def outcomes() -> dict[str, dict[str, str]]:
 def test_splash_compiles(chip: str, outcomes: dict[str, dict[str, str]]) -> None:
     for case in ("largest blocks", "text", "float32"):
         assert outcomes[chip][case] == "compiled", case
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_products_of_eight_bits_compile(chip: str, outcomes: dict[str, dict[str, str]]) -> None:
+    assert outcomes[chip]["eight bits"] == "compiled"
 
 
 def test_the_compiler_knows_a_chips_memory(outcomes: dict[str, dict[str, str]]) -> None:

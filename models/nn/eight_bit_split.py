@@ -1,0 +1,165 @@
+"""Products in 8 bits by the layout that is traced for, where its chips have a kernel for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AbstractMesh, PartitionSpec
+from jaxtyping import Array, Float, Int32
+
+from models import sharding
+from models.nn.attention.blocks import LANES
+from models.nn.eight_bit import Rounded, asked
+from models.nn.eight_bit_kernel import Activation, OfStack, Product
+from models.sharding import Layout, MeshAxes
+
+Part = Float[Array, "batch tokens _features"] | Float[Array, "batch tokens _heads _dim"]
+
+
+_number: ContextVar[Int32[Array, ""] | None] = ContextVar("number", default=None)
+
+
+@contextmanager
+def of_layer(number: Int32[Array, ""]) -> Iterator[None]:
+    """What is traced in here is the layer of this number, of those whose kernels lie in stacks."""
+    token = _number.set(number)
+    try:
+        yield
+    finally:
+        _number.reset(token)
+
+
+def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
+    """Whether a leaf of a stack of layers is one that our kernel reads each layer's share of where
+    it lies: one of 8 bits, on a device as it is used."""
+    layout = _layout()
+    if layout is None or asked() != "w8a8" or tuple(path[-2:]) != ("eight", "values"):
+        return False
+    if not isinstance(leaf, nnx.Variable) or leaf.ndim != 3 or "modulation" in leaf.axes:
+        return False
+    at_home = jax.typeof(leaf[...]).memory_space != jax.memory.Space.Host
+    axes, shape = leaf.axes[-2:], leaf.shape[-2:]
+    used = layout.in_use()
+    return at_home and layout.split(axes, shape) == used.split(axes, shape) and _fills(used, leaf)
+
+
+def _layout() -> Layout | None:
+    """The one that is traced for, where its chips have our kernel."""
+    layout = sharding.active()
+    if layout is None or layout.eight_bit is None or isinstance(layout.mesh, AbstractMesh):
+        return None
+    return layout
+
+
+def _fills(used: Layout, values: nnx.Variable) -> bool:
+    """Whether each device's share of a kernel fills lanes."""
+    shape = values.shape[-2:]
+    split = used.split(values.axes[-2:], shape)
+    return not any(
+        size // used.devices(names) % LANES for size, names in zip(shape, split, strict=True)
+    )
+
+
+def product_by_kernel(
+    kernel: Rounded,
+    parts: Sequence[Part],
+    bias: Float[Array, " out"] | None,
+    *,
+    activation: Activation | None = None,
+    heads: int = 0,
+    upright: bool = False,
+) -> Array | None:
+    """activation(parts, side by side, @ kernel + bias), or None where it is not for our kernel.
+
+    Each device rounds what it has of a token by a scale of its own: where inputs are split, what
+    is added up between devices has been scaled, in the dtype of the activations.
+
+    Args:
+        parts: features by head may be apart: our attention leaves them so.
+        heads: [batch, tokens, heads, dim] instead of [batch, tokens, out].
+        upright: in memory each head's tokens side by side.
+    """
+    layout = _layout()
+    if layout is None or not _fills(layout, kernel.values):
+        return None
+    used, values = layout.in_use(), kernel.values
+    axes, shape = values.axes[-2:], values.shape[-2:]
+    inputs, outputs = used.split(axes, shape)
+    if len(parts) > 1 and (inputs or any(math.prod(part.shape[2:]) % LANES for part in parts)):
+        flat = [part.reshape(*part.shape[:2], -1) for part in parts]
+        parts = [jnp.concatenate(flat, axis=-1)]
+    rows = ("batch", "tokens")
+    out_axes = (*rows, axes[1], None) if heads else (*rows, axes[1])
+    sizes = (*parts[0].shape[:2], *((heads, shape[1] // heads) if heads else shape[1:]))
+    of_kernel: Any = (PartitionSpec(None, *used.spec(axes, shape)), PartitionSpec())
+    vector = PartitionSpec(outputs or None)
+    own_heads = heads // layout.devices(outputs)
+    found: Array = jax.shard_map(
+        partial(_local, layout.eight_bit, inputs, activation, (own_heads, upright)),
+        mesh=layout.mesh,
+        in_specs=(
+            [used.spec((*rows, axes[0], None)[: part.ndim], part.shape) for part in parts],
+            OfStack(*of_kernel),
+            vector,
+            None if bias is None else vector,
+        ),
+        out_specs=used.spec(out_axes, sizes),
+        check_vma=False,
+    )(list(parts), _of_stack(values[...]), kernel.scale[...], bias)
+    return found
+
+
+def _of_stack(values: Array) -> OfStack:
+    if values.ndim == 2:
+        return OfStack(values[None], jnp.zeros((), jnp.int32))
+    number = _number.get()
+    assert number is not None, "a stack of kernels, and no layer of it"
+    return OfStack(values, number)
+
+
+def _local(
+    product: Product,
+    inputs: MeshAxes,
+    activation: Activation | None,
+    by_head: tuple[int, bool],
+    parts: Sequence[Part],
+    kernel: OfStack,
+    columns: Float[Array, " out"],
+    bias: Float[Array, " out"] | None,
+) -> Array:
+    """Of one device.
+
+    Args:
+        inputs: mesh axes that split what is summed over.
+        by_head: how many heads it has, and whether they are to be upright.
+    """
+    batch, tokens = parts[0].shape[:2]
+    heads, upright = by_head
+    rows = [_flat(part) for part in parts]
+    if inputs:
+        out = jax.lax.psum(product(rows, kernel, columns, None), inputs)
+        out = out if bias is None else out + bias.astype(out.dtype)
+        out = out if activation is None else activation(out)
+        return out.reshape(batch, tokens, *((heads, -1) if heads else (-1,)))
+    out = product(rows, kernel, columns, bias, activation=activation, heads=heads, upright=upright)
+    if not heads:
+        return out.reshape(batch, tokens, -1)
+    if upright:
+        return out.reshape(heads, -1, batch, tokens).transpose(2, 3, 0, 1)
+    return out.reshape(heads, batch, tokens, -1).transpose(1, 2, 0, 3)
+
+
+def _flat(part: Part) -> Array:
+    """The rows of a batch in a row, or heads upright, as our attention has them in memory."""
+    if part.ndim == 3:
+        return part.reshape(-1, part.shape[-1])
+    _, _, heads, dim = part.shape
+    return part.transpose(2, 3, 0, 1).reshape(heads, dim, -1)
