@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from models import sharding
+from models.nn.strips import convolved
 from models.sharding import Layout, MeshAxes
 
 Features = Float[Array, "batch _height _width _channels"]
@@ -27,7 +28,7 @@ def outputs_apart(conv: nnx.Conv, x: Features) -> Features:
     """conv(x), each device making its own channels of it; whole where they do not divide."""
     layout, names = _shares(conv.out_features)
     if layout is None or not names:
-        return conv(x)
+        return convolved(conv, x)
 
     def own(x: Array, kernel: Array, bias: Array) -> Array:
         return _convolved(conv, x, kernel) + bias
@@ -41,7 +42,7 @@ def inputs_apart(conv: nnx.Conv, x: Features) -> Features:
     """conv(x), each device reading its own channels of `x`; their sum is whole on all of them."""
     layout, names = _shares(conv.in_features)
     if layout is None or not names:
-        return conv(x)
+        return convolved(conv, x)
 
     def own(x: Array, kernel: Array) -> Array:
         return jax.lax.psum(_convolved(conv, x, kernel), names)

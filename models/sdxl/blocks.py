@@ -23,12 +23,14 @@ from models.nn.attention import (
 )
 from models.nn.channels import inputs_apart, outputs_apart
 from models.nn.layers import conv, linear
+from models.nn.norms import GroupNorm
 from models.nn.stack import scan, stack
+from models.nn.strips import cut_up, put_together, told
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
 from models.sharding import split
 
-Features = Float[Array, "batch _height _width _channels"]
-"""Most layers change some of these sizes: only the batch is held together."""
+Features = Float[Array, "_batch _height _width _channels"]
+"""Pictures, or all strips of each (models/nn/strips.py). Most layers change some of these sizes."""
 Tokens = Float[Array, "batch tokens width"]
 Text = Float[Array, "batch text_tokens text_features"]
 Vector = Float[Array, "batch time_features"]
@@ -81,11 +83,11 @@ class ResnetBlock(nnx.Module):
     ) -> None:
         groups, epsilon = config.norm_num_groups, config.norm_eps
         self.scale_shift = config.resnet_time_scale_shift == "scale_shift"
-        told = 2 * width if self.scale_shift else width
-        self.norm1 = group_norm(in_width, groups, epsilon, **make)
+        given = 2 * width if self.scale_shift else width
+        self.norm1 = GroupNorm(in_width, groups, epsilon, **make)
         self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, axes=_APART, **make)
-        self.time_emb_proj = linear(config.time_features, told, ("embed", "channels"), **make)
-        self.norm2 = group_norm(width, groups, epsilon, axis="channels", **make)
+        self.time_emb_proj = linear(config.time_features, given, ("embed", "channels"), **make)
+        self.norm2 = GroupNorm(width, groups, epsilon, axis="channels", **make)
         self.conv2 = conv(width, width, (3, 3), padding=_SAME, axes=_TOGETHER, **make)
         self.conv_shortcut = (
             conv(in_width, width, (1, 1), axes=_TOGETHER, **make) if in_width != width else None
@@ -94,13 +96,13 @@ class ResnetBlock(nnx.Module):
         self.output_scale = output_scale
 
     def __call__(self, x: Features, time: Vector) -> Features:
-        told = self.time_emb_proj(self.activation(time))[:, None, None, :]
+        given = told(self.time_emb_proj(self.activation(time))[:, None, None, :])
         hidden = split_channels(outputs_apart(self.conv1, self.activation(self.norm1(x))))
         if self.scale_shift:
-            scale, shift = jnp.split(told, 2, axis=-1)
+            scale, shift = jnp.split(given, 2, axis=-1)
             hidden = self.norm2(hidden) * (1 + scale) + shift
         else:
-            hidden = self.norm2(hidden + told)
+            hidden = self.norm2(hidden + given)
         hidden = inputs_apart(self.conv2, split_channels(self.activation(hidden)))
         shortcut = x if self.conv_shortcut is None else inputs_apart(self.conv_shortcut, x)
         return split_rows((shortcut + hidden) / self.output_scale)
@@ -165,18 +167,18 @@ class Transformer(nnx.Module):
         self, level: Level, depth: int, groups: int, attention: Attentions, **make: Any
     ) -> None:
         inner = level.heads * (level.channels // level.heads)
-        self.norm = group_norm(level.channels, groups, TRANSFORMER_NORM_EPSILON, **make)
+        self.norm = GroupNorm(level.channels, groups, TRANSFORMER_NORM_EPSILON, **make)
         self.proj_in = linear(level.channels, inner, ("embed", "channels"), **make)
         self.layers = _layers(inner, level, depth, attention, **make)
         self.proj_out = linear(inner, level.channels, ("embed", "channels"), **make)
 
     def __call__(self, x: Features, text: Text) -> Features:
-        batch, height, width, _ = x.shape
-        picture = split_rows(self.proj_in(self.norm(x)))
-        tokens = picture.reshape(batch, height * width, picture.shape[-1])
+        picture = split_rows(put_together(self.proj_in(self.norm(x))))
+        tokens = picture.reshape(len(picture), -1, picture.shape[-1])
         if self.layers is not None:
             tokens, _ = scan(self.layers, tokens, lambda layer, tokens: layer(tokens, text))
-        return split_rows(x + self.proj_out(tokens).reshape(x.shape))
+        out = self.proj_out(tokens).reshape(*picture.shape[:-1], x.shape[-1])
+        return split_rows(x + cut_up(out))
 
 
 class DownBlock(nnx.Module):
@@ -293,28 +295,6 @@ def _sources(found: int, wanted: int) -> np.ndarray:
     """In float32: the reference's rounding decides where a position lies between two."""
     places = np.arange(wanted, dtype=np.float32) * np.float32(found / wanted)
     return np.minimum(places.astype(np.int32), found - 1)
-
-
-def group_norm(
-    width: int,
-    groups: int,
-    epsilon: float,
-    *,
-    axis: str = "conv_out",
-    rngs: nnx.Rngs,
-    param_dtype: DTypeLike,
-) -> nnx.GroupNorm:
-    """Statistics in float32 whatever the dtype."""
-    return nnx.GroupNorm(
-        width,
-        num_groups=groups,
-        epsilon=epsilon,
-        use_fast_variance=False,
-        scale_metadata={"axes": (axis,)},
-        bias_metadata={"axes": (axis,)},
-        param_dtype=param_dtype,
-        rngs=rngs,
-    )
 
 
 def _layer_norm(width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> nnx.LayerNorm:

@@ -13,14 +13,19 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from models import sharding
 from models.nn.layers import conv, linear
+from models.nn.norms import GroupNorm
+from models.nn.strips import convolved, cut_up, for_batch, in_strips, put_together
 from models.sdxl.blocks import (
     BY_LAYOUT,
     Attentions,
     DownBlock,
+    Features,
     MidBlock,
+    Text,
     UpBlock,
-    group_norm,
+    Vector,
     split_rows,
 )
 from models.sdxl.config import ACTIVATIONS, UNetConfig
@@ -54,7 +59,7 @@ class UNet(nnx.Module):
         self.down_blocks = _down_blocks(config, attention, **make)
         self.mid_block = MidBlock(config, attention, **make) if config.mid_block_type else None
         self.up_blocks = _up_blocks(config, attention, **make)
-        self.conv_norm_out = group_norm(first, config.norm_num_groups, config.norm_eps, **make)
+        self.conv_norm_out = GroupNorm(first, config.norm_num_groups, config.norm_eps, **make)
         self.conv_out = _conv(first, config.out_channels, config.conv_out_kernel, **make)
 
     def __call__(
@@ -80,7 +85,17 @@ class UNet(nnx.Module):
         if self.encoder_hid_proj is not None:
             text = self.encoder_hid_proj(text)
         x = latents.astype(dtype)
-        x = split_rows(self.conv_in(2 * x - 1 if self.config.center_input_sample else x))
+        with in_strips(self._strips(*x.shape[:3])):
+            return put_together(self.through_levels(cut_up(x), time, text))
+
+    def _strips(self, batch: int, height: int, width: int) -> int:
+        """Of each picture, whose sizes halve without a rest where there are some."""
+        halved = 2 ** (len(self.down_blocks) - 1)
+        return for_batch(sharding.active(), batch, width // halved) if width % halved == 0 else 1
+
+    def through_levels(self, x: Features, time: Vector, text: Text) -> Features:
+        """The prediction from latents; both may be in strips."""
+        x = split_rows(convolved(self.conv_in, 2 * x - 1 if self.config.center_input_sample else x))
         states = [x]
         for block in self.down_blocks:
             states += block(states[-1], time, text)
@@ -89,7 +104,8 @@ class UNet(nnx.Module):
             skips = [states.pop() for _ in block.resnets]
             size = states[-1].shape[1:3] if states else x.shape[1:3]
             x = block(x, skips, time, text, size)
-        return self.conv_out(ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x)))
+        x = ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x))
+        return convolved(self.conv_out, x)
 
     def condition(
         self,

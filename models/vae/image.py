@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -15,9 +14,10 @@ from jaxtyping import Array, Float
 
 from models.nn.attention import CrossAttention
 from models.nn.layers import conv, linear
+from models.nn.norms import GroupNorm
+from models.nn.strips import convolved, cut_up, put_together
 from models.vae.config import VaeConfig
 from models.vae.spread import cut_picture, cut_positions, over_positions, spread_in_strips, whole
-from models.vae.strips import by_picture, convolved, cut_up, put_together, strips
 
 EPSILON = 1e-6
 _SAME = ((1, 1), (1, 1))
@@ -102,7 +102,7 @@ class Encoder(nnx.Module):
             for i, width in enumerate(widths)
         )
         self.mid_block = MidBlock(widths[-1], config, attention=attention, **make)
-        self.conv_norm_out = GroupNorm(widths[-1], config.norm_num_groups, **make)
+        self.conv_norm_out = GroupNorm(widths[-1], config.norm_num_groups, EPSILON, **make)
         self.conv_out = conv(widths[-1], 2 * config.latent_channels, (3, 3), padding=_SAME, **make)
 
     def __call__(self, pixels: Features) -> Features:
@@ -131,7 +131,7 @@ class Decoder(nnx.Module):
             )
             for i, width in enumerate(widths)
         )
-        self.conv_norm_out = GroupNorm(widths[-1], config.norm_num_groups, **make)
+        self.conv_norm_out = GroupNorm(widths[-1], config.norm_num_groups, EPSILON, **make)
         self.conv_out = conv(widths[-1], config.out_channels, (3, 3), padding=_SAME, **make)
 
     def __call__(self, latents: Features) -> Features:
@@ -198,9 +198,9 @@ class ResnetBlock(nnx.Module):
     """x + conv(silu(norm(conv(silu(norm(x)))))), a 1x1 convolution where the width changes."""
 
     def __init__(self, in_width: int, width: int, groups: int, **make) -> None:
-        self.norm1 = GroupNorm(in_width, groups, **make)
+        self.norm1 = GroupNorm(in_width, groups, EPSILON, **make)
         self.conv1 = conv(in_width, width, (3, 3), padding=_SAME, **make)
-        self.norm2 = GroupNorm(width, groups, **make)
+        self.norm2 = GroupNorm(width, groups, EPSILON, **make)
         self.conv2 = conv(width, width, (3, 3), padding=_SAME, **make)
         self.conv_shortcut = conv(in_width, width, (1, 1), **make) if in_width != width else None
 
@@ -215,7 +215,7 @@ class SpatialAttention(nnx.Module):
 
     def __init__(self, width: int, groups: int, *, attention: CrossAttention, **make) -> None:
         axes = ("conv_in", "conv_out")
-        self.group_norm = GroupNorm(width, groups, **make)
+        self.group_norm = GroupNorm(width, groups, EPSILON, **make)
         self.to_q = linear(width, width, axes, **make)
         self.to_k = linear(width, width, axes, **make)
         self.to_v = linear(width, width, axes, **make)
@@ -235,43 +235,6 @@ def _resnets(in_width: int, width: int, depth: int, groups: int, **make) -> nnx.
     return nnx.List(
         ResnetBlock(width if i else in_width, width, groups, **make) for i in range(depth)
     )
-
-
-class GroupNorm(nnx.Module):
-    """Zero mean and unit variance of each group of a picture's channels, then scale and bias.
-
-    Sums are of channels, then of groups: a TPU would copy a picture whose channels are taken apart.
-    In half precisions they are those of the numbers and of their squares, in one pass; what that
-    loses in float32 is far less than such numbers are rounded by.
-
-    Source: Wu and He 2018, eq. 1 and 7.
-    """
-
-    def __init__(
-        self, width: int, groups: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
-    ) -> None:
-        ones = nnx.initializers.ones_init()(rngs.params(), (width,), param_dtype)
-        self.scale = nnx.Param(ones, axes=("conv_out",))
-        self.bias = nnx.Param(jnp.zeros_like(ones), axes=("conv_out",))
-        self.groups = groups
-
-    def __call__(self, x: Features) -> Features:
-        wide = x.astype(jnp.float32)
-        mean = self._mean(wide)
-        if x.dtype == jnp.float32:
-            variance = self._mean(jnp.square(wide - mean))
-        else:
-            variance = jnp.maximum(0, self._mean(jnp.square(wide)) - jnp.square(mean))
-        scale, bias = (one[...].astype(jnp.float32) for one in (self.scale, self.bias))
-        normed = (wide - mean) * (jax.lax.rsqrt(variance + EPSILON) * scale) + bias
-        return normed.astype(x.dtype)
-
-    def _mean(self, x: Features) -> Float[Array, "_strips 1 1 _channels"]:
-        """Of each group of each picture, told to all of its channels and strips."""
-        channels = by_picture(x.mean(axis=(1, 2)))
-        groups = channels.reshape(len(channels), strips(), self.groups, -1).mean(axis=(1, 3))
-        told = jnp.repeat(groups, x.shape[-1] // self.groups, axis=-1)
-        return jnp.repeat(told, strips(), axis=0)[:, None, None]
 
 
 def _nearest_twice(x: Features) -> Features:

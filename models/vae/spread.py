@@ -19,8 +19,8 @@ from jaxtyping import Array, Float, Shaped
 from models import sharding
 from models.nn.attention.blockwise import by_queries
 from models.nn.attention.xla import xla_kernel
+from models.nn.strips import for_layout, in_strips, strips
 from models.sharding import Layout, MeshAxes, split
-from models.vae.strips import for_layout, in_strips, strips
 
 MOST_LOGITS = 32 << 20
 """Bytes of them at a time."""

@@ -137,6 +137,20 @@ def times(computations: dict[str, list[str]]) -> Counter[str]:
     return found
 
 
+def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
+    """Of each loop's body, the outermost body that it stands in, its own where that is in none."""
+    around = {
+        loop["body"]: name
+        for name, lines in computations.items()
+        for loop in filter(None, map(_WHILE.search, lines))
+    }
+
+    def out(name: str) -> str:
+        return out(around[name]) if around.get(name, ENTRY) != ENTRY else name
+
+    return {name: out(name) for name in around}
+
+
 def _trips(line: str, condition: list[str]) -> int:
     """Of a loop over a range; 1 where nobody can say."""
     known = _TRIPS.search(line)

@@ -13,14 +13,13 @@ from typing import Literal
 
 from workers.plan import hlo
 
-Kind = Literal["product", "elementwise", "copy", "kernel", "collective"]
+Kind = Literal["product", "convolution", "elementwise", "copy", "kernel", "collective"]
 
 _OPERATION = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<type>.*?) (?P<code>[\w\-]+)\(")
 _CALLS = re.compile(r"\bcalls=%?(?P<name>[\w.\-]+)")
 _OPERANDS = re.compile(r"operand_layout_constraints=\{(?P<shapes>.*?)\}(?:, [a-z_]+=|$)")
 _SHAPE = re.compile(r"\w+\[([\d,]*)\]")
 _SOURCE = re.compile(r'op_name="(?P<name>[^"]*)"')
-PRODUCTS = frozenset({"convolution", "dot"})
 MOVES = frozenset(
     {"bitcast", "bitcast-convert", "broadcast", "concatenate", "constant", "copy", "dynamic-slice"}
     | {"dynamic-update-slice", "fusion", "get-tuple-element", "iota", "pad", "parameter"}
@@ -35,7 +34,8 @@ class Operation:
 
     name: str
     kind: Kind
-    """A fusion is a product if it has one in it, and a copy if nothing is computed in it."""
+    """A fusion is a product or a convolution if it has one in it, and a copy if nothing is computed
+    in it."""
     type: str
     """Shapes and layouts of what it makes."""
     operands: tuple[tuple[int, ...], ...]
@@ -84,7 +84,7 @@ def _operation(
     if match is None:
         return None
     cycles = hlo.cycles(line)
-    code = match["code"]
+    code = _code(match, line)
     if 'custom_call_target="tpu_custom_call"' in line:
         return "kernel", cycles, match
     if code.removesuffix("-start") in hlo.KINDS:
@@ -93,7 +93,9 @@ def _operation(
         return None
     codes = {code, *_codes(line, computations)}
     kind: Kind = "elementwise"
-    if codes & PRODUCTS:
+    if "convolution" in codes:
+        kind = "convolution"
+    elif "dot" in codes:
         kind = "product"
     elif codes <= MOVES:
         kind = "copy"
@@ -112,5 +114,12 @@ def _codes(line: str, computations: Mapping[str, list[str]]) -> Iterator[str]:
     for inner in computations.get(called["name"], ()) if called else ():
         match = _OPERATION.match(inner)
         if match:
-            yield match["code"]
+            yield _code(match, inner)
             yield from _codes(inner, computations)
+
+
+def _code(match: re.Match[str], line: str) -> str:
+    """Every product is a convolution to a TPU's compiler; here those alone that were traced as
+    one."""
+    code = match["code"]
+    return "dot" if code == "convolution" and "conv_general_dilated" not in line else code

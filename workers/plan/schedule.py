@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
@@ -55,12 +57,29 @@ def kernels(case: Case, shapes: Sequence[Shape]) -> list[float]:
         return found
 
 
-KINDS: tuple[Kind, ...] = ("product", "elementwise", "copy")
+KINDS: tuple[Kind, ...] = ("product", "convolution", "elementwise", "copy")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The kernels of one shape that a part has."""
+
+    shape: Shape
+    heads: int
+    """Of all of them, each for all rows and prompts."""
+    seconds: float
+    """Of one run of the part."""
+
+    @property
+    def flops(self) -> float:
+        """Of one run, padding counted as work."""
+        return 4.0 * self.heads * self.shape.dim * self.shape.queries * self.shape.keys
 
 
 @dataclass(frozen=True)
 class Part:
-    """A loop's body (a layer), or all that is outside of loops, on one device."""
+    """A loop's body (a layer) with the loops inside, or all that is outside of loops, on one
+    device."""
 
     name: str
     runs: int
@@ -72,6 +91,8 @@ class Part:
     """Of one run, by kind of collective."""
     operations: Sequence[Operation]
     """The longest first."""
+    attention: Sequence[Attention] = ()
+    """By shape, where somebody asked for it."""
 
     @property
     def xla_s(self) -> float:
@@ -85,35 +106,53 @@ def parts(text: str, clock_hz: float, cycles: Mapping[Shape, float]) -> list[Par
     Args:
         cycles: of one head of the attention kernels, by `shape_of`.
     """
-    found = list(operations(text))
     bodies = hlo.computations(text)
+    runs = hlo.times(bodies)
+    layers = hlo.outermost(bodies)
+    found: dict[str, list[Operation]] = {}
+    for one in operations(text):
+        found.setdefault(layers.get(one.within, one.within), []).append(one)
+    sent: dict[str, dict[str, float]] = {name: defaultdict(float) for name in found}
+    for name in {one.within for some in found.values() for one in some}:
+        layer = layers.get(name, name)
+        for each in hlo.collectives(bodies[name]):
+            sent[layer][each.kind] += each.sent_bytes * runs[name] / runs[layer]
     return sorted(
         (
-            _part([one for one in found if one.within == name], bodies[name], clock_hz, cycles)
-            for name in {one.within for one in found}
+            _part(name, runs[name], some, sent[name], clock_hz, cycles)
+            for name, some in found.items()
         ),
         key=lambda part: -part.runs * part.xla_s,
     )
 
 
 def _part(
-    found: Sequence[Operation], body: Sequence[str], clock_hz: float, cycles: Mapping[Shape, float]
+    name: str,
+    runs: int,
+    found: Sequence[Operation],
+    sent: Mapping[str, float],
+    clock_hz: float,
+    cycles: Mapping[Shape, float],
 ) -> Part:
-    attention = sum(
-        one.operands[0][0] * cycles[shape_of(one)]
-        for one in found
-        if is_attention(one) and shape_of(one) in cycles
-    )
-    sent: dict[str, float] = {}
-    for each in hlo.collectives(body):
-        sent[each.kind] = sent.get(each.kind, 0.0) + each.sent_bytes
+    heads: Counter[Shape] = Counter()
+    seconds: dict[Kind, float] = defaultdict(float)
+    for one in found:
+        seconds[one.kind] += one.total / runs / clock_hz
+        if is_attention(one):
+            heads[shape_of(one)] += one.operands[0][0] * one.runs // runs
+    attention = [
+        Attention(shape, count, count * cycles[shape] / clock_hz)
+        for shape, count in heads.items()
+        if shape in cycles
+    ]
     return Part(
-        found[0].within,
-        found[0].runs,
-        {kind: sum(one.cycles for one in found if one.kind == kind) / clock_hz for kind in KINDS},
-        attention / clock_hz,
-        sent,
-        sorted(found, key=lambda one: -one.cycles),
+        name,
+        runs,
+        {kind: seconds[kind] for kind in KINDS},
+        sum(one.seconds for one in attention),
+        dict(sent),
+        sorted(found, key=lambda one: -one.total),
+        attention,
     )
 
 
@@ -129,15 +168,20 @@ def shape_of(kernel: Operation) -> Shape:
 
 def attention_flops(name: str) -> float:
     """Of a step's attention on one device, without what is padded."""
+    return flops(name)["attention"]
+
+
+@cache
+def flops(name: str) -> Mapping[str, float]:
+    """Of a step on one device, by kind of work, without what is padded. Nothing is compiled."""
     case = CASES[name]
     sketch = sketch_of(case.model, DTYPE, case.request)
     work = next(iter(sketch.steps.values()))[0].work
     layout = abstract_layout(case.shape).in_use()
-    return sum(
-        count * op.flops * share(layout, op.axes)
-        for op, count in work.ops.items()
-        if op.kind == "attention"
-    )
+    found: dict[str, float] = defaultdict(float)
+    for op, count in work.ops.items():
+        found[op.kind] += count * op.flops * share(layout, op.axes)
+    return found
 
 
 def in_child(function: Callable[..., Result], *arguments: object) -> Result:
@@ -181,6 +225,24 @@ class Step:
         peak = self.case.slice.chip.peak_flops
         return self.attention_flops / (peak * self.attention_s) if self.attention_s else 0.0
 
+    @property
+    def limit(self) -> float:
+        """Share of the rated peak that the whole step reaches: 1 is the chip's limit."""
+        peak = self.case.slice.chip.peak_flops
+        return sum(flops(self.name).values()) / (peak * (self.xla_s + self.attention_s))
+
+    @property
+    def attention(self) -> list[Attention]:
+        """Of the whole step, by shape, the longest first."""
+        heads: Counter[Shape] = Counter()
+        seconds: dict[Shape, float] = defaultdict(float)
+        for part in self.parts:
+            for one in part.attention:
+                heads[one.shape] += part.runs * one.heads
+                seconds[one.shape] += part.runs * one.seconds
+        found = [Attention(shape, heads[shape], seconds[shape]) for shape in heads]
+        return sorted(found, key=lambda one: -one.seconds)
+
 
 def read(name: str, text: str, *, attention: bool = True) -> Step:
     case = CASES[name]
@@ -197,7 +259,7 @@ def lines(step: Step, longest: int) -> Iterator[str]:
     mesh = ", ".join(f"{axis} {size}" for axis, size in case.mesh.items())
     yield f"{step.name}: {case.model} on {case.topology}, {mesh}"
     for part in step.parts:
-        told = ", ".join(f"{kind} {duration(part.seconds[kind])}" for kind in KINDS)
+        told = ", ".join(f"{kind} {duration(some)}" for kind, some in part.seconds.items())
         sent = ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in part.sent_bytes.items())
         yield (
             f"  {part.name} x {part.runs}: XLA {duration(part.xla_s)} ({told}); "
@@ -205,10 +267,18 @@ def lines(step: Step, longest: int) -> Iterator[str]:
         )
         for one in part.operations[:longest]:
             what = f"{one.name} = {one.type[:70]} [{one.source[-60:]}]"
-            yield f"    {1e3 * one.cycles / case.clock_hz:7.3f} ms {one.kind:11} {what}"
+            a_run = 1e3 * one.total / part.runs / case.clock_hz
+            yield f"    {a_run:7.3f} ms {one.kind:11} {what}"
+    for each in step.attention:
+        at = each.flops / (case.slice.chip.peak_flops * each.seconds)
+        yield (
+            f"  {each.heads} heads of {each.shape.dim}, {each.shape.queries} queries by "
+            f"{each.shape.keys} keys: {duration(each.seconds)} ({at:.1%} of the peak)"
+        )
     yield (
         f"  a step: XLA {duration(step.xla_s)}, attention {duration(step.attention_s)} "
-        f"({step.attention_peak:.1%} of the peak), sent {step.sent_bytes / 1e6:.0f} MB"
+        f"({step.attention_peak:.1%} of the peak), sent {step.sent_bytes / 1e6:.0f} MB; "
+        f"{step.limit:.1%} of the chip's limit"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from workers.plan.cases import CASES
@@ -17,13 +17,17 @@ COLUMNS = (
     "model and layout",
     "part",
     "products",
+    "convolutions",
     "norms, RoPE, residuals",
     "copies",
     "together",
     "attention",
     "of the peak",
     "sent",
+    "of the chip's limit",
 )
+KERNELS = ("attention of", "heads", "size", "queries", "keys", "a step", "of the peak")
+"""Of each shape. A head is of one picture or clip and one prompt, in one layer."""
 
 
 def write(record: Record, page: Path = PAGE) -> None:
@@ -39,21 +43,51 @@ def table(record: Record) -> Iterator[str]:
     yield f"Compiled, not timed on hardware, by `make tpu-schedule ARGS=--write` with {named}.\n"
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
-    for step in (record.steps[name] for name in CASES if name in record.steps):
-        mesh = " · ".join(f"{axis} {size}" for axis, size in step.case.mesh.items())
-        title = f"{step.case.model}, {step.case.topology}, {mesh}"
-        for part in step.parts:
-            if part.runs > 1:
-                yield _row(title, f"a layer, x {part.runs}", part, "")
-        yield _row(title, "all of a step", _whole(step), f"{step.attention_peak:.1%}")
+    steps = [record.steps[name] for name in CASES if name in record.steps]
+    for step in steps:
+        title = _title(step)
+        for runs in sorted({part.runs for part in step.parts if part.runs > 1}, reverse=True):
+            layers = [part for part in step.parts if part.runs == runs]
+            yield _row(title, f"a layer, x {runs * len(layers)}", _mean(layers), "", "")
+        peaks = f"{step.attention_peak:.1%}", f"{step.limit:.1%}"
+        yield _row(title, "all of a step", _whole(step), *peaks)
+    kernels = [row for step in steps for row in _kernels(step)]
+    if kernels:
+        yield from ["", f"| {' | '.join(KERNELS)} |", "|" + "---|" * len(KERNELS), *kernels]
+
+
+def _title(step: Step) -> str:
+    mesh = " · ".join(f"{axis} {size}" for axis, size in step.case.mesh.items())
+    return ", ".join(filter(None, [step.case.model, step.case.topology, mesh]))
+
+
+def _kernels(step: Step) -> Iterator[str]:
+    for one in step.attention:
+        peak = one.flops / (step.case.slice.chip.peak_flops * one.seconds)
+        sizes = f"{one.heads:,} | {one.shape.dim} | {one.shape.queries:,} | {one.shape.keys:,}"
+        yield f"| {_title(step)} | {sizes} | {duration(one.seconds)} | {peak:.1%} |"
 
 
 def _whole(step: Step) -> Part:
-    seconds = {kind: sum(part.runs * part.seconds[kind] for part in step.parts) for kind in KINDS}
-    return Part("", 1, seconds, step.attention_s, {"": step.sent_bytes}, ())
+    return _sum([(part, part.runs) for part in step.parts])
 
 
-def _row(title: str, name: str, part: Part, peak: str) -> str:
-    times = [part.seconds[kind] for kind in KINDS] + [part.xla_s, part.attention_s]
+def _mean(layers: Sequence[Part]) -> Part:
+    """Of loops that run as often: one layer."""
+    return _sum([(part, 1 / len(layers)) for part in layers])
+
+
+def _sum(parts: Sequence[tuple[Part, float]]) -> Part:
+    """Each so many times."""
+    seconds = {
+        kind: sum(times * part.seconds.get(kind, 0.0) for part, times in parts) for kind in KINDS
+    }
+    attention_s = sum(times * part.attention_s for part, times in parts)
+    sent = sum(times * sum(part.sent_bytes.values()) for part, times in parts)
+    return Part("", 1, seconds, attention_s, {"": sent}, ())
+
+
+def _row(title: str, name: str, part: Part, peak: str, limit: str) -> str:
+    times = [part.seconds.get(kind, 0.0) for kind in KINDS] + [part.xla_s, part.attention_s]
     sent = f"{sum(part.sent_bytes.values()) / 1e6:.0f} MB"
-    return f"| {' | '.join([title, name, *map(duration, times), peak, sent])} |"
+    return f"| {' | '.join([title, name, *map(duration, times), peak, sent, limit])} |"

@@ -111,3 +111,19 @@ def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
         return (small if logits <= most_bytes else large)(q, k, v, scale=scale, keys=keys)
 
     return attend
+
+
+def by_keys(few: Kernel, many: Kernel, most: int) -> Kernel:
+    """The first one over so many keys and less."""
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        return (few if k.shape[1] <= most else many)(q, k, v, scale=scale, keys=keys)
+
+    return attend

@@ -9,17 +9,21 @@ from jax.typing import DTypeLike
 
 from models.nn.attention import cudnn
 from models.nn.attention.blocks import Choose, of_chip
-from models.nn.attention.blockwise import blockwise_kernel, sized_kernel
+from models.nn.attention.blockwise import blockwise_kernel, by_keys, sized_kernel
 from models.nn.attention.kernel import Kernel
 from models.nn.attention.splash import splash_kernel
 from models.nn.attention.upright import upright_kernel
-from models.nn.attention.xla import xla_kernel
+from models.nn.attention.xla import few_keys_kernel, xla_kernel
 
 BROAD = ("TPU v6 lite", "TPU7x")
 """Chips with matrix units of 256 x 256."""
 MOST_LOGITS = 8 << 20
 """Bytes that XLA's own kernel may take for its logits. Timed on two cores, heads of 64, float32: as
 fast as blocks of 512 with 4 MiB, 1.9 times as slow with 16, 2 to 4 times with 128."""
+
+FEW_KEYS = 128
+"""That TPUs attend to by XLA's own products: a register's lanes, and SDXL's 77 of text. A token's
+logits are fewer bytes than what a feed-forward has of it."""
 
 
 @runtime_checkable
@@ -36,13 +40,15 @@ def kernel_for(chip: Chip, dtype: DTypeLike) -> Kernel:
     """Flash attention where the chip has it for this dtype of queries, else XLA's own products.
 
     TPU: splash, or our own where the matrix units are broad and the queries bfloat16, in the
-    table's block sizes. GPU: cuDNN's in bfloat16 and float16. All else: XLA, in blocks where the
-    logits would be large.
+    table's block sizes; XLA where keys are few. GPU: cuDNN's in bfloat16 and float16. All else:
+    XLA, in blocks where the logits would be large.
     """
     if chip.platform == "gpu" and jnp.dtype(dtype) in map(jnp.dtype, cudnn.DTYPES):
         return cudnn.cudnn_kernel
     flash = flash_kernel(chip, of_chip(chip.device_kind), dtype)
-    return flash if chip.platform == "tpu" else sized_kernel(xla_kernel, flash, MOST_LOGITS)
+    if chip.platform == "tpu":
+        return by_keys(few_keys_kernel, flash, FEW_KEYS)
+    return sized_kernel(xla_kernel, flash, MOST_LOGITS)
 
 
 def flash_kernel(chip: Chip, choose: Choose, dtype: DTypeLike) -> Kernel:

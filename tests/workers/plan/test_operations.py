@@ -16,6 +16,12 @@ TEXT = f"""HloModule jit_step
   ROOT %dot = bf16[8,128]{{1,0}} convolution(%p, %inner), dim_labels=bf_io->bf
 }}
 
+%strips (p: bf16[8,128]) -> bf16[8,128] {{
+  %p = bf16[8,128]{{1,0}} parameter(0)
+  ROOT %seen = bf16[8,128]{{1,0}} convolution(%p, %p), window={{size=3x3 pad=1_1x0_0}}, \
+dim_labels=0b1f_01io->0b1f, metadata={{op_name="jit(step)/conv_general_dilated"}}
+}}
+
 %sum (p: bf16[8,128]) -> bf16[8,128] {{
   %p = bf16[8,128]{{1,0}} parameter(0)
   ROOT %add = bf16[8,128]{{1,0}} add(%p, %p)
@@ -31,11 +37,21 @@ TEXT = f"""HloModule jit_step
   ROOT %less = pred[] compare(%p, %limit), direction=LT
 }}
 
+%twice (p: s32[]) -> pred[] {{
+  %limit = s32[] constant(2)
+  ROOT %less = pred[] compare(%p, %limit), direction=LT
+}}
+
+%piped (p: bf16[8,128]) -> bf16[8,128] {{
+  ROOT %five = bf16[8,128]{{1,0}} fusion(%p), kind=kOutput, calls=%strips, {CYCLES}
+}}
+
 %body (p: bf16[8,128]) -> bf16[8,128] {{
   %one = bf16[8,128]{{1,0:T(8,128)(2,1)}} fusion(%p), kind=kOutput, calls=%product, {CYCLES}
   %two = bf16[8,128]{{1,0}} fusion(%p), kind=kLoop, calls=%sum, {SOURCE}, {CYCLES}
   %three = bf16[128,8]{{0,1}} fusion(%p), kind=kLoop, calls=%move, {CYCLES}
   %four = bf16[128,8]{{1,0}} copy(%three), {CYCLES}
+  %inner = bf16[8,128]{{1,0}} while(%p), condition=%twice, body=%piped
   %free = bf16[1024]{{0}} bitcast(%four)
   %swap = bf16[8,128]{{1,0}} all-to-all(%one), replica_groups=[2,4]<=[8], dimensions={{0}}
   %upright.2 = (bf16[2,128,512]{{2,1,0}}) custom-call(%one, %two), \
@@ -61,6 +77,7 @@ def test_each_has_its_kind(found: dict[str, Operation]) -> None:
         "two": "elementwise",
         "three": "copy",
         "four": "copy",
+        "five": "convolution",
         "swap": "collective",
         "upright.2": "kernel",
         "last": "elementwise",
@@ -69,6 +86,7 @@ def test_each_has_its_kind(found: dict[str, Operation]) -> None:
 
 def test_what_stands_in_a_loop_runs_as_often_as_that(found: dict[str, Operation]) -> None:
     assert (found["two"].within, found["two"].runs, found["two"].total) == ("body", 40, 2800)
+    assert (found["five"].within, found["five"].runs) == ("piped", 80)
     assert found["last"].runs == 1 and found["two"].source.endswith("body/add")
 
 

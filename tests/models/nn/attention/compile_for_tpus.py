@@ -77,7 +77,7 @@ def main() -> None:
         most = max((row.blocks for row in read() if row.chip == chip), key=lambda b: b.q * b.kv)
         found[chip] = {
             "largest blocks": outcome(partial(compile_for, device, "bfloat16", 128, most)),
-            "text": outcome(partial(small, device, 4096, 77, 64, "bfloat16")),
+            "text": outcome(partial(small, device, 4096, 200, 64, "bfloat16")),
             "float32": outcome(partial(small, device, 100, 600, 80, "float32")),
         }
         if chip in CHIPS:

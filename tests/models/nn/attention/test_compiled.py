@@ -101,3 +101,13 @@ def test_gpus_take_float32_by_xla() -> None:
     q = jax.ShapeDtypeStruct((1, 64, 1, 8), "float32")
     text = lowered_for_cuda(partial(kernel, scale=0.1), q, q, q)
     assert "custom_call" not in text and "dot_general" in text
+
+
+@pytest.mark.parametrize(("keys", "is_flash"), [(77, False), (128, False), (129, True)])
+@pytest.mark.parametrize("chip", ["TPU v5 lite", "TPU v6 lite"])
+def test_tpus_attend_to_few_keys_by_plain_products(chip: str, keys: int, is_flash: bool) -> None:
+    kernel = kernel_for(SimpleNamespace(platform="tpu", device_kind=chip), "bfloat16")
+    q, k = (jax.ShapeDtypeStruct((1, tokens, 2, 64), "bfloat16") for tokens in (256, keys))
+    traced = jax.jit(partial(kernel, scale=0.1)).trace(q, k, k)
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert ("tpu_custom_call" in text) == is_flash

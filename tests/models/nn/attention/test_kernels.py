@@ -12,7 +12,7 @@ from models.nn.attention.blockwise import blockwise_kernel, by_queries
 from models.nn.attention.kernel import NOTHING, Attended, Kernel
 from models.nn.attention.splash import splash_kernel
 from models.nn.attention.upright import upright_kernel
-from models.nn.attention.xla import xla_kernel
+from models.nn.attention.xla import few_keys_kernel, xla_kernel
 from tests import coarse
 
 BATCH, HEADS, SCALE = 2, 2, 0.1
@@ -25,6 +25,7 @@ def small(dtype: jnp.dtype, dim: int, keys: int) -> Blocks:
 
 KERNELS: dict[str, Kernel] = {
     "xla": xla_kernel,
+    "few keys": few_keys_kernel,
     "blockwise": blockwise_kernel(small),
     "by queries": by_queries(xla_kernel, 64 << 10),
     "splash": splash_kernel(small, interpret=True),

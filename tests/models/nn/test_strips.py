@@ -13,16 +13,29 @@ from jax.sharding import AbstractMesh
 
 from models.nn.abstract import abstract_module
 from models.nn.attention.xla import xla_kernel
+from models.nn.strips import (
+    cut_up,
+    fitting,
+    for_batch,
+    for_layout,
+    in_strips,
+    put_together,
+    together,
+)
+from models.sdxl.config import UNetConfig
+from models.sdxl.unet import UNet
 from models.sharding import MESH_AXES, Layout
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
-from models.vae.strips import cut_up, fitting, for_layout, in_strips, put_together
 from tests import coarse
+from tests.models.sdxl.test_config import SDXL_BASE
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5
 """Of the largest value: sums in another order, some twenty layers deep."""
 COUNT = 4
+TIME = 32
+"""Features: four times the first level's channels."""
 
 
 def image() -> nnx.Module:
@@ -71,6 +84,46 @@ def test_strips_make_the_whole_picture(name: str) -> None:
     np.testing.assert_allclose(run(COUNT), whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
 
 
+def unet() -> UNet:
+    config = UNetConfig.from_dict(
+        SDXL_BASE
+        | {
+            "block_out_channels": [8, 12, 16],
+            "attention_head_dim": [1, 2, 2],
+            "transformer_layers_per_block": [1, 1, 1],
+            "norm_num_groups": 4,
+            "cross_attention_dim": 6,
+            "addition_time_embed_dim": 4,
+            "projection_class_embeddings_input_dim": 6 * 4 + 5,
+        }
+    )
+    network = drawn(abstract_module(UNet, config))
+    assert isinstance(network, UNet)
+    return network
+
+
+def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
+    """Every level: half sizes, double sizes, states of the way down, transformers between."""
+    graph, state = nnx.split(unet())
+    shapes = ((2, 9, 16, 4), (2, TIME), (2, 5, 6))
+    rng = np.random.default_rng(6)
+    inputs = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+    def run(count: int) -> np.ndarray:
+        def in_them(state: nnx.State, x: jax.Array, time: jax.Array, text: jax.Array) -> jax.Array:
+            with in_strips(count):
+                levels = nnx.merge(graph, state).through_levels
+                return put_together(levels(cut_up(x), time, text))
+
+        return np.asarray(
+            jax.jit(in_them).lower(state, *inputs).compile(coarse.OPTIONS)(state, *inputs)
+        )
+
+    whole = run(1)
+    assert np.abs(whole).max() > 0.1
+    np.testing.assert_allclose(run(COUNT), whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
+
+
 def test_a_picture_comes_back_as_it_was() -> None:
     x = np.random.default_rng(4).normal(size=(2, 4, 8, 5)).astype(np.float32)
     with in_strips(COUNT):
@@ -112,7 +165,17 @@ def test_strips_come_out_even(width: int, devices: int, count: int) -> None:
     assert fitting("cpu", width, devices) == fitting("gpu", width, devices) == 1
 
 
+@pytest.mark.parametrize(
+    ("pictures", "width", "count"),
+    [(1, 32, 8), (2, 32, 4), (3, 32, 2), (8, 32, 1), (16, 32, 1), (2, 38, 2), (2, 31, 1)],
+)
+def test_pictures_fill_the_rows_together(pictures: int, width: int, count: int) -> None:
+    assert together(pictures, width) == count
+
+
 def test_no_strips_where_no_tpu_is() -> None:
-    assert for_layout(layout(), 128, ()) == 1
+    assert (
+        for_layout(layout(), 128, ()) == for_batch(layout(), 2, 32) == for_batch(None, 2, 32) == 1
+    )
     nowhere = AbstractMesh((1,) * len(MESH_AXES), MESH_AXES)
     assert for_layout(Layout(nowhere, xla_kernel), 128, ()) == 1

@@ -61,6 +61,29 @@ def fitting(platform: str, width: int, devices: int) -> int:
     return ROWS * devices if platform == "tpu" and is_even else 1
 
 
+def for_batch(layout: Layout | None, batch: int, width: int) -> int:
+    """How many strips each picture of a batch is cut into where a TPU has its pictures whole.
+
+    Args:
+        batch: pictures of all devices.
+        width: of the smallest picture.
+    """
+    if layout is None or isinstance(layout.mesh, AbstractMesh):
+        return 1
+    is_shared = layout.size("rows") * layout.size("channels") > 1
+    if is_shared or layout.mesh.devices.flat[0].platform != "tpu":
+        return 1
+    (axes,) = layout.split(("batch",), (batch,))
+    return together(batch // layout.devices(axes), width)
+
+
+def together(pictures: int, width: int) -> int:
+    """As many strips of each as fill registers' rows with those of the others; fewer where they
+    do not come out even."""
+    most = max(ROWS // pictures, 1)
+    return next(count for count in range(most, 0, -1) if width % count == 0)
+
+
 def cut_up(
     x: Shaped[Array, "batch height _width channels"],
 ) -> Shaped[Array, "_strips height _columns channels"]:
@@ -80,6 +103,11 @@ def put_together(
         return x
     joined = by_picture(x).swapaxes(1, 2)
     return joined.reshape(*joined.shape[:2], -1, joined.shape[-1])
+
+
+def told(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
+    """What is said of each picture, to all of its strips."""
+    return jnp.repeat(x, strips(), axis=0)
 
 
 def by_picture(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
