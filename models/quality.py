@@ -35,12 +35,17 @@ LEVERS: frozenset[Lever] = frozenset({"guidance", "step_cache", "eight_bit"})
 THRESHOLD, COEFFICIENTS = "cache_threshold", "cache_coefficients"
 """Values of a step that has a cache; `models.nn.step_cache` reads them."""
 
+LONGEST_NAME = 200
+"""Of a preset, in letters: what a request may give."""
+
 DEGREES = 5
 """Coefficients of a rescaling, the constant among them."""
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class GuidanceInterval(Frozen):
@@ -183,7 +188,8 @@ def presets(
     """Those of a model: every family's, as far as this one has their levers, then the given ones;
     the last of a name wins.
 
-    Raises: ValueError: a given preset pulls a lever that there is not, or is called exact.
+    Raises: ValueError: a given preset pulls a lever that there is not, or has no name of its own
+        that a request could give.
     """
     own = {name: preset.only(levers) for name, preset in PRESETS.items()}
     found = {name: preset for name, preset in own.items() if preset.levers}
@@ -194,6 +200,11 @@ def presets(
             raise ValueError(
                 f"quality.{name} pulls {', '.join(missing)}; "
                 f"the levers of this model are: {has}{hint}"
+            )
+        if not (name and name.isprintable() and name == name.strip() and len(name) <= LONGEST_NAME):
+            raise ValueError(
+                f"quality: {name!r} is no name for a preset; take one of 1 to {LONGEST_NAME} "
+                "letters without spaces around them"
             )
         if name == EXACT:
             raise ValueError(f"quality.{EXACT} is the reference's own picture: name it otherwise")

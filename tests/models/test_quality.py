@@ -16,6 +16,7 @@ from models.presets import eased, quality_of, with_presets
 from models.quality import (
     COEFFICIENTS,
     LEVERS,
+    LONGEST_NAME,
     PRESETS,
     THRESHOLD,
     GuidanceInterval,
@@ -66,6 +67,11 @@ def test_a_wrong_preset_is_refused() -> None:
         GuidanceInterval(start=0.7, stop=0.5)
     with pytest.raises(ValidationError, match="threshold"):
         StepCache(kind="teacache", threshold=0)
+    for endless in (float("inf"), float("nan")):  # JSON has neither: no front end could read them
+        with pytest.raises(ValidationError, match="threshold"):
+            StepCache(kind="teacache", threshold=endless)
+        with pytest.raises(ValidationError, match="psnr_db"):
+            Quality(psnr_db=endless)
     with pytest.raises(ValidationError, match="extra"):
         Quality.model_validate({"eight_bits": True})
     with pytest.raises(ValidationError, match="'w8a16' or 'w8a8'"):
@@ -133,6 +139,9 @@ def test_the_presets_of_a_model() -> None:
         presets(LEVERS - {"step_cache"}, {"fast": FAST})
     with pytest.raises(ValueError, match=r"quality\.exact"):
         presets(LEVERS, {"exact": FAST})
+    for unsayable in ("", "\n", " fast", "x" * (LONGEST_NAME + 1)):
+        with pytest.raises(ValueError, match="is no name for a preset"):
+            presets(LEVERS, {unsayable: FAST})
 
 
 def test_a_folder_brings_presets(tmp_path: Path) -> None:

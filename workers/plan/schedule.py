@@ -291,19 +291,29 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--read", type=Path, help="read it from there instead of compiling")
     parser.add_argument("--write", action="store_true", help="into docs/schedule.json and speed.md")
     asked = parser.parse_args(arguments)
+    if unknown := sorted(set(asked.cases) - set(CASES)):
+        parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    read_from = [_text_of(asked.read, name) for name in asked.cases] if asked.read else []
+    if absent := [file.stem for file in read_from if not file.is_file()]:
+        parser.error(f"{asked.read} has no text of {', '.join(absent)}: --text keeps one there")
     if asked.write and (asked.read or asked.no_attention):
         parser.error("--write wants whole steps, compiled now")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     steps = []
     for name in asked.cases:
-        kept = asked.read / f"{name}.txt" if asked.read else None
+        kept = _text_of(asked.read, name) if asked.read else None
         text = kept.read_text() if kept else in_child(compiled, CASES[name])
         if asked.text:
-            (asked.text / f"{name}.txt").write_text(text)
+            asked.text.mkdir(parents=True, exist_ok=True)
+            _text_of(asked.text, name).write_text(text)
         steps.append(read(name, text, attention=not asked.no_attention))
         print("\n".join(lines(steps[-1], asked.longest)), flush=True)
     if asked.write:
         _write(steps)
+
+
+def _text_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.txt"
 
 
 def _write(steps: Sequence[Step]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from models.nn.attention.search import Case as Shape
 from tests.workers.plan.test_operations import TEXT
 from workers.plan.record import NOTHING, Record
-from workers.plan.schedule import Attention, Step, attention_flops, flops, parts
+from workers.plan.schedule import Attention, Step, attention_flops, flops, main, parts
 from workers.plan.speed_page import table, write
 
 CLOCK_HZ = 70e3
@@ -85,6 +85,22 @@ def test_layers_that_run_as_often_share_a_row() -> None:
     other = replace(layer, seconds={**layer.seconds, "copy": 4e-3})
     rows = table(Record({}, {}, {"wan": Step("wan", [layer, other, rest], 0.0)}))
     assert any("a layer, x 80 | 1 ms | 2 ms | 1 ms | 3 ms | 7 ms |" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["wam"], "no such case: wam; there are wan, flux-tensor"),
+        (["wan", "--read", "/nowhere"], "/nowhere has no text of wan: --text keeps one there"),
+        (["wan", "--write", "--no-attention"], "--write wants whole steps"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_compiles(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert told in capsys.readouterr().err
 
 
 def test_a_page_without_a_place_is_left_alone(tmp_path: Path) -> None:
