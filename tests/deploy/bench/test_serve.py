@@ -135,9 +135,10 @@ async def test_refusals_say_why_and_what_is_left_is_canceled(
     pool.may_finish.clear()
     run = await sent(front, asks(8, every_s=0.05), replace(PLAN, patience_s=3))
     counted = report(run, [1.0], {})
-    assert counted["outcomes"] == {REFUSED: 6, UNFINISHED: 2}
+    refused = counted["outcomes"][REFUSED]  # one more where the pool comes late to the first job
+    assert refused in (6, 7) and counted["outcomes"][UNFINISHED] == 8 - refused
     (row,) = counted["refusals"]
-    assert (row["status"], row["reason"], row["count"]) == (429, "quota_exceeded", 6)
+    assert (row["status"], row["reason"], row["count"]) == (429, "quota_exceeded", refused)
     assert row["retry_after_s"]["p50"] >= 1
     for answer in run.answers:
         if answer.outcome == UNFINISHED:
