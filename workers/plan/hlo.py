@@ -125,11 +125,7 @@ def times(computations: dict[str, list[str]]) -> Counter[str]:
             if loop:
                 visit(loop["body"], count * _trips(line, computations[loop["condition"]]))
                 continue
-            called = [match["name"] for match in _CALLED.finditer(line)]
-            branches = _BRANCHES.search(line)
-            if branches:
-                called += [part.strip(" %") for part in branches["names"].split(",")]
-            for inner in called:
+            for inner in _called(line):
                 if inner in computations:
                     visit(inner, count)
 
@@ -137,18 +133,30 @@ def times(computations: dict[str, list[str]]) -> Counter[str]:
     return found
 
 
+def _called(line: str) -> list[str]:
+    """Computations that an operation runs, loops apart."""
+    branches = _BRANCHES.search(line)
+    of_branches = branches["names"].split(",") if branches else []
+    return [*_CALLED.findall(line), *(part.strip(" %") for part in of_branches)]
+
+
 def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
-    """Of each loop's body, the outermost body that it stands in, its own where that is in none."""
-    around = {
-        loop["body"]: name
-        for name, lines in computations.items()
-        for loop in filter(None, map(_WHILE.search, lines))
-    }
+    """Of each computation, the body of the outermost loop that it runs in; ENTRY where in none."""
+    around: dict[str, str] = {}
+    bodies = set()
+    for name, lines in computations.items():
+        for line in lines:
+            loop = _WHILE.search(line)
+            if loop:
+                bodies.add(loop["body"])
+            for inner in [loop["body"]] if loop else _called(line):
+                around.setdefault(inner, name)
 
     def out(name: str) -> str:
-        return out(around[name]) if around.get(name, ENTRY) != ENTRY else name
+        outer = out(around[name]) if name in around else ENTRY
+        return name if outer == ENTRY and name in bodies else outer
 
-    return {name: out(name) for name in around}
+    return {name: out(name) for name in computations}
 
 
 def _trips(line: str, condition: list[str]) -> int:

@@ -111,10 +111,10 @@ def parts(text: str, clock_hz: float, cycles: Mapping[Shape, float]) -> list[Par
     layers = hlo.outermost(bodies)
     found: dict[str, list[Operation]] = {}
     for one in operations(text):
-        found.setdefault(layers.get(one.within, one.within), []).append(one)
+        found.setdefault(layers[one.within], []).append(one)
     sent: dict[str, dict[str, float]] = {name: defaultdict(float) for name in found}
     for name in {one.within for some in found.values() for one in some}:
-        layer = layers.get(name, name)
+        layer = layers[name]
         for each in hlo.collectives(bodies[name]):
             sent[layer][each.kind] += each.sent_bytes * runs[name] / runs[layer]
     return sorted(

@@ -46,6 +46,10 @@ dim_labels=0b1f_01io->0b1f, metadata={{op_name="jit(step)/conv_general_dilated"}
   ROOT %five = bf16[8,128]{{1,0}} fusion(%p), kind=kOutput, calls=%strips, {CYCLES}
 }}
 
+%exchange (p: bf16[8,128]) -> bf16[8,128] {{
+  ROOT %swap = bf16[8,128]{{1,0}} all-to-all(%p), replica_groups=[2,4]<=[8], dimensions={{0}}
+}}
+
 %body (p: bf16[8,128]) -> bf16[8,128] {{
   %one = bf16[8,128]{{1,0:T(8,128)(2,1)}} fusion(%p), kind=kOutput, calls=%product, {CYCLES}
   %two = bf16[8,128]{{1,0}} fusion(%p), kind=kLoop, calls=%sum, {SOURCE}, {CYCLES}
@@ -53,7 +57,7 @@ dim_labels=0b1f_01io->0b1f, metadata={{op_name="jit(step)/conv_general_dilated"}
   %four = bf16[128,8]{{1,0}} copy(%three), {CYCLES}
   %inner = bf16[8,128]{{1,0}} while(%p), condition=%twice, body=%piped
   %free = bf16[1024]{{0}} bitcast(%four)
-  %swap = bf16[8,128]{{1,0}} all-to-all(%one), replica_groups=[2,4]<=[8], dimensions={{0}}
+  %swapped = bf16[8,128]{{1,0}} async-start(%one), calls=%exchange
   %upright.2 = (bf16[2,128,512]{{2,1,0}}) custom-call(%one, %two), \
 custom_call_target="tpu_custom_call", operand_layout_constraints={{bf16[2,128,512]{{2,1,0}}, \
 bf16[2,256,128]{{2,1,0}}}}, metadata={{op_name="jit(step)/upright"}}
@@ -87,6 +91,7 @@ def test_each_has_its_kind(found: dict[str, Operation]) -> None:
 def test_what_stands_in_a_loop_runs_as_often_as_that(found: dict[str, Operation]) -> None:
     assert (found["two"].within, found["two"].runs, found["two"].total) == ("body", 40, 2800)
     assert (found["five"].within, found["five"].runs) == ("piped", 80)
+    assert (found["swap"].within, found["swap"].runs) == ("exchange", 40)
     assert found["last"].runs == 1 and found["two"].source.endswith("body/add")
 
 

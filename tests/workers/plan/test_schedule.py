@@ -18,6 +18,7 @@ CLOCK_HZ = 70e3
 
 
 def test_a_layer_is_added_up_by_kind() -> None:
+    """With the loops and the asynchronous computations in it."""
     layer, rest = parts(TEXT, CLOCK_HZ, {})
     assert (layer.name, layer.runs, rest.runs) == ("body", 40, 1)
     assert layer.seconds == pytest.approx(
