@@ -9,6 +9,9 @@ ARGS ?=
 # What pools run on: cpu, cuda or tpu.
 ACCELERATOR ?= cpu
 
+# Anything: the newest packages that pyproject.toml allows, instead of those that were tested.
+NEWEST ?=
+
 # Test processes: two use two cores well, each with JAX's own threads.
 WORKERS ?= 2
 
@@ -26,23 +29,40 @@ CHECKOV := .venv-checkov
 # Some machines set it; then each of the many processes would compile its modules for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 # Modules are compiled when they are first imported: most never are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 RAN := $(VENV)/.ran
-INSTALLED := $(RAN)-install-$(ACCELERATOR)
+INSTALLED := $(RAN)-install-$(ACCELERATOR)$(if $(NEWEST),-newest)
+CHOSEN := $(VENV)/.chosen
 
-.PHONY: install demo test lint lint-deploy format openapi life metrics rules dashboards pictures \
-  locks lives load chaos compare train images-check quality tpu-schedule clean
+# What an extra of pyproject.toml installs, of tested versions or the newest (but for its second
+# argument's).
+ifdef NEWEST
+packages = $(PIP) --upgrade --upgrade-strategy eager --editable '.[$(1)]' $(2)
+else
+packages = @$(BIN)/python -m deploy.packages $(1) > $(CHOSEN) && \
+	$(PIP) --no-deps --require-hashes --only-binary :all: --requirement $(CHOSEN) && \
+	$(PIP) --no-deps --no-build-isolation --editable . || { \
+	echo "pip could not install the tested versions, for the reason above. They are for Linux on"; \
+	echo "x86-64 and 64-bit ARM, tpu for x86-64; make $(MAKECMDGOALS) NEWEST=1 takes what pip finds."; \
+	exit 1; }
+endif
 
-install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one
+.PHONY: install demo test test-newest lint lint-deploy format openapi life metrics rules dashboards pictures \
+  locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
+
+install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
 
 demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
 	@$(BIN)/python -m deploy.demo $(ARGS)
 
 test: $(RAN)-test ## every test
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-newest: ## the tests of tests/newest.txt with the newest packages: make test-newest PYTHON=python3.13
+	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@tests/newest.txt $(ARGS)"
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check
@@ -74,6 +94,12 @@ quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/q
 compare: $(RAN)-test ## speed beside diffusers with torch.compile, in turns: `make compare ARGS="flux-dev --turns 3"`
 	@$(BIN)/python -m tests.bench.against $(ARGS)
 
+gpu: ## on a lent machine with a GPU, JAX and torch: the demo's pixels, then speed beside diffusers
+	@$(PYTHON) -m tests.bench.gpu $(ARGS)
+
+gpu-wheels: $(RAN)-test ## .wheels: what such a machine lacks, to be carried there
+	@$(BIN)/python -m tests.bench.gpu.wheels $(ARGS)
+
 life: $(INSTALLED) ## docs/life.md from the code
 	$(BIN)/python -m service.jobs.life > docs/life.md
 
@@ -102,25 +128,26 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/speed.md
 	@JAX_PLATFORMS=cpu $(BIN)/python -m workers.plan.schedule $(ARGS)
 
-locks: $(RAN)-locks ## deploy/docker/*.lock: the newest versions that pyproject.toml allows, with hashes
-	$(BIN)/python -m deploy.docker.locks
+locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows, with hashes
+	$(BIN)/python -m deploy.locks
 
 images-check: $(RAN)-test ## build and start the images without Docker, as root; IMAGES="frontend worker-cpu"
 	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
 
 clean: ## what was built and made here
-	rm -rf $(VENV) $(CHECKOV) .atelier build dist *.egg-info
+	rm -rf $(VENV) .venv-python* $(CHECKOV) .atelier build dist *.egg-info
 
 $(RAN)-python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
 		echo "Atelier needs Python 3.11, 3.12 or 3.13; \`$(PYTHON)\` is $$($(PYTHON) --version 2>&1)."; \
 		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || { \
+	@$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip --version >/dev/null || { \
 		echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@touch $@
 
-$(INSTALLED): pyproject.toml $(RAN)-python
-	$(PIP) --editable '.[$(ACCELERATOR)]'
+$(INSTALLED): pyproject.toml deploy/packages.lock $(RAN)-python
+	@rm -f $(RAN)-install-*
+	$(call packages,$(ACCELERATOR))
 	@touch $@
 
 $(CHECKOV)/.ran: $(RAN)-python
@@ -129,16 +156,16 @@ $(CHECKOV)/.ran: $(RAN)-python
 	@touch $@
 
 $(RAN)-train: $(INSTALLED)
-	$(PIP) --editable '.[train]'
+	$(call packages,train)
 	@touch $@
 
 $(RAN)-load: $(INSTALLED)
-	$(PIP) --editable '.[load]'
+	$(call packages,load)
 	@touch $@
 
 $(RAN)-test: $(INSTALLED)
 	$(PIP) $(TORCH)
-	$(PIP) --editable '.[test]'
+	$(call packages,test,$(TORCH))
 	@touch $@
 
 $(RAN)-locks: $(INSTALLED)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from deploy.commands import bench, generate, keys, plan, profile, serve, up, worker
+from deploy.commands import bench, generate, jobs, keys, plan, profile, serve, up, webhooks, worker
 from deploy.commands.exits import (
     EXIT_CONFIG,
     EXIT_FAILED,
@@ -26,8 +27,28 @@ __all__ = [
     "main",
 ]
 
-COMMANDS = (up, serve, worker, generate, keys, plan, profile, bench)
+COMMANDS = (up, serve, worker, generate, jobs, keys, webhooks, plan, profile, bench)
 """In the order of `--help`."""
+
+
+EXITS = (
+    f"exit codes: 0 done; {EXIT_FAILED} refused or failed; {EXIT_USAGE} wrong use; "
+    f"{EXIT_UNREACHABLE} no server answers; {EXIT_CONFIG} wrong settings or a damaged checkpoint; "
+    f"{EXIT_INTERRUPTED} interrupted"
+)
+
+
+class Version(argparse.Action):
+    """Looked up only where it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"atelier {version('atelier')}")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # whoever read it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except Exception as error:
         code = exit_code(error)
         if code is None:
@@ -47,8 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="atelier", description="Pictures and clips from SDXL, Flux and Wan"
+        prog="atelier", description="Pictures and clips from SDXL, Flux and Wan", epilog=EXITS
     )
+    parser.add_argument("--version", action=Version, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     for command in COMMANDS:
         command.add(commands)

@@ -9,7 +9,12 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from sysconfig import get_path
 
+ROOT = Path(__file__).resolve().parents[1]
+ATELIER = (sys.executable, "-P", "-m", "atelier")
+"""Command line of our own program, to be started with `importing_ours`."""
 LINE_LIMIT_BYTES = 2**20
 """A child's longer line is cut here."""
 
@@ -32,6 +37,15 @@ def dies_with_parent(death: signal.Signals = signal.SIGKILL) -> Callable[[], Non
             os.kill(os.getpid(), death)
 
     return ask_kernel
+
+
+def importing_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a child that imports the code that runs here, and nothing of the folder that
+    it is started in, even where an entry of PYTHONPATH is empty or relative."""
+    given = environment.get("PYTHONPATH", "").split(os.pathsep)
+    path = [str(ROOT)] if Path(get_path("purelib")) != ROOT else []
+    path += [entry for entry in given if Path(entry).is_absolute() and entry not in path]
+    return {**environment, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(path)}
 
 
 class Child:

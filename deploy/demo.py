@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 import atelier
-from deploy.children import dies_with_parent
+from deploy.children import ATELIER, dies_with_parent, importing_ours
 
 FOLDER = Path(".atelier")
 PICTURE = ("a red circle on a blue background", "first-picture.png")
@@ -28,7 +29,8 @@ ALL = "Atelier"
 def main(arguments: list[str]) -> int:
     """Run `atelier up` with these arguments until it ends; its exit code."""
     system = subprocess.Popen(
-        [sys.executable, "-m", "atelier", "up", *arguments],
+        [*ATELIER, "up", *arguments],
+        env=importing_ours(os.environ),
         stdout=subprocess.PIPE,
         text=True,
         preexec_fn=dies_with_parent(signal.SIGTERM),

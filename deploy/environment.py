@@ -7,10 +7,15 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from service.settings import Settings
+from service.settings import Settings, WebhookSettings
 
 PREFIX = "ATELIER_"
 XLA_DEVICES = "--xla_force_host_platform_device_count"
+
+
+def for_pools(settings: Settings) -> Settings:
+    """Return the settings of workers: without the secret that front ends sign webhooks with."""
+    return settings.model_copy(update={"webhooks": WebhookSettings()})
 
 
 def settings_environment(settings: Settings, base: Mapping[str, str]) -> dict[str, str]:

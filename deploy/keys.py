@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from redis.asyncio import Redis
+
 from deploy.redis import reached
-from service.api_keys import ApiKey, ApiKeys
+from service.api_keys import ApiKeys
 from service.jobs import connection
 from service.settings import RedisSettings, Settings
 
@@ -28,34 +30,44 @@ def create(settings: Settings, tenant: str, name: str) -> None:
 
     Raises: ConfigError: Redis is not there. ValueError: no name for a tenant.
     """
-    key, text = _with_keys(settings, lambda keys: keys.create(tenant, name))
+    key, text = at_redis(settings, lambda redis: ApiKeys(redis).create(tenant, name))
     print(text)
-    url = settings.redis.url
-    where = connection.shown(url) if url else settings.state_dir.resolve()
-    said = f"key {key.id} of tenant {tenant}, for servers on {where}; it is not shown again"
-    print(said, file=sys.stderr)
+    said = f"key {key.id} of tenant {tenant}, for servers on {where(settings)}"
+    print(f"{said}; it is not shown again", file=sys.stderr)
 
 
 def show(settings: Settings) -> None:
     """Print all keys as a table, oldest first. Raises: ConfigError: Redis is not there."""
-    rows = [COLUMNS, *(_row(key) for key in _with_keys(settings, ApiKeys.all))]
+    found = at_redis(settings, lambda redis: ApiKeys(redis).all())
+    rows = ((key.id, key.tenant, created(key.created_at), key.name) for key in found)
+    print_table(COLUMNS, *rows)
+
+
+def revoke(settings: Settings, key_id: str) -> bool:
+    """Revoke a key; return whether there was one. Raises: ConfigError: Redis is not there."""
+    return at_redis(settings, lambda redis: ApiKeys(redis).revoke(key_id))
+
+
+def print_table(*rows: tuple[str, ...]) -> None:
+    """Columns as wide as they have to be."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
 
 
-def revoke(settings: Settings, key_id: str) -> bool:
-    """Whether there was such a key. Raises: ConfigError: Redis is not there."""
-    return _with_keys(settings, lambda keys: keys.revoke(key_id))
+def created(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
-def _row(key: ApiKey) -> tuple[str, ...]:
-    created = datetime.fromtimestamp(key.created_at, UTC).isoformat(timespec="seconds")
-    return key.id, key.tenant, created, key.name
+def where(settings: Settings) -> str:
+    """Return the address of Redis, or the state folder of the embedded one."""
+    url = settings.redis.url
+    return connection.shown(url) if url else str(settings.state_dir.resolve())
 
 
-def _with_keys(settings: Settings, act: Callable[[ApiKeys], Awaitable[T]]) -> T:
+def at_redis(settings: Settings, act: Callable[[Redis], Awaitable[T]]) -> T:
+    """Do something at the Redis of the settings. Raises: ConfigError: it is not there."""
     with ExitStack() as stack:
         redis = settings.redis
         if redis.url is None:
@@ -64,15 +76,9 @@ def _with_keys(settings: Settings, act: Callable[[ApiKeys], Awaitable[T]]) -> T:
         return asyncio.run(_act(redis, act))
 
 
-async def _act(redis: RedisSettings, act: Callable[[ApiKeys], Awaitable[T]]) -> T:
-    async with _open(redis) as keys:
-        return await act(keys)
-
-
-@asynccontextmanager
-async def _open(redis: RedisSettings) -> AsyncIterator[ApiKeys]:
-    keys = ApiKeys(await connection.connect(redis))
+async def _act(settings: RedisSettings, act: Callable[[Redis], Awaitable[T]]) -> T:
+    redis = await connection.connect(settings)
     try:
-        yield keys
+        return await act(redis)
     finally:
-        await keys.close()
+        await redis.aclose()

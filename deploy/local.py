@@ -10,22 +10,21 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from redis import Redis
-
-from deploy.children import Child, ending
+from deploy.children import ATELIER, Child, ending, importing_ours
 from deploy.commands.exits import EXIT_CONFIG
-from deploy.environment import settings_environment, with_host_devices
+from deploy.environment import for_pools, settings_environment, with_host_devices
 from deploy.ready import becoming_ready
-from deploy.redis import embedded
+from deploy.redis import EmbeddedRedis, NotStarted, embedded_server
 from deploy.slices import deal, visible_devices, with_own_page
 from service.callers import check_first_key
+from service.jobs.connection import Unreachable
+from service.jobs.private import private_folder
 from service.listening import local_url, reached_at
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 
@@ -47,6 +46,8 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0
 """A child that ran for this long is started again after the first pause."""
+REDIS_STARTS = 3
+"""Attempts to start an embedded Redis that has ended, one after the other."""
 SAME_SIGNAL_S = 0.5
 """Some senders signal both a process and its group: within this time it counts as one signal."""
 KILL_MARGIN_S = 5.0
@@ -97,23 +98,34 @@ def up(settings: Settings, *, host_devices: int | None = None) -> int:
 
     Raises: ConfigError: it can't start, or can't go on.
     """
+    make_private(settings.state_dir)
     with ExitStack() as stack:
-        server_pid = None
+        redis_server = None
         if settings.redis.url is None:
             say(f"starting an embedded Redis; the state lies in {settings.state_dir}")
-            url = stack.enter_context(embedded(settings.state_dir))
-            redis = settings.redis.model_copy(update={"url": url})
+            redis_server = stack.enter_context(embedded_server(settings.state_dir))
+            redis = settings.redis.model_copy(update={"url": redis_server.url})
             settings = settings.model_copy(update={"redis": redis})
-            server_pid = _server_pid(url)
-        asyncio.run(check_first_key(settings, reached_at(settings.server, None)))
+        with suppress(Unreachable):  # the front end waits, and asks then
+            asyncio.run(check_first_key(settings, reached_at(settings.server, None)))
         listener = stack.enter_context(_listen(settings.server.host, settings.server.port))
         server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
         system = System(settings.model_copy(update={"server": server}), listener, host_devices)
-        asyncio.run(system.run(server_pid))
+        asyncio.run(system.run(redis_server))
         for number in SIGNALS:  # Redis alone is left, and writes what it has to write
             signal.signal(number, signal.SIG_IGN)
     say("stopped")
     return 0
+
+
+def make_private(state_dir: Path) -> None:
+    """Raises: ConfigError: the folder cannot be had, or is another user's."""
+    try:
+        private_folder(state_dir, "state_dir", deep=False)
+    except OSError as error:
+        raise ConfigError(
+            f"state_dir: {state_dir} cannot be made ({error.strerror}); take another with --state"
+        ) from None
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -128,11 +140,6 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _server_pid(url: str) -> int:
-    with Redis.from_url(url) as client:
-        return int(client.info("server")["process_id"])
-
-
 class System:
     """The front end and the pools: started, started again when they die, drained in order."""
 
@@ -143,12 +150,14 @@ class System:
         self._listener = listener
         self._draining = asyncio.Event()
         self._asked_at = 0.0
+        self._out: set[Child] = set()
+        """Whose settings or checkpoint no restart can mend."""
         self._ready = {pool.model: asyncio.Event() for pool in settings.pools.values()}
         """Set when a model can be used."""
-        common = settings_environment(settings, os.environ | CHILDREN)
+        common = importing_ours(settings_environment(settings, os.environ | CHILDREN))
         fd = listener.fileno()
         self._front = Child(
-            "front", _command("serve", "--fd", str(fd)), common, self._relay, pass_fds=[fd]
+            "front", [*ATELIER, "serve", "--fd", str(fd)], common, self._relay, pass_fds=[fd]
         )
         dealt = deal(
             settings.pools, host_devices or visible_devices(os.environ), bool(host_devices)
@@ -160,11 +169,11 @@ class System:
         ]
 
         def computing(name: str, index: int) -> dict[str, str]:
-            own = settings_environment(with_own_page(settings, name, index), common)
+            own = settings_environment(with_own_page(for_pools(settings), name, index), common)
             return with_host_devices(own, host_devices) if host_devices else own
 
         self._pools = [
-            Child(shown, _command(*_worker(name, devices)), computing(name, index), self._relay)
+            Child(shown, [*ATELIER, *_worker(name, devices)], computing(name, index), self._relay)
             for name, index, shown, devices in names
         ]
         self._width = max(len(child.name) for child in self._children)
@@ -173,11 +182,11 @@ class System:
             for (name, *_), child in zip(names, self._pools, strict=True)
         }
 
-    async def run(self, server_pid: int | None) -> None:
+    async def run(self, redis: EmbeddedRedis | None) -> None:
         """Until a signal, or until something ends that can't be started again.
 
         Args:
-            server_pid: of the embedded Redis, whose end is everybody's.
+            redis: started again when it ends; None: it is not ours.
 
         Raises: ConfigError: in the second case, when all else has ended.
         """
@@ -187,13 +196,14 @@ class System:
         keepers = [asyncio.create_task(self._keep(self._front))]
         keepers += [asyncio.create_task(self._keep_in_turn(pool)) for pool in self._pools]
         watchers: list[asyncio.Task[Any]] = [asyncio.create_task(self._draining.wait())]
-        if server_pid is not None:
-            watchers.append(asyncio.create_task(self._die_with(server_pid)))
+        if redis is not None:
+            watchers.append(asyncio.create_task(self._keep_redis(redis)))
         announcer = asyncio.create_task(self._announce())
         ended, _ = await asyncio.wait([*keepers, *watchers], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*watchers, announcer):
-            task.cancel()
+        announcer.cancel()
         await self._drain()
+        for task in watchers:
+            task.cancel()
         await asyncio.gather(*keepers, *watchers, announcer, return_exceptions=True)
         for task in ended:
             task.result()
@@ -233,21 +243,42 @@ class System:
             if self._draining.is_set():
                 return
             if code == EXIT_CONFIG:
-                raise ConfigError(f"{child.name} can't start with these settings; see above")
+                self._out.add(child)
+                if child in self._models:
+                    self._ready[self._models[child]].set()  # nobody has to wait for its turn
+                said = f"{child.name} can't start with these settings; see above"
+                if child is self._front or self._out.issuperset(self._pools):
+                    raise ConfigError(said)
+                say(f"{said}. The others go on; mend it and start `atelier up` again")
+                await self._draining.wait()
+                return
             steady = time.monotonic() - started > STEADY_S
             pause_s = FIRST_PAUSE_S if steady else pause_s
             say(f"{child.name} ended ({ending(code)}); starting it again in {pause_s:g} s")
             await _unless(self._draining, pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _die_with(self, pid: int) -> None:
-        """Raises: ConfigError: that process has ended, and everybody else is being killed."""
-        await _ended(pid)
-        self._kill()
-        raise ConfigError(
-            f"the embedded Redis died; its log is in {self._settings.state_dir / 'redis'}."
-            " What it had accepted is still there at the next start"
-        )
+    async def _keep_redis(self, redis: EmbeddedRedis) -> None:
+        """Start it again on its file whenever it ends, while the pools drain too.
+
+        Raises: ConfigError: it does not start any more, and everybody else is being killed.
+        """
+        pause_s = FIRST_PAUSE_S
+        while True:
+            started = time.monotonic()
+            await _ended(redis.pid)
+            steady = time.monotonic() - started > STEADY_S
+            pause_s = FIRST_PAUSE_S if steady else pause_s
+            code = redis.process.wait()
+            say(f"the embedded Redis ended ({ending(code)}); starting it again in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            try:
+                await start_again(redis)
+            except (NotStarted, OSError) as error:
+                self._kill()
+                raise ConfigError(str(error)) from error
+            say("the embedded Redis is there again, with all that was accepted")
 
     async def _drain(self) -> None:
         """The front end first, so that nothing more comes in, then the pools."""
@@ -285,8 +316,17 @@ def _worker(pool: str, devices: range) -> Sequence[str]:
     return ("worker", "--pool", pool, "--devices", f"{devices.start}-{devices.stop - 1}")
 
 
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "atelier", *arguments]
+async def start_again(redis: EmbeddedRedis) -> None:
+    """Start it on its file, with a few attempts. Raises: NotStarted: the last one's."""
+    for attempt in range(1, REDIS_STARTS + 1):
+        try:
+            redis.start()  # in this thread, which the server is not to outlive
+            return await asyncio.to_thread(redis.wait_until_ready)
+        except (NotStarted, OSError) as error:
+            if attempt == REDIS_STARTS:
+                raise
+            say(f"{error}; trying again in {attempt * FIRST_PAUSE_S:g} s")
+        await asyncio.sleep(attempt * FIRST_PAUSE_S)
 
 
 async def _ended(pid: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from service.connections import REASONS
 from service.telemetry import Telemetry
 
 PREFIX = "atelier_"
@@ -31,7 +32,8 @@ LABELS = {
     " `dropped`",
     "program": "`encode`, `step`, `decode`, `preview`",
     "reason": "of refusals the problem's `code`; of retries `lost`, `excused` (nobody could be"
-    " heard), `store`, `internal`; of failures the job's `error.code`",
+    " heard), `store`, `internal`; of failures the job's `error.code`; of connections"
+    f" {', '.join(f'`{reason}`' for reason in REASONS)}",
     "result": "`hit`, `miss`; of executables also `refused` (damaged, foreign, or others may write"
     " there) and `unkept`",
     "route": "a route's template, or `none`",

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import redis
 
 from service.jobs.connection import MIN_REDIS, MIN_VALKEY
+from service.jobs.private import OTHERS, private_folder
 from service.settings import ConfigError
 
 LOCK = "lock"
@@ -32,9 +33,10 @@ ON_PATH = ("valkey-server", "redis-server")
 MAX_SOCKET_BYTES = 107
 """What Linux takes as the path of a unix socket."""
 START_S = 60.0
-"""A large append-only file takes a while to read."""
+"""Beyond the time that it takes to read its file."""
 STOP_S = 30.0
 POLL_S = 0.01
+READY, LOADING, SILENT = "ready", "loading", "silent"
 
 # Runs between fork and server: asks the kernel for SIGTERM (15) when the parent dies (prctl option
 # 1), and goes at once if that has happened already. Not a `preexec_fn`: that may deadlock in a
@@ -48,25 +50,108 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
+class NotStarted(ConfigError):
+    """The embedded server did not start; says what its log says, and what to do."""
+
+
+class EmbeddedRedis:
+    """A server in a folder, at one address however often it is started.
+
+    Start it in a thread that outlives it (the main thread): it ends with that thread.
+
+    Args:
+        lock: descriptor that the server inherits, so that the folder is free only when it is gone.
+    """
+
+    def __init__(self, program: str, folder: Path, socket: Path, lock: int) -> None:
+        self._launch = [sys.executable, "-I", "-S", "-c", LAUNCH, str(os.getpid()), program]
+        self._folder = folder
+        self._socket = socket
+        self._lock = lock
+        self._log = folder / "redis.log"
+        self._log.unlink(missing_ok=True)
+        self.url = f"unix://{quote(str(socket))}"
+        self.process: subprocess.Popen[bytes]
+        """The last one."""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*self._launch, *_options(self._folder, self._socket)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[self._lock],
+                start_new_session=True,
+                umask=OTHERS,
+            )
+
+    def wait_until_ready(self) -> None:
+        """As long as it reads its file, and `START_S` for all else. Raises: NotStarted."""
+        until = time.monotonic() + START_S
+        while (state := _state(self._socket)) != READY:
+            if state == LOADING:
+                until = time.monotonic() + START_S
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                raise NotStarted(self._why())
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _why(self) -> str:
+        last = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+        return (
+            f"the embedded Redis did not start; {self._log} ends: {' / '.join(last)}. If its disk"
+            f" is full, make room; if its file is damaged, copy {self._folder} and run"
+            " valkey-check-aof --fix on the manifest in appendonlydir, or move the folder away:"
+            " the next start begins with an empty queue then"
+        )
+
+
 @contextmanager
 def embedded(state_dir: Path, *, wait_s: float = STOP_S) -> Iterator[str]:
-    """The address of a server whose data lies in `state_dir/redis`; it is there again next time.
+    """The address of `embedded_server`. Raises: ConfigError."""
+    with embedded_server(state_dir, wait_s=wait_s) as server:
+        yield server.url
 
-    Waits up to `wait_s` for a server of before that is still ending. Enter it in a thread that
-    outlives it (the main thread): the server ends with that thread.
 
-    Raises: ConfigError: there is no server program, the folder is in use, or it did not start.
+@contextmanager
+def embedded_server(state_dir: Path, *, wait_s: float = STOP_S) -> Iterator[EmbeddedRedis]:
+    """A server whose data lies in `state_dir/redis`; it is there again next time.
+
+    Waits up to `wait_s` for a server of before that is still ending.
+
+    Raises: ConfigError: there is no server program, the folder is in use or cannot be written, or
+        it did not start.
     """
     folder = state_dir.resolve() / "redis"
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)  # all tenants' jobs are in there
     with ExitStack() as stack:
-        lock = stack.enter_context(_locked(folder, wait_s))
-        socket = stack.enter_context(_socket(folder))
-        stack.enter_context(_running(server_program(), folder, socket, lock))
-        url = f"unix://{quote(str(socket))}"
-        (folder / ADDRESS).write_text(url)
-        yield url
+        try:
+            private_folder(folder, "state_dir")  # all tenants' jobs are in there
+            lock = stack.enter_context(_locked(folder, wait_s))
+            socket = stack.enter_context(_socket(folder))
+            server = EmbeddedRedis(server_program(), folder, socket, lock)
+            server.start()
+            stack.callback(server.stop)
+            server.wait_until_ready()
+            (folder / ADDRESS).write_text(server.url)
+        except OSError as error:
+            raise ConfigError(
+                f"state_dir: {folder} cannot be used ({error.strerror or error}); make room there,"
+                " let this user write to it, or take another folder with --state"
+            ) from error
+        yield server
 
 
 @contextmanager
@@ -158,26 +243,6 @@ def _socket(folder: Path) -> Iterator[Path]:
         yield Path(short) / "redis.sock"
 
 
-@contextmanager
-def _running(program: str, folder: Path, socket: Path, lock: int) -> Iterator[None]:
-    launch = [sys.executable, "-I", "-S", "-c", LAUNCH, str(os.getpid())]
-    log = folder / "redis.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [*launch, program, *_options(folder, socket)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[lock],
-            start_new_session=True,
-        )
-    try:
-        _wait_until_ready(server, socket, log)
-        yield
-    finally:
-        _stop(server)
-
-
 def _options(folder: Path, socket: Path) -> list[str]:
     options = {
         "port": "0",
@@ -194,27 +259,11 @@ def _options(folder: Path, socket: Path) -> list[str]:
     return [part for name, value in options.items() for part in (f"--{name}", value)]
 
 
-def _wait_until_ready(server: subprocess.Popen[bytes], socket: Path, log: Path) -> None:
-    until = time.monotonic() + START_S
-    while not _answers(socket):
-        if server.poll() is not None or time.monotonic() > until:
-            last = log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise ConfigError(f"the embedded Redis did not start; {log} ends: {' / '.join(last)}")
-        time.sleep(POLL_S)
-
-
-def _answers(socket: Path) -> bool:
+def _state(socket: Path) -> str:
     try:
         with redis.Redis(unix_socket_path=str(socket), socket_timeout=1) as client:
-            return bool(client.ping())
-    except redis.RedisError:  # not listening yet, or still reading its file
-        return False
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
-    try:
-        server.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+            return READY if client.ping() else SILENT
+    except redis.exceptions.BusyLoadingError:
+        return LOADING
+    except redis.RedisError:  # not listening yet
+        return SILENT

@@ -11,7 +11,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.checkpoint import CheckpointError, UnsupportedCheckpoint, read_model_index
+from models.checkpoint import (
+    CheckpointError,
+    UnsupportedCheckpoint,
+    checkpoint_errors,
+    read_model_index,
+)
 from models.hub import CONFIGS, resolve
 
 if TYPE_CHECKING:
@@ -99,10 +104,8 @@ def load(
         load_family = partial(load_family, swap_experts=swap_experts)
     elif swap_experts:
         raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
-    try:
+    with checkpoint_errors(folder):
         return load_family(name, folder, dtype, defaults, reading=_reading(how))
-    except ValueError as error:
-        raise CheckpointError(f"{folder}: {error}") from error
 
 
 def _load_file(

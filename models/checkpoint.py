@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
 """Places of a weight file that the fingerprint reads, and how much at each."""
+
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointError(Exception):
@@ -63,6 +68,32 @@ class WeightsError(CheckpointError):
         ]
         head = f"{component}: the weights do not fit config.json; check that both belong together"
         super().__init__("\n  ".join([head, *lines]))
+
+
+BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError)
+"""What code raises that is given values which no sound config has."""
+
+
+@contextmanager
+def checkpoint_errors(source: object, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn whatever a broken checkpoint leads to into a CheckpointError: a restart meets it again.
+
+    Args:
+        passing: errors that say more by themselves.
+    """
+    known: tuple[type[Exception], ...] = (CheckpointError, *passing)
+    try:
+        yield
+    except known:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+    except BROKEN as error:
+        log.exception("%s cannot be served", source)
+        raise CheckpointError(
+            f"{source}: its configs or weights are none that can be served"
+            f" ({type(error).__name__}: {error}); compare them with the published ones"
+        ) from error
 
 
 def unreadable(file: Path, error: OSError) -> CheckpointError:

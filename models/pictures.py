@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from PIL import Image, ImageOps
+from PIL import Image
 
+from models.image_files import decode
 from models.pipeline import RequestError
 
 
@@ -19,11 +18,10 @@ def open_picture(data: bytes, field: str = "image") -> Image.Image:
     Args:
         field: the request's, for the error.
 
-    Raises: RequestError: the bytes are no picture that Pillow can read.
+    Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
     try:
-        with Image.open(io.BytesIO(data)) as file:
-            return ImageOps.exif_transpose(file).convert("RGB")
+        return decode(data)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise RequestError(field, f"is not a picture that can be read: {error}") from error
 
@@ -31,7 +29,7 @@ def open_picture(data: bytes, field: str = "image") -> Image.Image:
 def read_picture(data: bytes, width: int, height: int, field: str = "image") -> np.ndarray:
     """A picture file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
 
-    Raises: RequestError: the bytes are no picture that Pillow can read.
+    Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
     resized = open_picture(data, field).resize((width, height), Image.Resampling.LANCZOS)
     return np.asarray(resized, np.float32) / 255 * 2 - 1

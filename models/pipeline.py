@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.spec import ModelSpec
+from models.step_program import StepProgram
 
 PyTree = Any
 Fields = Mapping[str, Any]
@@ -40,10 +41,18 @@ class RequestError(ValueError):
 
 
 @dataclass(frozen=True)
+class RequestWarning:
+    """Something of a request that was accepted and has no effect, or not the one it names."""
+
+    field: str
+    message: str
+
+
+@dataclass(frozen=True)
 class Step:
     """One denoising step of one row, decided on the host before the first one runs."""
 
-    phase: str
+    phase: StepProgram
     """Which program runs it: rows of one bucket and phase are batched together."""
     values: Mapping[str, np.ndarray | np.float32]
     """This row's sigma, guidance, the noise that this step adds and so on, all float32; the same
@@ -63,6 +72,7 @@ class Prepared:
     width: int
     height: int
     seed: int
+    warnings: tuple[RequestWarning, ...] = ()
 
 
 class Pipeline(Protocol):
@@ -70,16 +80,11 @@ class Pipeline(Protocol):
 
     spec: ModelSpec
     weights: PyTree
-    """Every parameter, as a pytree of arrays; first argument of every device function."""
+    """Every parameter, as a pytree of arrays by network; first argument of every device function.
 
-    def expert(self, phase: str) -> str | None:
-        """The network that this phase needs and others do not, as a field of `weights`.
-
-        Where its leaves are NumPy arrays, its weights lie on the host: the engine brings them to
-        the device for the phase's steps, in place of another expert's. None: every network that
-        the phase needs is on the device.
-        """
-        ...
+    Where a network's leaves are NumPy arrays, its weights lie on the host: the engine brings them
+    to the device for the steps whose program names it, in place of another such network's.
+    """
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         """Tokenize, draw the noise, lay out the steps. NumPy only; may run in any thread.
@@ -99,7 +104,11 @@ class Pipeline(Protocol):
         ...
 
     def conditions(
-        self, phase: str, weights: PyTree, row: PyTree, values: Mapping[str, jax.Array]
+        self,
+        program: StepProgram,
+        weights: PyTree,
+        row: PyTree,
+        values: Mapping[str, jax.Array],
     ) -> PyTree:
         """What the network is told in some steps of one row, whatever its latents are then: every
         leaf of values and of the result has a leading step axis. None: not worth it here.
@@ -111,13 +120,16 @@ class Pipeline(Protocol):
 
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: PyTree = None,
     ) -> PyTree:
         """One denoising step of a batch: every leaf of rows and values has a leading row axis.
+
+        The program says all that tracing needs: a pipeline that never prepared a request, in
+        another process of its slice, traces the same.
 
         `rows["latents"]` holds the latents; the engine checks them for non-finite values.
 
@@ -148,7 +160,7 @@ def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
     """
     row = jax.jit(pipeline.encode)(pipeline.weights, dict(prepared.inputs))
     yield row
-    programs: dict[str, Callable[..., PyTree]] = {}
+    programs: dict[StepProgram, Callable[..., PyTree]] = {}
     for step in prepared.steps:
         if step.phase not in programs:
             programs[step.phase] = jax.jit(

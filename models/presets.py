@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +89,21 @@ def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
     return Quality() if name == EXACT else spec.qualities[name]
 
 
-def eased(
-    steps: tuple[Step, ...], quality: Quality, unguided: Callable[[str], str]
-) -> tuple[Step, ...]:
-    """The steps of an exact picture as that preset runs them.
-
-    Args:
-        unguided: a phase → the one that leaves out the negative prompt.
-    """
+def eased(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
+    """The steps of an exact picture as that preset runs them."""
     guided = quality.guided(len(steps))
     phases = [
-        step.phase if is_guided else unguided(step.phase)
+        replace(
+            step.phase,
+            guided=step.phase.guided and is_guided,
+            quant=quality.eight_bit,
+            cache=quality.cache,
+        )
         for step, is_guided in zip(steps, guided, strict=True)
     ]
     thresholds = quality.thresholds(phases)
     return tuple(
-        Step(quality.of_program.on(phase), {**step.values, **_told(quality, threshold)})
+        Step(phase, {**step.values, **_told(quality, threshold)})
         for step, phase, threshold in zip(steps, phases, thresholds, strict=True)
     )
 

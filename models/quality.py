@@ -9,9 +9,9 @@ bits, with exact activations or with rounded ones.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -114,20 +114,21 @@ class Quality(Frozen):
         return Quality(**{lever: getattr(self, lever) for lever in self.levers & set(levers)})
 
     @property
-    def of_program(self) -> Levers:
-        return Levers(self.eight_bit, self.step_cache.kind if self.step_cache else None)
-
-    @property
     def key(self) -> str:
         """Equal for rows that may share batches: thresholds are each row's own."""
-        parts = ("guided in part" if self.guidance else "", str(self.of_program))
-        return ",".join(part for part in parts if part)
+        levers = "+".join(lever for lever in (self.eight_bit, self.cache) if lever)
+        return ",".join(part for part in ("guided in part" * bool(self.guidance), levers) if part)
+
+    @property
+    def cache(self) -> CacheKind | None:
+        """The kind of the step cache."""
+        return self.step_cache.kind if self.step_cache else None
 
     def guided(self, steps: int) -> list[bool]:
         """Of each step, whether it is guided where the request has guidance at all."""
         return [self.guidance is None or self.guidance.has(step, steps) for step in range(steps)]
 
-    def thresholds(self, phases: Sequence[str]) -> list[float]:
+    def thresholds(self, phases: Sequence[Hashable]) -> list[float]:
         """Of each step; 0 has it run whole: the first, the last, and where the phase turns, since
         what was kept is another network's or another prompt's then."""
         if self.step_cache is None or not phases:
@@ -135,30 +136,6 @@ class Quality(Frozen):
         turns = [False, *(a != b for a, b in itertools.pairwise(phases))]
         loose = [not turned and 0 < i < len(phases) - 1 for i, turned in enumerate(turns)]
         return [self.step_cache.threshold if may else 0.0 for may in loose]
-
-
-class Levers(NamedTuple):
-    """Those of a preset that make another program, as a part of a phase's name."""
-
-    eight_bit: EightBitProducts | None = None
-    step_cache: CacheKind | None = None
-
-    def __str__(self) -> str:
-        return "+".join(name for name in self if name)
-
-    def on(self, phase: str) -> str:
-        """The phase, run with these."""
-        return f"{phase}@{self}" if any(self) else phase
-
-    @classmethod
-    def of(cls, phase: str) -> tuple[str, Levers]:
-        """The inverse of `on`: the family's own phase, and these."""
-        name, _, text = phase.partition("@")
-        parts = text.split("+")
-        eight_bit = next((one for one in get_args(EightBitProducts) if one in parts), None)
-        return name, cls(
-            eight_bit, next((kind for kind in get_args(CacheKind) if kind in parts), None)
-        )
 
 
 PRESETS: Mapping[str, Quality] = MappingProxyType(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from flax import nnx
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from models.dtypes import used_dtype
 
@@ -65,6 +66,22 @@ STORED = ("embed", "conv_in", "conv_out", "modulation", "vocab")
 """Axes of parameters alone: what splits them spares memory, not work."""
 
 UNEVEN = ("rows", "picture_rows", "picture_columns", "positions")
+
+
+def auto_mesh(devices: Any, axes: MeshAxes = MESH_AXES) -> Mesh:
+    """The only maker of meshes, with the next one: XLA lays out what no constraint is for.
+
+    From JAX 0.11 on some meshes have explicit axes unless told otherwise, whose layouts are types.
+
+    Args:
+        devices: an array of them with an axis for each of `axes`, or a list for one axis.
+    """
+    return Mesh(np.asarray(devices), axes, axis_types=(AxisType.Auto,) * len(axes))
+
+
+def abstract_mesh(sizes: Sequence[int], axes: MeshAxes = MESH_AXES) -> AbstractMesh:
+    """One of devices that are nowhere, for shapes alone."""
+    return AbstractMesh(tuple(sizes), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,30 @@ class Option(BaseModel):
     """Options that may not be true beside this one."""
 
 
+class Need(BaseModel):
+    """What must hold of another field for a field to have an effect."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    field: str
+    """The other field: a request field, `scheduler` (its name), or `task`."""
+    above: float | None = None
+    """The other field must be a number above this."""
+    among: tuple[str, ...] = ()
+    """The other field must be one of these. With neither, it must be given."""
+    tasks: tuple[Task, ...] = ()
+    """Tasks that the need is for; empty: all."""
+
+    def is_met(self, values: Mapping[str, Any]) -> bool:
+        """Args: values: the resolved fields, with `task`, and `scheduler` as a name."""
+        if self.tasks and values["task"] not in self.tasks:
+            return True
+        value = values.get(self.field)
+        if self.above is not None:
+            return value is not None and value > self.above
+        return value in self.among if self.among else value is not None
+
+
 class Limits(BaseModel):
     """The sizes a model can serve. Settings of the front end may tighten them, never widen."""
 
@@ -55,6 +79,51 @@ class Limits(BaseModel):
     """One less than the layers of the model's shallowest CLIP encoder."""
 
 
+class Size(BaseModel):
+    """Of a picture or clip."""
+
+    model_config = ConfigDict(frozen=True)
+
+    width: int = Field(gt=0)
+    height: int = Field(gt=0)
+    num_frames: int | None = Field(default=None, gt=0)
+    """`null`: any number, of a clip; of pictures there is none."""
+
+    def __str__(self) -> str:
+        frames = f" x {self.num_frames} frames" if self.num_frames else ""
+        return f"{self.width} x {self.height}{frames}"
+
+    def fits(self, fields: Mapping[str, Any]) -> bool:
+        """Whether a request is of that size."""
+        sides = (fields.get("width"), fields.get("height")) == (self.width, self.height)
+        return sides and self.num_frames in (None, fields.get("num_frames"))
+
+
+class Sizes(BaseModel):
+    """Which sizes a model serves: each new one is compiled."""
+
+    model_config = ConfigDict(frozen=True)
+
+    mode: Literal["any", "listed"] = "any"
+    """`any`: whatever `limits` allow. `listed`: those of `listed`, and no others."""
+    listed: tuple[Size, ...] = ()
+
+
+class Batching(BaseModel):
+    """Whether a picture depends on what runs beside it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    mode: Literal["exact", "fast"] = "exact"
+    """`exact`: the same request has the same bytes alone and beside any others, on every pool with
+    the same settings, chips and mesh. `fast`: batches have several sizes, and a picture differs a
+    little with its company."""
+    levels: int | None = Field(default=None, ge=0)
+    """Of `fast`: by how much of 255 a subpixel of the pool's first warm-up request differs between
+    the batch sizes, at the most, measured by drawing it by each; other requests may differ by more.
+    `null`: not measured yet."""
+
+
 class ModelSpec(BaseModel):
     """One model as the API sees it."""
 
@@ -76,6 +145,9 @@ class ModelSpec(BaseModel):
     the family."""
     sized_by_image: tuple[Task, ...] = ()
     """Tasks whose pictures have the size of the request's, where it names none itself."""
+    needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
+    """By request field: without all of these the field has no effect, and a request that sets it is
+    served with a warning."""
     limits: Limits
     schedulers: Mapping[str, Mapping[str, Option]] = Field(default_factory=dict)
     """Names that the request's `scheduler` may have, each with its options by name; empty: only
@@ -92,6 +164,9 @@ class ModelSpec(BaseModel):
     """Presets that the request's `quality` may name, beside `exact`."""
     has_exact: bool = True
     """Whether `exact` is to be had: not where all of a network's blocks are of 8 bits."""
+    batching: Batching = Batching()
+    """As the pools' settings have it, and `sizes`."""
+    sizes: Sizes = Sizes()
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str

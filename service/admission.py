@@ -16,41 +16,55 @@ import httpx
 from fastapi import Request
 from pydantic import ValidationError
 
+from models.image_files import ImageFile
 from models.spec import PICTURE_FIELDS, ModelSpec
 from service import outgoing, pictures, quotas
 from service.body import read_json
 from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
-from service.handlers import REDIS_AWAY, field_errors
+from service.handlers import MAX_ERRORS, NO_FIELD, REDIS_AWAY, field_errors
+from service.inflight import Hold
 from service.jobs import journey, spans
 from service.jobs.about import hide_prompts, note
-from service.jobs.errors import DeadlineTooSoon, StoreError
+from service.jobs.errors import DeadlineTooShort, DeadlineTooSoon, StoreError
 from service.jobs.job import PRIORITIES, Job, new_job_id
 from service.jobs.outputs import input_key
 from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.resolve import Resolved, resolve, with_size_of
 from service.schemas import GenerateRequest
 from service.settings import TenantSettings
+from service.waiting import unless_left
 
 log = logging.getLogger("atelier")
+
+Files = Mapping[str, pictures.Picture]
+"""Pictures of a request, by field."""
 
 SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
 """Of the request that are not the model's business, and are shown with it."""
 
-NEVER_S = 3600.0
-"""What a client is told to wait whose deadline no pool that is there could meet on its own: until
-there may be a faster one."""
+NO_SECRET = (
+    "the tenant {tenant!r} has no secret to sign messages with; ask the operator to make one:"
+    " atelier webhooks create --tenant {tenant}"
+)
+
+SLICE_CHARS = 2**18
 
 MAX_KEY_CHARS = 255
 """Of an Idempotency-Key."""
 
 
 async def admit(
-    request: Request, front: FrontEnd, tenant: str, media_types: tuple[str, ...] = ()
+    request: Request,
+    front: FrontEnd,
+    tenant: str,
+    hold: Hold,
+    media_types: tuple[str, ...] = (),
 ) -> Job:
     """The job that this HTTP request asks for: a new one, or the one its key stands for.
 
     Args:
+        hold: counts the bytes of its body.
         media_types: what the Accept header wants, best first, where it wants bytes.
 
     Raises: Problem: it was refused, and nothing was kept.
@@ -62,18 +76,17 @@ async def admit(
         spans.span("admission") as span,
     ):
         idempotency_key = _idempotency_key(request)
-        said = await read_json(request, front.settings.limits.max_body_bytes)
+        body = await read_json(request, front.settings.limits.max_body_bytes, hold, _parse)
         began = time.perf_counter()
-        body = _parse(said)
-        hide_prompts(said)
+        hide_prompts(dict(body))
         counted["model"] = body.model
         spec = (await front.models.get(body.model)).spec
         counted["model"] = spec.name
         resolved = resolve(body, spec, front.settings.limits, media_types)
-        await _check_webhook(front, body)
-        files = await _pictures(front, resolved.fields)
+        await _check_webhook(front, body, tenant)
+        files = await _pictures(request, front, resolved, tenant)
         if resolved.task in spec.sized_by_image:
-            resolved = _sized(front, body, files["image"], spec, media_types)
+            resolved = _sized(front, body, files["image"].file, spec, media_types)
         owned = _job(body, spec, resolved, files).model_copy(
             update={
                 "tenant": tenant,
@@ -83,7 +96,7 @@ async def admit(
             }
         )
         job = await _priced(front, owned)
-        digest = _digest(body) if idempotency_key else ""
+        digest = await asyncio.to_thread(_digest, body) if idempotency_key else ""
         stored = await _put(front, job, files, idempotency_key, digest)
         front.telemetry.admissions.labels(spec.name).observe(time.perf_counter() - began)
         span.set(journey.about(stored))
@@ -125,48 +138,56 @@ def _idempotency_key(request: Request) -> str | None:
 
 
 def _parse(body: Mapping[str, Any]) -> GenerateRequest:
+    unknown = [name for name in body if name not in GenerateRequest.model_fields]
+    if len(unknown) > MAX_ERRORS:  # each of which would cost an error of Pydantic's
+        raise Invalid([FieldError(name, NO_FIELD) for name in unknown[:MAX_ERRORS]])
     try:
         return GenerateRequest.model_validate(body)
     except ValidationError as error:
         raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
 
 
-async def _check_webhook(front: FrontEnd, body: GenerateRequest) -> None:
-    """Raises: Invalid: this server sends none, or not there."""
+async def _check_webhook(front: FrontEnd, body: GenerateRequest, tenant: str) -> None:
+    """Raises: Invalid: its messages cannot be signed, or not be sent there."""
     if body.webhook is None:
         return
-    if front.webhooks is None:
-        said = "this server sends none, since it has no webhooks.secret to sign them with"
-        raise Invalid([FieldError("webhook", said)])
+    if not await front.webhooks.keys.of(tenant):
+        raise Invalid([FieldError("webhook", NO_SECRET.format(tenant=tenant))])
     url = httpx.URL(body.webhook.url)
+    host = outgoing.host_of(url)
     try:
-        await outgoing.resolve(url.host, url.port or 443, front.settings.server.allow_networks)
+        async with front.fetches.place(tenant, host):
+            await outgoing.resolve(host, url.port or 443, front.settings.server.allow_networks)
     except httpx.ConnectError as error:
         raise Invalid([FieldError("webhook.url", str(error))]) from error
 
 
 def _digest(body: GenerateRequest) -> str:
     """Equal for requests that mean the same, however they were spelled."""
-    said = json.dumps(body.model_dump(exclude_none=True), sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()
+    fields = body.model_dump(exclude_none=True)
+    files = {name: sha256_of(fields[name]) for name in PICTURE_FIELDS & fields.keys()}
+    return sha256_of(json.dumps({**fields, **files}, sort_keys=True))
 
 
-async def _pictures(front: FrontEnd, fields: Mapping[str, Any]) -> dict[str, bytes]:
-    """The request's pictures by field, each a plain PNG. Raises: Invalid."""
-    found = {}
-    for name in PICTURE_FIELDS:
-        if name in fields:
-            try:
-                found[name] = await _picture(front, fields[name])
-            except pictures.PictureError as error:
-                raise Invalid([FieldError(name, str(error))]) from error
-    return found
+def sha256_of(text: str) -> str:
+    """The digest of a text, in slices: other threads wait for as long as one takes."""
+    digest = hashlib.sha256()
+    for start in range(0, len(text), SLICE_CHARS):
+        digest.update(text[start : start + SLICE_CHARS].encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+async def _pictures(request: Request, front: FrontEnd, resolved: Resolved, tenant: str) -> Files:
+    """The request's pictures, while its client is there. Raises: Invalid, ClientDisconnect."""
+    if not resolved.fields.keys() & PICTURE_FIELDS:
+        return {}
+    return await unless_left(request, pictures.read_all(front, resolved.fields, tenant))
 
 
 def _sized(
     front: FrontEnd,
     body: GenerateRequest,
-    image: bytes,
+    image: ImageFile,
     spec: ModelSpec,
     media_types: tuple[str, ...],
 ) -> Resolved:
@@ -179,35 +200,7 @@ def _sized(
         raise Invalid([FieldError("image", f"{said} ({error})")]) from error
 
 
-async def _picture(front: FrontEnd, value: str) -> bytes:
-    data = await _fetch(front, value) if pictures.is_url(value) else None
-    loop = asyncio.get_running_loop()
-    most = front.settings.limits.max_image_pixels
-    return await loop.run_in_executor(
-        front.threads,
-        lambda: pictures.normalize(pictures.from_base64(value) if data is None else data, most),
-    )
-
-
-async def _fetch(front: FrontEnd, url: str) -> bytes:
-    """Raises: pictures.PictureError."""
-    server, limits = front.settings.server, front.settings.limits
-    if not server.allow_image_urls:
-        raise pictures.PictureError(
-            "is an address, which this server does not fetch; send the picture itself in base64"
-        )
-    try:
-        return await outgoing.fetch(
-            front.http, url, max_bytes=limits.max_body_bytes, timeout_s=server.fetch_timeout_s
-        )
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
-        said = str(error) or "it did not answer in time"
-        raise pictures.PictureError(f"cannot be fetched: {said}") from error
-
-
-def _job(
-    body: GenerateRequest, spec: ModelSpec, resolved: Resolved, files: Mapping[str, bytes]
-) -> Job:
+def _job(body: GenerateRequest, spec: ModelSpec, resolved: Resolved, files: Files) -> Job:
     job_id = new_job_id()
     keys = {name: input_key(job_id, name) for name in files}
     request = {"model": spec.name, **resolved.fields, **keys, "output": resolved.output}
@@ -221,6 +214,7 @@ def _job(
         request=request,
         images=resolved.fields["num_images"],
         steps=resolved.steps,
+        warnings=resolved.warnings,
         metadata=body.metadata,
     )
 
@@ -230,39 +224,42 @@ async def _priced(front: FrontEnd, job: Job) -> Job:
     cost = await front.costs.predict(job.model, job.bucket, job.steps, job.images)
     if cost is None:
         return job
-    is_beyond = cost.seconds > job.request.get("deadline_s", math.inf)
+    compile_s = await front.costs.compile_s(job.model, job.bucket)
+    is_beyond = cost.seconds + compile_s > job.request.get("deadline_s", math.inf)
     is_tried = is_beyond and await front.costs.is_tried(job, cost)
-    run_s = None if is_tried else cost.seconds
-    return job.model_copy(update={"cost": cost.device_seconds, "run_s": run_s})
+    return job.model_copy(
+        update={
+            "cost": cost.device_seconds + compile_s,
+            "compile_s": compile_s,
+            "run_s": None if is_tried else cost.seconds,
+        }
+    )
 
 
-async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | None:
+async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | DeadlineTooShort | None:
     """Why its deadline cannot be met by all that waits and runs now; None: it can, or who knows."""
     deadline_s = job.request.get("deadline_s")
     if deadline_s is None or job.run_s is None:
         return None
+    alone_s = job.run_s + job.compile_s
+    if alone_s > deadline_s:
+        return DeadlineTooShort(job.run_s, job.compile_s, deadline_s)
     place = await front.costs.newcomer(job)
-    needs_s = job.run_s if place.ends_s is None else place.ends_s
+    needs_s = alone_s if place.ends_s is None else place.ends_s
     if needs_s <= deadline_s:
         return None
-    if job.run_s > deadline_s:
-        return DeadlineTooSoon(needs_s, deadline_s, NEVER_S)
     lasts_s = needs_s - (place.starts_s or 0.0)
     wait_s = needs_s - deadline_s
     if lasts_s > deadline_s:  # only for the company, which has to be gone
-        wait_s = max(wait_s, await front.costs.thinned_s(job, deadline_s) or 0.0)
+        wait_s = max(wait_s, await front.costs.thinned_s(job, deadline_s - job.compile_s) or 0.0)
     return DeadlineTooSoon(needs_s, deadline_s, wait_s)
 
 
-async def _put(
-    front: FrontEnd, job: Job, files: Mapping[str, bytes], key: str | None, digest: str
-) -> Job:
+async def _put(front: FrontEnd, job: Job, files: Files, key: str | None, digest: str) -> Job:
     if files:
         await front.queue.deposit(job.id)
-    for name, data in files.items():
-        await front.store.put(job.request[name], data, "image/png")
-    if front.webhooks and "webhook" in job.request:
-        await front.webhooks.pending.add(job.id)
+    for name, picture in files.items():
+        await front.store.put(job.request[name], picture.data, picture.file.media_type)
     limits = front.settings.tenant(job.tenant)
     try:
         stored, is_new = await front.queue.put(
@@ -270,9 +267,16 @@ async def _put(
             idempotency_key=key,
             digest=digest,
             limits=limits,
+            input_bytes=sum(len(picture.data) for picture in files.values()),
             refusal=await _too_soon(front, job),
         )
-    except (DeadlineTooSoon, QueueFull, QuotaExceeded, IdempotencyConflict) as error:
+    except (
+        DeadlineTooSoon,
+        DeadlineTooShort,
+        QueueFull,
+        QuotaExceeded,
+        IdempotencyConflict,
+    ) as error:
         await _drop(front, job, files)
         raise await _refusal(front, error, limits) from None
     note(job=stored.id)
@@ -285,10 +289,8 @@ async def _put(
     return stored
 
 
-async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
+async def _drop(front: FrontEnd, job: Job, files: Files) -> None:
     """What was kept for a job that did not become one."""
-    if front.webhooks and "webhook" in job.request:
-        await front.webhooks.pending.drop(job.id)
     if files:
         await front.store.delete([job.request[name] for name in files])
         await front.queue.withdraw(job.id)
@@ -296,12 +298,15 @@ async def _drop(front: FrontEnd, job: Job, files: Mapping[str, bytes]) -> None:
 
 async def _refusal(
     front: FrontEnd,
-    error: DeadlineTooSoon | QueueFull | QuotaExceeded | IdempotencyConflict,
+    error: DeadlineTooSoon | DeadlineTooShort | QueueFull | QuotaExceeded | IdempotencyConflict,
     limits: TenantSettings,
 ) -> Problem:
     match error:
         case DeadlineTooSoon():
             return Busy(str(error), code="deadline_too_soon", retry_after_s=error.wait_s)
+        case DeadlineTooShort():
+            too_short = [FieldError("deadline_s", str(error))]
+            return Invalid(too_short, code="deadline_too_soon")
         case QueueFull():
             return await _full(front, error)
         case QuotaExceeded():
@@ -316,11 +321,13 @@ async def _full(front: FrontEnd, error: QueueFull) -> Busy:
 
 
 async def _beyond_quota(front: FrontEnd, error: QuotaExceeded, limits: TenantSettings) -> Busy:
-    wait_s = error.standing.next_s
+    wait_s, act = error.standing.next_s, ""
     if error.quota == "queued":
         wait_s = await front.costs.turn_s(error.oldest)
+    if error.quota == "stored-bytes":
+        wait_s, act = error.standing.leaves_s, "delete jobs whose pictures you have, "
     return Busy(
-        f"the tenant's quota of {quotas.NAMES[error.quota]} is used up; try again in"
+        f"the tenant's quota of {quotas.NAMES[error.quota]} is used up; {act}try again in"
         f" {max(1, math.ceil(wait_s))} s, or ask the operator for more",
         code="quota_exceeded",
         retry_after_s=wait_s,

@@ -15,18 +15,21 @@ from starlette.datastructures import Headers
 from service import ranges
 from service.deps import FrontEnd
 from service.errors import (
+    Busy,
     Conflict,
     Gone,
     JobFailed,
     JobLate,
     NotAcceptable,
     NotFound,
+    OutputDamaged,
     Problem,
     Unavailable,
     Unservable,
 )
 from service.handlers import REDIS_AWAY, RETRY_AFTER_S, log
-from service.jobs.errors import NotStored, StoreError
+from service.inflight import HeldResponse, Hold
+from service.jobs.errors import StoreError
 from service.jobs.job import Job, JobState, Output
 from service.jobs.life import ENDED
 from service.jobs.queue import Event
@@ -40,17 +43,22 @@ async def show(front: FrontEnd, job: Job, *, inline: bool = True) -> JobView:
     """The job with its place in the queue, and with its files where it asked for them inline."""
     position, eta_s = await front.costs.place(job)
     place = QueueView(position=position, eta_s=eta_s)
-    asked = job.request.get("output", {}).get("inline", False)
-    files = await _inline(front, job) if inline and asked else {}
+    files = await _inline(front, job) if inline and _inline_bytes(job) else {}
     return view_job(job, place, files)
 
 
+def _inline_bytes(job: Job) -> int:
+    """Of the files that the job shows in itself."""
+    asked = job.request.get("output", {}).get("inline", False)
+    return sum(output.bytes for output in job.outputs) if asked else 0
+
+
 async def _inline(front: FrontEnd, job: Job) -> dict[int, bytes]:
-    """The outputs that the store still holds, by index."""
+    """The outputs that the store still holds as they were, by index."""
     found = {}
     for output in job.outputs:
-        with suppress(NotStored):
-            found[output.index] = await front.store.get(output.key)
+        with suppress(Gone, OutputDamaged):
+            found[output.index] = await front.outputs.read(output)
     return found
 
 
@@ -58,8 +66,10 @@ async def json_answer(
     front: FrontEnd, job: Job, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """The job itself."""
-    told = (await show(front, job)).model_dump_json()
-    return Response(told, status, headers=headers, media_type="application/json")
+    hold = front.bodies.hold(job.tenant)
+    hold.add(_inline_bytes(job))
+    told = (await show(front, job)).model_dump_json().encode()
+    return HeldResponse(told, hold, status, headers=headers, media_type="application/json")
 
 
 def names_of(job: Job) -> dict[str, str]:
@@ -84,7 +94,9 @@ def told_by_name(job: Job) -> Iterator[None]:
         ) from error
 
 
-async def bytes_answer(front: FrontEnd, job: Job, media_types: Sequence[str]) -> Response:
+async def bytes_answer(
+    front: FrontEnd, job: Job, media_types: Sequence[str], client: str
+) -> Response:
     """The first output itself, of a job that a client waited for.
 
     Raises: Problem: it ended without one, has not ended, or gave what the client does not take.
@@ -94,8 +106,16 @@ async def bytes_answer(front: FrontEnd, job: Job, media_types: Sequence[str]) ->
     output = job.outputs[0]
     if output.content_type not in media_types:
         raise NotAcceptable(f"the job's output is {output.content_type}", headers=names_of(job))
-    data = await read_output(front, output)
-    return Response(data, headers=names_of(job) | _about(output), media_type=output.content_type)
+    hold = front.bodies.hold(client)
+    try:
+        hold.add(output.bytes)
+        data = await front.outputs.read(output)
+    except Problem as problem:
+        problem.headers |= names_of(job)
+        problem.members["job_id"] = job.id
+        raise
+    headers = names_of(job) | _about(output)
+    return HeldResponse(data, hold, headers=headers, media_type=output.content_type)
 
 
 def without_output(job: Job) -> Problem:
@@ -113,7 +133,9 @@ def without_output(job: Job) -> Problem:
     return JobLate(f"the job is not done yet and goes on; ask for {job_url(job.id)}", **rest)
 
 
-async def output_answer(front: FrontEnd, job: Job, index: int, headers: Headers) -> Response:
+async def output_answer(
+    front: FrontEnd, job: Job, index: int, headers: Headers, client: str
+) -> Response:
     """One output of a job: whole, in part, not again, or from the object store.
 
     Raises: Problem.
@@ -132,35 +154,26 @@ async def output_answer(front: FrontEnd, job: Job, index: int, headers: Headers)
     if ranges.is_known(headers.get("if-none-match"), about["ETag"]):
         return Response(status_code=304, headers=about)
     if address := await front.store.redirect_url(output.key):
+        await front.outputs.check_size(output)
         return RedirectResponse(address, 307, headers={"Cache-Control": "no-store"})
-    return await _file(front, output, headers, about)
+    hold = front.bodies.hold(client)
+    hold.add(output.bytes)
+    return await _file(front, output, headers, about, hold)
 
 
 async def _file(
-    front: FrontEnd, output: Output, headers: Headers, about: dict[str, str]
+    front: FrontEnd, output: Output, headers: Headers, about: dict[str, str], hold: Hold
 ) -> Response:
     wanted = None
     if headers.get("if-range", about["ETag"]) == about["ETag"]:
         wanted = ranges.parse(headers.get("range"), output.bytes)
     if wanted is None:
-        data = await read_output(front, output)
-        return Response(data, headers=about, media_type=output.content_type)
+        data = await front.outputs.read(output)
+        return HeldResponse(data, hold, headers=about, media_type=output.content_type)
     start, end = wanted
-    data = await read_output(front, output, wanted)
+    data = await front.outputs.read_part(output, start, end)
     about["Content-Range"] = f"bytes {start}-{end - 1}/{output.bytes}"
-    return Response(data, 206, headers=about, media_type=output.content_type)
-
-
-async def read_output(
-    front: FrontEnd, output: Output, part: tuple[int, int] | None = None
-) -> bytes:
-    """Raises: Gone: the store holds it no more."""
-    try:
-        if part is None:
-            return await front.store.get(output.key)
-        return await front.store.get_range(output.key, *part)
-    except NotStored as error:
-        raise Gone(str(error), code="output_gone") from error
+    return HeldResponse(data, hold, 206, headers=about, media_type=output.content_type)
 
 
 def _about(output: Output) -> dict[str, str]:
@@ -169,23 +182,26 @@ def _about(output: Output) -> dict[str, str]:
 
 def events_answer(front: FrontEnd, job: Job, request: Request) -> Response:
     """The job's events as they happen, after the one that the client saw last."""
+    client = front.client_of(request, job.tenant)
     after = request.headers.get("last-event-id", "0")
     headers = names_of(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(
-        _stream(front, job.id, after), headers=headers, media_type="text/event-stream"
+        _stream(front, job.id, after, client), headers=headers, media_type="text/event-stream"
     )
 
 
-async def _stream(front: FrontEnd, job_id: str, after: str) -> AsyncIterator[bytes]:
+async def _stream(front: FrontEnd, job_id: str, after: str, client: str) -> AsyncIterator[bytes]:
     try:
-        async for event in events_of(front, job_id, after):
-            yield await _written(front, job_id, event) if event else KEEP_ALIVE
-    except RedisError as error:  # the client comes back with Last-Event-ID
+        with front.waits.holding(client, 1):
+            async for event in events_of(front, job_id, after):
+                yield await _written(front, job_id, event) if event else KEEP_ALIVE
+    except (RedisError, Busy) as error:  # the client comes back with Last-Event-ID
         log.warning("an event stream of %s broke off: %s", job_id, error)
 
 
 async def _written(front: FrontEnd, job_id: str, event: Event) -> bytes:
     data = json.dumps({"id": job_id, **event.data})
     if event.name in ENDED and (job := await front.queue.get(job_id)):
-        data = (await show(front, job)).model_dump_json()
+        with front.bodies.holding(job.tenant, _inline_bytes(job)):
+            data = (await show(front, job)).model_dump_json()
     return f"id: {event.id}\nevent: {event.name}\ndata: {data}\n\n".encode()

@@ -52,11 +52,7 @@ class ApiKeys:
 
         Raises: ValueError: a tenant can't be called so.
         """
-        if not TENANT.fullmatch(tenant):
-            raise ValueError(
-                f"{tenant!r} can't be a tenant: take up to 64 letters, digits, dots, dashes"
-                " and underscores, a letter or digit first"
-            )
+        check_tenant(tenant)
         key_id = secrets.token_hex(ID_BYTES)
         text = f"{PREFIX}_{key_id}_{secrets.token_hex(SECRET_BYTES)}"
         seconds, microseconds = await self._redis.time()
@@ -93,6 +89,15 @@ class ApiKeys:
             return None
         key = ApiKey.model_validate_json(stored)
         return key if hmac.compare_digest(key.digest, digest_of(text)) else None
+
+
+def check_tenant(name: str) -> None:
+    """Raises: ValueError: a tenant can't be called so."""
+    if not TENANT.fullmatch(name):
+        raise ValueError(
+            f"{name!r} can't be a tenant: take up to 64 letters, digits, dots, dashes"
+            " and underscores, a letter or digit first"
+        )
 
 
 def id_of(text: str) -> str:

@@ -10,10 +10,12 @@ from fastapi import FastAPI
 
 from service import handlers, openapi, routes
 from service.deps import FrontEnd
+from service.hosts import CheckHost, names_of
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.jobs.tasks import cancel
 from service.reaper import keep_sweeping
+from service.security_headers import SecureAnswers
 from service.settings import Settings
 from service.telemetry import MeasureRequests
 from service.tracing import TraceRequests
@@ -26,12 +28,17 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
         version=openapi.VERSION,
         lifespan=_lifespan,
         redirect_slashes=False,
+        openapi_url=None,  # routes.pages has these, with nothing from elsewhere
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.front = front = FrontEnd.make(settings, queue, store)
     handlers.install(app)
     app.add_middleware(MeasureRequests, telemetry=front.telemetry)
     if settings.tracing.endpoint:
         app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
+    app.add_middleware(CheckHost, names=names_of(front.settings.server))
+    app.add_middleware(SecureAnswers)
     routes.include(app)
     openapi.install(app)
     return app
@@ -41,9 +48,7 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     front: FrontEnd = app.state.front
     chores = [asyncio.create_task(keep_sweeping(front), name="sweeper")]
-    if front.webhooks:
-        sending = front.webhooks.keep_sending(front.queue.get)
-        chores.append(asyncio.create_task(sending, name="webhooks"))
+    chores.append(asyncio.create_task(front.webhooks.keep_sending(), name="webhooks"))
     try:
         yield
     finally:

@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastapi import Request
 
-from service.errors import BodyTooLarge, Malformed, UnsupportedMedia
+from service.errors import BodyTooLarge, UnsupportedMedia
+from service.inflight import Hold
+from service.json_reader import JsonReader
 
-MAX_DEPTH = 16
-"""Of nested lists and objects; the deepest field of the API needs four."""
+T = TypeVar("T")
 
 DRAIN_S = 5.0
 """How long the rest of a body that is too large is read and thrown away."""
 
+SLICE_BYTES = 2**14
+"""Of what is read at once: others get their turn after a few milliseconds at the most."""
 
-async def read_json(request: Request, max_bytes: int) -> dict[str, Any]:
-    """The body as a JSON object.
+SHORT_BYTES = 2**14
+"""Of what is parsed and validated in the event loop: a millisecond or two."""
+
+
+async def read_json(
+    request: Request, max_bytes: int, hold: Hold, validate: Callable[[dict[str, Any]], T]
+) -> T:
+    """What a validation makes of the body, a JSON object.
+
+    Args:
+        hold: counts the body's bytes as they arrive.
 
     Raises:
         UnsupportedMedia: it is not declared as (plain, UTF-8) JSON.
         BodyTooLarge: it has more than `max_bytes`, whatever its Content-Length says.
         Malformed: it is no JSON object, or one that readers would not agree on.
+        Problem: what `hold` and the validation raise.
     """
     _check_type(request)
-    return parse_object(await _read(request, max_bytes))
+    reader = await _read(request, max_bytes, hold)
+    if reader.plain_bytes <= SHORT_BYTES:
+        return validate(reader.finish())
+    return await asyncio.to_thread(lambda: validate(reader.finish()))
 
 
 def _check_type(request: Request) -> None:
@@ -42,16 +58,20 @@ def _check_type(request: Request) -> None:
         raise UnsupportedMedia("send the body without a Content-Encoding")
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, hold: Hold) -> JsonReader:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise await _too_large(request, max_bytes)
-    body = bytearray()
+    reader, size = JsonReader(), 0
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
+        size += len(chunk)
+        if size > max_bytes:
             raise await _too_large(request, max_bytes)
-    return bytes(body)
+        hold.add(len(chunk))
+        for start in range(0, len(chunk), SLICE_BYTES):
+            reader.feed(chunk[start : start + SLICE_BYTES])
+            await asyncio.sleep(0)
+    return reader
 
 
 async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:
@@ -72,53 +92,3 @@ async def _discard(request: Request, max_bytes: int) -> None:
         message = await request.receive()
         seen += len(message.get("body", b""))
         more = message.get("more_body", False)
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
-    """A JSON object; repeated keys, NaN, deep nesting and unreadable numbers are refused.
-
-    Raises: Malformed.
-    """
-    try:
-        value = json.loads(
-            body.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
-        )
-    except RecursionError:
-        raise Malformed(f"the body is nested deeper than {MAX_DEPTH} levels") from None
-    except ValueError as error:
-        raise Malformed(f"the body is no valid JSON: {_where(error)}") from None
-    if not isinstance(value, dict):
-        raise Malformed('the body must be a JSON object, such as {"prompt": "a cat"}')
-    _check_depth(value, MAX_DEPTH)
-    return value
-
-
-def _where(error: ValueError) -> str:
-    """What is wrong, without the body in the message."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is no UTF-8"
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {error.lineno} column {error.colno}"
-    return "a number has too many digits" if "digits" in str(error) else str(error)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for name, inner in pairs:
-        if name in value:
-            raise ValueError(f"the key {name[:40]!r} stands there twice")
-        value[name] = inner
-    return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
-
-
-def _check_depth(value: Any, left: int) -> None:
-    if not isinstance(value, list | dict):
-        return
-    if left == 0:
-        raise Malformed(f"the body is nested deeper than {MAX_DEPTH} levels")
-    for inner in value.values() if isinstance(value, dict) else value:
-        _check_depth(inner, left - 1)

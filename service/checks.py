@@ -10,6 +10,7 @@ from typing import Any
 
 from models.quality import EXACT
 from models.spec import ModelSpec, Task
+from service.bounds import Bounds, bounds_of
 from service.errors import FieldError
 from service.schedulers import wrong_scheduler
 from service.schemas import MAX_SEED
@@ -43,6 +44,10 @@ class Case:
     """With the defaults filled in."""
     given: Mapping[str, Any]
     """What the client has set of them."""
+
+    @property
+    def bounds(self) -> Bounds:
+        return bounds_of(self.spec.limits, self.limits)
 
 
 Errors = Iterator[FieldError]
@@ -86,27 +91,38 @@ def _no_such_task(case: Case) -> Errors:
 
 
 def _wrong_sizes(case: Case) -> Errors:
-    bounds, limits = case.spec.limits, case.limits
-    top = min(bounds.max_side_px, limits.max_side_px)
+    bounds = case.bounds
     sides = {name: case.fields[name] for name in ("width", "height") if name in case.fields}
     for name, side in sides.items():
-        if not bounds.min_side_px <= side <= top:
-            yield FieldError(name, f"must be {bounds.min_side_px} to {top} pixels")
+        if not bounds.min_side_px <= side <= bounds.max_side_px:
+            said = f"must be {bounds.min_side_px} to {bounds.max_side_px} pixels"
+            yield FieldError(name, said)
         elif side % bounds.size_multiple_px:
             yield FieldError(name, f"must be a multiple of {bounds.size_multiple_px} pixels")
-    pixels = min(bounds.max_pixels, limits.max_pixels)
+    pixels = bounds.max_pixels
     if len(sides) == 2 and sides["width"] * sides["height"] > pixels:
         yield FieldError("width", f"width times height must be {pixels} pixels at most")
+
+
+def _unlisted_size(case: Case) -> Errors:
+    sizes = case.spec.sizes
+    if sizes.mode == "any" or any(size.fits(case.fields) for size in sizes.listed):
+        return
+    sides = {(size.width, size.height) for size in sizes.listed}
+    is_of_frames = (case.fields.get("width"), case.fields.get("height")) in sides
+    listed = ", ".join(map(str, sizes.listed))
+    said = f"the model {case.spec.name!r} serves these sizes alone: {listed}"
+    yield FieldError("num_frames" if is_of_frames else "width", said)
 
 
 def _wrong_frames(case: Case) -> Errors:
     frames = case.fields.get("num_frames")
     if frames is None:
         return
-    least, multiple = case.spec.limits.min_frames, case.spec.limits.frames_multiple
-    top = min(case.spec.limits.max_frames, case.limits.max_frames)
+    bounds = case.bounds
+    least, multiple, top = bounds.min_frames, bounds.frames_multiple, bounds.max_frames
     if frames > top:
-        yield FieldError("num_frames", f"must be {top - (top - least) % multiple} at most")
+        yield FieldError("num_frames", f"must be {top} at most")
     elif (frames - least) % multiple or frames < least:
         below = frames - (frames - least) % multiple
         near = [f"{count}" for count in (below, below + multiple) if least <= count <= top]
@@ -114,7 +130,7 @@ def _wrong_frames(case: Case) -> Errors:
         yield FieldError("num_frames", said)
     if frames == 1 and "last_image" in case.given:
         yield FieldError("num_frames", "must be more than 1 with last_image")
-    pixels = case.limits.max_clip_pixels
+    pixels = bounds.max_clip_pixels
     if frames * case.fields.get("width", 1) * case.fields.get("height", 1) > pixels:
         yield FieldError(
             "num_frames", f"width times height times num_frames must be {pixels} at most"
@@ -122,10 +138,10 @@ def _wrong_frames(case: Case) -> Errors:
 
 
 def _wrong_counts(case: Case) -> Errors:
-    bounds, limits = case.spec.limits, case.limits
+    bounds = case.bounds
     tops = {
-        "num_inference_steps": min(bounds.max_steps, limits.max_steps),
-        "num_images": min(bounds.max_images, limits.max_images),
+        "num_inference_steps": bounds.max_steps,
+        "num_images": bounds.max_images,
         "max_sequence_length": bounds.max_sequence_length,
         "clip_skip": bounds.max_clip_skip,
     }
@@ -206,6 +222,7 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _unserved,
     _wrong_task,
     _wrong_sizes,
+    _unlisted_size,
     _wrong_frames,
     _wrong_counts,
     _wrong_seed,

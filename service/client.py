@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -26,12 +27,20 @@ class Problem(Exception):
         super().__init__(body.get("detail") or body.get("title") or f"HTTP status {status}")
 
     def __str__(self) -> str:
-        lines = (f"  {field}: {message}" for field, message in self.errors)
-        return "\n".join([str(self.args[0]), *lines])
+        """The detail, and those of the errors that it does not name; each once."""
+        detail = str(self.args[0])
+        lines = [f"{field}: {message}" for field, message in self.errors]
+        if detail == "; ".join(lines):
+            return "\n  ".join(lines)
+        return "\n".join([detail, *(f"  {line}" for line in lines if not _says(detail, line))])
 
 
 class Unreachable(Exception):
-    """No answer from the server."""
+    """No answer from the server, or none of this API."""
+
+
+class BadAddress(Exception):
+    """The server's address is none."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +56,18 @@ class Client:
     """One job at one server. Use as a context manager."""
 
     def __init__(self, server: str, key: str | None = None) -> None:
-        """`key` is an API key; None: the server wants none."""
+        """`key` is an API key; None: the server wants none. Raises: BadAddress."""
         # Reads outlast the pauses between the server's keep-alive comments.
         timeout = httpx.Timeout(10, read=60)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(
-            base_url=server, timeout=timeout, follow_redirects=True, headers=headers
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=server, timeout=timeout, follow_redirects=True, headers=headers
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise BadAddress(f"{server!r} is no URL: {error}") from None
+        if self._http.base_url.scheme not in ("http", "https") or not self._http.base_url.host:
+            raise BadAddress(f"{server!r} is no http or https URL, such as http://127.0.0.1:8000")
         self.job_id: str | None = None
         self._last_event = "0"
 
@@ -70,7 +84,7 @@ class Client:
 
     def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The accepted job. Raises: Problem, Unreachable."""
-        job: dict[str, Any] = self._call("POST", "/v1/generate", json=body).json()
+        job = self._json("POST", "/v1/generate", json=body)
         self.job_id = job["id"]
         return job
 
@@ -95,16 +109,29 @@ class Client:
 
     def job(self) -> dict[str, Any]:
         """The job as it stands. Raises: Problem, Unreachable."""
-        job: dict[str, Any] = self._call("GET", f"/v1/jobs/{self.job_id}").json()
-        return job
+        return self._json("GET", _path(self.job_id))
 
-    def cancel(self) -> None:
-        """Stop it within one denoising step. Raises: Problem, Unreachable."""
-        self._call("POST", f"/v1/jobs/{self.job_id}/cancel")
+    def jobs(self, **wanted: Any) -> dict[str, Any]:
+        """A page of jobs, newest first; by `limit`, `after`, `state`. Raises: as `job`."""
+        return self._json("GET", "/v1/jobs", params=wanted)
+
+    def cancel(self) -> dict[str, Any]:
+        """Stop it within one denoising step; the job as it is then. Raises: as `job`."""
+        return self._json("POST", f"{_path(self.job_id)}/cancel")
 
     def output(self, url: str) -> bytes:
         """The bytes of one output, by its `url` in the job. Raises: Problem, Unreachable."""
         return self._call("GET", url).content
+
+    def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        answer = self._call(method, path, **options)
+        try:
+            body = answer.json()
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            raise Unreachable(f"what answers at {self._http.base_url} is no Atelier")
+        return body
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
@@ -114,13 +141,23 @@ class Client:
 
     def _events(self) -> Iterator[Event]:
         headers = {**_SSE, "Last-Event-ID": self._last_event}
-        path = f"/v1/jobs/{self.job_id}/events"
+        path = f"{_path(self.job_id)}/events"
         with self._http.stream("GET", path, headers=headers) as response:
             if response.is_error:
                 response.read()
             for event in parse_events(checked(response).iter_lines()):
                 self._last_event = event.id or self._last_event
                 yield event
+
+
+def _path(job_id: str | None) -> str:
+    """Whatever somebody calls a job, it is one segment."""
+    return f"/v1/jobs/{quote(job_id or '', safe='')}"
+
+
+def _says(detail: str, line: str) -> bool:
+    """Whether the detail has the message of that line already."""
+    return line in detail or line.partition(": ")[2] in detail
 
 
 class EventReader:

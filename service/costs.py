@@ -73,6 +73,10 @@ class Costs:
         """
         return (await self._tables.get(model)).predict(bucket, steps, images)
 
+    async def compile_s(self, model: str, bucket: str) -> float:
+        """Seconds that compiling the bucket's programs takes, where no ready pool has them."""
+        return (await self._tables.get(model)).compile_s(bucket)
+
     async def is_tried(self, job: Job, cost: Cost) -> bool:
         """Whether a job whose deadline that cost rules out is taken even so, since nobody knows any
         more what it costs: one of its bucket at a time, or none would ever be measured again."""

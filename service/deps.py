@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -16,6 +15,10 @@ from service import outgoing
 from service.callers import Callers
 from service.costs import Costs
 from service.errors import FieldError, NotFound, Unauthorized, Unavailable
+from service.fair_limiter import FairLimiter
+from service.image_checks import ImageChecks
+from service.inflight import Shared, bodies_of, waits_of
+from service.intact import Intact
 from service.jobs.about import hide_prompts, note
 from service.jobs.job import DEFAULT_TENANT, Job
 from service.jobs.outputs import Store
@@ -25,6 +28,8 @@ from service.telemetry import Telemetry
 from service.webhooks import Webhooks
 
 NO_MODEL_RETRY_S = 5.0
+FETCHES, FETCHES_EACH, FETCHES_PER_HOST = 16, 4, 8
+"""Addresses that are fetched or looked up at the same time: in all, of a tenant, and of a host."""
 
 
 class Models:
@@ -86,12 +91,18 @@ class FrontEnd:
     models: Models
     costs: Costs
     http: httpx.AsyncClient
-    threads: ThreadPoolExecutor
-    """Decode request pictures here."""
-    webhooks: Webhooks | None
-    """None: this server sends none."""
+    """For what clients give the address of."""
+    fetches: FairLimiter
+    """Places for fetching that, and for looking up where it is."""
+    images: ImageChecks
+    webhooks: Webhooks
+    outputs: Intact
     callers: Callers | None
     """None: everybody may ask, without a key."""
+    bodies: Shared
+    """Bytes of requests and outputs in flight."""
+    waits: Shared
+    """Requests that wait for a job or follow its events."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server wants to exit: whoever waits or streams lets go."""
 
@@ -99,8 +110,8 @@ class FrontEnd:
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
         """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
         server, telemetry = settings.server, Telemetry()
+        callers = Callers.make(settings)
         queue.tally = telemetry.tally
-        http = outgoing.client(server.allow_networks, server.fetch_timeout_s)
         return cls(
             settings=settings,
             queue=queue,
@@ -108,11 +119,19 @@ class FrontEnd:
             telemetry=telemetry,
             models=Models(queue, server.models_age_s),
             costs=Costs(queue, settings.queue),
-            http=http,
-            threads=ThreadPoolExecutor(server.picture_threads, thread_name_prefix="pictures"),
-            webhooks=Webhooks.make(settings, http),
-            callers=Callers.make(settings),
+            http=outgoing.client(server.allow_networks, server.fetch_timeout_s),
+            fetches=FairLimiter(FETCHES, FETCHES_EACH, FETCHES_PER_HOST),
+            images=ImageChecks(settings, has_tenants=callers is not None),
+            webhooks=Webhooks(settings, queue),
+            outputs=Intact(store, telemetry),
+            callers=callers,
+            bodies=bodies_of(settings.limits),
+            waits=waits_of(server),
         )
+
+    def client_of(self, request: Request, tenant: str) -> str:
+        """Who shares its part of what is bounded: a tenant, or without keys an address."""
+        return tenant if self.callers or request.client is None else request.client.host
 
     async def job(self, job_id: str, tenant: str) -> Job:
         """Raises: NotFound: there is none, or it is another tenant's, which is told alike."""
@@ -125,9 +144,8 @@ class FrontEnd:
 
     async def close(self) -> None:
         self.stopping.set()
-        self.threads.shutdown(wait=False, cancel_futures=True)
-        if self.webhooks:
-            await self.webhooks.pending.close()
+        await self.images.close()
+        await self.webhooks.close()
         if self.callers:
             await self.callers.close()
         await self.http.aclose()

@@ -122,7 +122,7 @@ EVENTS: Documents = {
     "response_class": Response,
     "responses": {
         200: {"description": "Server-sent events.", "content": _STREAM, "headers": _NAMES},
-        **problems(401, 404, 503),
+        **problems(401, 404, 429, 503),
     },
     "openapi_extra": {
         "parameters": [_parameter("Last-Event-ID", "Resume after the event with this id.")]
@@ -145,7 +145,7 @@ OUTPUT: Documents = {
         206: {"description": "The part of the file that was asked for.", "content": _FILES},
         304: {"description": "The client holds it already."},
         307: {"description": "The object store has it.", "headers": {"Location": _header("")}},
-        **problems(401, 404, 410, 416, 422, 503),
+        **problems(401, 404, 410, 416, 422, 429, 500, 503),
     },
     "openapi_extra": {
         "parameters": [

@@ -9,11 +9,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 from fastapi import Request, Response
 
+from service.security_headers import SAFE_HEADERS
+
 MEDIA_TYPE = "application/problem+json"
+
+MAX_ERRORS = 16
+"""Told of one request; a hostile one may have any number."""
+MAX_NAME_CHARS = 80
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,12 @@ class NotAcceptable(Problem):
     status, code = 406, "not_acceptable"
 
 
+class RequestTimeout(Problem):
+    """The client took too long to send its request."""
+
+    status, code = 408, "request_timeout"
+
+
 class Conflict(Problem):
     status, code = 409, "conflict"
 
@@ -98,12 +111,24 @@ class BodyTooLarge(Problem):
     status, code = 413, "body_too_large"
 
 
+class TargetTooLong(Problem):
+    """Path and query are longer than any that there is here."""
+
+    status, code = 414, "uri_too_long"
+
+
 class UnsupportedMedia(Problem):
     status, code = 415, "unsupported_media_type"
 
 
 class RangeNotSatisfiable(Problem):
     status, code = 416, "range_not_satisfiable"
+
+
+class Misdirected(Problem):
+    """The request is for a host that this server does not answer for."""
+
+    status, code = 421, "misdirected_request"
 
 
 class Unservable(Problem):
@@ -116,6 +141,7 @@ class Invalid(Unservable):
     """Fields that are wrong, or that the model or this server cannot serve."""
 
     def __init__(self, errors: Sequence[FieldError], **rest: Any) -> None:
+        errors = [FieldError(e.field[:MAX_NAME_CHARS], e.message) for e in errors[:MAX_ERRORS]]
         detail = "; ".join(f"{error.field}: {error.message}" for error in errors)
         super().__init__(detail, errors=errors, **rest)
 
@@ -130,6 +156,12 @@ class Busy(Problem):
         super().__init__(detail, headers=headers | dict(rest.pop("headers", {})), **rest)
 
 
+class HeadersTooLarge(Problem):
+    """Too many headers, or too long ones. Source: RFC 6585, section 5."""
+
+    status, code = 431, "headers_too_large"
+
+
 class Unavailable(Busy):
     """Something that the service stands on is away for the moment."""
 
@@ -140,6 +172,12 @@ class JobFailed(Problem):
     """The client waited for bytes and the job ended without any."""
 
     status, code = 500, "job_failed"
+
+
+class OutputDamaged(Problem):
+    """The store's bytes are not those that were recorded."""
+
+    status, code = 500, "output_damaged"
 
 
 class JobLate(Problem):
@@ -154,13 +192,17 @@ TITLES = {
     404: "There is no such thing here",
     405: "This address does not take this method",
     406: "No answer fits the Accept header",
+    408: "Request timeout",
     409: "It conflicts with what is there",
     410: "It is no longer there",
     413: "The body is too large",
+    414: "URI too long",
     415: "The body is of the wrong type",
     416: "The range lies outside",
+    421: "Misdirected request",
     422: "The request cannot be served",
     429: "Too much was asked for at once",
+    431: "Request header fields too large",
     500: "It failed here",
     503: "Not available for the moment",
     504: "It was not done in time",
@@ -194,6 +236,15 @@ def render(problem: Problem) -> Response:
         headers=problem.headers,
         media_type=MEDIA_TYPE,
     )
+
+
+def raw_answer(problem: Problem) -> bytes:
+    """The answer as bytes of HTTP/1.1, for a client whose request reaches no app."""
+    answer = render(problem)
+    answer.headers.update(SAFE_HEADERS)
+    headers = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
+    status = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n".encode()
+    return b"%s%sconnection: close\r\n\r\n%s" % (status, headers, bytes(answer.body))
 
 
 async def answer_problem(request: Request, error: Exception) -> Response:

@@ -22,6 +22,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.errors import (
+    MAX_ERRORS,
+    MAX_NAME_CHARS,
     FieldError,
     Invalid,
     Malformed,
@@ -52,10 +54,7 @@ disk is full, its replicas are away, a script holds it up."""
 RETRY_AFTER_S = 2.0
 
 
-MAX_ERRORS = 16
-"""Told of one body; a hostile one may have any number."""
-
-MAX_NAME_CHARS = 80
+NO_FIELD = "there is no such field"
 
 
 def field_errors(errors: Sequence[Any]) -> list[FieldError]:
@@ -70,7 +69,7 @@ def _path(location: Sequence[str | int]) -> str:
 
 def _message(error: Any) -> str:
     if error["type"] == "extra_forbidden":
-        return "there is no such field"
+        return NO_FIELD
     return error["msg"].removeprefix("Value error, ")
 
 

@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from service.errors import NotAcceptable
+from service.errors import Malformed, NotAcceptable
 from service.schemas import MEDIA_TYPES
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
 OFFERS = (JSON, EVENTS, *MEDIA_TYPES.values())
 """Every answer that /v1/generate has, the preferred ones first."""
+
+MAX_ENTRIES = 64
+"""Of an Accept header; each is held against every offer."""
 
 DEFAULT_WAIT_S = 60.0
 """Of `Prefer: wait` without a number."""
@@ -37,7 +40,12 @@ class Range:
 
 
 def parse_accept(header: str) -> list[Range]:
-    """The entries of an Accept header; one that cannot be read counts with quality 1."""
+    """The entries of an Accept header; one that cannot be read counts with quality 1.
+
+    Raises: Malformed: there are more than anybody needs.
+    """
+    if header.count(",") > MAX_ENTRIES:
+        raise Malformed(f"the Accept header has more than {MAX_ENTRIES} entries")
     found = (entry.split(";") for entry in header.split(",") if entry.strip())
     return [
         Range(pattern.strip().lower(), _quality(parameters), position)

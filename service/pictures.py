@@ -1,27 +1,79 @@
-"""Pictures that come with a request: taken apart, checked, and made into one plain kind of file.
+"""Pictures that come with a request: in base64, or behind an address.
 
-What the pools get is always an RGB PNG that has been decoded once already, turned upright and
-without alpha, as diffusers' `load_image` would have it; so no strange file ever reaches a pool.
+Pools get each file as it was sent, once a child process has decoded it as they will.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-import io
-from urllib.parse import unquote_to_bytes
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from PIL import Image, ImageOps
+import httpx
 
-FORMATS = ("PNG", "JPEG", "WEBP")
-PNG_LEVEL = 1
-"""Of zlib's ten: the file lives for minutes, the encoder's time is what counts."""
+from models.image_files import ImageFile, ImageFileError
+from models.spec import PICTURE_FIELDS
+from service import outgoing
+from service.deps import FrontEnd
+from service.errors import FieldError, Invalid
+from service.schemas import http_url
 
-_WHITESPACE = b" \t\r\n"
+_LETTERS = (bytes.maketrans(b"-_", b"+/"), b" \t\r\n")
+"""What is replaced, and what is left out."""
+_PERCENT = (
+    ("%2B", "+"), ("%2b", "+"), ("%2F", "/"), ("%2f", "/"), ("%3D", "="), ("%3d", "="),
+    ("%0D", ""), ("%0d", ""), ("%0A", ""), ("%0a", ""), ("%20", ""),
+)  # fmt: skip
+"""What URIs write otherwise, of base64."""
+_SLICE_CHARS = 2**18
 
 
-class PictureError(ValueError):
-    """The picture cannot be used; the message says why."""
+@dataclass(frozen=True)
+class Picture:
+    data: bytes
+    """The file, as it was sent."""
+    file: ImageFile
+
+
+async def read_all(front: FrontEnd, fields: Mapping[str, Any], tenant: str) -> dict[str, Picture]:
+    """The request's pictures by field, each checked. Raises: Invalid."""
+    found = {}
+    for name in [name for name in PICTURE_FIELDS if name in fields]:
+        try:
+            found[name] = await _read(front, fields[name], tenant)
+        except ImageFileError as error:
+            raise Invalid([FieldError(name, str(error))]) from error
+    return found
+
+
+async def _read(front: FrontEnd, value: str, tenant: str) -> Picture:
+    """Raises: ImageFileError."""
+    if is_url(value):
+        data = await _fetch(front, value, tenant)
+    else:
+        data = await asyncio.to_thread(from_base64, value)
+    return Picture(data, await front.images.check(data, tenant))
+
+
+async def _fetch(front: FrontEnd, url: str, tenant: str) -> bytes:
+    """Raises: ImageFileError."""
+    server, limits = front.settings.server, front.settings.limits
+    if not server.allow_image_urls:
+        raise ImageFileError(
+            "is an address, which this server does not fetch; send the picture itself in base64"
+        )
+    try:
+        host = outgoing.host_of(httpx.URL(http_url(url)))
+        async with front.fetches.place(tenant, host):
+            return await outgoing.fetch(
+                front.http, url, max_bytes=limits.max_body_bytes, timeout_s=server.fetch_timeout_s
+            )
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
+        said = str(error) or "it did not answer in time"
+        raise ImageFileError(f"cannot be fetched: {said}") from error
 
 
 def is_url(value: str) -> bool:
@@ -31,68 +83,54 @@ def is_url(value: str) -> bool:
 def from_base64(value: str) -> bytes:
     """The bytes of a data URI or of bare base64; line breaks and the URL-safe letters are fine.
 
-    Raises: PictureError.
+    Reads slices, so that no other thread waits for long.
+
+    Raises: ImageFileError.
     """
-    try:
-        text = value.encode("ascii")
-    except UnicodeEncodeError:
-        raise PictureError("is neither a data URI nor base64") from None
-    if text[:5].lower() == b"data:":
-        text = _payload(text)
-    text = text.translate(bytes.maketrans(b"-_", b"+/"), _WHITESPACE)
-    if len(text) % 4:
-        raise PictureError(
+    if not value.isascii():
+        raise ImageFileError("is neither a data URI nor base64")
+    text = _payload(value) if value[:5].lower() == "data:" else value
+    data, rest = bytearray(), b""
+    for part in _slices(text):
+        letters = rest + _unquoted(part).encode().translate(*_LETTERS)
+        whole = len(letters) - len(letters) % 4
+        data += _decoded(letters[:whole])
+        rest = letters[whole:]
+    if rest:
+        raise ImageFileError(
             "is no whole base64: its length must be a multiple of 4, with = at the end"
         )
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise PictureError(f"is neither a data URI nor base64: {error}") from None
     if not data:
-        raise PictureError("is empty")
-    return data
+        raise ImageFileError("is empty")
+    return bytes(data)
 
 
-def _payload(uri: bytes) -> bytes:
-    head, comma, payload = uri.partition(b",")
-    if not comma or not head.lower().rstrip().endswith(b";base64"):
-        raise PictureError("is a data URI without ;base64, before its comma")
-    return unquote_to_bytes(payload)
-
-
-def normalize(data: bytes, max_pixels: int) -> bytes:
-    """A PNG, JPEG or WebP file → the same picture as an upright RGB PNG.
-
-    Its size is read, and held against `max_pixels`, before a single pixel is decoded.
-
-    Raises: PictureError.
-    """
+def _decoded(letters: bytes) -> bytes:
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
-            _check(picture, max_pixels)
-            upright = ImageOps.exif_transpose(picture).convert("RGB")
-    except PictureError:
-        raise
-    except Image.UnidentifiedImageError:
-        raise PictureError("is no PNG, JPEG or WebP") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise PictureError(f"has more than {max_pixels} pixels") from None
-    except Exception as error:  # the decoders raise what they like on a hostile file
-        raise PictureError(f"is broken and cannot be decoded ({type(error).__name__})") from error
-    file = io.BytesIO()
-    upright.save(file, "PNG", compress_level=PNG_LEVEL)
-    return file.getvalue()
+        return base64.b64decode(letters, validate=True)
+    except binascii.Error as error:
+        raise ImageFileError(f"is neither a data URI nor base64: {error}") from None
 
 
-def size(file: bytes) -> tuple[int, int]:
-    """Width and height of a picture that `normalize` gave."""
-    with Image.open(io.BytesIO(file)) as picture:
-        return picture.size
+def _payload(uri: str) -> str:
+    comma = uri.find(",")
+    if comma < 0 or not uri[:comma].lower().rstrip().endswith(";base64"):
+        raise ImageFileError("is a data URI without ;base64, before its comma")
+    return uri[comma + 1 :]
 
 
-def _check(picture: Image.Image, max_pixels: int) -> None:
-    width, height = picture.size
-    if width * height > max_pixels:
-        raise PictureError(f"has {width} x {height} pixels; {max_pixels} are allowed")
-    if getattr(picture, "is_animated", False) and picture.format != "MPO":
-        raise PictureError("is animated; send one still picture")
+def _slices(text: str) -> Iterator[str]:
+    """The text in parts, none of which cuts what a URI writes with a percent sign."""
+    start = 0
+    while start < len(text):
+        end = start + _SLICE_CHARS
+        cut = text.find("%", end - 2, end)
+        yield text[start : (end := cut if cut > 0 else end)]
+        start = end
+
+
+def _unquoted(part: str) -> str:
+    if "%" in part:
+        for code, letter in _PERCENT:
+            part = part.replace(code, letter)
+    return part

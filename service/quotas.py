@@ -1,7 +1,7 @@
 """What a tenant is told of its quotas, in the headers `RateLimit-Policy` and `RateLimit`.
 
-`device-seconds` is no unit that the draft registers; left out, the unit would be read as requests,
-which is wrong, and an unknown one is not.
+`device-seconds` and `stored-bytes` are no units that the draft registers; left out, the unit would
+be read as requests, which is wrong, and an unknown one is not.
 
 Source: draft-ietf-httpapi-ratelimit-headers-11, sections 3 and 4.
 """
@@ -19,7 +19,11 @@ from service.jobs.queue import Standing
 from service.settings import TenantSettings
 
 HOUR_S = 3600
-NAMES = {"queued": "queued jobs", "device-seconds": "device-seconds an hour"}
+NAMES = {
+    "queued": "queued jobs",
+    "device-seconds": "device-seconds an hour",
+    "stored-bytes": "stored bytes",
+}
 """Of the quotas: how the headers have them, and in words."""
 
 
@@ -35,6 +39,8 @@ def _policies(limits: TenantSettings) -> Iterator[str]:
     if limits.device_seconds_per_hour is not None:
         quota = math.floor(limits.device_seconds_per_hour)
         yield f'"device-seconds";q={quota};qu="device-seconds";w={HOUR_S}'
+    if limits.stored_bytes is not None:
+        yield f'"stored-bytes";q={limits.stored_bytes};qu="stored-bytes"'
 
 
 def left(limits: TenantSettings, standing: Standing) -> dict[str, str]:
@@ -50,6 +56,9 @@ def _left(limits: TenantSettings, standing: Standing) -> Iterator[str]:
     if limits.device_seconds_per_hour is not None:
         rest = math.floor(max(0.0, limits.device_seconds_per_hour - standing.device_seconds))
         yield f'"device-seconds";r={rest};t={math.ceil(standing.next_s)}'
+    if limits.stored_bytes is not None:
+        rest = max(0, limits.stored_bytes - standing.stored_bytes)
+        yield f'"stored-bytes";r={rest};t={math.ceil(standing.leaves_s)}'
 
 
 async def of_tenant(front: FrontEnd, tenant: str) -> dict[str, str]:

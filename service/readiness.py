@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from uuid import uuid4
 
-from redis.exceptions import RedisError
+from redis.exceptions import BusyLoadingError, RedisError
 
 from service.deps import FrontEnd
 from service.jobs.errors import StoreError
@@ -27,6 +27,8 @@ async def _queue(front: FrontEnd) -> dict[str, str]:
         async with asyncio.timeout(CHECK_S):
             await front.queue.ping()
             return _models(await front.queue.models())
+    except BusyLoadingError:
+        return {"redis": "Redis is still reading its file"}
     except (RedisError, OSError, TimeoutError):
         return {"redis": "Redis cannot be reached"}
 

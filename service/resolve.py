@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.image_files import ImageFile
 from models.spec import ModelSpec, Task
-from service import pictures
 from service.checks import Case, all_errors
+from service.effects import all_warnings
 from service.errors import FieldError, Invalid, NotAcceptable
+from service.jobs.job import Warned
 from service.schemas import MEDIA_TYPES, GenerateRequest, model_fields
 from service.settings import LimitSettings
 from service.steps import STEP_LISTS, denoising_steps, listed_steps
@@ -34,6 +36,8 @@ class Resolved:
     """format, quality (may be None), inline."""
     steps: int
     """Denoising steps over all pictures."""
+    warnings: list[Warned]
+    """What of it has no effect, or not the one it names."""
 
 
 def resolve(
@@ -55,13 +59,14 @@ def resolve(
     task = task_of(given, spec)
     fields = _with_defaults(given, spec, task)
     output = _output(request, task, media_types, fields)
-    errors = all_errors(Case(spec, limits, task, fields, given))
+    case = Case(spec, limits, task, fields, given)
+    errors = all_errors(case)
     errors += _wrong_output(output["format"], task, media_types, fields)
     if errors:
         raise Invalid(errors)
     if media_types and MEDIA_TYPES[output["format"]] not in media_types:
         raise NotAcceptable(f"the output is {MEDIA_TYPES[output['format']]}; accept that, or JSON")
-    return Resolved(task, fields, output, _steps(fields, spec))
+    return Resolved(task, fields, output, _steps(fields, spec), all_warnings(case, output))
 
 
 def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
@@ -71,7 +76,7 @@ def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
     return int(fields["num_images"] * one)
 
 
-def with_size_of(request: GenerateRequest, image: bytes, spec: ModelSpec) -> GenerateRequest:
+def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) -> GenerateRequest:
     """The request with the size of its picture, down to whole multiples, if it names none.
 
     Source: diffusers image_processor.py, VaeImageProcessor.get_default_height_width.
@@ -79,7 +84,7 @@ def with_size_of(request: GenerateRequest, image: bytes, spec: ModelSpec) -> Gen
     if request.width is not None or request.height is not None:
         return request
     multiple = spec.limits.size_multiple_px
-    width, height = (side - side % multiple for side in pictures.size(image))
+    width, height = (side - side % multiple for side in (image.width, image.height))
     return request.model_copy(update={"width": width, "height": height})
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 MAX_SEED = 2**63 - 1
@@ -27,7 +28,13 @@ _BAD_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _PLAIN = {"type": "string", "pattern": r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]*$"}
 
 
+MAX_TEXT_CHARS = 2**20
+"""Of any text but an image, whatever the settings say: what is searched in milliseconds."""
+
+
 def _plain(text: str) -> str:
+    if len(text) > MAX_TEXT_CHARS:
+        raise ValueError(f"must have at most {MAX_TEXT_CHARS} characters")
     if found := _BAD_CHARACTER.search(text):
         raise ValueError(
             f"character {found.start()} is no text (a control character or half a one)"
@@ -43,11 +50,13 @@ def _scalar(value: Any) -> Any:
     return _plain(value) if isinstance(value, str) else value
 
 
-def _http_url(url: str) -> str:
+def http_url(url: str) -> str:
+    """The address as it is. Raises: ValueError: nobody could be asked under it; says why."""
     try:
         parts = urlsplit(url)
         port_is_wrong = parts.port == 0
-    except ValueError as error:
+        httpx.URL(url).host  # noqa: B018 - fails where its international name is none
+    except (ValueError, httpx.InvalidURL) as error:
         raise ValueError(f"it is no URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port_is_wrong:
         raise ValueError("it must be a whole http or https URL")
@@ -58,6 +67,9 @@ def _http_url(url: str) -> str:
 
 Text = Annotated[str, AfterValidator(_plain), WithJsonSchema(_PLAIN)]
 """Text without control characters other than tab and line ends."""
+
+Picture = Annotated[str, WithJsonSchema(_PLAIN)]
+"""An image in base64, or an address; what it holds is checked where it is decoded."""
 
 Name = Annotated[
     str,
@@ -75,7 +87,7 @@ Url = Annotated[
     str,
     Field(max_length=2048),
     AfterValidator(_plain),
-    AfterValidator(_http_url),
+    AfterValidator(http_url),
     WithJsonSchema({"type": "string", "format": "uri", "maxLength": 2048}),
 ]
 Scalar = Annotated[
@@ -109,11 +121,6 @@ class OutputRequest(Body):
     """Of the formats that lose something; left out: the encoder's default here."""
     inline: bool = False
     """Adds the bytes in base64 to the outputs of the finished job."""
-
-
-class LoraRequest(Body):
-    name: Name
-    scale: Annotated[float, Field(ge=-100, le=100)] = 1.0
 
 
 class SchedulerRequest(Body):
@@ -180,15 +187,14 @@ class GenerateRequest(Body):
     """A preset of the model's `qualities`, which trades likeness for speed; left out: the model's
     default, which is `exact` unless its operator chose another. How well a file is encoded is
     `output.quality`."""
-    image: Text | None = None
+    image: Picture | None = None
     """A data URI or bare base64 of a PNG, JPEG or WebP; an http(s) URL where the server allows."""
-    mask_image: Text | None = None
+    mask_image: Picture | None = None
     """White where `image` is drawn anew; only with it."""
-    last_image: Text | None = None
+    last_image: Picture | None = None
     """The picture that a clip ends with; `image` is the one that it begins with."""
     strength: Annotated[float, Field(gt=0, le=1)] | None = None
     """How much of `image` is drawn anew; only with it."""
-    loras: Annotated[list[LoraRequest], Field(max_length=16)] | None = None
     output: OutputRequest | None = None
     priority: Literal["low", "normal", "high"] = "normal"
     deadline_s: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import uvicorn
 import uvloop
@@ -15,17 +17,44 @@ from fastapi import FastAPI
 
 from service.app import create_app
 from service.callers import check_first_key
-from service.jobs import spans
+from service.connections import (
+    BoundedProtocol,
+    ConnectionLimits,
+    Connections,
+    raise_descriptor_limit,
+)
+from service.jobs import connection, spans
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.tasks import cancel
 from service.listening import listening_at, reached_at
-from service.settings import Settings
+from service.settings import ConfigError, Settings
+from service.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.1
+"""Of uvicorn's own."""
+SWEEP_TICKS = 10
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
-    """uvicorn waits for every open answer before it exits; ours end when they are asked to."""
+    """uvicorn waits for every open answer before it exits; ours end when they are asked to.
+
+    Args:
+        connections: of its clients, looked over every second.
+    """
+
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+        super().__init__(config)
+        self.connections = connections
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % SWEEP_TICKS == 0:
+            self.connections.sweep(asyncio.get_running_loop().time(), SWEEP_TICKS * TICK_S)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         app: FastAPI = self.config.app  # type: ignore[assignment]
@@ -51,19 +80,24 @@ def make_server(app: FastAPI, settings: Settings) -> Server:
     It logs through the loggers that the process has.
     """
     server = settings.server
+    telemetry: Telemetry = app.state.front.telemetry
+    connections = Connections(ConnectionLimits.of(settings), telemetry.connections_closed)
+    telemetry.connections.set_function(lambda: len(connections.open))
     return Server(
         uvicorn.Config(
             app,
             host=server.host,
             port=server.port,
-            http="httptools",
+            http=partial(BoundedProtocol, shared=connections),  # type: ignore[arg-type]
+            ws="none",
             log_config=None,
             log_level=settings.log_level,
             access_log=False,  # the app has its own: addresses may hold what is nobody's business
             timeout_graceful_shutdown=math.ceil(server.shutdown_grace_s),
             timeout_keep_alive=math.ceil(server.idle_s),
             server_header=False,
-        )
+        ),
+        connections,
     )
 
 
@@ -75,6 +109,7 @@ def serve(settings: Settings, *, fd: int | None = None) -> int:
 
     Raises: ConfigError: it cannot start with these settings.
     """
+    raise_descriptor_limit()
     with (
         spans.exporting(settings.tracing, "atelier-frontend"),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -86,12 +121,43 @@ async def _serve(settings: Settings, fd: int | None) -> int:
     listener = None if fd is None else socket.socket(fileno=fd)
     address = reached_at(settings.server, listener)
     store = Store(settings.store_url)
-    queue = await Queue.open(settings)
+    queue = Queue.unchecked(settings)
     try:
-        await check_first_key(settings, address)
-        settings = listening_at(settings, address)
-        server = make_server(create_app(settings, queue, store), settings)
+        is_checked = await _is_checked(queue, settings, address)
+        decided = listening_at(settings, address)
+        server = make_server(create_app(decided, queue, store), decided)
+        checking = asyncio.create_task(_check(server, queue, settings, address, is_checked))
         await server.serve(sockets=[listener] if listener else None)
+        if checking.done():
+            checking.result()
+        await cancel(checking)
     finally:
         await queue.close()
     return 0 if server.started else 1
+
+
+async def _is_checked(queue: Queue, settings: Settings, address: str) -> bool:
+    """Whether Redis answers yet. Raises: ConfigError: it cannot carry the queue, or has no key."""
+    try:
+        await queue.check(settings)
+        await check_first_key(settings, address)
+    except connection.Unreachable as error:
+        log.warning("requests are answered with 503 until Redis is there: %s", error)
+        return False
+    return True
+
+
+async def _check(
+    server: Server, queue: Queue, settings: Settings, address: str, is_checked: bool
+) -> None:
+    """Check a Redis that did not answer at first when it does; the server ends if it is unfit.
+
+    Raises: ConfigError: as `_is_checked`.
+    """
+    try:
+        while not is_checked:
+            await queue.check_when_reached(settings)
+            is_checked = await _is_checked(queue, settings, address)
+    except ConfigError:
+        server.should_exit = True
+        raise

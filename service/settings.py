@@ -101,8 +101,15 @@ class LimitSettings(Section):
     max_images: int = Field(16, gt=0)
     max_prompt_chars: int = Field(10_000, gt=0)
     max_body_bytes: int = Field(32 * 2**20, gt=0)
+    max_inflight_bytes: int = Field(256 * 2**20, gt=0)
+    """Of bodies that are read or checked and outputs that are sent, all requests together; one
+    client (a tenant, or without keys an address) may have half of it, and one request at a time
+    in any case."""
     max_image_pixels: int = Field(40_000_000, gt=0)
-    """Of a picture sent as input, before it is decoded."""
+    """Of a picture sent as input, before it is decoded. A process that checks one may use 256 MiB
+    and 24 bytes a pixel."""
+    image_cpu_s: float = Field(5, gt=0)
+    """Processor time that a picture sent as input may take to be decoded."""
     max_wait_s: float = Field(600, gt=0)
     """The longest `Prefer: wait=N` or waiting `Accept` that is honoured."""
 
@@ -125,12 +132,31 @@ class ServerSettings(Section):
     """Networks that image addresses and webhooks may reach besides the public internet."""
     fetch_timeout_s: float = Field(20, gt=0)
     """For fetching one image address, from the name's resolution to the last byte."""
+    hosts: tuple[str, ...] = ()
+    """Names by which clients may call this server, such as `atelier.example`; `*.example` is all
+    below it. Addresses and `localhost` need no entry. Without keys other names are refused, since
+    a foreign page may point a name of its own here; with keys only where names are listed."""
+    max_connections: int = Field(4096, gt=0)
+    """Of clients at the same time, and no more than three quarters of the file descriptors that
+    the process may have; beyond that the one that keeps us waiting for the longest time is
+    closed."""
+    max_waiting: int | None = Field(None, gt=0)
+    """Requests of one client (a tenant, or without keys an address) that wait for a job or follow
+    its events; left out: a quarter of the connections."""
+    header_s: float = Field(10, gt=0)
+    """For a request's headers to arrive, from the connection or the first byte on."""
+    body_s: float = Field(30, gt=0)
+    """For a request's body to arrive, besides what it takes at `min_bytes_per_s`; and for a client
+    to take something of its answer."""
+    min_bytes_per_s: float = Field(16_384, gt=0)
+    """Slower clients are closed."""
     keep_alive_s: float = Field(15, gt=0)
     """An event stream without news says so this often."""
     models_age_s: float = Field(1, ge=0)
     """How old the front end's copy of the registered models may get."""
-    picture_threads: int = Field(2, gt=0)
-    """Request pictures decoded at the same time."""
+    image_processes: int = Field(2, gt=0)
+    """Request pictures that are checked at the same time, each in a process of its own; where there
+    are keys, one tenant gets all but one of them."""
     shutdown_grace_s: float = Field(10, ge=0)
     idle_s: float = Field(5, gt=0)
     """How long a connection stays open between two requests. It has to be longer than a load
@@ -178,6 +204,9 @@ class TenantSettings(Section):
     """Jobs that wait at the same time, of all models together."""
     metrics_class: str = Field("default", pattern=r"^[a-z0-9_-]{1,32}$")
     """What metrics call it, together with all others of that class: they name no tenant."""
+    stored_bytes: int | None = Field(None, gt=0)
+    """Of pictures sent and made, until their jobs are deleted or `queue.retention_s` is over. A
+    job is taken while anything is left and its own pictures fit; what it makes may go beyond it."""
     device_seconds_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
     """Of jobs that ended within the last hour and of those that have not ended, as predicted; a
     job is taken while anything is left, so that the last one may go beyond it."""
@@ -210,7 +239,9 @@ class TracingSettings(Section):
 
 class WebhookSettings(Section):
     secret: SecretStr | None = None
-    """`whsec_` and base64, as Standard Webhooks writes it; None: `webhook` is refused."""
+    """`whsec_` and base64, as Standard Webhooks writes it: of the tenant `default`, which everybody
+    is where no API keys are wanted. Other tenants have their own (`atelier webhooks create`); one
+    without is refused `webhook`."""
     timeout_s: float = Field(15, gt=0)
     max_attempts: int = Field(8, gt=0)
     retry_s: float = Field(5, gt=0)
@@ -230,6 +261,13 @@ class TilingSettings(Section):
     """Pixels."""
     stride: int = Field(384, gt=0)
     """Pixels from where one begins to where the next one does; what they share is blended."""
+
+
+class SizeSettings(Section):
+    width: int = Field(gt=0)
+    height: int = Field(gt=0)
+    num_frames: int | None = Field(None, gt=0)
+    """Of a clip; left out: any number."""
 
 
 class ModelSettings(Section):
@@ -259,8 +297,25 @@ class ModelSettings(Section):
     encoders_on_host: bool | None = None
     """Whether text and image encoders lie in host memory and come to the device a layer at a time
     when they are used; left out: where the device's memory demands it."""
+    batching: Literal["exact", "fast"] = "exact"
+    """"exact": each step has one program of one batch size, so that the same request has the same
+    bytes alone and beside any others. "fast": programs of several batch sizes, chosen by measured
+    times; a picture differs a little by its company, as `GET /v1/models` tells."""
+    exact_rows: int | None = Field(None, gt=0)
+    """Pictures that the one program of exact batching steps together; where fewer are under way it
+    is padded. Left out: as many as `data` of the mesh has side by side, so 1 without it."""
+    sizes: Literal["any", "listed"] | tuple[SizeSettings, ...] = "any"
+    """Of pictures and clips that are served: each new one is compiled, which takes a minute or
+    more. A list of them; "listed": those of `warmup`, which are compiled before the pool is ready;
+    "any": whatever the model's limits allow. Another one is refused with 422."""
     warmup: list[dict[str, Any]] = [{}]
     """Requests whose shapes are compiled before the pool is ready; {} is the model's default."""
+
+    @model_validator(mode="after")
+    def _is_one_batching(self) -> ModelSettings:
+        if self.exact_rows is not None and self.batching != "exact":
+            raise ValueError('exact_rows goes with batching = "exact"')
+        return self
 
 
 class HostsSettings(Section):
@@ -319,13 +374,18 @@ class PoolSettings(Section):
     per_device_batch_size: float | None = Field(None, gt=0)
     """Slots a device; may be a fraction: 0.25 on 4 devices is one picture over four."""
     elastic: bool = True
-    """Whether a slice also works on several pictures side by side, where no weight has to move."""
+    """Whether a slice also works on several pictures side by side, where no weight has to move and
+    its model's `batching` is "fast"."""
     precision: Literal["default", "high", "highest"] = "default"
     """Of matrix products of float32 on accelerators that have faster, coarser ones."""
     flags: Literal["auto"] | tuple[str, ...] = "auto"
     """For XLA and libtpu; "auto": those that are known to help this model on these chips."""
     batch_sizes: tuple[int, ...] = ()
-    """Compiled batch sizes, 1 always among them; empty: 1, 2, 4, … up to slots."""
+    """Compiled batch sizes where its model's `batching` is "fast", 1 always among them; empty: 1,
+    2, 4, … up to slots."""
+    max_compiling: int = Field(1, gt=0)
+    """Jobs at the same time whose programs have to be compiled; further ones wait, and jobs whose
+    programs are there go before them."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
     """Where the pool tells how it is: /healthz, /readyz and /metrics; 0: any free port, None: no
     such page."""

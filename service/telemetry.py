@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     generate_latest,
@@ -81,11 +82,27 @@ class Telemetry:
             ("model", "tenant_class", "reason"),
             registry=self.registry,
         )
+        self.damaged = Counter(
+            "atelier_outputs_damaged_total",
+            "Reads of outputs whose bytes in the store are not those that were recorded.",
+            registry=self.registry,
+        )
         self.admissions = Histogram(
             "atelier_admission_seconds",
             "From a request's body to the job in the queue, of those that were accepted.",
             ("model",),
             buckets=ADMISSION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.connections = Gauge(
+            "atelier_connections",
+            "Connections of clients that are open.",
+            registry=self.registry,
+        )
+        self.connections_closed = Counter(
+            "atelier_connections_closed_total",
+            "Connections closed because a client broke a bound, by reason.",
+            ("reason",),
             registry=self.registry,
         )
         self.queue = QueueGauges(self.registry)

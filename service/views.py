@@ -10,9 +10,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.quality import Quality
-from models.spec import Limits, Option
-from service.jobs.job import Job, JobError, JobState, Output, Usage
+from models.spec import Batching, Need, Option, Sizes
+from service.bounds import Bounds, bounds_of
+from service.jobs.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
 from service.jobs.queue import ModelStatus
+from service.settings import LimitSettings
 
 
 class View(BaseModel):
@@ -23,6 +25,16 @@ class ProgressView(View):
     step: int
     steps: int
     """Denoising steps done and to do, over all pictures of the job."""
+
+
+class DetailView(View):
+    """What a running job does now: the least advanced of its pictures."""
+
+    stage: Stage
+    since: str
+    expected_s: float | None
+    """How long `compiling` takes in all, by what was measured before; null where nobody knows, and
+    of any other stage."""
 
 
 class QueueView(View):
@@ -64,12 +76,16 @@ class JobView(View):
     started_at: str | None
     finished_at: str | None
     progress: ProgressView
+    detail: DetailView | None
+    """Null unless it is running, and until its pool has said so."""
     queue: QueueView
     request: dict[str, Any]
     """Every field as it was resolved, the seed too; a picture is told by its key in the store."""
     outputs: list[OutputView]
     usage: Usage
     error: JobError | None
+    warnings: list[Warned]
+    """What was accepted but not as written: fields without effect, prompts that were cut."""
     metadata: dict[str, str]
 
 
@@ -89,7 +105,9 @@ class ModelView(View):
     tasks: list[str]
     fields: list[str]
     """Request fields that it serves; any other is refused by name."""
-    limits: Limits
+    needs: dict[str, list[Need]]
+    """By field, what must hold for it to have an effect; without that a job gets a warning."""
+    limits: Bounds
     defaults: dict[str, Any]
     task_defaults: dict[str, dict[str, Any]]
     """Defaults of single tasks that differ from `defaults`."""
@@ -100,6 +118,9 @@ class ModelView(View):
     and, where it was measured, how near its pictures are to exact ones."""
     has_exact: bool
     """Whether it draws exact pictures, too: not where its weights are of 8 bits alone."""
+    batching: Batching
+    """Whether the same request has the same bytes whatever runs beside it."""
+    sizes: Sizes
     pools: list[str]
     ready: bool
 
@@ -165,13 +186,21 @@ def view_job(
         started_at=_time(job.started_at) if job.started_at else None,
         finished_at=_time(job.finished_at) if job.finished_at else None,
         progress=ProgressView(step=job.step, steps=job.steps),
+        detail=_view_detail(job.detail),
         queue=place,
         request=job.request,
         outputs=[_view_output(job.id, output, files or {}) for output in job.outputs],
         usage=job.usage,
         error=job.error,
+        warnings=job.warnings,
         metadata=job.metadata,
     )
+
+
+def _view_detail(detail: Detail | None) -> DetailView | None:
+    if detail is None:
+        return None
+    return DetailView(stage=detail.stage, since=_time(detail.since), expected_s=detail.expected_s)
 
 
 def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> OutputView:
@@ -188,23 +217,26 @@ def _time(seconds: float) -> str:
     return told.replace("+00:00", "Z")
 
 
-def view_model(status: ModelStatus) -> ModelView:
+def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
     spec = status.spec
     return ModelView(
         name=spec.name,
         family=spec.family,
         tasks=list(spec.tasks),
         fields=sorted(spec.fields),
-        limits=spec.limits,
+        needs={name: list(needs) for name, needs in spec.needs.items()},
+        limits=bounds_of(spec.limits, limits),
         defaults=dict(spec.defaults),
         task_defaults={task: dict(values) for task, values in spec.task_defaults.items()},
         schedulers={name: dict(options) for name, options in spec.schedulers.items()},
         qualities=dict(spec.qualities),
         has_exact=spec.has_exact,
+        batching=spec.batching,
+        sizes=spec.sizes,
         pools=sorted(status.pools),
         ready=status.ready,
     )
 
 
-def view_models(models: Sequence[ModelStatus]) -> ModelPage:
-    return ModelPage(data=[view_model(status) for status in models])
+def view_models(models: Sequence[ModelStatus], limits: LimitSettings) -> ModelPage:
+    return ModelPage(data=[view_model(status, limits) for status in models])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 
 from service.deps import FrontEnd
 from service.jobs.job import Job
@@ -45,6 +46,21 @@ async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
     async for item in items:
         return (item,)
     return None
+
+
+async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives; it is cancelled when the client leaves. The body has to be read already.
+
+    Raises: ClientDisconnect.
+    """
+    doing, left = asyncio.create_task(work), asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((doing, left), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientDisconnect
+        return doing.result()
+    finally:
+        await cancel(doing, left)
 
 
 async def until_ended(front: FrontEnd, job: Job, wait_s: float, request: Request) -> Job:

@@ -1,15 +1,9 @@
 """Telling a client's address that its job has ended: signed, at least once, across restarts.
 
-What is still to be told lies in Redis beside the jobs:
-
-| key                 | type | holds                                                          |
-|---------------------|------|----------------------------------------------------------------|
-| `webhooks`          | zset | ids of jobs with a webhook, by when to look at them (again)    |
-| `webhooks:attempts` | hash | id of the job: how often its delivery was tried                |
-
-An id is written before its job is put, and leaves when the address has taken the message, has said
-that it is gone (410), or has failed too often. Each front end delivers what it takes; an id that is
-taken comes back by itself if that front end dies.
+What is still to be told lies in Redis beside the jobs (`service/jobs/announcements.py`): it comes
+with a job's end, and leaves when the address has taken the message, has said that it is gone (410),
+or has failed too often. Each front end sends what it takes, some of a tenant and to a host at a
+time; what is taken comes back by itself if that front end dies.
 
 Source: the Standard Webhooks specification, version 1.0.0.
 """
@@ -24,82 +18,28 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import httpx
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from service.jobs import connection, spans
+from service import outgoing
+from service.fair_limiter import FairLimiter
+from service.jobs import spans
 from service.jobs.about import note
-from service.jobs.job import Job
-from service.jobs.keys import PREFIX
+from service.jobs.job import DEFAULT_TENANT, Job
+from service.jobs.queue import Announcement, Queue
 from service.settings import ConfigError, Settings, WebhookSettings
 from service.views import view_job
+from service.webhook_secrets import WebhookSecrets
 
 log = logging.getLogger("atelier")
 
-PENDING = PREFIX + "webhooks"
-ATTEMPTS = PREFIX + "webhooks:attempts"
-BATCH = 16
-"""Messages that one front end sends at the same time."""
-ORPHAN_S = 3600.0
-"""An id whose job is not there is kept for so long."""
-
-TAKE = """
--- Takes ids of ended jobs whose time has come, and puts them off until the lease is over.
--- KEYS: webhooks, webhooks:attempts, ended, jobs
--- ARGV: lease in seconds, ids at most, how long an id without a job is kept
--- Gives: {id, attempt, …}
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000
-local taken = {}
-local ended = redis.call('ZINTER', 2, KEYS[1], KEYS[3], 'WEIGHTS', 1, 0, 'WITHSCORES')
-for i = 1, #ended, 2 do
-  if tonumber(ended[i + 1]) <= now and #taken < 2 * ARGV[2] then
-    redis.call('ZADD', KEYS[1], now + ARGV[1], ended[i])
-    taken[#taken + 1] = ended[i]
-    taken[#taken + 1] = redis.call('HINCRBY', KEYS[2], ended[i], 1)
-  end
-end
-for _, id in ipairs(redis.call('ZDIFF', 2, KEYS[1], KEYS[4])) do
-  if tonumber(redis.call('ZSCORE', KEYS[1], id)) < now - ARGV[3] then
-    redis.call('ZREM', KEYS[1], id)
-    redis.call('HDEL', KEYS[2], id)
-  end
-end
-return taken
-"""
-
-
-class Pending:
-    """The ids in Redis."""
-
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-        self._take = redis.register_script(TAKE)
-
-    async def add(self, job_id: str) -> None:
-        await self._redis.zadd(PENDING, {job_id: time.time()})
-
-    async def take(self, lease_s: float) -> list[tuple[str, int]]:
-        """Ids whose jobs have ended, and the number of this attempt."""
-        keys = [PENDING, ATTEMPTS, PREFIX + "ended", PREFIX + "jobs"]
-        flat = await self._take(keys=keys, args=[lease_s, BATCH, ORPHAN_S])
-        return list(zip(flat[::2], map(int, flat[1::2]), strict=True))
-
-    async def put_off(self, job_id: str, seconds: float) -> None:
-        await self._redis.zadd(PENDING, {job_id: time.time() + seconds}, xx=True)
-
-    async def drop(self, job_id: str) -> None:
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.zrem(PENDING, job_id)
-            pipe.hdel(ATTEMPTS, job_id)
-            await pipe.execute()
-
-    async def close(self) -> None:
-        await self._redis.aclose()
+MOST, EACH, PER_HOST = 64, 8, 16
+"""Messages that one front end sends at the same time: in all, of a tenant, and to a host, which no
+tenant fills alone."""
 
 
 def secret_bytes(secret: str) -> bytes:
@@ -113,14 +53,14 @@ def secret_bytes(secret: str) -> bytes:
     return key
 
 
-def sign(key: bytes, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers that go with a body."""
+def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """The headers that go with a body: a signature by each of the keys."""
     signed = f"{message_id}.{timestamp}.".encode() + body
-    signature = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+    digests = (hmac.digest(key, signed, hashlib.sha256) for key in keys)
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp),
-        "webhook-signature": f"v1,{signature}",
+        "webhook-signature": " ".join(f"v1,{base64.b64encode(d).decode()}" for d in digests),
     }
 
 
@@ -134,59 +74,97 @@ def payload(job: Job) -> bytes:
     return json.dumps(told).encode()
 
 
+class Keys:
+    """Keys that a tenant's messages are signed with: by its own secrets, never by another's.
+
+    `webhooks.secret` is that of the tenant `default`: of everybody where no API keys are wanted.
+    """
+
+    def __init__(self, settings: WebhookSettings, stored: WebhookSecrets) -> None:
+        """Raises: ConfigError."""
+        secret = settings.secret
+        self._own = [secret_bytes(secret.get_secret_value())] if secret else []
+        self._stored = stored
+
+    async def of(self, tenant: str) -> list[bytes]:
+        """The newest first; none: nothing can be sent."""
+        found = [secret_bytes(one.text) for one in await self._stored.of(tenant)]
+        return found + (self._own if tenant == DEFAULT_TENANT else [])
+
+
 class Webhooks:
-    """Sends what is pending, as long as `keep_sending` runs."""
+    """Sends what is due, as long as `keep_sending` runs."""
 
-    def __init__(
-        self, settings: WebhookSettings, key: bytes, pending: Pending, http: httpx.AsyncClient
-    ) -> None:
-        self._settings = settings
-        self._key = key
-        self._http = http
-        self.pending = pending
+    def __init__(self, settings: Settings, queue: Queue) -> None:
+        """Raises: ConfigError."""
+        self._settings = settings.webhooks
+        self._queue = queue
+        self._places = FairLimiter(MOST, EACH, PER_HOST)
+        self.keys = Keys(settings.webhooks, WebhookSecrets(queue.redis))
+        self._http = outgoing.client(settings.server.allow_networks, settings.webhooks.timeout_s)
 
-    @classmethod
-    def make(cls, settings: Settings, http: httpx.AsyncClient) -> Webhooks | None:
-        """None where there is no secret to sign with. Raises: ConfigError."""
-        secret = settings.webhooks.secret
-        if secret is None:
-            return None
-        key = secret_bytes(secret.get_secret_value())
-        return cls(settings.webhooks, key, Pending(connection.client(settings.redis)), http)
+    async def close(self) -> None:
+        await self._http.aclose()
 
-    async def keep_sending(self, get: Callable[[str], Awaitable[Job | None]]) -> None:
-        """Look for ended jobs every `poll_every_s`, and tell of them.
+    async def keep_sending(self) -> None:
+        """Look for ended jobs every `poll_every_s`, and tell of them."""
+        async with asyncio.TaskGroup() as sending:
+            while True:
+                for one in await self._due():
+                    sending.create_task(self._settle(one))
+                await asyncio.sleep(self._settings.poll_every_s)
 
-        Args:
-            get: a job by its id.
-        """
-        while True:
-            try:
-                taken = await self.pending.take(2 * self._settings.timeout_s)
-                await asyncio.gather(*(self._settle(get, *entry) for entry in taken))
-            except (RedisError, OSError) as error:
-                log.warning("could not send webhooks: %s", error)
-            await asyncio.sleep(self._settings.poll_every_s)
+    async def _due(self) -> list[Announcement]:
+        """As many as there are places for."""
+        if not self._places.free:
+            return []
+        try:
+            return await self._queue.announced(
+                lease_s=2 * self._settings.timeout_s,
+                most=self._places.free,
+                each=EACH,
+                busy=self._places.tenants,
+            )
+        except (RedisError, OSError) as error:
+            log.warning("could not look for webhooks to send: %s", error)
+            return []
 
-    async def _settle(
-        self, get: Callable[[str], Awaitable[Job | None]], job_id: str, attempt: int
-    ) -> None:
-        """One attempt, and what follows from it."""
-        note(job=job_id)  # a task of its own has this one attempt
-        job = await get(job_id)
-        wanted = job and job.request.get("webhook")
-        if not job or not wanted or job.state not in wanted["events"]:
-            return await self.pending.drop(job_id)
-        note(tenant=job.tenant, trace_id=spans.trace_of(job.traceparent))
-        if await self._send(wanted["url"], job) or attempt >= self._settings.max_attempts:
-            return await self.pending.drop(job_id)
-        pause_s = self._settings.retry_s * 2 ** (attempt - 1)
-        await self.pending.put_off(job_id, pause_s * random.uniform(1, 1.2))
+    async def _settle(self, one: Announcement) -> None:
+        """One attempt, and what follows from it; whatever goes wrong is this message's alone."""
+        note(job=one.job_id, tenant=one.tenant)  # a task of its own has this one attempt
+        try:
+            job = await self._queue.get(one.job_id)
+            wanted = job and job.request.get("webhook")
+            if not job or not wanted or job.state not in wanted["events"]:
+                return await self._queue.announce_no_more(one)
+            note(trace_id=spans.trace_of(job.traceparent))
+            await self._attempt(one, job, httpx.URL(wanted["url"]))
+        except Exception as error:
+            log.warning("a webhook of %s comes again: %s", one.job_id, error, exc_info=error)
 
-    async def _send(self, url: str, job: Job) -> bool:
+    async def _attempt(self, one: Announcement, job: Job, url: httpx.URL) -> None:
+        host = outgoing.host_of(url)
+        if not self._places.enter(one.tenant, host):  # it waits in Redis, and holds up nobody
+            return await self._queue.announce_later(one, self._settings.poll_every_s)
+        try:
+            is_taken = await self._send(url, job)
+        finally:
+            self._places.leave(one.tenant, host)
+        failed = one.failed + 1
+        if is_taken or failed >= self._settings.max_attempts:
+            return await self._queue.announce_no_more(one)
+        pause_s = self._settings.retry_s * 2**one.failed
+        again = replace(one, failed=failed)
+        await self._queue.announce_later(again, pause_s * random.uniform(1, 1.2))
+
+    async def _send(self, url: httpx.URL, job: Job) -> bool:
         """Whether the address has taken it, or wants no more."""
+        keys = await self.keys.of(job.tenant)
+        if not keys:
+            log.warning("the webhook of %s cannot be signed: its tenant has no secret", job.id)
+            return False
         body = payload(job)
-        headers = sign(self._key, f"msg_{job.id}_{job.state}", int(time.time()), body)
+        headers = sign(keys, f"msg_{job.id}_{job.state}", int(time.time()), body)
         headers["Content-Type"] = "application/json"
         try:
             async with (
@@ -194,6 +172,6 @@ class Webhooks:
                 self._http.stream("POST", url, content=body, headers=headers) as answer,
             ):
                 return answer.is_success or answer.status_code == httpx.codes.GONE
-        except (httpx.HTTPError, TimeoutError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
             log.info("the webhook of %s was not taken: %s", job.id, error)
             return False

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("atelier", "deploy", "models", "service", "workers")
 FAMILIES = frozenset({"flux", "sdxl", "wan"})
 
-SERVICE_KNOWS = ("service", "models.spec", "models.quality", "models.catalog")
+SERVICE_KNOWS = ("service", "models.spec", "models.quality", "models.catalog", "models.image_files")
 JOBS_KNOW = ("service.jobs", "service.settings", "models.spec")
 WORKERS_KNOW = ("workers", "models", "service.jobs", "service.telemetry", "service.settings")
 HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
@@ -78,7 +78,7 @@ def never_imports(module: str) -> tuple[str, ...]:
     """Packages from outside that a module must do without."""
     if is_in(module, ("service.jobs",)):
         return (*HEAVY, *WEB)
-    if is_in(module, ("service", "models.spec", "models.quality", "models.catalog")):
+    if is_in(module, SERVICE_KNOWS):
         return HEAVY
     return NOT_AT_RUN_TIME
 

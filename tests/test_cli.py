@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -47,6 +53,11 @@ def test_help_loads_nothing_that_a_command_needs() -> None:
         (["generate", "a star", "--scheduler", "unipc,shift"], "OPTION=VALUE"),
         (["generate", "a star", "--image", "nowhere.png"], "nowhere.png"),
         (["generate", "a star", "--seed", "red"], "--seed"),
+        (["generate", "a star", "--deadline", "0"], "more than 0"),
+        (["generate", "a star", "--metadata", "shop"], "NAME=TEXT"),
+        (["jobs", "list", "--state", "done"], "--state"),
+        (["jobs", "wait", "job_1", "-o", "star.tiff"], ".webp"),
+        (["jobs"], "act"),
         (["generate", "a star", "--key", "atl_1_\u00fc"], "ATELIER_API_KEY"),
         (["worker"], "--pool"),
     ],
@@ -74,6 +85,16 @@ def test_wrong_settings_are_told_by_name(
     assert all(key in err for key in ("limits.max_steps", "pools.a.modell"))
 
 
+@pytest.mark.parametrize("place", ["file/state", "file"])
+def test_a_state_folder_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    code, err = run(capsys, "up", "--state", str(tmp_path / place))
+    assert code == atelier.EXIT_CONFIG
+    assert "state_dir" in err and "--state" in err
+
+
 def test_a_front_end_needs_a_redis(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, err = run(capsys, "serve", "--state", str(tmp_path))
     assert code == atelier.EXIT_CONFIG
@@ -84,6 +105,69 @@ def test_a_pool_that_is_not_in_the_settings(capsys: pytest.CaptureFixture[str]) 
     code, err = run(capsys, "worker", "--pool", "absent", "--redis", "redis://127.0.0.1:1")
     assert code == atelier.EXIT_CONFIG
     assert "pools.absent" in err
+
+
+def parsers(parser: argparse.ArgumentParser, name: str = "atelier") -> Iterator[tuple[str, Any]]:
+    """Every option and argument of every command, by the command's name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, child in action.choices.items():
+                yield from parsers(child, f"{name} {word}")
+        else:
+            yield name, action
+
+
+def test_every_option_of_every_command_says_what_it_does() -> None:
+    found = list(parsers(atelier._parser()))
+    assert len({name for name, _ in found}) > 12
+    silent = [f"{name} {action.option_strings or action.dest}" for name, action in found
+              if not action.help]  # fmt: skip
+    assert silent == []
+
+
+def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        atelier.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"atelier {version('atelier')}\n"
+
+
+@pytest.mark.parametrize(
+    ("server", "code", "said"),
+    [
+        ("127.0.0.1:8000", atelier.EXIT_USAGE, "--server"),
+        ("http://a:b", atelier.EXIT_USAGE, "--server"),
+        ("ftp://127.0.0.1", atelier.EXIT_USAGE, "--server"),
+        ("http://127.0.0.1:1", atelier.EXIT_UNREACHABLE, "no server answers"),
+    ],
+)
+@pytest.mark.parametrize("command", [["generate", "a star"], ["jobs", "list"]], ids=" ".join)
+def test_a_wrong_address_is_told_once_and_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], command: list[str], server: str, code: int, said: str
+) -> None:
+    found, err = run(capsys, *command, "--server", server)
+    assert found == code
+    assert said in err and len(err.splitlines()) == 1
+
+
+def test_another_kind_of_server_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        code, err = run(capsys, "jobs", "list", "--server", address)
+    assert (code, err.strip()) == (
+        atelier.EXIT_UNREACHABLE,
+        f"atelier: what answers at {address} is no Atelier",
+    )
 
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,10 @@ from typing import Any
 
 import jax
 
+from service.jobs.private import check_own, private_folder
 from workers import metrics
+
+log = logging.getLogger(__name__)
 
 EVENTS = {
     "/jax/compilation_cache/cache_hits": "hit",
@@ -23,11 +27,32 @@ _heard = threading.local()
 
 
 def keep_compiled(folder: Path) -> None:
-    """Keep every program of this process in a folder, the small ones too."""
+    """Keep every program of this process in a folder, the small ones too.
+
+    Raises: ConfigError: the folder belongs to another user, whose programs would run here.
+    """
     _count()
+    try:
+        if private_folder(folder, "compile_cache", deep=False):
+            _drop_foreign(folder)
+    except OSError as error:
+        log.warning("compile_cache: %s cannot be used: %s", folder, error.strerror)
     jax.config.update("jax_compilation_cache_dir", str(folder.resolve()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _drop_foreign(folder: Path) -> None:
+    """Delete what others may have written: JAX looks at nobody's owner."""
+    for path in folder.iterdir():
+        try:
+            check_own(path.lstat(), path)
+        except FileNotFoundError:  # another pool starts too
+            continue
+        except PermissionError as error:
+            log.warning("a compiled program is not used and deleted: %s", error)
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
 
 
 @cache

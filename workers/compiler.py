@@ -12,13 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
-from jax.stages import Traced
+from jax.stages import Compiled, Traced
 from jaxtyping import Array, Bool, Shaped
 
 from models.pipeline import Pipeline, PyTree, stack_rows
 from models.sharding import Layout
+from models.step_program import StepProgram
 from workers import identity, metrics
 from workers.apart import stacks
+from workers.compiling import building
 from workers.conditions import STEPS, at_places
 from workers.elastic import layouts_by_way
 from workers.executables import Executables, NothingKept
@@ -76,12 +78,11 @@ class Compiler:
         return jitted.trace(self._abstract_weights, self._abstract(dict(inputs)))
 
     def ways(self, sizes: Sequence[int], elastic: bool) -> list[Way]:
-        """How so many rows, and a single one, can be stepped: ascending.
+        """How so many rows can be stepped: ascending.
 
         Args:
             elastic: by layouts too that have several rows side by side.
         """
-        sizes = sorted({1, *sizes})
         if elastic:
             self._layouts = layouts_by_way(self.layout, sizes, self._stays)
         else:
@@ -92,15 +93,15 @@ class Compiler:
         """How the slice splits a step of that way."""
         return self._layouts.get(way, self.layout)
 
-    def flops(self, phase: str, values: Values, row: PyTree) -> float:
+    def flops(self, phase: StepProgram, values: Values, row: PyTree) -> float:
         """Operations of one row's step, as `step` has its arguments. May trace."""
         return self.fact(
-            ("flops", phase),
+            ("flops", str(phase)),
             (dict(values), row),
             lambda: step_flops(self.pipeline, self.weights, phase, values, row),
         )
 
-    def conditions(self, phase: str, values: Values, row: PyTree) -> Program | None:
+    def conditions(self, phase: StepProgram, values: Values, row: PyTree) -> Program | None:
         """(weights, row, values [steps, …]) → conditions of that many steps (`workers.conditions`);
         None: the family has none.
 
@@ -110,13 +111,15 @@ class Compiler:
         arguments = (dict(values), row)
         traced = cache(lambda: self.trace_conditions(phase, values, row))
         if not self.fact(
-            ("has conditions", phase), arguments, lambda: bool(jax.tree.leaves(traced().out_info))
+            ("has conditions", str(phase)),
+            arguments,
+            lambda: bool(jax.tree.leaves(traced().out_info)),
         ):
             return None
         with metrics.compiling("conditions"):
-            return self.program(("conditions", phase), arguments, traced)
+            return self.program(("conditions", str(phase)), arguments, traced)
 
-    def trace_conditions(self, phase: str, values: Values, row: PyTree) -> Traced:
+    def trace_conditions(self, phase: StepProgram, values: Values, row: PyTree) -> Traced:
         def conditions(
             weights: list[jax.Array], row: PyTree, values: Mapping[str, jax.Array]
         ) -> PyTree:
@@ -127,7 +130,7 @@ class Compiler:
         return jitted.trace(self._abstract_weights, self._abstract_row(row), columns)
 
     def step(
-        self, phase: str, values: Values, way: Way, row: PyTree
+        self, phase: StepProgram, values: Values, way: Way, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
         """(weights, rows, values [rows, …]) → (rows, finite [rows]), by one of the `ways`; and the
         names of the leaves of a row that it changes. In a family with conditions the program takes
@@ -137,14 +140,16 @@ class Compiler:
             values: one step's, for their names and shapes.
         """
         name, arguments, layout = (
-            ("step", phase, *map(str, way)),
+            ("step", str(phase), *map(str, way)),
             (dict(values), row),
             self.layout_of(way),
         )
         traced = cache(lambda: self.trace_step(phase, values, way, row))
         with metrics.compiling("step"):
             program = self.program(name, arguments, traced, layout)
-            changes = self.fact(("changes", phase), arguments, lambda: self.changes(traced(), row))
+            changes = self.fact(
+                ("changes", str(phase)), arguments, lambda: self.changes(traced(), row)
+            )
             return program, changes
 
     def changes(self, traced: Traced, row: PyTree) -> frozenset[str]:
@@ -157,7 +162,7 @@ class Compiler:
             name for name, old, new in zip(names, before, after, strict=True) if new is not old
         )
 
-    def trace_step(self, phase: str, values: Values, way: Way, row: PyTree) -> Traced:
+    def trace_step(self, phase: StepProgram, values: Values, way: Way, row: PyTree) -> Traced:
         def step(
             weights: list[jax.Array],
             rows: tuple[PyTree, ...],
@@ -176,11 +181,11 @@ class Compiler:
         jitted = self._jit(step, to, self.layout_of(way))
         told = self._abstract_conditions(phase, values, row, way.size)
         traced = jitted.trace(self._abstract_weights, (row,) * way.size, columns, *told)
-        check_row(f"step {phase!r}", traced.out_info[0][0], row)
+        check_row(f"step {str(phase)!r}", traced.out_info[0][0], row)
         return traced
 
     def _abstract_conditions(
-        self, phase: str, values: Values, row: PyTree, size: int
+        self, phase: StepProgram, values: Values, row: PyTree, size: int
     ) -> tuple[Any, ...]:
         """A step's further arguments; none where the family has no conditions."""
         tree = self.trace_conditions(phase, values, row).out_info
@@ -220,8 +225,21 @@ class Compiler:
         return self._kept.program(
             lambda: self._key(name, arguments, layout),
             list(layout.mesh.devices.flat),
-            lambda: trace().lower().compile(),
+            lambda: self._build(trace),
         )
+
+    def _build(self, trace: Callable[[], Traced]) -> Compiled:
+        with building(), metrics.building(self.pipeline.spec.name):
+            return trace().lower().compile()
+
+    def known_compile_s(self, bucket: str) -> float | None:
+        """Seconds that compiling the programs of the queue's bucket took once, where they lie in
+        files now; None: they do not."""
+        return self._kept.recall(lambda: self._key(("compile_s", bucket), {}, self.layout))
+
+    def keep_compile_s(self, bucket: str, seconds: float) -> None:
+        """Note that the programs of the queue's bucket lie in files, and what they took."""
+        self.fact(("compile_s", bucket), {}, lambda: seconds)
 
     def fact(self, name: tuple[str, ...], arguments: PyTree, find: Callable[[], T]) -> T:
         """Known from before, or found. Plain Python values."""

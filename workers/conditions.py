@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from models.pipeline import PyTree, Step, stack_rows
+from models.step_program import StepProgram
 from workers.shape import Program, Values
 
 STEPS = 16
@@ -26,14 +27,14 @@ much, and Flux-dev has 2 MB a step and row."""
 class Conditions:
     """Of some steps of one row and phase."""
 
-    phase: str
+    phase: StepProgram
     first: int
     """The step that they begin with; a multiple of `STEPS`, so that a row that goes on from a
     snapshot is told the same to the last bit."""
     tree: PyTree
     """On the device: leaves [STEPS, …]."""
 
-    def serve(self, phase: str, step: int) -> bool:
+    def serve(self, phase: StepProgram, step: int) -> bool:
         return self.phase == phase and self.first == first(step)
 
 

@@ -59,6 +59,11 @@ class Desk:
     def jobs(self) -> int:
         return len(self._tasks)
 
+    @property
+    def compiling(self) -> int:
+        """Jobs that need programs which may have to be compiled."""
+        return sum(work.may_compile for work in self._tasks)
+
     def take(self, claim: Claim) -> None:
         """Begin to work on a claim."""
         job, queue, engine = claim.job, self._queue, self._engine
@@ -171,6 +176,6 @@ class Desk:
         self.leases.drop(work.claim)
         work.places.leave()
         del self._tasks[work]
-        if not self._tasks:  # for a job that was not to come beside others
+        if work.may_compile or not self._tasks:  # for one that was not to come beside it
             self._queue.look_again(work.claim.job.model)
         metrics.jobs.labels(work.claim.job.model, outcome).inc()

@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from jax.sharding import Mesh
-
-from models.sharding import MESH_AXES, Layout
+from models.sharding import MESH_AXES, Layout, auto_mesh
 from workers.step_times import Way
 
 GIVING = ("ulysses", "ring", "cfg")
@@ -29,7 +27,7 @@ def side_by_side(layout: Layout, parts: int) -> Layout:
         left //= given
     sizes["data"] *= parts
     grid = layout.mesh.devices.reshape([sizes[axis] for axis in MESH_AXES])
-    return replace(layout, mesh=Mesh(grid, MESH_AXES))
+    return replace(layout, mesh=auto_mesh(grid))
 
 
 def layouts_by_way(

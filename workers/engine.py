@@ -7,8 +7,9 @@ holds up the step loop: the device waits for nobody.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from contextvars import copy_context
@@ -16,23 +17,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from models.pipeline import Fields, Pipeline, Prepared, PyTree
 from models.sharding import Layout
 from service.jobs import spans
+from service.jobs.job import Stage
 from service.jobs.spans import Attributes
 from workers import warmup
+from workers.batch_sizes import BatchSizes, exact
+from workers.closeness import levels
 from workers.compiler import Compiler, signature
+from workers.compiling import Compilation
 from workers.costs import Costs
 from workers.errors import EngineDied, PictureFailed, picture_failed
 from workers.executables import Executables
-from workers.kept import Kept, Unfit, check_fit
+from workers.kept import Kept, Unfit, check_fit, needed
 from workers.launch import Launcher, OneHost
 from workers.meter import Meter
 from workers.programs import Programs
 from workers.row import Checked, Row
-from workers.shape import Compiling, Shape
+from workers.shape import Compiling, Shape, is_ready
 from workers.stages import marking, stage
 from workers.step_times import Recent
 from workers.stepper import Stepper
@@ -42,6 +48,11 @@ T = TypeVar("T")
 
 STUCK_S = 1.0
 """How long a dead engine waits for its last step, which may wait for a device that is gone."""
+
+
+OnStage = Callable[[Stage, float | None], None]
+"""Told in the event loop what is done with a picture now and, of compiling, the expected seconds;
+None: nothing tells."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,8 @@ class Picture:
     seed: int
     steps: int
     device_seconds: float
+    compile_s: float = 0.0
+    """What compiling the programs took that it was the first to need."""
 
 
 class Engine:
@@ -62,8 +75,7 @@ class Engine:
     Args:
         layout: how the slice splits its work.
         slots: pictures that are denoised together at the most.
-        batch_sizes: compiled ones; empty: 1, 2, 4, … up to `slots`.
-        elastic: whether pictures are also worked on side by side, each by a part of the slice.
+        batching: the batch sizes that steps are compiled for; None: one row, exactly.
         launcher: where a launch goes besides this process.
         kept: where programs may be that need not be compiled.
     """
@@ -73,24 +85,25 @@ class Engine:
         pipeline: Pipeline,
         layout: Layout,
         slots: int,
-        batch_sizes: tuple[int, ...] = (),
-        elastic: bool = True,
+        batching: BatchSizes | None = None,
         launcher: Launcher | None = None,
         kept: Executables | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.layout = layout
         self.slots = slots
+        self.batching = batching or exact()
         self.costs = Costs(pipeline.spec)
         self._loop = asyncio.get_running_loop()
+        self._looked_for: set[str] = set()
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
         """Has a result only if nothing can be launched any more."""
         self._launcher = launcher or OneHost()
         compiler = Compiler(pipeline, layout, kept)
+        self._compiler = compiler
         self._weights = compiler.weights.common
-        self.programs = Programs(
-            compiler, self._launcher, compiler.ways(batch_sizes or powers_of_two(slots), elastic)
-        )
+        self._ways = compiler.ways(self.batching.sizes, self.batching.elastic)
+        self.programs = Programs(compiler, self._launcher, self._ways)
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
@@ -103,8 +116,11 @@ class Engine:
         """Compile all that these requests run. Raises: the error of a program they need."""
         for fields in requests:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
+            await self.look_for(filter(None, [self.costs.bucket(fields)]))
             shape = self._shape(fields, prepared)
+            shape.compilation.take()  # nobody is charged for it
             await ready(*shape.necessary())
+            self._learn(shape.compilation, fields)
             for program in shape.optional():
                 try:
                     await ready(program)
@@ -120,7 +136,7 @@ class Engine:
         try:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             few = warmup.first_steps(prepared.steps, steps)
-            shape = await self._compiled(fields, prepared)
+            shape, _ = await self._compiled(fields, prepared)
             state = await self._run("encode", self._encode, shape, prepared)
             start = Checked(state, 0, 0.0)
             row = await self._denoise(shape, replace(prepared, steps=few), start, lambda row: None)
@@ -131,18 +147,41 @@ class Engine:
             raise picture_failed(error, "trying it out") from error
         return shape
 
+    async def levels(self, fields: Fields) -> int:
+        """By how much of 255 a warm-up request's picture differs between the batch sizes, at the
+        most. Measured, or known from an earlier start; nothing else may run.
+
+        Raises: whatever keeps it from being drawn.
+        """
+        prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
+        shape, _ = await self._compiled(fields, prepared)
+        larger = (asyncio.wrap_future(program) for program in shape.optional())
+        await asyncio.gather(*larger, return_exceptions=True)
+
+        def find() -> int:
+            weights, state = self._compiler.weights, self._encode(shape, prepared)
+            return levels(shape, prepared, state, weights, self._launcher)
+
+        name = ("levels", json.dumps(fields, sort_keys=True, default=str), *map(str, self._ways))
+        fact, inputs = self._compiler.fact, dict(prepared.inputs)
+        return await self._run("preview", fact, name, inputs, find)
+
     async def generate(
         self,
         fields: Fields,
         images: Mapping[str, bytes],
         on_step: Callable[[Row], None] = lambda row: None,
         begin: Kept | None = None,
+        on_prepared: Callable[[Prepared], None] = lambda prepared: None,
+        on_stage: OnStage = lambda stage, expected_s: None,
     ) -> Picture:
         """One picture from one request. To cancel it, cancel the task.
 
         Args:
             on_step: told of each step that is done, in the event loop.
+            on_stage: told when it begins to be compiled, which most are not, denoised and decoded.
             begin: how far it was before; None, or what does not fit it: it begins anew.
+            on_prepared: told once what the host made of the request, in the event loop.
 
         Raises:
             PictureFailed: this picture cannot be made; its neighbours are unharmed.
@@ -152,9 +191,11 @@ class Engine:
         try:
             with spans.span("prepare"):
                 prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
+            on_prepared(prepared)
             doing = "compiling"
             with spans.span("compile"):
-                shape = await self._compiled(fields, prepared)
+                shape, compilation = await self._compiled(fields, prepared, on_stage)
+            on_stage("denoising", None)
             doing = "encoding the prompt"
             with stage(model, "encode"):
                 state = await self._run("encode", self._encode, shape, prepared)
@@ -166,13 +207,20 @@ class Engine:
                 row = await self._denoise(shape, prepared, start, marking(span, on_step))
                 span.set(told_of(row, start))
             doing = "decoding the picture"
+            on_stage("decoding", None)
             with stage(model, "decode"):
                 pixels = await self._decode(row)
         except (EngineDied, PictureFailed):
             raise
         except Exception as error:
             raise picture_failed(error, doing) from error
-        return Picture(pixels, prepared.seed, row.done, row.device_seconds + shape.around_s)
+        return Picture(
+            pixels,
+            prepared.seed,
+            row.done,
+            row.device_seconds + shape.around_s,
+            compilation.charge_s if compilation else 0.0,
+        )
 
     async def preview(self, row: Row) -> np.ndarray:
         """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
@@ -185,10 +233,11 @@ class Engine:
         """
         return await self._run("keep", self._fetch, row.checked, row)
 
-    def kept_bytes(self, row: Row) -> int:
-        """Of what `keep` copies."""
-        leaves = self._launcher.leaves(row.known)
-        return sum(leaf.nbytes for name, leaf in leaves.items() if name in row.changes)
+    def kept_bytes(self, row: Row) -> int | None:
+        """Of what `keep` copies. None: it cannot, a part lies on devices of other hosts."""
+        leaves = self._kept_leaves(row, row.known).values()
+        here = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in leaves)
+        return sum(leaf.nbytes for leaf in leaves) if here else None
 
     async def hold(self, row: Row) -> None:
         """Stop stepping a row, which keeps its slot. Returns when no step of it is under way: never
@@ -208,12 +257,46 @@ class Engine:
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _compiled(self, fields: Fields, prepared: Prepared) -> Shape:
-        """This picture's shape, as soon as it can begin with it."""
+    async def _compiled(
+        self, fields: Fields, prepared: Prepared, on_stage: OnStage = lambda stage, s: None
+    ) -> tuple[Shape, Compilation | None]:
+        """This picture's shape, as soon as it can begin with it; and what it has to be charged for,
+        if it was the first to need something of it."""
         shape = self._shape(fields, prepared)
+        compilation = shape.compilation
+        own = compilation if compilation.take() else None
         phases = {step.phase for step in prepared.steps}
-        await ready(*shape.to_begin(signature(prepared.inputs), phases))
-        return shape
+        needed = shape.to_begin(signature(prepared.inputs), phases)
+        if not all(map(is_ready, needed)):
+            self._tell_of(compilation, fields, on_stage)
+            await ready(*needed)
+            self._learn(compilation, fields)
+        return shape, own
+
+    def _tell_of(self, compilation: Compilation, fields: Fields, on_stage: OnStage) -> None:
+        bucket = self.costs.bucket(fields)
+        expected_s = self.costs.expected_s(bucket) if bucket else None
+
+        def tell() -> None:
+            self._loop.call_soon_threadsafe(on_stage, "compiling", expected_s)
+
+        compilation.on_begin(tell)
+
+    def _learn(self, compilation: Compilation, fields: Fields) -> None:
+        """How long compiling took, for the next one, and for the next start."""
+        bucket, took_s = self.costs.bucket(fields), compilation.can_begin()
+        if took_s is not None and bucket:
+            self.costs.compiled(bucket, took_s)
+            self._threads["keep"].submit(self._compiler.keep_compile_s, bucket, took_s)
+
+    async def look_for(self, buckets: Iterable[str]) -> None:
+        """Find out which of these, of the queue, need not be compiled: their programs lie in files.
+        Each is looked for once."""
+        for bucket in set(buckets) - self._looked_for:
+            self._looked_for.add(bucket)
+            took_s = await self._run("keep", self._compiler.known_compile_s, bucket)
+            if took_s is not None:
+                self.costs.in_files[bucket] = took_s
 
     def _shape(self, fields: Fields, prepared: Prepared) -> Shape:
         shape = self.programs.shape(prepared)
@@ -227,12 +310,14 @@ class Engine:
             return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
     def _fetch(self, checked: Checked, row: Row) -> Kept:
-        leaves = {
-            name: self._launcher.fetch(leaf)
-            for name, leaf in self._launcher.leaves(checked.state).items()
-            if name in row.changes
-        }
-        return Kept(checked.done, checked.device_seconds, leaves)
+        leaves = self._kept_leaves(row, checked.state).items()
+        copied = {name: self._launcher.fetch(leaf) for name, leaf in leaves}
+        return Kept(checked.done, checked.device_seconds, copied)
+
+    def _kept_leaves(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
+        names = needed(row.shape.changes(row.steps), self.batching.is_exact)
+        leaves = self._launcher.leaves(state).items()
+        return {name: leaf for name, leaf in leaves if name in names}
 
     async def _decode(self, row: Row) -> np.ndarray:
         return await self._show("decode", row.shape.decode, row, row.shape.decode_times)
@@ -253,7 +338,8 @@ class Engine:
         """Where the picture begins: after the steps that were done before, if they were its own."""
         row = self._launcher.leaves(start.state)
         try:
-            check_fit(kept, row, shape.changes(prepared.steps), len(prepared.steps))
+            names = needed(shape.changes(prepared.steps), self.batching.is_exact)
+            check_fit(kept, row, names, len(prepared.steps))
         except Unfit as error:
             log.warning("a picture begins anew, its snapshot does not fit: %s", error)
             return start
@@ -338,8 +424,3 @@ def told_of(row: Row, start: Checked) -> Attributes:
         "atelier.steps.before": start.done,
         "atelier.device_s": row.device_seconds - start.device_seconds,
     }
-
-
-def powers_of_two(slots: int) -> tuple[int, ...]:
-    """1, 2, 4, … and `slots` itself."""
-    return (*(2**i for i in range((slots - 1).bit_length())), slots)

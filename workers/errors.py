@@ -7,6 +7,7 @@ from service.jobs.job import JobError
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """How XLA spells it, on every platform."""
+NON_FINITE = "non_finite"
 
 
 class PictureFailed(Exception):
@@ -31,7 +32,7 @@ def non_finite(step: int, steps: int) -> PictureFailed:
         f"the picture broke down at step {step} of {steps}: its latents are no longer finite"
         " numbers. Try another seed, a lower guidance, or a model loaded in float32."
     )
-    return PictureFailed(JobError(code="non_finite", message=message))
+    return PictureFailed(JobError(code=NON_FINITE, message=message))
 
 
 def picture_failed(error: Exception, doing: str) -> PictureFailed:

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import jax
-from jax.experimental.serialize_executable import deserialize_and_load, serialize
 from jax.stages import Compiled
 
+from models import jax_internals
+from service.jobs.private import check_own
 from workers import metrics
 from workers.compile_cache import answers
 from workers.shape import Program
@@ -62,6 +63,10 @@ class Executables(Protocol):
         """What `find` gives for this key, of plain Python values."""
         ...
 
+    def recall(self, key: Callable[[], Key]) -> Any:
+        """The fact of this key, if it is kept; or None."""
+        ...
+
 
 class NothingKept:
     """Each program is compiled when it is asked for."""
@@ -76,6 +81,9 @@ class NothingKept:
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
         return find()
+
+    def recall(self, key: Callable[[], Key]) -> Any:
+        return None
 
 
 class KeptExecutables:
@@ -105,7 +113,8 @@ class KeptExecutables:
         if content is not None:
             try:
                 text, inputs, outputs = content
-                program = deserialize_and_load(text, inputs, outputs, execution_devices=devices)
+                load = jax_internals.deserialize_and_load
+                program = load(text, inputs, outputs, execution_devices=devices)
             except Exception as error:  # whatever a runtime says of what it cannot load
                 self._refuse(whole, f"cannot be loaded: {error}")
             else:
@@ -117,7 +126,7 @@ class KeptExecutables:
         if is_copied(devices, heard):
             log.debug("%s came from JAX's compile cache and is not kept", whole.get("program"))
         else:
-            self._keep(whole, lambda: serialize(compiled))
+            self._keep(whole, lambda: jax_internals.serialize(compiled))
         return compiled
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
@@ -127,6 +136,9 @@ class KeptExecutables:
             content = find()
             self._keep(whole, lambda: content)
         return content
+
+    def recall(self, key: Callable[[], Key]) -> Any:
+        return self._read({**self._common, **key()})
 
     def _read(self, key: Key) -> Any:
         """None: there is none that can be used."""
@@ -214,12 +226,6 @@ def read_own(path: Path) -> bytes:
         return file.read()
 
 
-def check_own(found: os.stat_result, path: Path) -> None:
-    """Raises: PermissionError."""
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
-        raise PermissionError(f"{path} belongs to another user, or everybody may write to it")
-
-
 def write_whole(path: Path, text: bytes) -> None:
     """At once: who reads it meanwhile reads what was there before, or nothing."""
     other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -233,7 +239,7 @@ def write_whole(path: Path, text: bytes) -> None:
 
 def _own(path: str, flags: int) -> int:
     """Opened so that `check_own` takes it, whatever the umask is."""
-    return os.open(path, flags, 0o644)
+    return os.open(path, flags, 0o600)
 
 
 def make_room(folder: Path, most_bytes: int) -> None:

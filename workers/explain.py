@@ -11,7 +11,7 @@ from flax import nnx
 from models.pipeline import Fields, Pipeline
 from models.sharding import Axes, Layout, MeshAxes, Split, noted
 from service.settings import ConfigError, PoolSettings, Settings
-from workers import loading, warmup
+from workers import batch_sizes, loading, warmup
 from workers.compiler import Compiler
 from workers.loading import MeshSlice
 from workers.slice import own
@@ -38,7 +38,8 @@ def explain(settings: Settings, pool_name: str, devices: range | None = None) ->
     requests = warmup.requests(placed.spec, model.warmup)
     lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]
     for fields in requests:
-        lines += ["", *of_activations(placed, opened, fields)]
+        sizes = batch_sizes.of_settings(pool, model, opened.layout, opened.chosen.slots).sizes
+        lines += ["", *of_activations(placed, opened, fields, sizes[-1])]
     return "\n".join(lines)
 
 
@@ -67,16 +68,18 @@ def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
             yield f"  {name}  {leaf.dtype}{_shape(leaf.shape)}  {_said(axes, over, layout)}"
 
 
-def of_activations(pipeline: Pipeline, opened: MeshSlice, fields: Fields) -> Iterator[str]:
-    """Of one denoising step, at full slots, in the order in which they are made."""
+def of_activations(
+    pipeline: Pipeline, opened: MeshSlice, fields: Fields, rows: int
+) -> Iterator[str]:
+    """Of one denoising step of so many rows, in the order in which they are made."""
     compiler = Compiler(pipeline, opened.layout)
     prepared = warmup.prepare(pipeline, fields)
     row = compiler.trace_encode(prepared.inputs).out_info
     size = f"{prepared.width} x {prepared.height}"
     for phase, step in {step.phase: step for step in prepared.steps}.items():
         with noted() as notes:
-            compiler.trace_step(phase, step.values, Way(opened.chosen.slots), row)
-        yield f"activations of a step ({phase}, {size} px, {opened.chosen.slots} rows)"
+            compiler.trace_step(phase, step.values, Way(rows), row)
+        yield f"activations of a step ({phase}, {size} px, {rows} rows)"
         yield from (f"  {line}" for line in _once(notes, opened.layout))
 
 

@@ -14,22 +14,25 @@ VARIABLES: Mapping[str, str] = {"libtpu": "LIBTPU_INIT_ARGS", "xla": "XLA_FLAGS"
 """Kind of flag → the environment variable that takes it."""
 
 
-def chosen(chip: str | None, family: str, table: Path = TABLE) -> dict[str, tuple[str, ...]]:
-    """The flags that help this family on this chip, by kind; none for a chip without a set."""
+def chosen(
+    chip: str | None, family: str, batching: str = "exact", table: Path = TABLE
+) -> dict[str, tuple[str, ...]]:
+    """The flags for this family on this chip, by kind; none for a chip without a set."""
     found: dict[str, dict[str, str]] = {kind: {} for kind in VARIABLES}
     for entry in tomllib.loads(table.read_text())["set"]:
-        if chip in entry["chips"] and family in entry.get("families", [family]):
+        wanted = family in entry.get("families", [family])
+        if chip in entry["chips"] and wanted and batching in entry.get("batching", [batching]):
             for kind, flags in found.items():
                 flags.update({flag.partition("=")[0]: flag for flag in entry.get(kind, [])})
     return {kind: tuple(flags.values()) for kind, flags in found.items() if flags}
 
 
 def of_settings(
-    flags: Literal["auto"] | Sequence[str], chip: str | None, family: str
+    flags: Literal["auto"] | Sequence[str], chip: str | None, family: str, batching: str = "exact"
 ) -> dict[str, tuple[str, ...]]:
     """As the pool's settings have it. On a TPU libtpu reads them all."""
     if flags == "auto":
-        return chosen(chip, family)
+        return chosen(chip, family, batching)
     kind = "libtpu" if chip in TPUS.values() else "xla"
     return {kind: tuple(flags)} if flags else {}
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from models.nn.step_cache import KEPT
 from models.pipeline import Fields
 from models.quality import EXACT, LEVERS
 from models.spec import ModelSpec
@@ -24,6 +25,8 @@ from workers.hosts.wire import BadMessage, Message, packed, received
 VERSION = 1
 """Grows when an older reader would misread a newer file."""
 KIND = "atelier-snapshot"
+CACHE = f"['{KEPT}']"
+"""What the names of a step cache's leaves begin with."""
 
 
 class Unfit(Exception):
@@ -94,12 +97,22 @@ def from_bytes(file: bytes, origin: Origin) -> Kept:
     return Kept(int(found["done"]), float(found["device_seconds"]), message.arrays)
 
 
+def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
+    """What is kept of the leaves that steps change. A step cache is as large as the network is
+    wide; without one the next step runs whole, and the picture is another one by a little.
+
+    Args:
+        exact: whether the rest has to be the same to the bit.
+    """
+    return changes if exact else frozenset(name for name in changes if not name.startswith(CACHE))
+
+
 def check_fit(kept: Kept, row: Mapping[str, Any], changes: frozenset[str], steps: int) -> None:
     """Raises: Unfit: the picture cannot go on from there.
 
     Args:
         row: its row's leaves by name, for their shapes and types.
-        changes: names of those that steps change.
+        changes: names of those that are needed.
         steps: that it has in all.
     """
     if not 0 < kept.done <= steps:

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from models.pipeline import Prepared, PyTree
+from models.step_program import StepProgram
 from workers.leaves import leaves_by_name, with_leaves
 from workers.shape import Program, Shape
 from workers.step_times import Way
@@ -34,11 +35,11 @@ class Launcher(Protocol):
 
     def encode(self, shape: Shape, program: Program) -> Program: ...
 
-    def conditions(self, shape: Shape, phase: str, program: Program) -> Program:
+    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
         """What it gives is for steps to take, as rows are."""
         ...
 
-    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program: ...
+    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program: ...
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:
         """`what`: decode or preview."""
@@ -76,10 +77,10 @@ class OneHost:
     def encode(self, shape: Shape, program: Program) -> Program:
         return program
 
-    def conditions(self, shape: Shape, phase: str, program: Program) -> Program:
+    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
         return program
 
-    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
+    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program:
         return program
 
     def show(self, shape: Shape, what: str, program: Program) -> Program:

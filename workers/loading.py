@@ -17,6 +17,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from models import catalog
+from models.checkpoint import checkpoint_errors
 from models.nn.attention.select import kernel_for
 from models.nn.eight_bit import kind_of
 from models.nn.eight_bit_kernel import eight_bit_for
@@ -37,7 +38,7 @@ from workers.slice import Chosen
 
 log = logging.getLogger(__name__)
 
-NO_PROGRAM = {"source", "base", "defaults", "warmup"}
+NO_PROGRAM = {"source", "base", "defaults", "warmup", "batching", "exact_rows", "sizes"}
 """Settings of a model that change none: where it comes from (its fingerprint says what it is), and
 what is asked of it."""
 
@@ -76,13 +77,19 @@ class KeptFiles(Files):
 
 
 def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
-    """Raises: ConfigError: the pool or its model is not there."""
+    """Raises: ConfigError: the pool or its model is not there, or one contradicts the other."""
     if pool_name not in settings.pools:
         raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
     pool = settings.pools[pool_name]
     if pool.model not in settings.models:
         raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
-    return pool, settings.models[pool.model]
+    model = settings.models[pool.model]
+    if pool.batch_sizes and model.batching == "exact":
+        raise ConfigError(
+            f"pools.{pool_name}.batch_sizes: models.{pool.model} is batched exactly, in one size; "
+            f'leave them out, or set models.{pool.model}.batching = "fast"'
+        )
+    return pool, model
 
 
 def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> None:
@@ -92,7 +99,7 @@ def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> N
     """
     slice.see_only(devices)
     family = catalog.family(model.source, model.base)
-    wanted = flags.of_settings(pool.flags, accelerators.chip(), family)
+    wanted = flags.of_settings(pool.flags, accelerators.chip(), family, model.batching)
     for variable, value in flags.environment(wanted, os.environ).items():
         log.info("%s=%s", variable, value)
         os.environ[variable] = value
@@ -183,14 +190,18 @@ def sketch_of(
         rounding=rounding_of(model),
         swap_experts=False,
     )
-    first, *others = warmup.requests(pipeline.spec, model.warmup or [{}])
-    for fields in others:  # a wrong one is found before any weights are read
-        warmup.prepare(pipeline, fields)
-    there = kept(folder, pipeline, model)
-    sketched = there.fact(
-        lambda: {"program": ["sketch"], "request": json.dumps(first, sort_keys=True, default=str)},
-        lambda: sketch(pipeline, first, logical),
-    )
+    with checkpoint_errors(model.source, (RequestError,)):
+        first, *others = warmup.requests(pipeline.spec, model.warmup or [{}])
+        for fields in others:  # a wrong one is found before any weights are read
+            warmup.prepare(pipeline, fields)
+        there = kept(folder, pipeline, model)
+        sketched = there.fact(
+            lambda: {
+                "program": ["sketch"],
+                "request": json.dumps(first, sort_keys=True, default=str),
+            },
+            lambda: sketch(pipeline, first, logical),
+        )
     return sketched, there
 
 

@@ -8,11 +8,12 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 
 from models.pipeline import Fields
+from models.spec import Batching
 from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed, confirmed
 from service.jobs.queue import Queue
 from workers.costs import describe
 from workers.engine import Engine
-from workers.errors import EngineDied, PictureFailed
+from workers.errors import NON_FINITE, EngineDied, PictureFailed
 from workers.retry import QUEUE_ERRORS
 from workers.shape import Shape
 from workers.step_times import TRIALS
@@ -32,6 +33,11 @@ KNOWN_S = 86400.0
 CONFIRM_S = 20.0
 """After so long a time that has not changed is told again if it was measured again."""
 
+NO_NUMBERS = (
+    "no warm-up request gave finite numbers: the checkpoint's weights are damaged, or its dtype is"
+    " too narrow for it (models.*.dtype, activation_dtype)"
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -39,15 +45,16 @@ Known = Collection[tuple[str, int]]
 """Buckets, and sizes of batches of these."""
 
 
-async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ()) -> None:
-    """Run the warm-up requests for a few steps, alone and in full batches.
+async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ()) -> str | None:
+    """Run the warm-up requests for a few steps, alone and in full batches. Returns why no client
+    can be served, where none of them gave finite numbers.
 
     A request that fails is only logged: one of a user may do better.
 
     Args:
         known: what others have measured lately, so that batches of it need not be tried now.
     """
-    started = time.monotonic()
+    started, broken = time.monotonic(), 0
     for fields in requests:
         try:
             shape = await engine.try_out(fields, TRIALS)
@@ -61,9 +68,24 @@ async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ())
             log.info("larger batches are measured when they come")
         except PictureFailed as failure:
             log.warning("a warm-up request failed: %s", failure, exc_info=failure)
+            broken += failure.error.code == NON_FINITE
         except EngineDied:
-            return  # whoever waits for that hears of it
+            return None  # whoever waits for that hears of it
     log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)
+    return NO_NUMBERS if broken and broken == len(requests) else None
+
+
+async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
+    """What clients are told where batches have several sizes, measured on the first request; a
+    failure is only logged."""
+    levels = None
+    try:
+        if requests:
+            levels = await engine.levels(requests[0])
+    except Exception as error:
+        log.warning("how near batches of other sizes come is not known: %s", error)
+    log.info("pictures differ with their company, that of the warm-up by %s levels", levels)
+    return Batching(mode="fast", levels=levels)
 
 
 def sizes(shape: Shape) -> frozenset[int]:
@@ -95,16 +117,21 @@ class Herald:
         self._told: Mapping[CostKey, CostRow] = {}
         self.pause_s = TELL_EVERY_S
         """Until it tells again."""
-        self.facts = PoolFacts(describe(pool, engine.layout), engine.slots)
+        self._layout = describe(pool, engine.layout, engine.batching)
         self.slowness = 1.0
         """How many times as long a picture takes here as on the fastest ready pool."""
         self.slowness_in: Mapping[str, float] = {}
         """The same of each bucket that others have measured, too."""
 
     @property
+    def facts(self) -> PoolFacts:
+        """What the pool announces of itself now."""
+        return PoolFacts(self._layout, self._engine.slots, self._engine.costs.at_hand)
+
+    @property
     def warm(self) -> list[str]:
-        """Buckets that are compiled."""
-        return self._engine.costs.warm
+        """Buckets that are compiled, or lie compiled in files."""
+        return list(self._engine.costs.at_hand)
 
     async def known(self) -> Known:
         """What pools of this kind have measured lately; nothing where Redis does not answer."""
@@ -116,7 +143,7 @@ class Herald:
         return {
             (key.bucket, key.batch)
             for key, row in table.rows.items()
-            if key.layout == self.facts.layout and table.at - row.at < KNOWN_S
+            if key.layout == self._layout and table.at - row.at < KNOWN_S
         }
 
     async def run(self) -> None:
@@ -128,7 +155,7 @@ class Herald:
     async def tell(self) -> None:
         """Without Redis it is told the next time."""
         devices = self._engine.layout.mesh.size
-        rows = self._engine.costs.rows(self.facts.layout, devices)
+        rows = self._engine.costs.rows(self._layout, devices)
         try:
             table = await self._queue.costs(self.model)
             known = {key: row for key, row in self._told.items() if key in table.rows}
@@ -140,7 +167,9 @@ class Herald:
             log.info("costs cannot be told now: %s", error)
             return
         self._told = {**known, **news}
-        self.slowness = table.slowness(self.facts.layout)
+        self._engine.costs.elsewhere = table.compiled.get(self._layout, {})
+        await self._engine.look_for(key.bucket for key in table.rows if key.layout == self._layout)
+        self.slowness = table.slowness(self._layout)
         self.pause_s = max(TELL_EVERY_S, APART_S * len(table.pools))
-        ours, by_bucket = {key.bucket for key in rows}, table.slowness_by_bucket(self.facts.layout)
+        ours, by_bucket = {key.bucket for key in rows}, table.slowness_by_bucket(self._layout)
         self.slowness_in = {name: ratio for name, ratio in by_bucket.items() if name in ours}

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 import jax
-from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
+from models import jax_internals
 from models.nn.attention.xla import xla_kernel
-from models.sharding import MESH_AXES, Layout
+from models.sharding import Layout, auto_mesh
 from workers.axes import AXES, Shape
 
 
@@ -22,10 +22,10 @@ def make_mesh(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
     """
     ici, dcn = ([sizes[axis] for axis in AXES] for sizes in (shape.ici, shape.dcn))
     if math.prod(dcn) > 1:
-        grid = mesh_utils.create_hybrid_device_mesh(ici, dcn, devices, process_is_granule=True)
+        grid = jax_internals.create_hybrid_device_mesh(ici, dcn, devices, process_is_granule=True)
     else:
-        grid = mesh_utils.create_device_mesh(ici, devices, allow_split_physical_axes=True)
-    return Mesh(grid.reshape(mesh_sizes(shape)), MESH_AXES)
+        grid = jax_internals.create_device_mesh(ici, devices, allow_split_physical_axes=True)
+    return auto_mesh(grid.reshape(mesh_sizes(shape)))
 
 
 def mesh_sizes(shape: Shape) -> tuple[int, ...]:

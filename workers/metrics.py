@@ -101,6 +101,11 @@ compile_seconds = Histogram(
     ["program"],
     buckets=COMPILE_BUCKETS_S,
 )
+compile_busy = Counter(
+    "atelier_compiling_seconds_total",
+    "Time that the pool's compile threads spent on programs that were in no file.",
+    ["model"],
+)
 compile_cache = Counter(
     "atelier_compile_cache_total",
     "Programs that JAX found in the compile cache, or compiled and put there.",
@@ -144,7 +149,7 @@ ready = Gauge(
 )
 
 OF_A_MODEL = (
-    padding, device_busy, device_wait, flops, slots, slots_busy, swaps, swap_seconds,
+    compile_busy, padding, device_busy, device_wait, flops, slots, slots_busy, swaps, swap_seconds,
     snapshots, snapshot_failures, snapshot_seconds, resumed, preemptions, claims, cost_ratio, ready,
 )  # fmt: skip
 
@@ -178,6 +183,16 @@ def compiling(program: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     compile_seconds.labels(program).observe(time.perf_counter() - started)
+
+
+@contextmanager
+def building(model: str) -> Iterator[None]:
+    """A program is traced and compiled inside."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        compile_busy.labels(model).inc(time.perf_counter() - started)
 
 
 def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:

@@ -11,31 +11,33 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import jax
 
 from models.pipeline import Fields, Pipeline
-from service.jobs import spans
+from models.spec import Batching, Sizes
+from service.jobs import connection, spans
 from service.jobs.outputs import Store
 from service.jobs.queue import Claims, Queue
 from service.jobs.tasks import cancel
 from service.settings import ConfigError, PoolSettings, Settings
-from workers import loading, meter, metrics, page, warmup
+from workers import batch_sizes, loading, meter, metrics, page, sizes, warmup
 from workers.compile_cache import keep_compiled
 from workers.desk import Desk
-from workers.engine import Engine, powers_of_two
+from workers.engine import Engine
 from workers.hosts.follower import Follower
 from workers.hosts.leader import Leader
 from workers.hosts.leaving import leave_within
 from workers.hosts.link import Link
-from workers.hosts.terms import Terms
-from workers.hosts.together import together
+from workers.hosts.terms import Terms, settings_of
+from workers.hosts.together import agree, together
 from workers.launch import Launcher, OneHost
 from workers.loading import MeshSlice
-from workers.measuring import Herald, measure
+from workers.measuring import Herald, closeness, measure
 from workers.preemption import Preemption
 from workers.profiling.taking import Profiler
 from workers.retry import QUEUE_ERRORS, until_reached
@@ -43,6 +45,7 @@ from workers.room import Room
 from workers.slice import own
 from workers.vitals import Vitals
 
+ANY_SIZE = Sizes()
 CLAIM_WAIT_S = 5.0
 """How long one claim waits for a job to come."""
 HEARTBEATS = 3
@@ -64,14 +67,17 @@ class Pool:
 
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
-        lease_s: float, vitals: Vitals | None = None,
+        lease_s: float, vitals: Vitals | None = None, served: Sizes = ANY_SIZE,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
         self._queue = queue
         self._drain_s = settings.drain_s
+        self._max_compiling = settings.max_compiling
         self._heartbeat_s = lease_s / HEARTBEATS
-        self._spec = engine.pipeline.spec
+        batching = Batching(mode=engine.batching.mode)
+        told = {"batching": batching, "sizes": served}
+        self._spec = engine.pipeline.spec.model_copy(update=told)
         self._room = Room(engine.slots)
         self._herald = Herald(engine, queue, name)
         self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
@@ -135,7 +141,11 @@ class Pool:
 
     async def _serve(self, warmup: Sequence[Fields]) -> None:
         await self.engine.warm_up(warmup)
-        await measure(self.engine, warmup, await self._herald.known())
+        if broken := await measure(self.engine, warmup, await self._herald.known()):
+            await self._stay_unready(broken)
+        if not self.engine.batching.is_exact:
+            batching = await closeness(self.engine, warmup)
+            self._spec = self._spec.model_copy(update={"batching": batching})
         await self._herald.tell()
         self._is_ready = True
         await until_reached(self._register)
@@ -148,6 +158,12 @@ class Pool:
                 self._desk.take(claim)
             self.vitals.rests()
 
+    async def _stay_unready(self, reason: str) -> None:
+        """Until it is stopped: started again, it would load the same weights."""
+        log.error("pool %s takes no jobs: %s", self.name, reason)
+        self.vitals.refuses(reason)
+        await asyncio.Event().wait()
+
     async def _claim(self, pictures: int) -> Claims:
         """Raises: as `Queue.claim`."""
         self.vitals.claims()
@@ -156,10 +172,12 @@ class Pool:
             self._spec.name,
             pictures,
             wait_s=CLAIM_WAIT_S,
-            warm=self.engine.costs.warm,
+            warm=self._herald.warm,
             slowness=self._herald.slowness,
             slowness_in=self._herald.slowness_in,
             busy=lambda: self.jobs > 0,
+            has_room=lambda: self._room.free >= pictures,
+            may_compile=lambda: self._desk.compiling < self._max_compiling,
         )
 
     async def _empty_desk(self) -> None:
@@ -229,20 +247,20 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     with (
         spans.exporting(settings.tracing, "atelier-pool", {"atelier.model": pool.model}),
         page.shown(pool_name, pool.metrics_port, vitals) as shown,
+        reached(settings, vitals),
         together(pool.hosts, settings.queue.lease_s) as company,
     ):
         if not isinstance(company, Link):  # of a slice the first process tells
             metrics.expect(pool.model, settings.tenant_classes)
+        agree(company, settings_of(pool, model))
         pipeline, mesh_slice = loading.load(
             pool_name, pool, model, own(devices), settings.compile_folder
         )
         if shown:
             shown.refresh = partial(meter.tell_memory, jax.local_devices())
-        layout, sizes = (
-            mesh_slice.layout,
-            pool.batch_sizes or powers_of_two(mesh_slice.chosen.slots),
-        )
-        terms = Terms.of(pipeline, layout, sizes, pool.elastic)
+        layout = mesh_slice.layout
+        batching = batch_sizes.of_settings(pool, model, layout, mesh_slice.chosen.slots)
+        terms = Terms.of(pipeline, layout, batching.sizes, batching.elastic)
         if isinstance(company, Link):
             vitals.serves()
             company.follow(Follower(pipeline, layout, terms, mesh_slice.kept))
@@ -250,6 +268,17 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         meter.rate(pool.model, layout.mesh.devices.flat)
         launcher = Leader(company, terms) if company else OneHost()
         return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals))
+
+
+@contextmanager
+def reached(settings: Settings, vitals: Vitals) -> Iterator[None]:
+    """Enter when Redis answers: weights that nobody may ask for are not loaded.
+
+    Raises: ConfigError: it answers, and is none for us.
+    """
+    asyncio.run(connection.wait_until_reached(settings.redis, vitals.waits))
+    vitals.loads()
+    yield
 
 
 async def serve(
@@ -262,19 +291,14 @@ async def serve(
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
-    queue = await Queue.open(settings)
+    queue = await Queue.open_when_reached(settings, vitals.waits)
     queue.tally = metrics.tally
-    engine = Engine(
-        pipeline,
-        mesh_slice.layout,
-        mesh_slice.chosen.slots,
-        pool_settings.batch_sizes,
-        pool_settings.elastic,
-        launcher,
-        mesh_slice.kept,
-    )
-    store = Store(settings.store_url)
-    pool = Pool(pool_name, engine, queue, store, pool_settings, settings.queue.lease_s, vitals)
+    layout, slots = mesh_slice.layout, mesh_slice.chosen.slots
+    batching = batch_sizes.of_settings(pool_settings, model, layout, slots)
+    engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.kept)
+    store, lease_s = Store(settings.store_url), settings.queue.lease_s
+    served = sizes.of_settings(model, pipeline.spec)
+    pool = Pool(pool_name, engine, queue, store, pool_settings, lease_s, vitals, served)
     loop = asyncio.get_running_loop()
 
     def in_time(stop: Callable[[], None]) -> None:

@@ -12,8 +12,9 @@ from functools import partial
 from typing import TypeVar
 
 from models.pipeline import Prepared, PyTree
-from models.quality import Levers
+from models.step_program import StepProgram
 from workers.compiler import Compiler, signature
+from workers.compiling import COMPILERS, Compilation
 from workers.launch import Launcher
 from workers.shape import Compiling, Phase, Program, Shape, Values
 from workers.step_times import Way
@@ -21,8 +22,6 @@ from workers.step_times import Way
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-COMPILERS = 2
-"""Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
 MAX_SHAPES = 32
 """Buckets kept; the longest unused one makes room. Pictures under way keep theirs alive."""
 
@@ -58,18 +57,19 @@ class Programs:
         is_new, key = not shape.encoders, signature(prepared.inputs)
         if key in shape.encoders and not added:
             return
+        shape.compilation = Compilation(len(added) * len(self._ways[1:]))
         self._launcher.growing(shape, prepared)
         if key not in shape.encoders:
             self._add_encoder(shape, prepared)
         for phase in added:
-            shape.phases[phase.name] = phase
-            self._add_conditions(shape, phase, values[phase.name])
-            self._add_ways(shape, phase, values[phase.name], self._ways[:1])
+            shape.phases[phase.program] = phase
+            self._add_conditions(shape, phase, values[phase.program])
+            self._add_ways(shape, phase, values[phase.program], self._ways[:1])
         if is_new:
             shape.decode = self._show(shape, "decode", self._compiler.decode)
             shape.preview = self._show(shape, "preview", self._compiler.preview)
         for phase in added:
-            self._add_ways(shape, phase, values[phase.name], self._ways[1:])
+            self._add_ways(shape, phase, values[phase.program], self._ways[1:])
 
     def count(self, shape: Shape, prepared: Prepared) -> None:
         """Begin to count the operations of the shape's steps, behind all that is to be compiled. Of
@@ -77,13 +77,13 @@ class Programs:
         values = {step.phase: step.values for step in prepared.steps}
         for name, some in values.items():
             phase = shape.phases[name]
-            if phase.flops is None and Levers.of(name)[1].step_cache is None:
+            if phase.flops is None and name.cache is None:
                 phase.flops = self._threads.submit(self._flops, shape, phase, some)
 
     def _flops(self, shape: Shape, phase: Phase, values: Values) -> float:
         phase.programs[phase.smallest].result()  # else nothing is to be counted
         try:
-            return self._compiler.flops(phase.name, values, shape.row.result())
+            return self._compiler.flops(phase.program, values, shape.row.result())
         except Exception as error:
             log.warning("the operations of a step are not counted: %s", error)
             raise
@@ -111,29 +111,38 @@ class Programs:
 
         shape.encoders[signature(prepared.inputs)] = self._of_row(shape, compile_for)
 
-    def _phase(self, name: str) -> Phase:
-        expert = self._compiler.pipeline.expert(name)
-        return Phase(name, expert if self._compiler.weights.is_swapped(expert) else None)
+    def _phase(self, name: StepProgram) -> Phase:
+        is_swapped = self._compiler.weights.is_swapped(name.network)
+        return Phase(name, name.network if is_swapped else None)
 
     def _add_conditions(self, shape: Shape, phase: Phase, values: Values) -> None:
         def compile_for(row: PyTree) -> Program | None:
-            program = self._compiler.conditions(phase.name, values, row)
+            program = self._compiler.conditions(phase.program, values, row)
             if program is None:
                 return None
-            return self._launcher.conditions(shape, phase.name, program)
+            return self._launcher.conditions(shape, phase.program, program)
 
         phase.conditions = self._of_row(shape, compile_for)
 
     def _add_ways(self, shape: Shape, phase: Phase, values: Values, ways: Sequence[Way]) -> None:
         def compile_for(way: Way, row: PyTree) -> Program:
-            program, phase.changes = self._compiler.step(phase.name, values, way, row)
-            return self._launcher.step(shape, phase.name, way, program)
+            program, phase.changes = self._compiler.step(phase.program, values, way, row)
+            return self._launcher.step(shape, phase.program, way, program)
 
         for way in ways:
-            phase.programs[way] = self._of_row(shape, partial(compile_for, way))
+            is_optional = way != self._ways[0]
+            phase.programs[way] = self._of_row(shape, partial(compile_for, way), is_optional)
 
     def _show(self, shape: Shape, what: str, compile_for: Callable[[PyTree], Program]) -> Compiling:
         return self._of_row(shape, lambda row: self._launcher.show(shape, what, compile_for(row)))
 
-    def _of_row(self, shape: Shape, compile_for: Callable[[PyTree], T]) -> Future[T]:
-        return self._threads.submit(lambda: compile_for(shape.row.result()))
+    def _of_row(
+        self, shape: Shape, compile_for: Callable[[PyTree], T], is_optional: bool = False
+    ) -> Future[T]:
+        compilation = shape.compilation
+
+        def make() -> T:
+            with compilation.making(is_optional):
+                return compile_for(shape.row.result())
+
+        return self._threads.submit(make)

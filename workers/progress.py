@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from service.jobs.queue import Claim, Queue
+from service.jobs.job import STAGES, Stage
+from service.jobs.queue import Claim, Doing, Queue
 from workers import files
 from workers.engine import Engine
 from workers.retry import QUEUE_ERRORS
@@ -48,6 +49,9 @@ class Progress:
         self._told = list(self._done)
         """What the queue knows of it."""
         self._latest: Row | None = None
+        self._doing: dict[int, Doing] = {}
+        """Of the pictures that have begun."""
+        self._told_of: Doing | None = None
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
 
@@ -55,6 +59,11 @@ class Progress:
         """One picture has done a step. To be called in the event loop."""
         self._done[picture] = row.done
         self._latest = row
+        self._news.set()
+
+    def stage(self, picture: int, stage: Stage, expected_s: float | None = None) -> None:
+        """One picture has come to that stage. To be called in the event loop."""
+        self._doing[picture] = Doing(stage, expected_s)
         self._news.set()
 
     def close(self) -> None:
@@ -69,21 +78,26 @@ class Progress:
             await self._news.wait()
             self._news.clear()
             is_last = self._closing.is_set()
-            row = self._latest if self._done != self._told else None
-            if row is not None and not await self._tell(row):
+            has_news = self._done != self._told or self._now_doing != self._told_of
+            if has_news and not await self._tell(self._latest):
                 self._on_lost(self._claim)
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), MIN_INTERVAL_S)
 
-    async def _tell(self, row: Row) -> bool:
+    @property
+    def _now_doing(self) -> Doing | None:
+        """The least advanced of its pictures."""
+        return min(self._doing.values(), key=lambda doing: STAGES.index(doing.stage), default=None)
+
+    async def _tell(self, row: Row | None) -> bool:
         """False: the claim is no longer ours."""
-        steps = len(row.steps) * len(self._done)
-        preview = await self._preview(row)
-        done = list(self._done)
+        steps = len(row.steps) * len(self._done) if row else self._claim.job.steps
+        preview = await self._preview(row) if row else None
+        done, doing = list(self._done), self._now_doing
         try:
-            is_held = await self._queue.progress(self._claim, sum(done), steps, preview)
-            self._told = done
+            is_held = await self._queue.progress(self._claim, sum(done), steps, preview, doing)
+            self._told, self._told_of = done, doing
             return is_held
         except QUEUE_ERRORS as error:
             log.info("progress of %s cannot be told: %s", self._claim.job.id, error)

@@ -73,6 +73,17 @@ class Places:
             self._taken.remove(picture)
             self._room._change(-1, 0)
 
+    def wait(self, picture: int) -> None:
+        """One picture waits for its programs: others may have its place meanwhile."""
+        if picture in self._taken:
+            self._taken.remove(picture)
+            self._room._change(-1, 0)
+
+    def come_back(self, picture: int) -> None:
+        """It has them: it takes a place again, beyond the slots where there is none."""
+        self._taken.add(picture)
+        self._room._change(1, 0)
+
     def leave(self) -> None:
         """The job has ended. To be called once."""
         self._room._change(-len(self._taken), -1, -self._suspects)

@@ -75,11 +75,6 @@ class Row:
         return not (self.canceled or self.held or self.all_sent or unsure)
 
     @property
-    def changes(self) -> frozenset[str]:
-        """Leaves that any of its steps changes."""
-        return self.shape.changes(self.steps)
-
-    @property
     def waits_since(self) -> int:
         """The ticket since which nothing has been done for it."""
         return max(self.seated, self.ticket)

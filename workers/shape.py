@@ -9,14 +9,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from models.nn.step_cache import KEPT
 from models.pipeline import Step
+from models.step_program import StepProgram
+from workers.compiling import Compilation
 from workers.step_times import Recent, StepTimes, Way
 
 T = TypeVar("T")
-
-UNKEPT = f"['{KEPT}']"
-"""What the names of a row's leaves begin with that snapshots do without."""
 
 Program = Callable[..., Any]
 Compiling = Future[Program]
@@ -28,7 +26,7 @@ Values = Mapping[str, np.ndarray | np.float32]
 class Phase:
     """One kind of step of one bucket. Rows of equal phase may share a batch."""
 
-    name: str
+    program: StepProgram
     expert: str | None = None
     """The swapped network that has to be on the device; None: all that it needs always is."""
     programs: dict[Way, Compiling] = field(default_factory=dict)
@@ -82,11 +80,13 @@ class Shape:
     """What a row looks like: a pytree of abstract arrays."""
     encoders: dict[Hashable, Compiling] = field(default_factory=dict)
     """By the inputs' names and shapes: (weights, inputs) → row."""
-    phases: dict[str, Phase] = field(default_factory=dict)
+    phases: dict[StepProgram, Phase] = field(default_factory=dict)
     decode: Compiling = field(init=False)
     """(weights, row) → pixels, uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
     preview: Compiling = field(init=False)
     """(weights, row) → a smaller picture or clip of the same kind."""
+    compilation: Compilation = field(default_factory=Compilation)
+    """Of what a picture has lacked last."""
     encode_times: Recent = field(default_factory=Recent)
     decode_times: Recent = field(default_factory=Recent)
 
@@ -102,17 +102,15 @@ class Shape:
         return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
 
     def changes(self, steps: Iterable[Step]) -> frozenset[str]:
-        """Leaves of a row that any of these steps changes, and that a snapshot has to have: a step
-        cache is as large as the network is wide, and without one the next step runs whole."""
-        changed = frozenset().union(*(self.phases[step.phase].changes for step in steps))
-        return frozenset(name for name in changed if not name.startswith(UNKEPT))
+        """Leaves of a row that any of these steps changes."""
+        return frozenset().union(*(self.phases[step.phase].changes for step in steps))
 
     @property
     def is_broken(self) -> bool:
         """What any of its pictures needs did not compile. Another try may: start over."""
         return bool(self.encoders) and any(failed(program) for program in self.necessary())
 
-    def to_begin(self, encoder: Hashable, phases: Iterable[str]) -> list[Future[Any]]:
+    def to_begin(self, encoder: Hashable, phases: Iterable[StepProgram]) -> list[Future[Any]]:
         """What a picture cannot begin without; the other batch sizes may follow."""
         chosen = [self.phases[name] for name in phases]
         return [self.encoders[encoder], *(one for phase in chosen for one in phase.necessary)]
@@ -140,7 +138,7 @@ def finished(result: T) -> Future[T]:
 
 
 def is_ready(program: Future[Any]) -> bool:
-    return program.done() and program.exception() is None
+    return program.done() and not program.cancelled() and program.exception() is None
 
 
 def failed(program: Future[Any]) -> bool:

@@ -40,8 +40,8 @@ class Snapshots:
         self._accounts: dict[int, Account] = {}
         self._rows: dict[int, Row] = {}
         """Of the pictures that have done a step here."""
-        self._sizes: dict[int, int] = {}
-        """Bytes, of their states."""
+        self._sizes: dict[int, int | None] = {}
+        """Bytes, of their states; None: they cannot be kept."""
         self._keeping: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._under_way: set[int] = set()
         """Pictures that are being kept, or about to be: where the event loop is late, many steps
@@ -93,8 +93,8 @@ class Snapshots:
             return
         if number not in self._rows:
             self._meet(number, row)
-        is_idle = not (number in self._under_way or self._keeper.rests)
-        if is_idle and self._accounts[number].pays(row, self._sizes[number]):
+        is_idle, size = not (number in self._under_way or self._keeper.rests), self._sizes[number]
+        if is_idle and size is not None and self._accounts[number].pays(row, size):
             self._under_way.add(number)
             self._keeper.spawn(self._keep_beside(number, row))
 
@@ -116,9 +116,11 @@ class Snapshots:
     @property
     def pay_aside(self) -> bool:
         """Whether what is done pays for putting the job aside; not before a picture has begun."""
-        accounts = self._accounts
-        rows = self._rows.items()
-        return bool(rows) and all(accounts[n].pays_aside(row, self._sizes[n]) for n, row in rows)
+        return bool(self._rows) and all(map(self._pays_aside, self._rows))
+
+    def _pays_aside(self, number: int) -> bool:
+        size = self._sizes[number]
+        return size is not None and self._accounts[number].pays_aside(self._rows[number], size)
 
     @property
     def are_complete(self) -> bool:
@@ -157,6 +159,8 @@ class Snapshots:
 
     async def _keep(self, number: int, row: Row) -> None:
         """One at a time of each picture."""
+        if self._sizes[number] is None:
+            return
         async with self._keeping[number]:
             try:
                 await self._keep_now(number, row)

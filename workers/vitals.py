@@ -18,6 +18,7 @@ CLAIM_S = 180.0
 """A claim waits for a job for a few seconds, and for a Redis that is away for some more, each time
 anew: one that has not come back for so long never will."""
 
+WAITING = "it waits for Redis"
 LOADING = "it loads its model"
 WARMING_UP = "it compiles and measures its warm-up requests"
 DRAINING = "it drains: it takes no more jobs"
@@ -54,8 +55,19 @@ class Vitals:
         """Why it takes no jobs; None: it does."""
         return self._reason or self.illness
 
+    def waits(self, reason: str) -> None:
+        """For Redis, before it loads or after."""
+        self._reason = f"{WAITING}: {reason}"
+
+    def loads(self) -> None:
+        self._reason = LOADING
+
     def warms_up(self) -> None:
         self._reason = WARMING_UP
+
+    def refuses(self, reason: str) -> None:
+        """To take jobs, for as long as it lives."""
+        self._reason = reason
 
     def serves(self) -> None:
         self._reason = None

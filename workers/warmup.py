@@ -15,6 +15,7 @@ from PIL import Image
 
 from models.pipeline import Fields, Pipeline, Prepared, RequestError, Step
 from models.spec import PICTURE_FIELDS, ModelSpec
+from models.step_program import StepProgram
 
 SIDE_PX = 64
 """Of a stand-in; it is resized like any other picture."""
@@ -50,7 +51,7 @@ def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, by
 
 def first_steps(steps: Sequence[Step], each: int) -> tuple[Step, ...]:
     """The first so many of each phase."""
-    seen: Counter[str] = Counter()
+    seen: Counter[StepProgram] = Counter()
     chosen = []
     for step in steps:
         seen[step.phase] += 1

@@ -7,13 +7,14 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
-from models.pipeline import RequestError
+from models.pipeline import Prepared, RequestError
 from service.jobs import spans
 from service.jobs.errors import NotStored, StoreError
-from service.jobs.job import JobError, JobState, Output, Snapshot, Usage
+from service.jobs.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.outputs import Store, input_key, job_folders, output_key
 from service.jobs.queue import Claim, Queue
 from service.jobs.spans import NOTHING
@@ -56,8 +57,15 @@ class Work:
         self._snapshots = snapshots
         self._paces: dict[int, Pace] = {}
         self._storing: set[asyncio.Task[None]] = set()
+        self._warning: asyncio.Task[bool] | None = None
+        """Tells the queue of the request's warnings."""
         self._begun_at = time.monotonic()
         self._is_aside = False
+        self._compile_s = 0.0
+        self._waiting: set[int] = set()
+        """Pictures whose programs are compiled."""
+        self.may_compile = not engine.costs.is_at_hand(claim.job.bucket)
+        """Whether it needs programs that may have to be compiled."""
         self.places = places
         self.span = NOTHING
         """This attempt's."""
@@ -141,11 +149,15 @@ class Work:
                 ]
             self._progress.close()
             await telling
+            if self._warning:
+                await self._warning
         except ExceptionGroup as failures:
             first = failures.exceptions[0]
             raise first from first.__cause__
         finally:
             telling.cancel()
+            if self._warning:
+                self._warning.cancel()
         made = [task.result() for task in tasks]
         return [output for one in made for output in one.outputs], self._usage(made)
 
@@ -180,9 +192,14 @@ class Work:
             self._snapshots.step(number, row)
             self._progress.step(number, row)
 
+        on_stage = partial(self._stage, number)
         with spans.saying({"atelier.picture": number}):
             begin = await self._snapshots.begin(number, fields)
-            picture = await self._engine.generate(fields, images, on_step, begin)
+            picture = await self._engine.generate(
+                fields, images, on_step, begin, self._warn, on_stage
+            )
+            self._compile_s += picture.compile_s
+            on_stage("storing")
             outputs = await self._save(number, seed, picture.pixels)
         return Snapshot(
             index=number,
@@ -191,6 +208,31 @@ class Work:
             device_seconds=picture.device_seconds,
             outputs=tuple(outputs),
         )
+
+    def _warn(self, prepared: Prepared) -> None:
+        """Report what of the request has no effect; once, since all pictures have the same."""
+        known = self._job.warnings
+        found = (Warned(field=one.field, message=one.message) for one in prepared.warnings)
+        new = [warning for warning in found if warning not in known]
+        if new and self._warning is None:
+            warn = until_reached(self._queue.warn, self.claim, [*known, *new])
+            self._warning = asyncio.create_task(warn)
+
+    def _stage(self, number: int, stage: Stage, expected_s: float | None = None) -> None:
+        self._progress.stage(number, stage, expected_s)
+        if stage == "compiling" and number not in self._waiting:
+            self._waiting.add(number)
+            self.places.wait(number)
+        elif stage == "denoising":
+            self._begin_steps(number)
+
+    def _begin_steps(self, number: int) -> None:
+        if number in self._waiting:
+            self._waiting.remove(number)
+            self.places.come_back(number)
+        if self.may_compile:
+            self.may_compile = False
+            self._queue.look_again(self._job.model)
 
     async def _save(self, number: int, seed: int, pixels: np.ndarray) -> list[Output]:
         """Encode and store, one file after the other: beside the steps, and in little memory."""
@@ -246,7 +288,8 @@ class Work:
         waited_s = (self._job.started_at or self._job.created_at) - self._job.created_at
         return Usage(
             steps=sum(one.step for one in made),
-            device_seconds=sum(one.device_seconds for one in made),
+            device_seconds=self._compile_s + sum(one.device_seconds for one in made),
+            compile_seconds=self._compile_s,
             queue_seconds=waited_s,
         )
 

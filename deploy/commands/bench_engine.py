@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from deploy.children import ATELIER, importing_ours
 from deploy.commands.exits import EXIT_FAILED, say
 from deploy.commands.files import HERE, check_writable
 from deploy.commands.needs import check_pools
@@ -44,6 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=count, metavar="N", help="(the model's default)")
     parser.add_argument("--guidance", type=not_negative, metavar="X", help="1: no guidance")
     parser.add_argument("--batch", type=count, default=1, metavar="N", help="requests at once (1)")
+    parser.add_argument(
+        "--exact-rows", type=count, metavar="N", help="that one program steps (as many as --batch)"
+    )
+    parser.add_argument(
+        "--batching",
+        choices=("exact", "fast"),
+        default="exact",
+        help="fast: on GPUs with the autotuning that exact batching does without (exact)",
+    )
     parser.add_argument(
         "--devices", type=devices, metavar="FIRST-LAST", help="of this machine (all of them)"
     )
@@ -122,9 +132,9 @@ def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _apart(args: argparse.Namespace, model: str, file: Path) -> dict[str, Any]:
     """One model's result, or how its process ended without any."""
-    command = [sys.executable, "-m", "atelier", "bench", "engine", "--model", model]
-    command += [*_others(args), "--json", str(file)]
-    code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
+    command = [*ATELIER, "bench", "engine", "--model", model, *_others(args), "--json", str(file)]
+    environment = importing_ours(os.environ)
+    code = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode
     if file.is_file():
         (result,) = json.loads(file.read_text())["results"]
         return dict(result)
@@ -138,6 +148,8 @@ def _others(args: argparse.Namespace) -> Sequence[str]:
         **{f"--{name}": getattr(args, name.replace("-", "_")) for name in REQUEST},
         "--guidance": args.guidance,
         "--batch": args.batch,
+        "--exact-rows": args.exact_rows,
+        "--batching": args.batching,
         "--mesh": args.mesh if args.mesh == "auto" else _spelled(args.mesh),
         "--devices": args.devices and f"{args.devices.start}-{args.devices.stop - 1}",
         "--dtype": args.dtype,
@@ -171,6 +183,8 @@ def _ask(args: argparse.Namespace, model: str) -> Any:
         model,
         request,
         batch=args.batch,
+        exact_rows=args.exact_rows,
+        batching=args.batching,
         mesh=args.mesh,
         devices=args.devices,
         dtype=args.dtype,

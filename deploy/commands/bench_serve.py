@@ -19,6 +19,7 @@ from deploy.commands.exits import (
 )
 from deploy.commands.files import HERE, check_writable
 from deploy.commands.options import count, positive, whole
+from deploy.commands.remote import add_server
 from deploy.commands.request import named
 
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -29,8 +30,7 @@ ALONE = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--server", default="http://127.0.0.1:8000", metavar="URL")
-    parser.add_argument("--key", help="an API key ($ATELIER_API_KEY, which others can't see)")
+    add_server(parser)
     _add_load(parser)
     _add_measuring(parser)
 

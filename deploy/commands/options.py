@@ -24,7 +24,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings (atelier.toml)")
     parser.add_argument("--state", type=Path, metavar="DIR", help="queue, outputs, compile cache")
     parser.add_argument("--redis", metavar="URL", help="a Redis or Valkey server")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="(info)")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="least that is logged (info)")
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,23 @@ def settings_of(args: argparse.Namespace, **sections: Any) -> Settings:
         **sections,
     )
     return load_settings(**{name: value for name, value in chosen.items() if value})
+
+
+def make_state_folder(folder: Path) -> None:
+    """Raises: ConfigError: nothing can be written there."""
+    from service.settings import ConfigError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"state_dir: can't make the folder {str(folder)!r}: {error.strerror}; "
+            "take another one by --state"
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"state_dir: nothing can be written into {str(folder)!r}; take another one by --state"
+        )
 
 
 def given(**values: Any) -> dict[str, Any]:

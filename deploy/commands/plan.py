@@ -53,8 +53,14 @@ def _add_machine(plan: argparse.ArgumentParser) -> None:
 
 
 def _add_work(plan: argparse.ArgumentParser) -> None:
-    for name in ("width", "height", "num-frames", "steps", "batch"):
-        plan.add_argument(f"--{name}", type=count, metavar="N")
+    for name, said in (
+        ("width", "pixels (the model's default)"),
+        ("height", "pixels (the model's default)"),
+        ("num-frames", "of a clip (the model's default)"),
+        ("steps", "denoising steps (the model's default)"),
+        ("batch", "requests at once (1)"),
+    ):
+        plan.add_argument(f"--{name}", type=count, metavar="N", help=said)
     plan.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
     plan.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
     plan.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ def show(events: Iterable[Event]) -> None:
     console = Console(stderr=True)
     if not console.is_terminal:
         return _tell(events)
-    columns = (TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
         task = progress.add_task("waiting", total=None)
         for event in events:
@@ -27,23 +28,28 @@ def show(events: Iterable[Event]) -> None:
 
 
 def _tell(events: Iterable[Event]) -> None:
-    quarter = -1
+    quarter, doing = -1, ""
     for event in events:
         counts = _counts(event)
         if not counts:
-            say(_doing(event))
+            before, doing = doing, _doing(event)
+            if doing != before:
+                say(doing)
         elif (now := 4 * counts["completed"] // counts["total"]) > quarter:
             quarter = now
             say(f"step {counts['completed']} of {counts['total']}")
 
 
 def _doing(event: Event) -> str:
-    return {"queued": "waiting", "progress": "running", "preview": "running"}.get(
-        event.name, event.name
-    )
+    detail = event.data.get("detail") or {}
+    if detail.get("expected_s"):
+        return f"{detail['stage']}, about {math.ceil(detail['expected_s'])} s"
+    doing = {"queued": "waiting", "progress": "running", "preview": "running"}
+    return detail.get("stage") or doing.get(event.name, event.name)
 
 
 def _counts(event: Event) -> dict[str, Any]:
-    if not event.data.get("steps"):
+    """Steps done and to do, once there are any."""
+    if not event.data.get("step"):
         return {}
     return {"completed": event.data["step"], "total": event.data["steps"]}

@@ -10,7 +10,29 @@ from typing import Any
 
 from deploy.commands.exits import UsageError
 from deploy.commands.files import format_of
-from deploy.commands.options import given
+from deploy.commands.options import given, positive
+
+PRIORITIES = ("low", "normal", "high")
+TEXTS = {
+    "model": "a name of the server's models; may be left out where it has only one",
+    "negative-prompt": "what is not to be seen; counts with guidance",
+}
+COUNTS = {
+    "width": "pixels (the model's default)",
+    "height": "pixels (the model's default)",
+    "num-frames": "of a clip (the model's default)",
+    "fps": "frames a second of a clip (the model's default)",
+    "steps": "denoising steps (the model's default)",
+    "seed": "the same one draws the same picture; left out: a random one",
+    "num-images": "pictures, with seeds one after the other (1)",
+}
+SCALES = {
+    "guidance": "how closely the prompt is followed (the model's default)",
+    "guidance-2": "the same for Wan 2.2's second expert (as --guidance)",
+    "guidance-rescale": "0 to 1: against burnt colours of strong guidance (0)",
+    "true-cfg-scale": "of Flux with a negative prompt; above 1 it counts (the model's default)",
+    "strength": "0 to 1: how much of --image is drawn anew (the model's default)",
+}
 
 
 def add_fields(generate: argparse.ArgumentParser) -> None:
@@ -18,18 +40,44 @@ def add_fields(generate: argparse.ArgumentParser) -> None:
     generate.add_argument("--mask", type=Path, metavar="FILE", help="white where it is drawn anew")
     generate.add_argument("--last-image", type=Path, metavar="FILE", help="a clip's last picture")
     generate.add_argument("--quality", metavar="NAME", help="a preset, such as exact")
-    for name in ("model", "negative-prompt"):
-        generate.add_argument(f"--{name}", metavar="TEXT")
-    for name in ("width", "height", "num-frames", "fps", "steps", "seed", "num-images"):
-        generate.add_argument(f"--{name}", type=int, metavar="N")
-    for name in ("guidance", "guidance-2", "guidance-rescale", "true-cfg-scale", "strength"):
-        generate.add_argument(f"--{name}", type=float, metavar="X")
+    for options, (kind, metavar) in (
+        (TEXTS, (str, "TEXT")),
+        (COUNTS, (int, "N")),
+        (SCALES, (float, "X")),
+    ):
+        for name, said in options.items():
+            generate.add_argument(f"--{name}", type=kind, metavar=metavar, help=said)
     generate.add_argument(
         "--scheduler",
         type=named,
         metavar="NAME[,OPTION=VALUE…]",
-        help="such as unipc,flow_shift=3",
+        help="another one than the checkpoint's own, such as unipc,flow_shift=3",
     )
+    _add_service(generate)
+
+
+def _add_service(generate: argparse.ArgumentParser) -> None:
+    generate.add_argument(
+        "--priority", choices=PRIORITIES, help="before or behind other jobs of the tenant (normal)"
+    )
+    generate.add_argument(
+        "--deadline", type=positive, metavar="SECONDS", help="from now: later it is of no use"
+    )
+    generate.add_argument(
+        "--metadata",
+        type=_pair,
+        action="append",
+        metavar="NAME=TEXT",
+        help="given back untouched; may be repeated",
+    )
+    generate.add_argument("--webhook", metavar="URL", help="told when the job has ended")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"wants NAME=TEXT, not {text!r}")
+    return name, value
 
 
 def named(text: str) -> dict[str, Any]:
@@ -67,6 +115,10 @@ def body_of(args: argparse.Namespace) -> dict[str, Any]:
         seed=args.seed,
         num_images=args.num_images,
         strength=args.strength,
+        priority=args.priority,
+        deadline_s=args.deadline,
+        metadata=args.metadata and dict(args.metadata),
+        webhook=args.webhook and {"url": args.webhook},
     )
     files = {"image": args.image, "mask_image": args.mask, "last_image": args.last_image}
     body |= {name: _encoded(path) for name, path in files.items() if path}

@@ -17,8 +17,10 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from deploy.logs import log_to_stderr
+    from service.jobs.private import be_private
     from service.server import serve
 
+    be_private()
     settings = settings_of(args)
     log_to_stderr(settings.log_level, settings.log_format)
     return serve(settings, fd=args.fd)

@@ -13,6 +13,7 @@ from deploy.commands.options import (
     add_address,
     add_settings,
     count,
+    make_state_folder,
     mesh,
     settings_of,
 )
@@ -46,8 +47,11 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     check_pools()
     from deploy.local import plan, up
+    from service.jobs.private import be_private
 
+    be_private()
     settings = settings_of(args, models=_models(args.model))
+    make_state_folder(settings.state_dir)
     planned = plan(settings, pools=args.pools, dtype=args.dtype, mesh=args.mesh)
     return up(planned, host_devices=args.host_devices)
 

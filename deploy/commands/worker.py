@@ -33,8 +33,10 @@ def run(args: argparse.Namespace) -> int:
     leave_on_sigterm()
     from deploy.logs import log_to_stderr
     from service.jobs.about import everywhere
+    from service.jobs.private import be_private
     from workers.pool import run_pool
 
+    be_private()
     hosts = given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
     settings = settings_of(args, pools=hosts and {args.pool: {"hosts": hosts}})
     log_to_stderr(settings.log_level, settings.log_format)

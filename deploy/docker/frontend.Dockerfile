@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # A front end: HTTP and the queue, no JAX. From the project's root:
 #   docker build --file deploy/docker/frontend.Dockerfile --tag atelier-frontend .
-ARG PYTHON=3.11-slim-bookworm
+ARG PYTHON=3.13-slim-bookworm
 
 FROM python:${PYTHON} AS build
 ENV PIP_CACHE_DIR=/build/.cache/pip \
@@ -42,6 +42,7 @@ RUN groupadd --gid 10001 atelier \
 COPY --from=build /opt/atelier /opt/atelier
 ENV PATH=/opt/atelier/bin:$PATH \
     HOME=/tmp \
+    PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /var/lib/atelier

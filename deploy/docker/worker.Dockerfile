@@ -4,7 +4,7 @@
 #   docker build --file deploy/docker/worker.Dockerfile --build-arg ACCELERATOR=cuda \
 #       --tag atelier-worker-cuda .
 # cpu and cuda are for x86-64 and 64-bit ARM, tpu is for x86-64: there are no other wheels.
-ARG PYTHON=3.11-slim-bookworm
+ARG PYTHON=3.13-slim-bookworm
 ARG ACCELERATOR=cpu
 
 FROM python:${PYTHON} AS build
@@ -53,6 +53,7 @@ ENV PATH=/opt/atelier/bin:$PATH \
     HOME=/tmp \
     HF_HOME=/var/cache/atelier/huggingface \
     TRANSFORMERS_NO_ADVISORY_WARNINGS=1 \
+    PYTHONSAFEPATH=1 \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /var/lib/atelier

@@ -178,6 +178,10 @@ PROGRAMS = Row(
                     rate("atelier_executable_read_seconds_total", 'instance=~"$pool"', "instance"),
                     "of it reading executables {{instance}}",
                 ),
+                Query(
+                    rate("atelier_compiling_seconds_total", HERE),
+                    "of it compiling what was in no file, {{model}}",
+                ),
             ),
             unit="percentunit", links=(RUNNING_JOBS,),
         ),

@@ -115,6 +115,25 @@ REQUESTS = Row(
                    "{{method}} {{route}}"),),
             unit="s",
         ),
+        Panel(
+            13,
+            "Reads of damaged outputs",
+            "In an hour: the store's bytes are not those that were recorded. Above 0 look at its"
+            " disk, and at the front ends' log for which ones.",
+            (Query("sum(increase(atelier_outputs_damaged_total[1h]))"),),
+            thresholds=((1, "red"),),
+        ),
+        Panel(
+            14,
+            "Connections, and why they are closed",
+            "Open ones of all front ends, and those closed a second because a client was silent,"
+            " slow or sent what is no request.",
+            (
+                Query("sum(atelier_connections)", "open"),
+                Query(rate("atelier_connections_closed_total", "", "reason"), "{{reason}}"),
+            ),
+            links=(READINESS,),
+        ),
     ),
 )  # fmt: skip
 

@@ -52,12 +52,12 @@ def sample(
 
 
 def _denoise(recipe: Recipe, model: Any, noise: np.ndarray, texts: tuple[Any, Any]) -> jax.Array:
-    scheduler = recipe.scheduler
-    plan = scheduler.plan(recipe.steps)
+    solver = recipe.scheduler.solver
+    plan = recipe.scheduler.plan(recipe.steps)
     positive, negative = texts
     negative = jax.tree.map(lambda one, many: jnp.broadcast_to(one, many.shape), negative, positive)
     latents = jnp.asarray(noise) * plan.init_noise_sigma
-    history = jax.vmap(scheduler.begin)(latents)
+    history = jax.vmap(solver.begin)(latents)
     for index in range(len(plan)):
         output = _predict(
             model,
@@ -67,7 +67,7 @@ def _denoise(recipe: Recipe, model: Any, noise: np.ndarray, texts: tuple[Any, An
             recipe.guidance,
         )
         values = {name: jnp.full(len(noise), value) for name, value in plan.at(index).items()}
-        latents, _, history = scheduler.step(latents, output, history, None, values)
+        latents, _, history = solver.step(latents, output, history, None, values)
     return latents
 
 

@@ -1,7 +1,8 @@
 """The demo's two tokenizers, made from its sentences: one token a word, any other text by letters.
 
 They are files of the usual kinds: CLIP's byte-level BPE (`vocab.json`, `merges.txt`) and T5's
-SentencePiece model (`spiece.model`).
+SentencePiece model (`spiece.model`), which some versions of transformers can't convert without a
+table of characters, so that its conversion (`tokenizer.json`) lies beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import string
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
@@ -70,6 +72,7 @@ def write_t5(folder: Path, vocabulary: list[str]) -> int:
     model = _unigram(vocabulary)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spiece.model").write_bytes(model.SerializeToString())
+    _write_json(folder / "tokenizer.json", _converted(model))
     _write_json(
         folder / "tokenizer_config.json",
         {
@@ -101,6 +104,43 @@ def _unigram(vocabulary: list[str]) -> ModelProto:
     model.trainer_spec.unk_id, model.trainer_spec.bos_id = 2, -1
     model.normalizer_spec.name = "identity"
     return model
+
+
+def _converted(model: ModelProto) -> dict[str, Any]:
+    """The same model as the library of fast tokenizers has it in its files."""
+    spec, kind = model.trainer_spec, ModelProto.SentencePiece
+    end = model.pieces[spec.eos_id].piece
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    words = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
+    text = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": piece.piece, **plain, "special": True}
+            for number, piece in enumerate(model.pieces)
+            if piece.type != kind.NORMAL
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "WhitespaceSplit"}, words],
+        },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": text,
+            "pair": [*text, {"Sequence": {"id": "B", "type_id": 0}}, text[1]],
+            "special_tokens": {end: {"id": end, "ids": [spec.eos_id], "tokens": [end]}},
+        },
+        "decoder": words,
+        "model": {
+            "type": "Unigram",
+            "unk_id": spec.unk_id,
+            "vocab": [[piece.piece, piece.score] for piece in model.pieces],
+            "byte_fallback": False,
+        },
+    }
 
 
 def _merges(vocabulary: list[str]) -> list[tuple[str, str]]:

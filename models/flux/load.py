@@ -23,7 +23,7 @@ from models.preview import abstract_preview, picture_encoder
 from models.quality import LEVERS, Lever
 from models.reading import AS_IT_IS, Reading
 from models.sampling.schedules import FlowMatchSchedule
-from models.spec import Limits, ModelSpec
+from models.spec import Limits, ModelSpec, Need
 from models.text import clip, t5
 from models.vae import weights as vae_weights
 from models.vae.config import VaeConfig, check_tiling
@@ -45,6 +45,13 @@ FIELDS = frozenset(
     | {"num_inference_steps", "guidance_scale", "true_cfg_scale", "num_images", "seed"}
     | {"max_sequence_length", "sigmas", "image", "strength", "quality"}
 )
+
+_TRUE_CFG = (Need(field="true_cfg_scale", above=1), Need(field="negative_prompt"))
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    "true_cfg_scale": (Need(field="negative_prompt"),),
+    **dict.fromkeys(("negative_prompt", "negative_prompt_2"), _TRUE_CFG),
+}
+"""As in diffusers: only a scale above 1 together with a negative prompt has an effect."""
 
 
 def load(
@@ -126,26 +133,29 @@ def make_spec(
     """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
     side = DEFAULT_LATENTS_PX * vae.downsampling
     chosen = {**read_defaults(folder), **defaults}
-    unknown = sorted(chosen.keys() - FIELDS)
+    fields = fields_of(config)
+    unknown = sorted(chosen.keys() - fields)
     if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that Flux does not have: {unknown}")
+        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
     distilled_in_time = not (config.guidance_embeds or schedule.use_dynamic_shifting)
     own = {
         "width": side,
         "height": side,
         "num_inference_steps": 4 if distilled_in_time else 28,
-        "guidance_scale": 3.5,
+        **({"guidance_scale": 3.5} if config.guidance_embeds else {}),
         "true_cfg_scale": 1.0,
         "max_sequence_length": MAX_SEQUENCE_LENGTH,
     }
-    from_image = {"guidance_scale": 7.0, "strength": 0.6}
+    guided = {"guidance_scale": 7.0} if config.guidance_embeds else {}
+    from_image = {"strength": 0.6, **guided}
     return ModelSpec(
         name=name,
         family="flux",
         tasks=("text-to-image", "image-to-image"),
-        fields=FIELDS,
+        fields=fields,
         defaults={**own, **chosen},
         task_defaults={"image-to-image": {**from_image, **chosen}},
+        needs=NEEDS,
         limits=Limits(
             size_multiple_px=2 * vae.downsampling,
             min_side_px=2 * vae.downsampling,
@@ -158,6 +168,11 @@ def make_spec(
         bucket_fields=("width", "height", "max_sequence_length"),
         fingerprint=fingerprint(folder),
     )
+
+
+def fields_of(config: FluxConfig) -> frozenset[str]:
+    """Request fields; no guidance scale where the network has no input for it (schnell)."""
+    return FIELDS if config.guidance_embeds else FIELDS - {"guidance_scale"}
 
 
 def levers_of(config: FluxConfig) -> frozenset[Lever]:

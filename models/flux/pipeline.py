@@ -15,19 +15,18 @@ from models.dtypes import used_dtype
 from models.flux.conditions import Modulations
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
-from models.flux.request import CLASSIFIER_FREE, CONDITIONAL, FluxRequest, noise_inputs, steps_of
+from models.flux.request import FluxRequest, noise_inputs, steps_of
 from models.nn.eight_bit import eight_bit
 from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pictures import to_uint8
-from models.pipeline import Fields, Prepared, PyTree, RequestError
+from models.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning
 from models.presets import eased, quality_of
-from models.quality import Levers
 from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.schedules import FlowMatchSchedule
-from models.sampling.solvers import denoised, euler
 from models.sharding import gathered, in_place
 from models.spec import ModelSpec
-from models.text.tokenizer import Tokenizer
+from models.step_program import StepProgram
+from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
 
@@ -75,22 +74,19 @@ class FluxPipeline:
         self._clip_tokens = modules.clip.config.max_position_embeddings
         self.dtype = used_dtype(modules.transformer.latents_in.kernel)
 
-    def expert(self, phase: str) -> None:
-        """Every phase runs the one transformer."""
-
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         request = FluxRequest.from_fields(fields)
         h, w = self._grid(request)
         clip, t5 = self.tokenizers
         image = images.get("image")
         inputs = {
-            "clip_ids": clip.encode(request.prompts, self._clip_tokens),
-            "t5_ids": t5.encode(request.prompts_2, request.max_sequence_length),
+            "clip_ids": clip.encode([*request.prompts.values()], self._clip_tokens),
+            "t5_ids": t5.encode([*request.prompts_2.values()], request.max_sequence_length),
             **noise_inputs(request, self.config, h, w, self.dtype, image),
         }
         steps = steps_of(request, self.schedule, h * w // 4, from_image=image is not None)
         quality = quality_of(self.spec, fields)
-        steps = eased(steps, quality, lambda phase: CONDITIONAL)
+        steps = eased(steps, quality)
         if quality.step_cache:
             inputs |= cache_input(len(request.prompts), h * w // 4)
         if image is not None:
@@ -99,7 +95,15 @@ class FluxPipeline:
         bucket = f"{size},text={request.max_sequence_length},prompts={len(request.prompts)}"
         if quality.key:
             bucket += f",{quality.key}"
-        return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
+        size_px, warnings = (request.width, request.height), self._warnings(request)
+        return Prepared(bucket, inputs, steps, *size_px, request.seed, warnings)
+
+    def _warnings(self, request: FluxRequest) -> tuple[RequestWarning, ...]:
+        clip, t5 = self.tokenizers
+        return (
+            *cut_prompts("CLIP", clip, request.prompts, self._clip_tokens),
+            *cut_prompts("T5", t5, request.prompts_2, request.max_sequence_length),
+        )
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
         clip, t5 = self._merge(weights, "clip", "t5")
@@ -119,40 +123,43 @@ class FluxPipeline:
         }
 
     def conditions(
-        self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
+        self,
+        program: StepProgram,
+        weights: Networks,
+        row: PyTree,
+        values: Mapping[str, jax.Array],
     ) -> Modulations:
-        name, levers = Levers.of(phase)
-        pooled = row["pooled_embeds"] if name == CLASSIFIER_FREE else row["pooled_embeds"][:1]
+        pooled = row["pooled_embeds"] if program.guided else row["pooled_embeds"][:1]
         pooled = jnp.broadcast_to(pooled, (len(values["timestep"]), *pooled.shape))
-        with eight_bit(levers.eight_bit):
+        with eight_bit(program.quant):
             return self._modulations(weights, pooled, values)
 
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: Networks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: Modulations | None = None,
     ) -> PyTree:
-        name, levers = Levers.of(phase)
-        seen = rows if name == CLASSIFIER_FREE else of_first_prompt(rows, *OF_PROMPTS)
-        cache = cached_step(levers, rows, values)
-        with eight_bit(levers.eight_bit):
+        seen = rows if program.guided else of_first_prompt(rows, *OF_PROMPTS)
+        cache = cached_step(program.cache, rows, values)
+        with eight_bit(program.quant):
             if conditions is None:
                 conditions = self._modulations(weights, seen["pooled_embeds"], values)
             velocity = self._velocity(weights, seen, conditions, cache)
-        if name == CLASSIFIER_FREE:
+        if program.guided:
             scale = values["true_cfg_scale"][:, None, None]
             velocity = classifier_free(velocity[:, 0], velocity[:, 1], scale)
         else:
             velocity = velocity[:, 0]
-        sigma, sigma_next = (values[name][:, None, None] for name in ("sigma", "sigma_next"))
-        latents = rows["latents"]
+        assert program.solver is not None
+        told = {name: values[name] for name in ("sigma", "sigma_next")}
+        stepped = program.solver.step(rows["latents"], velocity, {}, None, told)
         return {
             **rows,
-            "latents": euler(latents, velocity, sigma, sigma_next),
-            "denoised": denoised(latents, velocity, sigma),
+            "latents": stepped.latents,
+            "denoised": stepped.denoised,
             **kept_by(cache),
         }
 

@@ -12,16 +12,13 @@ import numpy as np
 from models.flux.config import FluxConfig
 from models.pictures import read_picture
 from models.pipeline import Fields, RequestError, Step
+from models.sampling.flow_match import FlowMatchStep
 from models.sampling.noise import TorchGenerator
 from models.sampling.schedules import FlowMatchSchedule, img2img_start
+from models.step_program import StepProgram
 
 MAX_SEQUENCE_LENGTH = 512
 """T5 tokens at most, as in diffusers' FluxPipeline."""
-
-CONDITIONAL = "conditional"
-"""Phase of a row with one prompt."""
-CLASSIFIER_FREE = "classifier_free"
-"""Phase of a row with a negative prompt beside it."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,9 @@ class FluxRequest:
     width: int
     height: int
     num_inference_steps: int
-    guidance_scale: float
     max_sequence_length: int
+    guidance_scale: float = 1.0
+    """An input of the network where guidance is distilled into it; others have none."""
     true_cfg_scale: float = 1.0
     prompt_2: str | None = None
     negative_prompt: str | None = None
@@ -72,17 +70,20 @@ class FluxRequest:
             raise RequestError("sigmas", "must fall from at most 1 and stay above 0")
 
     @property
-    def prompts(self) -> list[str]:
-        """CLIP's texts: the prompt, and with true CFG the negative prompt."""
-        return [self.prompt] + ([self.negative_prompt or ""] if self.classifier_free else [])
+    def prompts(self) -> dict[str, str]:
+        """CLIP's texts by field: the prompt, and with true CFG the negative prompt."""
+        negative = {"negative_prompt": self.negative_prompt or ""} if self.classifier_free else {}
+        return {"prompt": self.prompt, **negative}
 
     @property
-    def prompts_2(self) -> list[str]:
-        """T5's texts; each defaults to CLIP's."""
-        second = [self.prompt_2 or self.prompt]
-        if self.classifier_free:
-            second.append(self.negative_prompt_2 or self.negative_prompt or "")
-        return second
+    def prompts_2(self) -> dict[str, str]:
+        """T5's texts by field; each defaults to CLIP's."""
+        fields = ("prompt", "negative_prompt")[: len(self.prompts)]
+        second = {field: getattr(self, f"{field}_2") for field in fields}
+        return {
+            f"{field}_2" if second[field] else field: second[field] or self.prompts[field]
+            for field in fields
+        }
 
     @property
     def classifier_free(self) -> bool:
@@ -90,8 +91,8 @@ class FluxRequest:
         return self.true_cfg_scale > 1 and self.negative_prompt is not None
 
     @property
-    def phase(self) -> str:
-        return CLASSIFIER_FREE if self.classifier_free else CONDITIONAL
+    def program(self) -> StepProgram:
+        return StepProgram("transformer", self.classifier_free, FlowMatchStep())
 
 
 def steps_of(
@@ -108,7 +109,7 @@ def steps_of(
     timesteps = sigmas * np.float32(schedule.num_train_timesteps) / thousand * thousand
     return tuple(
         Step(
-            request.phase,
+            request.program,
             {
                 "timestep": timesteps[i],
                 "sigma": sigmas[i],

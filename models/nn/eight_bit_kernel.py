@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int8, Int32
 
+from models.jax_internals import pallas as pl
+from models.jax_internals import pallas_tpu as pltpu
 from models.nn.attention.blocks import LANES
 
 MOST = 127

@@ -12,12 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import AbstractMesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from models import sharding
+from models import jax_internals, sharding
 from models.nn.eight_bit import Rounded, asked, multiplied, scaled, upright_values
 from models.nn.eight_bit_kernel import Activation
 from models.nn.eight_bit_split import product_by_kernel
@@ -195,7 +194,7 @@ def _in_rows(
 
 
 def _rows_apart(kernel: Array) -> Array:
-    return with_layout_constraint(kernel, Layout((0, 1)))
+    return jax_internals.with_layout_constraint(kernel, jax_internals.ArrayLayout((0, 1)))
 
 
 def conv(

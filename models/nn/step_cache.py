@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from models import sharding
-from models.quality import COEFFICIENTS, THRESHOLD, CacheKind, Levers
+from models.quality import COEFFICIENTS, THRESHOLD, CacheKind
 from models.sharding import split
 
 Tokens = Float[Array, "batch tokens width"]
@@ -132,9 +132,9 @@ def first_kept(inputs: Mapping[str, Array], width: int, dtype: DTypeLike) -> dic
 
 
 def cached_step(
-    levers: Levers, rows: Mapping[str, Any], values: Mapping[str, Array]
+    kind: CacheKind | None, rows: Mapping[str, Any], values: Mapping[str, Array]
 ) -> CachedStep | None:
-    return CachedStep(levers.step_cache, rows[KEPT], values) if levers.step_cache else None
+    return CachedStep(kind, rows[KEPT], values) if kind else None
 
 
 def kept_by(step: CachedStep | None) -> dict[str, Any]:

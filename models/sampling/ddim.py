@@ -22,8 +22,35 @@ from models.sampling.prediction import (
     predicted,
     thresholded,
 )
-from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row, with_noise
+from models.sampling.scheduler import Numbers, Plan, per_row, with_noise
+from models.sampling.solver import History, Latents, Solver, Stepped, Threshold
 from models.sampling.timesteps import check_request, first_step, spaced
+
+
+@dataclass(frozen=True)
+class DDIMStep(Solver):
+    """To the denoised latents and back."""
+
+    METHOD: ClassVar[str] = "ddim"
+    threshold: Threshold | None = None
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Eq. 12: the denoised latents, the direction to the latents, new noise."""
+        denoised = predicted(latents, output, values)
+        if self.threshold:
+            denoised = thresholded(denoised, *self.threshold)
+        denoised = clipped(denoised, values["limit"])
+        noise_predicted = predicted(latents, output, values, of="noise_")
+        alpha, direction = (per_row(values[name], latents) for name in ("alpha", "direction"))
+        following = alpha * denoised + direction * noise_predicted
+        return Stepped(with_noise(following, noise, values["noise"]), denoised, history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +77,10 @@ class DDIM(NoiseSchedule):
         return self.eta > 0
 
     @property
-    def program(self) -> str:
-        """Noise is an input only with eta; a threshold is part of the arithmetic."""
-        threshold = f"/{self.dynamic_thresholding_ratio}/{self.sample_max_value}"
-        return f"ddim{'+noise' * self.stochastic}{threshold * self.thresholding}"
+    def solver(self) -> Solver:
+        """Which thresholds, and whether, is part of the arithmetic."""
+        bounds = (self.dynamic_thresholding_ratio, self.sample_max_value)
+        return DDIMStep(bounds if self.thresholding else None)
 
     def plan(
         self,
@@ -78,24 +105,6 @@ class DDIM(NoiseSchedule):
             clean_scale=np.append(alpha, np.float32(1)),
             noise_scale=np.append(sigma, np.float32(0)),
         )
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Eq. 12: the denoised latents, the direction to the latents, new noise."""
-        denoised = predicted(latents, output, values)
-        if self.thresholding:
-            denoised = thresholded(denoised, self.dynamic_thresholding_ratio, self.sample_max_value)
-        denoised = clipped(denoised, values["limit"])
-        noise_predicted = predicted(latents, output, values, of="noise_")
-        alpha, direction = (per_row(values[name], latents) for name in ("alpha", "direction"))
-        following = alpha * denoised + direction * noise_predicted
-        return Stepped(with_noise(following, noise, values["noise"]), denoised, history)
 
     def _timesteps(self, steps: int) -> NDArray[np.int64]:
         if steps > self.num_train_timesteps:

@@ -16,22 +16,44 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.sampling.dpm_terms import TERMS
-from models.sampling.multistep import MultistepSchedule, columns, half_log_snr
-from models.sampling.scheduler import (
-    Column,
-    History,
-    Latents,
-    Numbers,
-    Plan,
-    Stepped,
-    per_row,
-    with_noise,
-)
+from models.sampling.multistep import MultistepSchedule, MultistepStep, columns, half_log_snr
+from models.sampling.scheduler import Column, Numbers, Plan, per_row, with_noise
 from models.sampling.sigmas import chosen_spacing, to_timesteps
+from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.timesteps import check_request, first_step, spaced_between
 
 _FEW_STEPS = 15
 """Below this many steps the last ones may be of a lower order."""
+
+
+@dataclass(frozen=True)
+class DPMStep(MultistepStep):
+    """A sum of integrands, and noise."""
+
+    METHOD: ClassVar[str] = "dpm"
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """Integrands of the steps before, the newest as `previous_1`."""
+        return {f"previous_{i}": jnp.zeros_like(latents) for i in range(1, self.order)}
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """A sum of the latents, the integrand, its differences backwards, and noise."""
+        denoised, current = self.integrand(latents, output, values)
+        term = {name: per_row(value, latents) for name, value in values.items()}
+        recent = [current, *(history[f"previous_{i}"] for i in range(1, self.order))]
+        following = term["latents"] * latents + term["current"] * current
+        for i in range(1, self.order):
+            following = following + term[f"difference_{i}"] * (recent[i - 1] - recent[i])
+        following = with_noise(following, noise, values["noise"])
+        kept = {f"previous_{i}": recent[i - 1] for i in range(1, self.order)}
+        return Stepped(following, denoised, kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +107,11 @@ class DPMSolver(MultistepSchedule):
         """Also of the orders besides 2 and the methods without ++."""
         return "dpmpp_2m_sde" if self.stochastic else "dpmpp_2m"
 
+    @property
+    def solver(self) -> Solver:
+        """Its order, what it integrates and thresholds; all else is in the values."""
+        return DPMStep(*self.step_options)
+
     def plan(
         self,
         steps: int,
@@ -100,29 +127,6 @@ class DPMSolver(MultistepSchedule):
         orders = [(i, self._order(i, i - first, len(times))) for i in range(first, len(times))]
         terms = columns([self._terms(table, i, order) for i, order in orders])
         return self.multistep_plan(times, table, first, terms)
-
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Integrands of the steps before, the newest as `previous_1`."""
-        return {f"previous_{i}": jnp.zeros_like(latents) for i in range(1, self.solver_order)}
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """A sum of the latents, the integrand, its differences backwards, and noise."""
-        denoised, current = self.integrand(latents, output, values)
-        term = {name: per_row(value, latents) for name, value in values.items()}
-        recent = [current, *(history[f"previous_{i}"] for i in range(1, self.solver_order))]
-        following = term["latents"] * latents + term["current"] * current
-        for i in range(1, self.solver_order):
-            following = following + term[f"difference_{i}"] * (recent[i - 1] - recent[i])
-        following = with_noise(following, noise, values["noise"])
-        kept = {f"previous_{i}": recent[i - 1] for i in range(1, self.solver_order)}
-        return Stepped(following, denoised, kept)
 
     def _order(self, step: int, done: int, steps: int) -> int:
         """Lower at first, for want of history, and at last, for stability."""

@@ -16,10 +16,33 @@ from jaxtyping import Array, Float
 from models.sampling.noise_schedule import linspace
 from models.sampling.noisy import NoisySchedule
 from models.sampling.prediction import predicted
-from models.sampling.scheduler import Column, History, Latents, Numbers, Plan, Stepped, per_row
+from models.sampling.scheduler import Column, Numbers, Plan, per_row
 from models.sampling.sigmas import chosen_spacing, to_timesteps
+from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.solvers import euler
 from models.sampling.timesteps import check_request, first_step
+
+
+@dataclass(frozen=True)
+class EulerStep(Solver):
+    """Euler's method."""
+
+    METHOD: ClassVar[str] = "euler"
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Along the line from the latents to the denoised ones, to the next sigma."""
+        denoised = predicted(latents, output, values)
+        sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
+        return Stepped(
+            euler(latents, (latents - denoised) / sigma, sigma, sigma_next), denoised, history
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +62,7 @@ class Euler(NoisySchedule):
     final_sigmas_type: str = "zero"
 
     name: ClassVar[str] = "euler"
-    program: ClassVar[str] = "euler"
+    solver: ClassVar[Solver] = EulerStep()
     TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **NoisySchedule.CHOICES,
@@ -68,21 +91,6 @@ class Euler(NoisySchedule):
         first = first_step(len(times) if custom else steps, strength)
         table = table[: len(times) + 1]
         return self.noisy_plan(times, table, first, sigma_next=table[1:])
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Along the line from the latents to the denoised ones, to the next sigma."""
-        denoised = predicted(latents, output, values)
-        sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
-        return Stepped(
-            euler(latents, (latents - denoised) / sigma, sigma, sigma_next), denoised, history
-        )
 
     @property
     def _continuous(self) -> bool:

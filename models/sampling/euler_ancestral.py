@@ -15,9 +15,31 @@ from jaxtyping import Array, Float
 
 from models.sampling.noisy import NoisySchedule
 from models.sampling.prediction import predicted
-from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row, with_noise
+from models.sampling.scheduler import Numbers, Plan, per_row, with_noise
+from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.solvers import euler
 from models.sampling.timesteps import check_request, first_step
+
+
+@dataclass(frozen=True)
+class EulerAncestralStep(Solver):
+    """Euler's method, and noise."""
+
+    METHOD: ClassVar[str] = "euler_ancestral"
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Euler to sigma_down, then noise up to the next sigma."""
+        denoised = predicted(latents, output, values)
+        sigma, sigma_down = (per_row(values[name], latents) for name in ("sigma", "sigma_down"))
+        down = euler(latents, (latents - denoised) / sigma, sigma, sigma_down)
+        return Stepped(with_noise(down, noise, values["noise"]), denoised, history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +47,7 @@ class EulerAncestral(NoisySchedule):
     """diffusers' EulerAncestralDiscreteScheduler."""
 
     name: ClassVar[str] = "euler_ancestral"
-    program: ClassVar[str] = "euler_ancestral"
+    solver: ClassVar[Solver] = EulerAncestralStep()
     TAKES: ClassVar[frozenset[str]] = frozenset()
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **NoisySchedule.CHOICES,
@@ -50,17 +72,3 @@ class EulerAncestral(NoisySchedule):
             up = np.sqrt(after**2 * (now**2 - after**2) / now**2)
             down = np.sqrt(after**2 - up**2)
         return self.noisy_plan(times, table, first_step(steps, strength), sigma_down=down, noise=up)
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Euler to sigma_down, then noise up to the next sigma."""
-        denoised = predicted(latents, output, values)
-        sigma, sigma_down = (per_row(values[name], latents) for name in ("sigma", "sigma_down"))
-        down = euler(latents, (latents - denoised) / sigma, sigma, sigma_down)
-        return Stepped(with_noise(down, noise, values["noise"]), denoised, history)

@@ -13,10 +13,31 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.sampling.options import check_options
-from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row
+from models.sampling.scheduler import Numbers, Plan, per_row
 from models.sampling.schedules import FlowMatchSchedule
+from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.solvers import denoised, euler
 from models.sampling.timesteps import check_request, first_step
+
+
+@dataclass(frozen=True)
+class FlowMatchStep(Solver):
+    """Euler's method on a flow."""
+
+    METHOD: ClassVar[str] = "flow_match_euler"
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Along the predicted velocity to the next sigma."""
+        sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
+        following = euler(latents, output, sigma, sigma_next)
+        return Stepped(following, denoised(latents, output, sigma), history)
 
 
 @dataclass(frozen=True)
@@ -24,7 +45,7 @@ class FlowMatchEuler(FlowMatchSchedule):
     """diffusers' FlowMatchEulerDiscreteScheduler with a static shift, as Wan may carry it."""
 
     name: ClassVar[str] = "flow_match_euler"
-    program: ClassVar[str] = "flow_match_euler"
+    solver: ClassVar[Solver] = FlowMatchStep()
     prediction_type: ClassVar[str] = "flow_prediction"
     TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps", "sigmas"})
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -64,23 +85,6 @@ class FlowMatchEuler(FlowMatchSchedule):
             clean_scale=np.append(1 - now, np.float32(1)),
             noise_scale=np.append(now, np.float32(0)),
         )
-
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Nothing to remember."""
-        return {}
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Along the predicted velocity to the next sigma."""
-        sigma, sigma_next = (per_row(values[name], latents) for name in ("sigma", "sigma_next"))
-        following = euler(latents, output, sigma, sigma_next)
-        return Stepped(following, denoised(latents, output, sigma), history)
 
     def _even(self, steps: int, timesteps: Numbers | None, sigmas: Numbers | None) -> Any:
         """Sigmas before the shift; the lowest is shifted once already, as in the reference."""

@@ -15,10 +15,38 @@ from numpy.typing import NDArray
 
 from models.sampling.noise_schedule import NoiseSchedule
 from models.sampling.prediction import UNCLIPPED, clipped, of_mixed, predicted, thresholded
-from models.sampling.scheduler import History, Latents, Numbers, Plan, Stepped, per_row, with_noise
+from models.sampling.scheduler import Numbers, Plan, per_row, with_noise
+from models.sampling.solver import History, Latents, Solver, Stepped, Threshold
 from models.sampling.timesteps import check_request, first_step
 
 _SIGMA_DATA = 0.5
+
+
+@dataclass(frozen=True)
+class LCMStep(Solver):
+    """The consistency function, and noise."""
+
+    METHOD: ClassVar[str] = "lcm"
+    threshold: Threshold | None = None
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """The consistency function, then noise of the next timestep."""
+        clean = predicted(latents, output, values)
+        if self.threshold:
+            clean = thresholded(clean, *self.threshold)
+        clean = clipped(clean, values["limit"])
+        names = ("boundary_out", "boundary_skip", "alpha_next")
+        out, skip, alpha = (per_row(values[name], latents) for name in names)
+        denoised = out * clean + skip * latents
+        following = with_noise(alpha * denoised, noise, values["noise"])
+        return Stepped(following, denoised, history)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +72,10 @@ class LCM(NoiseSchedule):
     TAKES: ClassVar[frozenset[str]] = frozenset({"timesteps"})
 
     @property
-    def program(self) -> str:
-        """A threshold is part of the arithmetic."""
-        threshold = f"/{self.dynamic_thresholding_ratio}/{self.sample_max_value}"
-        return f"lcm{threshold * self.thresholding}"
+    def solver(self) -> Solver:
+        """Which thresholds, and whether, is part of the arithmetic."""
+        bounds = (self.dynamic_thresholding_ratio, self.sample_max_value)
+        return LCMStep(bounds if self.thresholding else None)
 
     def plan(
         self,
@@ -72,25 +100,6 @@ class LCM(NoiseSchedule):
             clean_scale=np.append(alpha, np.float32(1)),
             noise_scale=np.append(sigma, np.float32(0)),
         )
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """The consistency function, then noise of the next timestep."""
-        clean = predicted(latents, output, values)
-        if self.thresholding:
-            clean = thresholded(clean, self.dynamic_thresholding_ratio, self.sample_max_value)
-        clean = clipped(clean, values["limit"])
-        names = ("boundary_out", "boundary_skip", "alpha_next")
-        out, skip, alpha = (per_row(values[name], latents) for name in names)
-        denoised = out * clean + skip * latents
-        following = with_noise(alpha * denoised, noise, values["noise"])
-        return Stepped(following, denoised, history)
 
     def _values(self, times: NDArray[np.int64], alpha: Any, sigma: Any) -> dict[str, Any]:
         scaled = times.astype(np.float32) * np.float32(self.timestep_scaling)

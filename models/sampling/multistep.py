@@ -22,8 +22,33 @@ from models.sampling.prediction import (
     predicted,
     thresholded,
 )
-from models.sampling.scheduler import Column, Latents, Plan, per_row
+from models.sampling.scheduler import Column, Plan, per_row
 from models.sampling.sigmas import chosen_spacing
+from models.sampling.solver import Latents, Solver, Threshold
+
+
+@dataclass(frozen=True)
+class MultistepStep(Solver):
+    """What the steps of both methods have in common."""
+
+    order: int = 2
+    of_noise: bool = False
+    """Whether the integral is over the predicted noise instead of the denoised latents."""
+    threshold: Threshold | None = None
+
+    def integrand(
+        self, latents: Latents, output: Latents, values: Mapping[str, Float[Array, " batch"]]
+    ) -> tuple[Latents, Latents]:
+        """The denoised latents, and what the method integrates: those, or the noise in them."""
+        denoised = predicted(latents, output, values)
+        if self.threshold:
+            denoised = thresholded(denoised, *self.threshold)
+        if not self.of_noise:
+            return denoised, denoised
+        if self.threshold:
+            alpha, sigma = (per_row(values[name], latents) for name in ("alpha", "sigma"))
+            return denoised, (latents - alpha * denoised) / sigma
+        return denoised, predicted(latents, output, values, of="noise_")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +104,10 @@ class MultistepSchedule(NoiseSchedule):
         return self.thresholding
 
     @property
-    def program(self) -> str:
+    def step_options(self) -> tuple[int, bool, Threshold | None]:
         """What shapes the arithmetic and the history; all else is in the values."""
-        threshold = f"/{self.dynamic_thresholding_ratio}/{self.sample_max_value}"
-        noise = "/noise" * self.solves_for_noise
-        return f"{self.name}{self.solver_order}{noise}{threshold * self.thresholds}"
+        bounds = (self.dynamic_thresholding_ratio, self.sample_max_value)
+        return self.solver_order, self.solves_for_noise, bounds if self.thresholds else None
 
     def respaced(self, table: Table, steps: int) -> NDArray[np.float64]:
         """Sigmas of the chosen spacing between the ends of a table (its last entry the highest)."""
@@ -111,20 +135,6 @@ class MultistepSchedule(NoiseSchedule):
             values |= noise_of_mixed(self.prediction_type, alpha, sigma)
             values |= {"alpha": alpha, "sigma": sigma}
         return values
-
-    def integrand(
-        self, latents: Latents, output: Latents, values: Mapping[str, Float[Array, " batch"]]
-    ) -> tuple[Latents, Latents]:
-        """The denoised latents, and what the method integrates: those, or the noise in them."""
-        denoised = predicted(latents, output, values)
-        if self.thresholds:
-            denoised = thresholded(denoised, self.dynamic_thresholding_ratio, self.sample_max_value)
-        if not self.solves_for_noise:
-            return denoised, denoised
-        if self.thresholds:
-            alpha, sigma = (per_row(values[name], latents) for name in ("alpha", "sigma"))
-            return denoised, (latents - alpha * denoised) / sigma
-        return denoised, predicted(latents, output, values, of="noise_")
 
     def multistep_plan(
         self, timesteps: Any, sigmas: Column, first: int, values: Mapping[str, Column]

@@ -13,7 +13,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from models.sampling.scheduler import Plan, Scheduler
+from models.sampling.scheduler import Plan
+from models.sampling.solver import History, Latents, Solver, Stepped
+from models.step_program import StepProgram
 
 HISTORY = "history."
 _SOLVER = "solver."
@@ -29,22 +31,34 @@ def solver_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return _named(values, _SOLVER)
 
 
-def first_history(scheduler: Scheduler, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """What a scheduler remembers before the first step, all zeros.
+def solver_step(
+    program: StepProgram, latents: Latents, output: Latents, history: History, values: Any
+) -> Stepped:
+    """One step by the program's solver, of rows and their values. Without noise, none is added."""
+    assert program.solver is not None
+    noise = values["noise"] if program.noise else None
+    return program.solver.step(latents, output, history, noise, solver_values(values))
+
+
+def solver_key(solver: Solver, plan: Plan) -> str:
+    """For a bucket: equal where rows have the same history and the same values."""
+    return f"{solver}{'+noise' if plan.draws.any() else ''}"
+
+
+def first_history(solver: Solver, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """What a solver remembers before the first step, all zeros.
 
     Args:
         shape: of the latents.
     """
-    leaves = _history_leaves(scheduler, shape)
+    leaves = _history_leaves(solver, shape)
     return {HISTORY + name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
 
 
 @lru_cache(maxsize=256)  # tracing takes a millisecond, and every request asks
-def _history_leaves(
-    scheduler: Scheduler, shape: tuple[int, ...]
-) -> Mapping[str, jax.ShapeDtypeStruct]:
+def _history_leaves(solver: Solver, shape: tuple[int, ...]) -> Mapping[str, jax.ShapeDtypeStruct]:
     leaves: Mapping[str, jax.ShapeDtypeStruct] = jax.eval_shape(
-        scheduler.begin, jax.ShapeDtypeStruct(shape, np.float32)
+        solver.begin, jax.ShapeDtypeStruct(shape, np.float32)
     )
     return leaves
 

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from models.sampling.options import check_options
-from models.sampling.scheduler import History
 
 Table = NDArray[np.float32]
 SPACINGS = ("leading", "linspace", "trailing")
@@ -57,10 +55,6 @@ class NoiseSchedule:
                 f"trained_betas has {len(self.trained_betas)} entries, not the "
                 f"{self.num_train_timesteps} of num_train_timesteps"
             )
-
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """Nothing to remember, in methods of one step."""
-        return {}
 
     def betas(self) -> Table:
         """One a training timestep."""

@@ -2,38 +2,28 @@
 
 A scheduler is a frozen value, made from a checkpoint's `scheduler_config.json` and a request's
 options. Whatever depends on the schedule alone (sigmas, coefficients, which order a step has) is
-computed by `plan`, in NumPy and in the reference's own order of operations; `step` is arithmetic on
-latents and those numbers. What a multistep method remembers goes in and comes out as a pytree of
-arrays, so it is batched by row, kept in snapshots and resumed like the latents themselves.
+computed by `plan`, in NumPy and in the reference's own order of operations; its solver's `step`
+(`models/sampling/solver.py`) is arithmetic on latents and those numbers. What a multistep method
+remembers goes in and comes out as a pytree of arrays, so it is batched by row, kept in snapshots
+and resumed like the latents themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Float32
 from numpy.typing import NDArray
 
-Latents = Float[Array, "batch *shape"]
-History = Mapping[str, jax.Array]
-"""Arrays with the latents' shape (or none of them), each with a leading row axis in `step`."""
+from models.sampling.solver import Latents, Solver
+
 Numbers = Sequence[int | float]
 """Timesteps or sigmas, as requests give them."""
 Column = NDArray[np.floating[Any]]
 """One number a step; float32 in a plan."""
-
-
-class Stepped(NamedTuple):
-    """Where one step leads."""
-
-    latents: Latents
-    denoised: Latents
-    """The step's estimate of the clean latents (x0), for previews."""
-    history: History
 
 
 @dataclass(frozen=True)
@@ -99,9 +89,8 @@ class Scheduler(Protocol):
         ...
 
     @property
-    def program(self) -> str:
-        """What `step` compiles to: schedulers with equal programs step each other's rows, whatever
-        their schedules are; also the structure of their histories is then the same."""
+    def solver(self) -> Solver:
+        """What makes its steps: schedulers with equal solvers step each other's rows."""
         ...
 
     def plan(
@@ -122,27 +111,5 @@ class Scheduler(Protocol):
 
         Raises:
             ValueError: the scheduler does not take these (its message names the option).
-        """
-        ...
-
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """The history before the first step of one row (no batch axis): arrays of zeros."""
-        ...
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """One step of a batch of rows, each at its own place in its own plan. Float32.
-
-        Args:
-            output: the network's, after guidance: epsilon, v, sample or velocity, as the
-                scheduler's prediction_type says.
-            noise: standard normal, of the latents' shape; None where the plan draws none at all.
-            values: one step's entries of `Plan.values`, by row.
         """
         ...

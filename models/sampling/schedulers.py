@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from models.sampling.ddim import DDIM
-from models.sampling.dpm import DPMSolver
-from models.sampling.euler import Euler
-from models.sampling.euler_ancestral import EulerAncestral
-from models.sampling.flow_match import FlowMatchEuler
-from models.sampling.lcm import LCM
+from models.sampling import solver
+from models.sampling.ddim import DDIM, DDIMStep
+from models.sampling.dpm import DPMSolver, DPMStep
+from models.sampling.euler import Euler, EulerStep
+from models.sampling.euler_ancestral import EulerAncestral, EulerAncestralStep
+from models.sampling.flow_match import FlowMatchEuler, FlowMatchStep
+from models.sampling.lcm import LCM, LCMStep
 from models.sampling.options import check_option, options_of_class
 from models.sampling.scheduler import Scheduler
-from models.sampling.unipc import UniPC
+from models.sampling.unipc import UniPC, UniPCStep
 from models.spec import Option
 
 CLASSES: Mapping[str, type] = {
@@ -32,6 +33,12 @@ CLASSES: Mapping[str, type] = {
     "FlowMatchEulerDiscreteScheduler": FlowMatchEuler,
 }
 """By the `_class_name` of a checkpoint's config."""
+
+SOLVERS: tuple[type[solver.Solver], ...] = (
+    *(EulerStep, EulerAncestralStep, DDIMStep, DPMStep),
+    *(UniPCStep, LCMStep, FlowMatchStep),
+)
+"""What makes their steps."""
 
 _EDM = "networks in EDM's preconditioning, by sigma_data, are not served"
 REFUSED: Mapping[str, str] = {
@@ -116,6 +123,11 @@ def for_request(own_config: Mapping[str, Any], wish: Mapping[str, Any]) -> Sched
             raise ValueError(f"{key} is no option of {name or 'this scheduler'}: {sorted(known)}")
         check_option(key, value, known[key])
     return _made(choice.kind, own_config, {**choice.implied, **options})
+
+
+def solver_of(text: str) -> solver.Solver:
+    """A solver by its text form. Raises: ValueError: it is none of `SOLVERS`."""
+    return solver.parse(text, SOLVERS)
 
 
 def _choice(name: Any) -> Choice:

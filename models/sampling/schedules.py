@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.sampling.options import check_options
 from models.sampling.sigmas import chosen_spacing
 
 Sigmas = NDArray[np.float32]
@@ -47,6 +48,7 @@ class FlowMatchSchedule:
     stochastic_sampling: bool = False
 
     def __post_init__(self) -> None:
+        check_options(self)
         if self.time_shift_type not in _TIME_SHIFTS:
             raise ValueError(
                 f"time_shift_type {self.time_shift_type!r} is none of {sorted(_TIME_SHIFTS)}"
@@ -66,7 +68,10 @@ class FlowMatchSchedule:
         unknown = sorted(values.keys() - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(f"scheduler_config.json has keys not served here: {unknown}")
-        return cls(**values)
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"scheduler/scheduler_config.json: {error}") from None
 
     def sigmas(
         self, steps: int, image_tokens: int, custom: Sequence[float] | None = None

@@ -14,14 +14,55 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.sampling.multistep import MultistepSchedule, columns, half_log_snr
-from models.sampling.scheduler import Column, History, Latents, Numbers, Plan, Stepped, per_row
+from models.sampling.multistep import MultistepSchedule, MultistepStep, columns, half_log_snr
+from models.sampling.scheduler import Column, Numbers, Plan, per_row
 from models.sampling.sigmas import chosen_spacing, to_timesteps
+from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.timesteps import check_request, first_step, spaced_between
 from models.sampling.unipc_terms import corrector_terms, predictor_terms
 
 _BELOW_ONE = 1e-6
 """Taken off a flow's first sigma: at 1 the half-log-SNR is infinite."""
+
+
+@dataclass(frozen=True)
+class UniPCStep(MultistepStep):
+    """A corrector and a predictor."""
+
+    METHOD: ClassVar[str] = "unipc"
+
+    def begin(self, latents: Float[Array, "*shape"]) -> History:
+        """The latents that the last step began with, as corrected, and the integrands of the steps
+        before, the newest as `previous_1`."""
+        names = ("corrected", *(f"previous_{i}" for i in range(1, self.order + 1)))
+        return {name: jnp.zeros_like(latents) for name in names}
+
+    def step(
+        self,
+        latents: Latents,
+        output: Latents,
+        history: History,
+        noise: Latents | None,
+        values: Mapping[str, Float[Array, " batch"]],
+    ) -> Stepped:
+        """Correct the latents, then predict the next ones from them."""
+        denoised, current = self.integrand(latents, output, values)
+        term = {name: per_row(value, latents) for name, value in values.items()}
+        before = [history[f"previous_{i}"] for i in range(1, self.order + 1)]
+        corrected = (
+            term["keep"] * latents
+            + term["correct_latents"] * history["corrected"]
+            + term["correct_last"] * before[0]
+            + term["correct_new"] * (current - before[0])
+        )
+        recent = [current, *before]
+        for i in range(1, self.order):
+            corrected = corrected + term[f"correct_{i}"] * (before[i] - before[0])
+        following = term["latents"] * corrected + term["current"] * current
+        for i in range(1, self.order):
+            following = following + term[f"predict_{i}"] * (recent[i] - current)
+        kept = {f"previous_{i}": recent[i - 1] for i in range(1, self.order + 1)}
+        return Stepped(following, denoised, {"corrected": corrected, **kept})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +115,11 @@ class UniPC(MultistepSchedule):
         """The reference thresholds denoised latents only where it integrates them."""
         return self.thresholding and self.predict_x0
 
+    @property
+    def solver(self) -> Solver:
+        """Its order, what it integrates and thresholds; all else is in the values."""
+        return UniPCStep(*self.step_options)
+
     def plan(
         self,
         steps: int,
@@ -93,39 +139,6 @@ class UniPC(MultistepSchedule):
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             rows = [self._terms(places, i, first) for i in range(first, len(times))]
         return self.multistep_plan(times, table, first, columns(rows))
-
-    def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """The latents that the last step began with, as corrected, and the integrands of the steps
-        before, the newest as `previous_1`."""
-        names = ("corrected", *(f"previous_{i}" for i in range(1, self.solver_order + 1)))
-        return {name: jnp.zeros_like(latents) for name in names}
-
-    def step(
-        self,
-        latents: Latents,
-        output: Latents,
-        history: History,
-        noise: Latents | None,
-        values: Mapping[str, Float[Array, " batch"]],
-    ) -> Stepped:
-        """Correct the latents, then predict the next ones from them."""
-        denoised, current = self.integrand(latents, output, values)
-        term = {name: per_row(value, latents) for name, value in values.items()}
-        before = [history[f"previous_{i}"] for i in range(1, self.solver_order + 1)]
-        corrected = (
-            term["keep"] * latents
-            + term["correct_latents"] * history["corrected"]
-            + term["correct_last"] * before[0]
-            + term["correct_new"] * (current - before[0])
-        )
-        recent = [current, *before]
-        for i in range(1, self.solver_order):
-            corrected = corrected + term[f"correct_{i}"] * (before[i] - before[0])
-        following = term["latents"] * corrected + term["current"] * current
-        for i in range(1, self.solver_order):
-            following = following + term[f"predict_{i}"] * (recent[i] - current)
-        kept = {f"previous_{i}": recent[i - 1] for i in range(1, self.solver_order + 1)}
-        return Stepped(following, denoised, {"corrected": corrected, **kept})
 
     def _order(self, step: int, first: int, steps: int) -> int:
         """Lower at first, for want of history, and at last, where the config says so."""

@@ -61,7 +61,14 @@ def load(
     scheduler = source.scheduler()
     for config in (source.config("scheduler"), scheduler):
         schedulers.from_config(config)  # refused now, by either name, not at the first request
-    spec = make_spec(name, source.fingerprint(), parts, chosen, scheduler["_class_name"])
+    spec = make_spec(
+        name,
+        source.fingerprint(),
+        parts,
+        chosen,
+        scheduler["_class_name"],
+        force_zeros_for_empty_prompt=forced_zeros(source),
+    )
     spec = with_presets(spec, folder, SDXL_LEVERS, reading.qualities, reading.eight_bit)
     activation_dtype = reading.activation_dtype or dtype
     check_tiling(reading.vae_tiling, parts.vae.downsampling)
@@ -96,7 +103,6 @@ def read_preparation(
 ) -> Preparation:
     """What the host needs of the checkpoint. Raises: as `load` does."""
     folder = source.folder
-    forced = read_model_index(folder).get("force_zeros_for_empty_prompt", True)
     return Preparation(
         spec=spec,
         unet=parts.unet,
@@ -107,8 +113,13 @@ def read_preparation(
             reader.clip_tokenizer(folder / "tokenizer_2"),
         ),
         scheduler=source.scheduler(),
-        force_zeros_for_empty_prompt=forced,
+        force_zeros_for_empty_prompt=forced_zeros(source),
     )
+
+
+def forced_zeros(source: Source) -> bool:
+    """Whether the UNet gets zeros where a request has no negative prompt."""
+    return bool(read_model_index(source.folder).get("force_zeros_for_empty_prompt", True))
 
 
 def abstract_modules(parts: Parts, dtype: DTypeLike) -> Networks:

@@ -13,13 +13,13 @@ from jaxtyping import Array, Float
 from models.nn.eight_bit import eight_bit
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree
-from models.quality import Levers
 from models.sampling.guidance import classifier_free, of_first_prompt, rescale
-from models.sampling.named import history, solver_values
-from models.sampling.scheduler import Scheduler, per_row
+from models.sampling.named import history, solver_step
+from models.sampling.scheduler import per_row
 from models.sdxl.conditions import encode_text
-from models.sdxl.prepare import Preparation, is_guided
+from models.sdxl.prepare import Preparation
 from models.sharding import gathered
+from models.step_program import StepProgram
 
 OF_PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
 """What a row has of each of its prompts."""
@@ -52,17 +52,9 @@ class SdxlPipeline:
         self.latent_space = preparation.latent_space
         self.graphs = Networks(*(graph for graph, _ in split))
         self.weights = Networks(*(weights for _, weights in split))
-        self._schedulers: dict[str, Scheduler] = {}
-        """By phase, the first that was asked for: any of one program makes the same steps."""
-
-    def expert(self, phase: str) -> None:
-        """Every phase runs the one UNet."""
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        prepared, scheduler = self.preparation.prepare(fields, images)
-        for step in prepared.steps:
-            self._schedulers.setdefault(step.phase, scheduler)
-        return prepared
+        return self.preparation.prepare(fields, images)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
         latents = inputs["noise_scale"] * inputs["noise"]
@@ -82,23 +74,26 @@ class SdxlPipeline:
         return row
 
     def conditions(
-        self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
+        self,
+        program: StepProgram,
+        weights: Networks,
+        row: PyTree,
+        values: Mapping[str, jax.Array],
     ) -> None:
         """Its embeddings of time are a hundredth of a step's weights."""
 
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: Networks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: None = None,
     ) -> PyTree:
-        name, levers = Levers.of(phase)
-        seen = rows if is_guided(name) else of_first_prompt(rows, *OF_PROMPTS)
-        with eight_bit(levers.eight_bit):
+        seen = rows if program.guided else of_first_prompt(rows, *OF_PROMPTS)
+        with eight_bit(program.quant):
             output = self.predict(weights, seen, values)
-        return self.advance(phase, rows, output, values)
+        return self.advance(program, rows, output, values)
 
     def predict(
         self, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
@@ -127,20 +122,13 @@ class SdxlPipeline:
 
     def advance(
         self,
-        phase: str,
+        program: StepProgram,
         rows: PyTree,
         output: Float[Array, "batch h w latent"],
         values: Mapping[str, jax.Array],
     ) -> PyTree:
         """A step's second half: where the scheduler goes from there."""
-        latents = rows["latents"]
-        stepped = self._schedulers[phase].step(
-            latents,
-            output,
-            rows["history"],
-            values.get("noise", jnp.zeros_like(latents)),
-            solver_values(values),
-        )
+        stepped = solver_step(program, rows["latents"], output, rows["history"], values)
         after = {"latents": stepped.latents, "denoised": stepped.denoised}
         if "clean" in rows:
             after = _around_the_mask(after, rows, values)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from models.pipeline import Fields, Prepared, RequestError
+from models.pipeline import Fields, Prepared, RequestError, RequestWarning
 from models.presets import eased, quality_of
 from models.sampling import schedulers
 from models.sampling.ddim import DDIM
-from models.sampling.named import first_history
+from models.sampling.idle import idle_options
+from models.sampling.named import first_history, solver_key
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Plan, Scheduler
 from models.sdxl import start
@@ -28,11 +30,9 @@ from models.sdxl.request import SdxlRequest, task_of
 from models.sdxl.start import Draws
 from models.sdxl.steps import plan_of, steps_of
 from models.spec import ModelSpec, Task
+from models.step_program import StepProgram
 from models.text.clip import ClipConfig
-from models.text.tokenizer import Tokenizer
-
-CLASSIFIER_FREE, CONDITIONAL = "classifier_free", "conditional"
-"""What the phases of steps with and without a negative prompt begin with."""
+from models.text.tokenizer import Tokenizer, cut_prompts
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,8 @@ class Preparation:
     force_zeros_for_empty_prompt: bool
     """Without a negative prompt the UNet is given zeros, not the encoding of an empty text."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> tuple[Prepared, Scheduler]:
-        """One picture, and the scheduler that makes its steps.
-
-        Raises: RequestError: the request cannot be served; names the field.
-        """
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        """One picture. Raises: RequestError: it cannot be served; names the field."""
         request, task = SdxlRequest.from_fields(fields), task_of(images)
         self._check_task(task)
         scheduler = self._scheduler(request)
@@ -62,18 +59,38 @@ class Preparation:
         inputs = {
             **self._conditions(request, task),
             **self._start(request, task, plan, draws, images),
-            **first_history(scheduler, (draws.h, draws.w, draws.channels)),
+            **first_history(scheduler.solver, (draws.h, draws.w, draws.channels)),
         }
         prompts, tokens = inputs["ids"].shape
-        steps = steps_of(request, plan, _phase(prompts, scheduler, plan), draws)
+        program = StepProgram("unet", prompts == 2, scheduler.solver, bool(plan.draws.any()))
+        steps = steps_of(request, plan, program, draws)
         quality = quality_of(self.spec, fields)
-        steps = eased(steps, quality, unguided)
+        steps = eased(steps, quality)
         bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
-        bucket += f"{scheduler.program}{',inpainting' if task == 'inpainting' else ''}"
+        bucket += solver_key(scheduler.solver, plan)
+        bucket += ",inpainting" if task == "inpainting" else ""
         if quality.key:
             bucket += f",{quality.key}"
-        prepared = Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
-        return prepared, scheduler
+        size_px, warnings = (request.width, request.height), self._warnings(request, task, prompts)
+        return Prepared(bucket, inputs, steps, *size_px, request.seed, warnings)
+
+    def _warnings(
+        self, request: SdxlRequest, task: Task, prompts: int
+    ) -> tuple[RequestWarning, ...]:
+        cut = (
+            warning
+            for texts, tokenizer, name in zip(
+                request.texts(prompts), self.tokenizers, ("CLIP-L", "CLIP-G"), strict=True
+            )
+            for warning in cut_prompts(name, tokenizer, texts, self._tokens)
+        )
+        return *cut, *idle_options(request.scheduler, partial(self._planned, request, task))
+
+    def _planned(
+        self, request: SdxlRequest, task: Task, wish: Mapping[str, Any]
+    ) -> tuple[Scheduler, Plan]:
+        scheduler = self._scheduler(replace(request, scheduler=wish))
+        return scheduler, plan_of(request, scheduler, task)
 
     def _check_task(self, task: Task) -> None:
         if task not in self.spec.tasks:
@@ -148,18 +165,3 @@ class Preparation:
         by_channels = self.unet.in_channels > draws.channels
         inpaint = start.inpainting_by_channels if by_channels else start.inpainting
         return inpaint(request, plan, draws, images)
-
-
-def _phase(prompts: int, scheduler: Scheduler, plan: Plan) -> str:
-    """The program of all steps: how many prompts are asked, by what method, and with what noise."""
-    guidance = CLASSIFIER_FREE if prompts == 2 else CONDITIONAL
-    return f"{guidance} {scheduler.program}{' with noise' if plan.draws.any() else ''}"
-
-
-def unguided(phase: str) -> str:
-    """The same phase without a negative prompt."""
-    return phase.replace(CLASSIFIER_FREE, CONDITIONAL, 1)
-
-
-def is_guided(phase: str) -> bool:
-    return phase.startswith(CLASSIFIER_FREE)

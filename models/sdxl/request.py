@@ -100,6 +100,21 @@ class SdxlRequest:
         first = self.negative_prompt or ""
         return first, self.negative_prompt_2 or first
 
+    def texts(self, prompts: int) -> tuple[dict[str, str], dict[str, str]]:
+        """What each of the two encoders reads, by the field that it comes from.
+
+        Args:
+            prompts: 1, or 2 with the negative prompt.
+        """
+        fields = ("prompt", "negative_prompt")[:prompts]
+        first = {field: getattr(self, field) or "" for field in fields}
+        return first, dict(map(self._second, fields))
+
+    def _second(self, field: str) -> tuple[str, str]:
+        """The second encoder's text, and its field."""
+        own = getattr(self, f"{field}_2")
+        return (f"{field}_2", own) if own else (field, getattr(self, field) or "")
+
     def time_ids(self, task: Task) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Original size, crop and target size; then those of the negative prompt.
 

@@ -9,7 +9,7 @@ from models.quality import LEVERS, Lever
 from models.sampling.schedulers import OPTIONS, STEP_LISTS
 from models.sdxl.config import UNetConfig
 from models.sdxl.fit import Parts
-from models.spec import Limits, ModelSpec, Option, Task
+from models.spec import Limits, ModelSpec, Need, Option, Task
 from models.vae.config import VaeConfig
 
 DEFAULT_LATENTS = 128
@@ -41,21 +41,32 @@ TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {
 }
 """Those of diffusers' pipelines."""
 
+NEGATIVE = frozenset(name for name in FIELDS if name.startswith("negative_"))
+SIZES = frozenset(name for name in FIELDS if name.endswith(("_size", "crops_coords_top_left")))
+
 
 def make_spec(
-    name: str, fingerprint: str, parts: Parts, chosen: Mapping[str, Any], scheduler: str
+    name: str,
+    fingerprint: str,
+    parts: Parts,
+    chosen: Mapping[str, Any],
+    scheduler: str,
+    *,
+    force_zeros_for_empty_prompt: bool = True,
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the chosen ones: the folder's, then the operator's.
 
     Args:
         scheduler: the checkpoint's own, by diffusers' class.
+        force_zeros_for_empty_prompt: of `model_index.json`.
 
     Raises: ValueError: a chosen default is of no field that SDXL has.
     """
     unet, vae = parts.unet, parts.vae
-    unknown = sorted(chosen.keys() - FIELDS)
+    fields = fields_of(unet)
+    unknown = sorted(chosen.keys() - fields)
     if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that SDXL does not have: {unknown}")
+        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
     height, width = (side * vae.downsampling for side in _latents(unet))
     tasks = tasks_of(unet, vae)
     own = {**OWN_DEFAULTS, "width": width, "height": height}
@@ -63,13 +74,18 @@ def make_spec(
         name=name,
         family="sdxl",
         tasks=tasks,
-        fields=FIELDS,
+        fields=fields,
         defaults={**own, **chosen},
         task_defaults={
             task: {**values, **chosen} for task, values in TASK_DEFAULTS.items() if task in tasks
         },
         strength_rounds="down",
         sized_by_image=("image-to-image",),
+        needs={
+            name: needs
+            for name, needs in needs_of(silent=force_zeros_for_empty_prompt).items()
+            if name in fields
+        },
         limits=Limits(
             size_multiple_px=vae.downsampling,
             min_side_px=vae.downsampling * unet.downsampling,
@@ -89,6 +105,40 @@ def make_spec(
         bucket_fields=("width", "height"),
         fingerprint=fingerprint,
     )
+
+
+def fields_of(unet: UNetConfig) -> frozenset[str]:
+    """Request fields: nothing negative where guidance is distilled into the UNet, which runs
+    without a second prompt; no sizes where it has no input for them."""
+    unguided = NEGATIVE | {"guidance_rescale"} if unet.time_cond_proj_dim is not None else set()
+    return FIELDS - unguided - (SIZES if unet.addition_embed_type is None else set())
+
+
+def needs_of(*, silent: bool) -> dict[str, tuple[Need, ...]]:
+    """As in diffusers, whose pipelines differ in the negative sizes.
+
+    Args:
+        silent: whether the UNet gets zeros where there is no negative prompt.
+    """
+    guided = Need(field="guidance_scale", above=1)
+    from_text: tuple[Task, ...] = ("text-to-image",)
+    original, target = (
+        Need(field=f"negative_{name}_size", tasks=from_text) for name in ("original", "target")
+    )
+    return {
+        "negative_prompt": (guided,),
+        "negative_prompt_2": (guided, Need(field="negative_prompt"))[: 1 + silent],
+        "guidance_rescale": (guided,),
+        "negative_original_size": (guided, target),
+        "negative_target_size": (guided, original),
+        "negative_crops_coords_top_left": (
+            guided,
+            Need(field="task", among=from_text),
+            original,
+            target,
+        ),
+        "eta": (Need(field="scheduler", among=("ddim", "DDIMScheduler")),),
+    }
 
 
 def tasks_of(unet: UNetConfig, vae: VaeConfig) -> tuple[Task, ...]:

@@ -10,6 +10,7 @@ from models.sampling.scheduler import Plan, Scheduler
 from models.sdxl.request import SdxlRequest
 from models.sdxl.start import Draws
 from models.spec import Task
+from models.step_program import StepProgram
 
 _PLANNED_BY = ("num_inference_steps", "timesteps", "sigmas", "strength")
 """Fields of a request that a schedule is made from, beside the scheduler's options."""
@@ -31,9 +32,11 @@ def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
         raise RequestError(field, str(error)) from error
 
 
-def steps_of(request: SdxlRequest, plan: Plan, phase: str, draws: Draws) -> tuple[Step, ...]:
+def steps_of(
+    request: SdxlRequest, plan: Plan, program: StepProgram, draws: Draws
+) -> tuple[Step, ...]:
     """One entry a step; the generator's next numbers become the noise of those that add some."""
-    return tuple(Step(phase, _values(request, plan, i, draws)) for i in range(len(plan)))
+    return tuple(Step(program, _values(request, plan, i, draws)) for i in range(len(plan)))
 
 
 def _values(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,10 @@ from transformers import (  # type: ignore[attr-defined]
 )
 
 from models.checkpoint import CheckpointError
+from models.pipeline import RequestWarning
 
+SHOWN_CHARS = 200
+"""Of the words that were not read."""
 VERY_LARGE_INTEGER = 10**30
 """What transformers calls the length of a tokenizer that names none."""
 
@@ -78,6 +82,49 @@ class Tokenizer:
         mask = np.asarray(encoded["attention_mask"], bool)
         return Tokens(np.asarray(encoded["input_ids"], np.int32), mask)
 
+    def unread(self, text: str, max_length: int | None = None) -> str:
+        """The end of a text that `encode` drops, from the word on that it begins in; empty where
+        it reads all of it."""
+        with self._lock:
+            encoded = self._tokenizer(
+                text,
+                max_length=max_length or self.max_length,
+                truncation=True,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+            )
+        if len(encoded["input_ids"]) < 2:
+            return ""
+        end = max(end for _, end in encoded["offset_mapping"][0])
+        word = re.search(r"\S*$", text[:end])
+        is_within = not text[end : end + 1].isspace()
+        return text[word.start() if word and is_within else end :].strip()
+
+
+def cut_prompts(
+    encoder: str, tokenizer: Tokenizer, texts: Mapping[str, str], max_length: int | None = None
+) -> tuple[RequestWarning, ...]:
+    """Warn of prompts that are longer than an encoder reads, with the words that it leaves out.
+
+    Args:
+        encoder: what people call it.
+        texts: by request field.
+        max_length: in tokens, markers included; left out: the tokenizer's own.
+    """
+    limit = max_length or tokenizer.max_length
+    unread = {field: tokenizer.unread(text, limit) for field, text in texts.items()}
+    return tuple(
+        RequestWarning(field, f"{encoder} reads {limit} tokens; not read: {shortened(rest)!r}")
+        for field, rest in unread.items()
+        if rest
+    )
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and how many characters follow."""
+    rest = len(text) - SHOWN_CHARS
+    return text if rest <= 0 else f"{text[:SHOWN_CHARS]}… ({rest} more characters)"
+
 
 class ClipTokenizer(Tokenizer):
     """CLIP's byte pairs."""
@@ -103,6 +150,9 @@ class BlankTokenizer(Tokenizer):
     @property
     def max_length(self) -> int:
         return VERY_LARGE_INTEGER
+
+    def unread(self, text: str, max_length: int | None = None) -> str:
+        return ""
 
     def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
         shape = (len(texts), max_length or self.max_length)

@@ -16,16 +16,17 @@ from jaxtyping import Array, Float
 from models.dtypes import used_dtype
 from models.nn.eight_bit import eight_bit
 from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
-from models.pipeline import Fields, Prepared, PyTree
+from models.pipeline import Fields, Prepared, PyTree, RequestWarning
 from models.presets import eased, quality_of
-from models.quality import Levers
 from models.sampling.guidance import classifier_free, of_first_prompt
-from models.sampling.named import first_history, history, solver_values
+from models.sampling.idle import idle_options
+from models.sampling.named import first_history, history, solver_key, solver_step
 from models.sampling.noise import TorchGenerator
-from models.sampling.scheduler import Scheduler
+from models.sampling.scheduler import Plan, Scheduler
 from models.sharding import gathered
 from models.spec import ModelSpec
-from models.text.tokenizer import Tokenizer
+from models.step_program import StepProgram
+from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
@@ -37,9 +38,7 @@ from models.wan.conditions import (
     token_timesteps,
     with_first_frame,
 )
-from models.wan.experts import Expert
 from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
-from models.wan.phase import Phase, unguided
 from models.wan.pictures import Pictures
 from models.wan.prompts import clean, prompt_embeds
 from models.wan.request import WanRequest
@@ -100,38 +99,33 @@ class WanPipeline:
         expert = modules.transformer or modules.transformer_2
         self.dtype = used_dtype(expert.patches_in.kernel)
         self.width = expert.config.width
-        self._schedulers: dict[str, Scheduler] = {}
-        """By program: of those that compile to the same `step`, any one serves."""
-
-    def expert(self, phase: str) -> Expert:
-        return Phase.parse(phase).expert
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         request, quality = WanRequest.from_fields(fields), quality_of(self.spec, fields)
         shape = self.grid.latents(request)
         pictures = self.pictures.inputs(request, images)
         scheduler = scheduler_of(self.tools.scheduler, request.scheduler)
-        self._schedulers.setdefault(scheduler.program, scheduler)
         plan = plan_of(request, scheduler)
         experts = self.checkpoint.experts(scheduler.num_train_timesteps)
-        phases = phases_of(request, plan, experts, scheduler.program)
+        phases = phases_of(request, plan, experts, scheduler.solver)
         channels = self.checkpoint.vae.z_dim
         draw = partial(draw_noise, TorchGenerator(request.seed), shape, channels)
         inputs = {
             "noise": draw(),
             **self._text_inputs(request),
-            **first_history(scheduler, (*shape, channels)),
+            **first_history(scheduler.solver, (*shape, channels)),
             **pictures,
         }
         if quality.step_cache:
             tokens = math.prod(n // p for n, p in zip(shape, self.grid.patch, strict=True))
             inputs |= cache_input(len(request.prompts), tokens)
-        steps = eased(steps_of(request, plan, phases, draw), quality, unguided)
+        steps = eased(steps_of(request, plan, phases, draw), quality)
         kind = "from image" if pictures else "from text"
-        bucket = f"{request.shape},{kind},{scheduler.program}"
+        bucket = f"{request.shape},{kind},{solver_key(scheduler.solver, plan)}"
         if quality.key:
             bucket += f",{quality.key}"
-        return Prepared(bucket, inputs, steps, request.width, request.height, request.seed)
+        size_px, warnings = (request.width, request.height), self._warnings(request)
+        return Prepared(bucket, inputs, steps, *size_px, request.seed, warnings)
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
         (t5,) = self._merge(weights, "t5")
@@ -147,32 +141,32 @@ class WanPipeline:
         }
 
     def conditions(
-        self, phase: str, weights: Networks, row: PyTree, values: Mapping[str, jax.Array]
+        self,
+        program: StepProgram,
+        weights: Networks,
+        row: PyTree,
+        values: Mapping[str, jax.Array],
     ) -> None:
         """One matrix makes them for all blocks: too little to do ahead."""
 
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: Networks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: None = None,
     ) -> PyTree:
-        name, levers = Levers.of(phase)
-        chosen = Phase.parse(name)
-        seen = rows if chosen.guided else of_first_prompt(rows, "prompt_embeds")
-        cache = cached_step(levers, rows, values)
-        with eight_bit(levers.eight_bit):
-            output = self._output(weights, chosen.expert, seen, values["timestep"], cache)
-        if chosen.guided:
+        seen = rows if program.guided else of_first_prompt(rows, "prompt_embeds")
+        cache = cached_step(program.cache, rows, values)
+        with eight_bit(program.quant):
+            output = self._output(weights, program.network, seen, values["timestep"], cache)
+        if program.guided:
             scale = values["guidance_scale"][:, None, None, None, None]
             output = classifier_free(output[:, 0], output[:, 1], scale)
         else:
             output = output[:, 0]
-        stepped = self._schedulers[chosen.program].step(
-            rows["latents"], output, rows["history"], values.get("noise"), solver_values(values)
-        )
+        stepped = solver_step(program, rows["latents"], output, rows["history"], values)
         return {**rows, **stepped._asdict(), **kept_by(cache)}
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
@@ -184,20 +178,32 @@ class WanPipeline:
         return to_frames(preview(_finished(row, "denoised")))
 
     def _text_inputs(self, request: WanRequest) -> dict[str, np.ndarray]:
-        texts = [clean(prompt) for prompt in request.prompts]
+        texts = [clean(prompt) for prompt in request.prompts.values()]
         tokens = self.tools.tokenizer.encode_with_mask(texts, request.max_sequence_length)
         return {"text_ids": tokens.ids, "text_mask": tokens.mask}
+
+    def _warnings(self, request: WanRequest) -> tuple[RequestWarning, ...]:
+        texts = {field: clean(prompt) for field, prompt in request.prompts.items()}
+        limit = request.max_sequence_length
+        return (
+            *cut_prompts("UMT5", self.tools.tokenizer, texts, limit),
+            *idle_options(request.scheduler, partial(self._planned, request)),
+        )
+
+    def _planned(self, request: WanRequest, wish: Mapping[str, Any]) -> tuple[Scheduler, Plan]:
+        scheduler = scheduler_of(self.tools.scheduler, wish)
+        return scheduler, plan_of(request, scheduler)
 
     def _output(
         self,
         weights: Networks,
-        expert: Expert,
+        network: str,
         rows: PyTree,
         timestep: Float[Array, " batch"],
         cache: CachedStep | None,
     ) -> Float[Array, "batch prompts f h w c"]:
         """The network's answer to every prompt of every row, in one call, float32."""
-        (transformer,) = self._merge(weights, expert)
+        (transformer,) = self._merge(weights, network)
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
         seen = _finished(rows, "latents")
         if "condition" in rows:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.pipeline import Fields, RequestError
-from models.wan.experts import Expert
 
 MAX_SEQUENCE_LENGTH = 512
 """UMT5 tokens at most, as in diffusers' Wan pipelines."""
@@ -57,9 +56,10 @@ class WanRequest:
         return self.guidance_scale > 1
 
     @property
-    def prompts(self) -> list[str]:
-        """The prompt, and where it is guided the negative prompt."""
-        return [self.prompt] + ([self.negative_prompt or ""] if self.guided else [])
+    def prompts(self) -> dict[str, str]:
+        """By field: the prompt, and where it is guided the negative prompt."""
+        negative = {"negative_prompt": self.negative_prompt or ""} if self.guided else {}
+        return {"prompt": self.prompt, **negative}
 
     @property
     def shape(self) -> str:
@@ -67,7 +67,7 @@ class WanRequest:
         size = f"{self.width}x{self.height}x{self.num_frames}"
         return f"{size},text={self.max_sequence_length},prompts={len(self.prompts)}"
 
-    def scale_of(self, expert: Expert) -> float:
+    def scale_of(self, expert: str) -> float:
         """The guidance of one expert."""
         if expert == "transformer_2" and self.guidance_scale_2 is not None:
             return self.guidance_scale_2

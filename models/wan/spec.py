@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoint import fingerprint, read_defaults
-from models.spec import Limits, ModelSpec
+from models.spec import Limits, ModelSpec, Need
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
 from models.wan.request import MAX_SEQUENCE_LENGTH
@@ -25,6 +25,12 @@ FIELDS = frozenset(
     {"prompt", "negative_prompt", "width", "height", "num_frames", "fps", "num_images", "seed"}
     | {"num_inference_steps", "guidance_scale", "max_sequence_length", "scheduler", "quality"}
 )
+
+_GUIDED = (Need(field="guidance_scale", above=1),)
+NEEDS: Mapping[str, tuple[Need, ...]] = dict.fromkeys(
+    ("negative_prompt", "guidance_scale_2"), _GUIDED
+)
+"""As in diffusers: the first expert's scale decides for both."""
 
 
 def make_spec(
@@ -47,6 +53,7 @@ def make_spec(
         fields=fields,
         needed=frozenset({"last_image"} if checkpoint.needs_last_image else ()),
         defaults={**_own_defaults(checkpoint, limits), **chosen},
+        needs={name: needs for name, needs in NEEDS.items() if name in fields},
         limits=limits,
         schedulers=OPTIONS,
         bucket_fields=("width", "height", "num_frames"),

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from models.pipeline import RequestError, Step
 from models.sampling.named import step_values
 from models.sampling.scheduler import Plan, Scheduler
+from models.sampling.solver import Solver
+from models.step_program import StepProgram
 from models.wan.experts import Experts
-from models.wan.phase import Phase
 from models.wan.request import WanRequest
 
 
@@ -24,11 +25,10 @@ def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
         raise RequestError(field, str(error)) from error
 
 
-def phases_of(request: WanRequest, plan: Plan, experts: Experts, program: str) -> tuple[Phase, ...]:
+def phases_of(
+    request: WanRequest, plan: Plan, experts: Experts, solver: Solver
+) -> tuple[StepProgram, ...]:
     """What each step runs.
-
-    Args:
-        program: the scheduler's.
 
     Raises: RequestError: a step is that of an expert which the checkpoint does not have.
     """
@@ -36,11 +36,12 @@ def phases_of(request: WanRequest, plan: Plan, experts: Experts, program: str) -
         chosen = [experts.at(timestep) for timestep in plan.timesteps]
     except ValueError as error:
         raise RequestError("num_inference_steps", str(error)) from error
-    return tuple(Phase(expert, request.guided, program) for expert in chosen)
+    noise = bool(plan.draws.any())
+    return tuple(StepProgram(expert, request.guided, solver, noise) for expert in chosen)
 
 
 def steps_of(
-    request: WanRequest, plan: Plan, phases: tuple[Phase, ...], draw: Callable[[], NDArray]
+    request: WanRequest, plan: Plan, phases: tuple[StepProgram, ...], draw: Callable[[], NDArray]
 ) -> tuple[Step, ...]:
     """One entry a step.
 
@@ -48,17 +49,17 @@ def steps_of(
         draw: the generator's next noise, for schedulers that add some.
     """
     return tuple(
-        Step(str(phase), _values(request, plan, index, phase) | _noise(plan, index, draw))
+        Step(phase, _values(request, plan, index, phase) | _noise(plan, index, draw))
         for index, phase in enumerate(phases)
     )
 
 
 def _values(
-    request: WanRequest, plan: Plan, index: int, phase: Phase
+    request: WanRequest, plan: Plan, index: int, phase: StepProgram
 ) -> dict[str, NDArray | np.float32]:
     return {
         "timestep": plan.timesteps[index],
-        "guidance_scale": np.float32(request.scale_of(phase.expert)),
+        "guidance_scale": np.float32(request.scale_of(phase.network)),
         **step_values(plan, index),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
@@ -39,6 +40,37 @@ class Calls:
     async def open(cls, settings: Settings) -> Self:
         """The queue of these settings. Raises: ConfigError: as `connect`."""
         return cls(await connection.connect(settings.redis), settings.queue)
+
+    @property
+    def redis(self) -> Redis:
+        """The connection, for what else of ours lies there."""
+        return self._redis
+
+    @classmethod
+    async def open_when_reached(cls, settings: Settings, note: Callable[[str], None]) -> Self:
+        """As `open`, but a server that does not answer is waited for. Raises: ConfigError."""
+        queue = cls.unchecked(settings)
+        try:
+            await queue.check_when_reached(settings, note)
+        except BaseException:
+            await queue.close()
+            raise
+        return queue
+
+    @classmethod
+    def unchecked(cls, settings: Settings) -> Self:
+        """The queue, before anything was sent. Raises: ConfigError: there is no address."""
+        return cls(connection.client(settings.redis), settings.queue)
+
+    async def check(self, settings: Settings) -> None:
+        """Raises: as `connection.check`."""
+        await connection.check(self._redis, settings.redis)
+
+    async def check_when_reached(
+        self, settings: Settings, note: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Raises: as `connection.check_when_reached`."""
+        await connection.check_when_reached(self._redis, settings.redis, note)
 
     async def close(self) -> None:
         await self._subscriber.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -14,7 +16,14 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.credentials import CredentialProvider
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,
+    NoPermissionError,
+    RedisError,
+    TimeoutError,
+)
 
 from service.jobs.loopback import is_local
 from service.settings import ConfigError, RedisSettings
@@ -31,30 +40,83 @@ WANTED = (
     " %3F for ?, %23 for #, %40 for @"
 )
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+"""Between two attempts to reach a server for the first time."""
+REMIND_EVERY_S = 30.0
+"""Seconds between two log lines about a server that still does not answer."""
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
 
+class Unreachable(ConfigError):
+    """No Redis answers there, or it still reads its file: servers wait for it, commands end."""
+
+
 async def connect(settings: RedisSettings) -> Redis:
     """A client for commands: each is sent again after a lost connection.
 
-    Raises: ConfigError: nothing answers there, or it does not let us in, is too old, or may evict
-        keys.
+    Raises: as `check`.
     """
     redis = client(settings)
-    where = shown(str(settings.url))
     try:
-        check_server(await redis.info(), where)
+        await check(redis, settings)
     except ConfigError:
         await redis.aclose()
         raise
-    except RedisError as error:
-        await redis.aclose()
+    return redis
+
+
+async def check(redis: Redis, settings: RedisSettings) -> None:
+    """Ask the server what it is.
+
+    Raises:
+        Unreachable: it does not answer, and may do so later.
+        ConfigError: it does not let us in, is too old, or may evict keys.
+    """
+    where = shown(str(settings.url))
+    try:
+        info = await redis.info()
+        if info.get("loading"):
+            raise BusyLoadingError(f"{where} is loading")
+        check_server(info, where)
+    except (RedisError, OSError) as error:
         raise _refused(where, error) from error
     if lacking := lacks(settings):
         log.warning("redis.url: %s is reached over a network without %s", where, lacking)
-    return redis
+
+
+async def check_when_reached(
+    redis: Redis, settings: RedisSettings, note: Callable[[str], None] = lambda _: None
+) -> None:
+    """As `check`, again and again until the server answers.
+
+    Args:
+        note: is given why it does not answer yet.
+
+    Raises: ConfigError: as `check`.
+    """
+    pause_s, told_at = FIRST_PAUSE_S, -math.inf
+    while True:
+        try:
+            return await check(redis, settings)
+        except Unreachable as error:
+            note(str(error))
+            if time.monotonic() - told_at >= REMIND_EVERY_S:
+                told_at = time.monotonic()
+                log.warning("waiting for Redis: %s", error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+async def wait_until_reached(settings: RedisSettings, note: Callable[[str], None]) -> None:
+    """As `check_when_reached`, with a client of its own. Raises: ConfigError: as `check`."""
+    redis = client(settings)
+    try:
+        await check_when_reached(redis, settings, note)
+    finally:
+        await redis.aclose()
 
 
 def lacks(settings: RedisSettings) -> str:
@@ -70,16 +132,44 @@ def lacks(settings: RedisSettings) -> str:
     return " and ".join(name for name, is_there in guards.items() if not is_there)
 
 
-def _refused(where: str, error: RedisError) -> ConfigError:
-    causes = error, error.__cause__  # redis-py wraps what it is told at a socket in a folder
+def _refused(where: str, error: Exception) -> ConfigError:
+    causes = list(_causes(error))
     if any(isinstance(one, AuthenticationError | NoPermissionError) for one in causes):
         return ConfigError(
             f"redis.username, redis.password: the Redis at {where} does not let us in ({error}); "
             "correct them, or what its ACL grants"
         )
-    return ConfigError(
-        f"redis.url: no Redis answers at {where} ({error}); start one there or correct the address"
-    )
+    if any(isinstance(one, BusyLoadingError) for one in causes):
+        return Unreachable(f"redis.url: the Redis at {where} is still reading its file")
+    if any(_is_of_tls(one) for one in causes):
+        return ConfigError(
+            f"redis.url: TLS with {where} fails ({error}); correct redis.ca_file, redis.cert_file,"
+            " redis.key_file or redis.check_name, or take redis:// where it speaks no TLS"
+        )
+    if any(isinstance(one, ConnectionError | TimeoutError | OSError) for one in causes):
+        other = "redis:// if it speaks no TLS" if _wants_tls(where) else "rediss:// if it wants TLS"
+        return Unreachable(
+            f"redis.url: no Redis answers at {where} ({error}); start one there, or correct the"
+            f" address ({other})"
+        )
+    return ConfigError(f"redis.url: what answers at {where} is no Redis of ours ({error})")
+
+
+def _wants_tls(where: str) -> bool:
+    return where.startswith("rediss://")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what led to it: redis-py wraps what it is told while it connects."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_tls(error: BaseException) -> bool:
+    """Whether certificates or protocols do not fit; not where a handshake is only broken off."""
+    broken_off = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
+    return isinstance(error, ssl.SSLError) and not isinstance(error, broken_off)
 
 
 def client(settings: RedisSettings) -> Redis:

@@ -54,6 +54,9 @@ class CostRow(BaseModel):
     decode_s: float = Field(ge=0)
     devices: int = 1
     """Of the slice."""
+    compile_s: float | None = Field(default=None, ge=0)
+    """Until a picture of the bucket could begin that no programs were there for; None: there were,
+    whenever it was asked for."""
     samples: int = 1
     """Steps that it was measured on."""
     at: float = 0.0
@@ -67,6 +70,8 @@ class PoolFacts:
     layout: str
     slots: int
     """Pictures that it denoises together."""
+    warm: tuple[str, ...] = ()
+    """Buckets that it need not compile: it has their programs, or finds them in files."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,24 @@ class CostTable:
             return None
         return timings[nearest].scaled(ratios[nearest]), ratios[nearest]
 
+    def compile_s(self, bucket: str) -> float:
+        """Seconds that compiling a bucket's programs takes: none where a ready pool has them. Of a
+        bucket that nobody has compiled, what others take in the median; 0 where nothing is known.
+        """
+        if not self.pools or any(bucket in pool.warm for pool in self.pools.values()):
+            return 0.0
+        expected = (expected_s(self.compiled.get(layout, {}), bucket) for layout in self._ready)
+        return min((seconds for seconds in expected if seconds is not None), default=0.0)
+
+    @cached_property
+    def compiled(self) -> Mapping[str, Mapping[str, float]]:
+        """By layout and bucket, what compiling took."""
+        found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for key, row in self.rows.items():
+            if row.compile_s is not None:
+                found[key.layout][key.bucket] = row.compile_s
+        return dict(found)
+
     def slowness(self, layout: str) -> float:
         """How many times as long a step of one picture takes there as on the fastest ready pool:
         the median over the buckets that both have measured or, where there are none, of all; 1
@@ -224,6 +247,11 @@ def _alone_s(timing: Timing) -> float:
     return timing.step_s[min(timing.step_s)]
 
 
+def expected_s(compiled: Mapping[str, float], bucket: str) -> float | None:
+    """Of compiling a bucket, by what it or others took; it hardly depends on their size."""
+    return compiled.get(bucket, median(compiled.values()) if compiled else None)
+
+
 def volume_of(bucket: str) -> int | None:
     """Pixels times frames of a bucket, as `ModelSpec.bucket` writes it; None: it does not say."""
     parts = (part.partition("=") for part in bucket.split(","))
@@ -259,5 +287,6 @@ def _differs(row: CostRow, old: CostRow | None, by: float) -> bool:
         (row.step_s, old.step_s),
         (row.encode_s, old.encode_s),
         (row.decode_s, old.decode_s),
+        (row.compile_s or 0.0, old.compile_s or 0.0),
     )
     return any(abs(new - before) > by * before for new, before in pairs)

@@ -19,7 +19,7 @@ class QuotaExceeded(Exception):
     """The tenant has as much as its settings allow.
 
     Args:
-        quota: which one, `queued` or `device-seconds`.
+        quota: which one, `queued`, `device-seconds` or `stored-bytes`.
         standing: what the tenant had then.
         oldest: id of its oldest job that waits.
     """
@@ -44,6 +44,23 @@ class DeadlineTooSoon(Exception):
             f"give it more time, or try again in {max(1, math.ceil(wait_s))} s"
         )
         self.wait_s = wait_s
+
+
+class DeadlineTooShort(Exception):
+    """The job takes longer than its deadline allows, even where nothing else runs.
+
+    Args:
+        run_s: what it takes alone, compiled.
+        compile_s: what compiling takes before that; 0: nothing.
+    """
+
+    def __init__(self, run_s: float, compile_s: float, deadline_s: float) -> None:
+        compiling = f", {compile_s:.1f} s of it for compiling" if compile_s else ""
+        least_s = math.ceil(run_s + compile_s)
+        super().__init__(
+            f"must be {least_s} or more: alone on the fastest pool that is there it takes about"
+            f" {run_s + compile_s:.1f} s{compiling}, and {deadline_s:g} s are given"
+        )
 
 
 class IdempotencyConflict(Exception):

@@ -27,7 +27,7 @@ class Event:
     |-----------------------------|---------------------------------------------------|
     | queued, succeeded, canceled, expired | {}                                       |
     | running                     | {"pool": "flux-0", "attempt": 1}                  |
-    | progress                    | {"step": 3, "steps": 28}                          |
+    | progress                    | {"step": 3, "steps": 28, "detail": {"stage": …}}  |
     | preview                     | {"step": 3, "steps": 28, "preview": "data:…"}     |
     | failed                      | {"error": {"code": …, "message": …}}              |
     """

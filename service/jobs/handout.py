@@ -18,7 +18,17 @@ from models.spec import ModelSpec
 from service.jobs import keys, wire
 from service.jobs.calls import ANSWER_MS, Calls, new_call
 from service.jobs.costs import MAX_COSTS, CostKey, CostRow, PoolFacts
-from service.jobs.job import WIRE_VERSION, Job, JobError, JobState, Output, Snapshot, Usage
+from service.jobs.job import (
+    WIRE_VERSION,
+    Job,
+    JobError,
+    JobState,
+    Output,
+    Snapshot,
+    Stage,
+    Usage,
+    Warned,
+)
 from service.jobs.preemption import FullPool
 from service.jobs.tally import End
 from service.settings import QueueSettings
@@ -39,6 +49,14 @@ class Claim:
     fence: int
     queued_at: float | None = None
     """When it came to the queue, or back, by Redis's clock."""
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a pool says that it does with a job."""
+
+    stage: Stage
+    expected_s: float | None = None
 
 
 Claims = list[Claim]
@@ -85,6 +103,8 @@ class Handout(Calls):
         slowness: float = 1.0,
         slowness_in: Mapping[str, float] = NO_BUCKETS,
         busy: Callable[[], bool] = lambda: False,
+        may_compile: Callable[[], bool] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> Claims:
         """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
         pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
@@ -94,6 +114,9 @@ class Handout(Calls):
             slowness: how many times as long a job takes here as on the fastest pool that is there.
             slowness_in: the same of single buckets.
             busy: whether the pool has other jobs now; then it is given none that a pool died with.
+            may_compile: whether it takes a job now whose bucket is not warm, and that one alone;
+                None: it takes them as any other.
+            has_room: whether it takes anything still; where not, it waits no longer.
         """
         if slots < 1:
             return []
@@ -107,12 +130,14 @@ class Handout(Calls):
             slowness=slowness,
             slowness_in=dict(slowness_in),
             busy=busy,
+            may_compile=may_compile,
+            has_room=has_room,
         )
         claims = await self._or_release(once)
         if claims or wait_s <= 0:
             return claims
         with self._subscriber.waking(keys.QUEUED, model) as wake:
-            while not claims and not self._subscriber.closed:
+            while not claims and has_room() and not self._subscriber.closed:
                 wake.clear()
                 claims = await self._or_release(once)
                 if not claims and not await _set_before(wake, until):
@@ -133,8 +158,16 @@ class Handout(Calls):
                 await self.release(claim)
             raise
 
-    async def _claim_now(self, busy: Callable[[], bool], **wanted: Any) -> Claims:
+    async def _claim_now(
+        self,
+        busy: Callable[[], bool],
+        may_compile: Callable[[], bool] | None,
+        has_room: Callable[[], bool],
+        **wanted: Any,
+    ) -> Claims:
         """A claim without an answer may have been carried out: the pool's next one repeats it."""
+        if not has_room():
+            return []
         pool, model = wanted["pool"], wanted["model"]
         call = self._unanswered.pop(pool, None) or new_call()
         try:
@@ -148,6 +181,8 @@ class Handout(Calls):
                 credit_s=self._settings.deadline_credit_s,
                 room_s=self._settings.lease_s,
                 busy=busy() or None,
+                may_compile=may_compile is None or may_compile(),
+                rides_wait=may_compile is not None,
                 **wanted,
             )
         except (RedisError, OSError):
@@ -189,19 +224,34 @@ class Handout(Calls):
         return [claims[number - 1] for number in lost]
 
     async def progress(
-        self, claim: Claim, step: int, steps: int, preview: str | None = None
+        self,
+        claim: Claim,
+        step: int,
+        steps: int,
+        preview: str | None = None,
+        doing: Doing | None = None,
     ) -> bool:
         """False: no longer ours. `preview` is a data URI."""
         shown = {"step": step, "steps": steps, "preview": preview}
         texts = [json.dumps(shown)] if preview else []
         return await self._held(
-            "progress", claim, *texts, step=step, steps=steps, max_previews=MAX_PREVIEWS
+            "progress",
+            claim,
+            *texts,
+            step=step,
+            steps=steps,
+            max_previews=MAX_PREVIEWS,
+            **(asdict(doing) if doing else {}),
         )
 
     async def snapshot(self, claim: Claim, snapshots: Sequence[Snapshot]) -> bool:
         """Keep how far its pictures are, each named once, in place of what was kept before: whose
         files `reap` hands out. False: no longer ours; what was stored for it may be deleted."""
         return await self._held("snapshot", claim, wire.snapshots_json(snapshots))
+
+    async def warn(self, claim: Claim, warnings: Sequence[Warned]) -> bool:
+        """Keep these in place of the job's warnings. False: no longer ours."""
+        return await self._held("warn", claim, wire.warnings_json(warnings))
 
     async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
         """False: no longer ours; what was stored for it may be deleted."""

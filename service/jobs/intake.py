@@ -68,6 +68,7 @@ class Intake(Calls):
         idempotency_key: str | None = None,
         digest: str = "",
         limits: TenantSettings = NO_LIMITS,
+        input_bytes: int = 0,
         refusal: Exception | None = None,
     ) -> tuple[Job, bool]:
         """The stored job, and whether it is new.
@@ -76,6 +77,7 @@ class Intake(Calls):
             idempotency_key: the client's; of one tenant, for `idempotency_s` while the job is kept.
             digest: of the request's body; the same key with another one is a conflict.
             limits: of the job's tenant.
+            input_bytes: what the store has of it already; it counts while the job is kept.
             refusal: why a new job is not to be taken; what was accepted before is given even so.
 
         Raises: QueueFull, QuotaExceeded, IdempotencyConflict; the refusal.
@@ -94,11 +96,15 @@ class Intake(Calls):
             max_queued=self._settings.max_queued,
             tenant_max_queued=limits.max_queued,
             device_seconds_per_hour=limits.device_seconds_per_hour,
+            stored_bytes=limits.stored_bytes,
+            input_bytes=input_bytes,
+            retention_s=self._settings.retention_s,
             cost=job.cost,
             idempotency=_idempotency(job.tenant, idempotency_key),
             idempotency_ms=round(self._settings.idempotency_s * 1000),
             digest=digest,
             refused=refusal is not None,
+            webhook="webhook" in job.request or None,
         )
         if refusal and answer == "refused":
             raise refusal
@@ -112,8 +118,12 @@ class Intake(Calls):
         return wire.from_hash(wire.parse(stored[0])), answer == "new"
 
     async def standing(self, tenant: str, limits: TenantSettings) -> Standing:
-        per_hour = limits.device_seconds_per_hour
-        answer = await self._run("standing", tenant=tenant, device_seconds_per_hour=per_hour)
+        answer = await self._run(
+            "standing",
+            tenant=tenant,
+            device_seconds_per_hour=limits.device_seconds_per_hour,
+            retention_s=self._settings.retention_s,
+        )
         return Standing.parse(answer)
 
     async def get(self, job_id: str) -> Job | None:
@@ -190,7 +200,7 @@ class Intake(Calls):
         rows, pools, now = await self._run("costs", model=model)
         return CostTable(
             {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},
-            {name: PoolFacts(**json.loads(text)) for name, text in _pairs(pools)},
+            {name: _pool_facts(text) for name, text in _pairs(pools)},
             float(now),
         )
 
@@ -211,6 +221,12 @@ def _pairs(flat: Sequence[str]) -> Iterator[tuple[str, str]]:
 @lru_cache(maxsize=MAX_COSTS)
 def _cost_row(text: str) -> CostRow:
     return CostRow.model_validate_json(text)
+
+
+@lru_cache(maxsize=MAX_COSTS)
+def _pool_facts(text: str) -> PoolFacts:
+    told = json.loads(text)  # by a script, which has no empty lists
+    return PoolFacts(told["layout"], told["slots"], tuple(told.get("warm") or ()))
 
 
 def _job(text: str | None) -> Job | None:

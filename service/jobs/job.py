@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -68,6 +68,16 @@ class JobError(BaseModel):
     """Of a poisonous job: the pools that died with it, oldest first."""
 
 
+class Warned(BaseModel):
+    """What was accepted but not as written."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    field: str
+    """Of the request; a member of one with a dot: `scheduler.flow_shift`."""
+    message: str
+
+
 class Snapshot(BaseModel):
     """What is kept of one picture of an unended job: its state in the store, or, where the picture
     is finished already, its files."""
@@ -88,12 +98,34 @@ class Snapshot(BaseModel):
 
 
 class Usage(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    """What a job has taken."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     steps: int = 0
     """Denoising steps that ran, summed over the pictures."""
     device_seconds: float = 0.0
+    """Of a mesh slice: encoding, steps, decoding, and `compile_seconds`."""
+    compile_seconds: float = 0.0
+    """Of these, for compiling programs that this job was the first to need."""
     queue_seconds: float = 0.0
+
+
+Stage = Literal["loading_adapters", "compiling", "denoising", "decoding", "storing"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+"""Of a running job, in their order."""
+
+
+class Detail(BaseModel):
+    """What a running job does now: the least advanced of its pictures."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: Stage
+    since: float
+    """Seconds since the epoch."""
+    expected_s: float | None = None
+    """How long it takes, of compiling; None: nobody knows."""
 
 
 class Job(BaseModel):
@@ -127,13 +159,19 @@ class Job(BaseModel):
     """How often a pool has claimed it."""
     pool: str | None = None
     """The one that claimed it last."""
+    detail: Detail | None = None
+    """While it is running, as soon as the pool has said so."""
     outputs: list[Output] = Field(default_factory=list)
     usage: Usage = Usage()
     error: JobError | None = None
+    warnings: list[Warned] = Field(default_factory=list)
+    """What of its request has no effect, or not the one it names."""
     cost: float = Field(default=1.0, gt=0)
     """Device-seconds that it is predicted to take: what its tenant is charged."""
+    compile_s: float = Field(default=0.0, ge=0)
+    """Of `cost`, what compiling its programs is predicted to take: 0 where a pool has them."""
     run_s: float | None = None
-    """Seconds that it would take alone on the fastest pool; None: not known."""
+    """Seconds that it would take alone on the fastest pool, compiled; None: not known."""
     weight: float = Field(default=1.0, gt=0)
     """Its tenant's share, against those of others."""
     snapshots: list[Snapshot] = Field(default_factory=list)

@@ -25,6 +25,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `jobs:STATE:TENANT`          | zset   | a tenant's jobs of a state, likewise | with the job      |
 | `promised:TENANT`            | string | what its unended jobs shall take     | with the last one |
 | `used:TENANT`                | hash   | minute: what its jobs took           | after an hour     |
+| `stored:TENANT`              | string | bytes of its jobs' inputs, outputs   | with the last job |
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |
 | `deadlines`                  | zset   | unended jobs, by deadline            | when it ends      |
 | `ended`                      | zset   | ended jobs, by their end             | with the job      |
@@ -37,12 +38,16 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `models`                     | hash   | model: its spec                      | model_retention_s |
 | `seen`                       | zset   | models, by a pool's last heartbeat   | with the model    |
 | `pools:MODEL`                | hash   | pool: ready or not, end of heartbeat | `lease_s`         |
+| `webhooks`                   | zset   | tenants with messages, by last turn  | with their last   |
+| `webhooks:TENANT`            | zset   | its ended jobs to tell of, by when   | when told         |
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
 | `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
 | `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
 | `tried:N:MODEL:BUCKET`       | string | a doubtful cost is being tried       | in a while        |
 | `profile:POOL`               | string | a profile that is wanted of it       | when answered     |
 | `profiled:ID`                | string | what became of that profile          | ten minutes       |
+
+Beside them lie `{atelier-front}:webhooksecrets`, which no script touches.
 
 Of `costs:MODEL` the oldest rows leave, too, beyond 4,096.
 
@@ -70,6 +75,8 @@ STOPPED = PREFIX + "stopped"
 QUEUED = PREFIX + "queued"
 
 API_KEYS = PREFIX + "apikeys"
+WEBHOOK_SECRETS = "{atelier-front}:webhooksecrets"
+"""Hash, tenant: its valid secrets (JSON). Under a prefix that pools need no right to."""
 DEPOSITS = PREFIX + "deposits"
 
 

@@ -23,6 +23,11 @@ ASKED_EVERY_S = 1.0
 """How often a full pool asks whether it should put something aside (`workers/preemption.py`)."""
 
 
+OVERDUE = 0.25
+"""Of the time that compiling has taken, what it is expected to take more when that is longer than
+it should."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """Of the order, in device-seconds."""
@@ -77,7 +82,7 @@ class Outlook:
             waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
             slowness = self._slowness_in(job.bucket)[server.layout]
             lasts_s = load.lasts(server.slots, servers.rows(waiting)) * slowness
-            return Place(position, starts_s, starts_s + lasts_s)
+            return Place(position, starts_s, starts_s + self._table.compile_s(job.bucket) + lasts_s)
 
         if takes is None or not is_urgent:
             return place(self._servers)
@@ -130,7 +135,9 @@ class Outlook:
             return None
         done = min(1.0, job.step / max(1, job.steps))
         cost = self._cost(job, 0)
-        return remaining_s(load, done, cost.decode_s if cost else 0.0, found, self._servers.busy)
+        decode_s = cost.decode_s if cost else 0.0
+        left_s = remaining_s(load, done, decode_s, found, self._servers.busy)
+        return compiling_s(job, self.look.now) + left_s
 
     def _takes(self, job: Job, load: Load) -> Takes | None:
         """As `claim.lua`: who is too slow for its deadline leaves it to a faster one."""
@@ -250,7 +257,8 @@ class Outlook:
         if job.run_s is None:
             return None
         left = 1 - min(1.0, done / max(1, job.steps))
-        return Load(job.cost * left, job.run_s * left, job.images)
+        device_seconds = max(0.0, job.cost - job.compile_s)
+        return Load(device_seconds * left, job.run_s * left, job.images)
 
     @cached_property
     def _turns(self) -> Turns:
@@ -295,6 +303,18 @@ class Outlook:
     @cached_property
     def _servers(self) -> Servers:
         return Servers(self._seen_pools, self.look.running, self._waiting > 0)
+
+
+def compiling_s(job: Job, now: float) -> float:
+    """What is left of compiling a running job's programs. What has taken longer than expected is
+    expected to take a while yet."""
+    if job.detail is None:
+        return job.compile_s if job.step == 0 else 0.0
+    if job.detail.stage != "compiling":
+        return 0.0
+    past_s = max(0.0, now - job.detail.since)
+    expected_s = job.compile_s if job.detail.expected_s is None else job.detail.expected_s
+    return max(expected_s - past_s, OVERDUE * past_s)
 
 
 def _by_tenant(urgent: Sequence[Urgent]) -> Mapping[str, Ahead]:

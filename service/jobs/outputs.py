@@ -13,16 +13,18 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import GCSStore, LocalStore, ObjectStore, S3Store, from_url
 
 from service.jobs.errors import NotStored, StoreError
+from service.jobs.private import private_folder
 from service.settings import ConfigError
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import RetryConfig
 
 MEMORY = "memory:///"
@@ -33,6 +35,9 @@ OWN_RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds
 """Of an object store's client, which would try for minutes: whoever calls knows for how long."""
 REDIRECT_S = 3600.0
 """How long a redirect to the object store can be followed."""
+
+NO_BUCKET = "NoSuchBucket"
+"""The error's code at S3 and GCS, whose clients have one kind of error for a missing file, too."""
 
 
 def input_key(job_id: str, field: str) -> str:
@@ -53,6 +58,14 @@ def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
 def job_folders(job_id: str) -> list[str]:
     """All that the store has of a job, as `Store.delete` takes it."""
     return [f"{kind}/{job_id}/" for kind in ("inputs", "outputs", "snapshots")]
+
+
+class Stat(NamedTuple):
+    """What a store knows of a file without reading it."""
+
+    bytes: int
+    version: str
+    """Another one wherever the file was written again."""
 
 
 class Store:
@@ -81,11 +94,24 @@ class Store:
         async with self._explained("read", key):
             return bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
 
+    async def stat(self, key: str) -> Stat:
+        """Raises: NotStored, StoreError."""
+        async with self._explained("look up", key):
+            meta = await self._head(key)
+        return Stat(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
+
+    async def _head(self, key: str) -> ObjectMeta:
+        try:
+            return await obstore.head_async(self._store, key)
+        except (FileNotFoundError, NotFoundError):
+            if not isinstance(self._store, LocalStore):  # a HEAD does not say what is not there
+                await obstore.get_range_async(self._store, key, start=0, end=1)
+            raise
+
     async def exists(self, key: str) -> bool:
         """Raises: StoreError."""
         try:
-            async with self._explained("look up", key):
-                await obstore.head_async(self._store, key)
+            await self.stat(key)
         except NotStored:
             return False
         return True
@@ -141,6 +167,11 @@ class Store:
                 "check that the store is there"
             ) from error
         except (FileNotFoundError, NotFoundError) as error:
+            if act == "write" or NO_BUCKET in str(error):
+                raise StoreError(
+                    f"cannot {act} {key!r} in {self.url}: the folder or bucket is not there; make "
+                    "it, or correct store.url"
+                ) from error
             raise NotStored(key) from error
         except (BaseError, OSError, ValueError) as error:
             raise StoreError(
@@ -152,7 +183,9 @@ class Store:
 def _open(url: str) -> ObjectStore:
     try:
         if "://" not in url:
-            return LocalStore(Path(url).expanduser(), mkdir=True, automatic_cleanup=True)
+            folder = Path(url).expanduser()
+            private_folder(folder, "store.url")
+            return LocalStore(folder, automatic_cleanup=True)
         if url in ("memory://", MEMORY):
             return from_url(MEMORY)
         return from_url(url, retry_config=OWN_RETRIES)

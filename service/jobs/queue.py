@@ -5,6 +5,7 @@ Each script may be sent twice: a command whose answer got lost with its connecti
 
 from __future__ import annotations
 
+from service.jobs.announcements import Announcement, Announcements
 from service.jobs.errors import (
     IdempotencyConflict,
     QueueFull,
@@ -13,16 +14,18 @@ from service.jobs.errors import (
     WireError,
 )
 from service.jobs.events import Event
-from service.jobs.handout import Claim, Claims, Handout
+from service.jobs.handout import Claim, Claims, Doing, Handout
 from service.jobs.intake import Depth, Intake, ModelStatus
 from service.jobs.profiles import Profiles
 from service.jobs.standing import Standing
 from service.jobs.upkeep import Upkeep
 
 __all__ = [
+    "Announcement",
     "Claim",
     "Claims",
     "Depth",
+    "Doing",
     "Event",
     "IdempotencyConflict",
     "ModelStatus",
@@ -35,5 +38,5 @@ __all__ = [
 ]
 
 
-class Queue(Intake, Handout, Upkeep, Profiles):
+class Queue(Intake, Handout, Upkeep, Profiles, Announcements):
     """All sides of it, over one connection."""

@@ -13,9 +13,13 @@ class Standing:
     """Used within the last hour, or promised to jobs that have not ended."""
     next_s: float
     """Seconds until some of them stop to count; where nothing is left, until something is."""
+    stored_bytes: int = 0
+    """Of inputs and outputs, while their jobs are kept."""
+    leaves_s: float = 0.0
+    """Seconds until the retention time of some of them is over."""
 
     @classmethod
     def parse(cls, answer: Sequence[str | int]) -> Standing:
         """What the scripts give."""
-        queued, device_seconds, next_s = answer
-        return cls(int(queued), float(device_seconds), float(next_s))
+        queued, device_seconds, next_s, stored, leaves_s = answer
+        return cls(int(queued), float(device_seconds), float(next_s), int(stored), float(leaves_s))

@@ -13,12 +13,25 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from service.jobs.errors import WireError
-from service.jobs.job import WIRE_VERSION, Job, Output, Snapshot
+from service.jobs.job import WIRE_VERSION, Job, Output, Snapshot, Warned
 
-STRUCTURES = frozenset({"request", "outputs", "usage", "error", "metadata", "snapshots", "deaths"})
+STRUCTURES = frozenset(
+    (
+        "request",
+        "outputs",
+        "usage",
+        "error",
+        "warnings",
+        "metadata",
+        "snapshots",
+        "deaths",
+        "detail",
+    )
+)
 """Fields of a job that are stored as JSON."""
 
 _OUTPUTS = TypeAdapter(list[Output])
+_WARNINGS = TypeAdapter(list[Warned])
 _SNAPSHOTS = TypeAdapter(list[Snapshot])
 _EMPTY = Job(id="", model="", bucket="").model_dump(mode="json", exclude={"request"})
 
@@ -54,6 +67,10 @@ def parse(text: str) -> dict[str, str]:
 
 def outputs_json(outputs: Sequence[Output]) -> str:
     return _OUTPUTS.dump_json(list(outputs)).decode()
+
+
+def warnings_json(warnings: Sequence[Warned]) -> str:
+    return _WARNINGS.dump_json(list(warnings)).decode()
 
 
 def snapshots_json(snapshots: Sequence[Snapshot]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
+from service.documentation import problems
+from service.query import check_query
 from service.routes import generate, health, jobs, models, pages
 
 
 def include(app: FastAPI) -> None:
     """Every route of the front end."""
     for part in (generate, jobs, models, health, pages):
-        app.include_router(part.router)
+        app.include_router(
+            part.router, dependencies=[Depends(check_query)], responses=problems(422)
+        )

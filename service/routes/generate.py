@@ -26,11 +26,20 @@ async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
     """
     async with quotas.told_in_refusals(front, tenant):
         accepted = negotiate(",".join(request.headers.getlist("accept")))
-        job = await admit(request, front, tenant, accepted.media_types)
-        with told_by_name(job):
-            answer = await _answer(request, front, job, accepted)
-            answer.headers.update(await quotas.of_tenant(front, tenant))
+        client = front.client_of(request, tenant)
+        with front.waits.holding(client, _waits(request, accepted)):
+            with front.bodies.holding(client) as hold:
+                job = await admit(request, front, tenant, hold, accepted.media_types)
+            with told_by_name(job):
+                answer = await _answer(request, front, job, accepted)
+                answer.headers.update(await quotas.of_tenant(front, tenant))
     return answer
+
+
+def _waits(request: Request, accepted: Answer) -> int:
+    """1 where the answer lasts as long as the job."""
+    prefers = preferred_wait_s(request.headers.getlist("prefer")) is not None
+    return int(accepted.events or accepted.bytes or prefers)
 
 
 async def _answer(request: Request, front: FrontEnd, job: Job, accepted: Answer) -> Response:
@@ -39,7 +48,8 @@ async def _answer(request: Request, front: FrontEnd, job: Job, accepted: Answer)
     wait_s = preferred_wait_s(request.headers.getlist("prefer"))
     if accepted.bytes:
         job = await until_ended(front, job, _bounded(front, wait_s), request)
-        return await bytes_answer(front, job, accepted.media_types)
+        client = front.client_of(request, job.tenant)
+        return await bytes_answer(front, job, accepted.media_types, client)
     if wait_s is None:
         return await json_answer(front, job, 202, names_of(job))
     return await _waited(request, front, job, _bounded(front, wait_s))

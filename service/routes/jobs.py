@@ -41,7 +41,7 @@ async def list_jobs(
     return Response(page.model_dump_json(), media_type="application/json")
 
 
-@router.get("/{job_id}", response_model=JobView, responses=problems(401, 404, 503))
+@router.get("/{job_id}", response_model=JobView, responses=problems(401, 404, 429, 503))
 async def get_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     """One job."""
     return await json_answer(front, await front.job(job_id, tenant))
@@ -57,7 +57,7 @@ async def delete_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/{job_id}/cancel", response_model=JobView, responses=problems(401, 404, 503))
+@router.post("/{job_id}/cancel", response_model=JobView, responses=problems(401, 404, 429, 503))
 async def cancel_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
     """Stop a job within one denoising step; one that has ended stays as it is."""
     job = await front.job(job_id, tenant)
@@ -73,7 +73,9 @@ async def job_events(job_id: JobId, request: Request, front: Front, tenant: Tena
 
     `Last-Event-ID` resumes after that event.
     """
-    return events_answer(front, await front.job(job_id, tenant), request)
+    job = await front.job(job_id, tenant)
+    with front.waits.holding(front.client_of(request, tenant), 1):  # which its stream takes over
+        return events_answer(front, job, request)
 
 
 @router.get("/{job_id}/outputs/{index}", **OUTPUT)
@@ -86,4 +88,5 @@ async def job_output(
 ) -> Response:
     """The bytes of one output, whole or in part."""
     job = await front.job(job_id, tenant)
-    return await output_answer(front, job, index, request.headers)
+    client = front.client_of(request, tenant)
+    return await output_answer(front, job, index, request.headers, client)

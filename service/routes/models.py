@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(t
 async def list_models(front: Front) -> ModelPage:
     """The models, by name."""
     known = await front.models.all()
-    return view_models([known[name] for name in sorted(known)])
+    return view_models([known[name] for name in sorted(known)], front.settings.limits)
 
 
 @router.get("/{name}", responses=problems(401, 404, 503))
@@ -25,4 +25,4 @@ async def get_model(
     name: Annotated[str, Path(description="A model's `name`.")], front: Front
 ) -> ModelView:
     """One model."""
-    return view_model(await front.models.get(name))
+    return view_model(await front.models.get(name), front.settings.limits)

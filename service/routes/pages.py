@@ -1,4 +1,4 @@
-"""The playground: one page, served as it lies in the source."""
+"""Pages for people: the playground, as it lies in the source, and the API's description."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import re
 from functools import cache
 from pathlib import Path
 
-from fastapi import APIRouter
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, JSONResponse
 
 import service
+from service import reference_page
 
 router = APIRouter()
 
+NO_FRAMES = "frame-ancestors 'none'"
 PLAYGROUND = Path(service.__file__).parent / "playground" / "index.html"
 
 
@@ -24,6 +26,25 @@ async def playground() -> HTMLResponse:
     page, policy = _page()
     headers = {"Cache-Control": "no-cache", "Content-Security-Policy": policy}
     return HTMLResponse(page, headers=headers)
+
+
+@router.get("/docs", include_in_schema=False)
+async def reference(request: Request) -> HTMLResponse:
+    """The API's description as a page."""
+    page = reference_page.page(request.app.openapi())
+    return HTMLResponse(page, headers={"Content-Security-Policy": _reference_policy(page)})
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def description(request: Request) -> JSONResponse:
+    """The API's description as a file."""
+    return JSONResponse(request.app.openapi())
+
+
+def _reference_policy(page: str) -> str:
+    """No script at all, and the page's own style."""
+    style = f"style-src {_hash(page, 'style')}"
+    return f"default-src 'none'; {style}; base-uri 'none'; form-action 'none'; {NO_FRAMES}"
 
 
 @cache
@@ -49,7 +70,7 @@ def content_security_policy(page: str) -> str:
             "connect-src 'self' https:",
             "base-uri 'none'",
             "form-action 'none'",
-            "frame-ancestors 'none'",
+            NO_FRAMES,
         )
     )
 

@@ -40,9 +40,9 @@ os.environ |= {
 }
 
 import jax
-from jax.experimental import topologies
 from jax.stages import Compiled, Traced
 
+from models.jax_internals import get_topology_desc
 from models.nn.attention.select import kernel_for
 from models.nn.eight_bit import kind_of
 from models.quality import OF_EIGHT_BITS, EightBitProducts
@@ -115,9 +115,7 @@ def programs(
     Args:
         eight_bit: with blocks of 8 bits instead of exact ones, multiplied so.
     """
-    devices = topologies.get_topology_desc(
-        platform="cuda", target_config=H200, topology="1x1x1"
-    ).devices[:1]
+    devices = get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1").devices[:1]
     layout = Layout(make_mesh(Shape().over(1), devices), kernel_for(devices[0], "bfloat16"))
     rounding = Rounding("instead", kind_of("gpu", CAPABILITY)) if eight_bit else None
     pipeline = abstract(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -106,7 +107,10 @@ def test_turns_alternate_and_later_ones_know_the_first() -> None:
 
     found = list(compared("some", Sides(ours, theirs), turns=2))
     assert order == ["ours", "theirs", "ours", "theirs, knowing flash"]
-    assert [len(one.ours) for one in found] == [1, 2], "what there is is told after each pair"
+    assert [(len(one.ours), len(one.theirs)) for one in found] == [(1, 0), (1, 1), (2, 1), (2, 2)]
+    alone = found[0].as_json()
+    assert alone["ratios"]["step"] == [] and alone["mfu"]["theirs"] is None
+    show([alone], Console(file=io.StringIO()))
 
 
 def test_ratios_memory_and_mfu() -> None:

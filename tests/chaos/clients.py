@@ -129,7 +129,7 @@ class Client:
             return True
         told = _told(answer)
         asked.answers.append(told)
-        if told.status == 429 and order.deadline_s == SHORT_S:
+        if told.is_hopeless or (told.status == 429 and order.deadline_s == SHORT_S):
             asked.gave_up = "it would be too late"
         elif told.status >= 500 and order.key is None:
             asked.gave_up = f"it may have been accepted: {told.body}"

@@ -19,6 +19,11 @@ class Answer:
     retry_after: str | None
     body: str
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether its deadline is shorter than the job takes alone."""
+        return self.status == 422 and "deadline_too_soon" in self.body
+
 
 @dataclass
 class Asked:

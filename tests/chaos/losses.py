@@ -32,7 +32,7 @@ AWAY_S = 5.0
 BEYOND_LEASE_S = 20.0
 ROUNDS = 2
 DEFAULTS = QueueSettings()
-PACE = Pace(DEFAULTS.lease_s, DEFAULTS.reap_every_s, snapshot_share=0.01)
+PACE = Pace(DEFAULTS.lease_s, DEFAULTS.reap_every_s)
 BODY = REQUESTS["long"] | {"num_images": 4}
 TENANT = next(iter(TENANTS))
 

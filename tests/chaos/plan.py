@@ -64,19 +64,34 @@ SORTS = (
 )
 
 
+TOGETHER_S = 0.5
+"""Between the two acts of a pair: the second meets a system that the first has just hurt."""
+
+
 def make(seed: int, span_s: float, count: int) -> tuple[Act, ...]:
-    """So many acts within that time, by time: each sort comes up before any comes up again."""
+    """So many acts within that time, in pairs, by time: each sort comes up before any comes up
+    again."""
     random = Random(seed)
     sorts: list[Sort] = []
     while len(sorts) < count:
         sorts += random.sample(SORTS, len(SORTS))
-    every_s = span_s / count
+    moments = _moments(random, span_s, count)
     return tuple(
         Act(
-            at_s=round((number + random.random()) * every_s, 3),
+            at_s=moments[number],
             kind=sort.kind,
             target=random.choice(sort.targets),
             lasts_s=round(random.uniform(*sort.lasts_s), 3),
         )
         for number, sort in enumerate(sorts[:count])
     )
+
+
+def _moments(random: Random, span_s: float, count: int) -> list[float]:
+    """Pairs, evenly spread."""
+    every_s = 2 * span_s / count
+    found: list[float] = []
+    for pair in range((count + 1) // 2):
+        first = pair * every_s + random.random() * (every_s - min(TOGETHER_S, every_s / 2))
+        found += [round(first, 3), round(first + random.random() * min(TOGETHER_S, every_s / 2), 3)]
+    return found[:count]

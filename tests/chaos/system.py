@@ -37,10 +37,9 @@ from tests.chaos.processes import MARK, Process, until
 from tests.chaos.server import Server
 from tests.chaos.wall import Wall
 
-SLOTS = 1
-"""In a batch of one size a picture is the same to the bit whoever makes it. With more slots the
-size changes with the company, and with it the last bits of latents, which shows in a pixel of few
-pictures."""
+SLOTS = 4
+"""Of each pool: whoever a picture is beside, and wherever it goes on, its bytes are the same."""
+DTYPE_OF = {PICTURES: "bfloat16", CLIPS: "float32"}
 NEVER = 1000
 """Attempts, deaths: a run counts no job out that it has disturbed so often itself."""
 DEPOSIT_S = 20.0
@@ -52,22 +51,15 @@ MODEL_OF = dict(zip(POOLS, (PICTURES, PICTURES, PICTURES, CLIPS), strict=True))
 
 @dataclass(frozen=True)
 class Pace:
-    """Settings of time: how soon a system notices that somebody is gone, and how often it keeps
-    what pictures have come to."""
+    """Settings of time: how soon a system notices that somebody is gone."""
 
     lease_s: float = LEASE_S
     reap_every_s: float = 0.5
-    snapshot_share: float = 0.9
 
 
 def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> Settings:
     """Of all processes."""
-    pool = {
-        "slots": SLOTS,
-        "drain_s": 10,
-        "snapshot_share": pace.snapshot_share,
-        "preview_every_s": 0.2,
-    }
+    pool = {"slots": SLOTS, "drain_s": 10, "preview_every_s": 0.2}
     return Settings(
         state_dir=state,
         compile_cache=os.environ.get("TESTS_COMPILED") or None,
@@ -88,7 +80,7 @@ def settings(state: Path, url: str, models: Mapping[str, Path], pace: Pace) -> S
             for name, weight in TENANTS.items()
         },
         models={
-            name: ModelSettings(source=str(folder), dtype="float32")
+            name: ModelSettings.model_validate({"source": str(folder), "dtype": DTYPE_OF[name]})
             for name, folder in models.items()
         },
         pools={name: PoolSettings(model=model, **pool) for name, model in MODEL_OF.items()},

@@ -17,6 +17,12 @@ def test_every_sort_comes_up_before_any_comes_up_again() -> None:
         assert {_sort(act) for act in half} == {(s.kind, s.targets) for s in plan.SORTS}
 
 
+def test_acts_overlap() -> None:
+    acts = plan.make(3, 40, 20)
+    gaps = [b.at_s - a.at_s for a, b in zip(acts[::2], acts[1::2], strict=True)]
+    assert all(0 <= gap <= plan.TOGETHER_S for gap in gaps)
+
+
 def _sort(act: plan.Act) -> tuple[plan.Kind, tuple[str, ...]]:
     (found,) = {
         (sort.kind, sort.targets)

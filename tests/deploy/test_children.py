@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from deploy.children import Child, ending
+from deploy.children import ROOT, Child, ending, importing_ours
 from tests.e2e.system import is_alive
 from tests.e2e.system import until as until_now
 from tests.workers.polling import until
@@ -70,6 +71,33 @@ def test_it_dies_with_its_parent(tmp_path: Path) -> None:
         assert is_alive(pid)
         parent.kill()
     until_now(lambda: not is_alive(pid), "the child's end", 10)
+
+
+def test_python_children_import_nothing_of_their_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "redis.py").write_text("raise SystemExit('it was run')")
+    (tmp_path / "deploy").mkdir()
+    path = os.pathsep.join(["", ".", "relative", str(tmp_path / "given")])
+    program = "import sys, redis, deploy.children as ours; print(ours.__file__, *sys.path)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=importing_ours(os.environ | {"PYTHONPATH": path}),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    file, *found = done.stdout.split()
+    assert Path(file) == ROOT / "deploy" / "children.py"
+    assert str(tmp_path / "given") in found
+    assert {"", ".", str(tmp_path), str(tmp_path / "relative")}.isdisjoint(found)
+
+
+def test_every_module_that_we_start_as_a_program_is_started_safely() -> None:
+    """`python -m` puts the working directory in front of everything that is imported."""
+    unsafe = re.compile(r'(?<!"-P", )"-m",')
+    rooms = ("deploy", "models", "service", "workers")
+    sources = [path for room in rooms for path in ROOT.glob(f"{room}/**/*.py")]
+    assert [path for path in sources if unsafe.search(path.read_text("utf-8"))] == []
 
 
 def test_endings_in_words() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from deploy.environment import settings_environment, with_host_devices
+from deploy.environment import for_pools, settings_environment, with_host_devices
 from service.settings import Settings, load_settings
 
 
@@ -40,6 +40,21 @@ def test_they_replace_what_the_environment_said(monkeypatch: pytest.MonkeyPatch)
     environment = settings_environment(Settings(server={"port": 83}), base)
     assert environment["HOME"] == "/home"
     assert load(environment, monkeypatch).server.port == 83
+
+
+def test_pools_do_not_learn_the_webhooks_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither from the front end's environment nor from the settings file."""
+    settings = Settings(webhooks={"secret": "whsec_c2VjcmV0"})
+    front = settings_environment(settings, {"ATELIER_WEBHOOKS__SECRET": "whsec_c2VjcmV0"})
+    environment = settings_environment(for_pools(settings), front)
+    assert not [value for value in environment.values() if "whsec_" in value]
+    file = tmp_path / "atelier.toml"
+    file.write_text('[webhooks]\nsecret = "whsec_c2VjcmV0"')
+    monkeypatch.setenv("ATELIER_CONFIG", str(file))
+    assert load(front, monkeypatch).webhooks.secret
+    assert load(environment, monkeypatch).webhooks.secret is None
 
 
 def test_virtual_devices_keep_other_flags() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from deploy.redis import embedded, server_program
+from deploy.local import start_again
+from deploy.redis import NotStarted, embedded, embedded_server, server_program
 from service.jobs.queue import Queue
 from service.settings import ConfigError, QueueSettings
 from tests.service.jobs.examples import MODEL, a_job
@@ -106,6 +107,43 @@ async def test_accepted_jobs_outlive_a_kill_of_the_server(tmp_path: Path) -> Non
         assert [await queue.get(job.id) for job in jobs[1:]] == jobs[1:]
         assert await queue.progress(claim, 1, 28)
         await queue.close()
+
+
+async def test_it_is_started_again_on_its_file_at_the_same_address(tmp_path: Path) -> None:
+    with embedded_server(tmp_path) as server, client(server.url) as connection:
+        connection.set("kept", "yes")
+        os.kill(server.pid, signal.SIGKILL)
+        server.process.wait()
+        await start_again(server)
+        assert connection.get("kept") == "yes"
+        assert connection.info("server")["process_id"] == server.pid
+
+
+async def test_a_damaged_file_ends_the_attempts_and_it_is_said_what_to_do(tmp_path: Path) -> None:
+    with embedded_server(tmp_path) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        server.process.wait()
+        manifest = next((tmp_path / "redis" / "appendonlydir").glob("*.manifest"))
+        manifest.write_text("nonsense")
+        with pytest.raises(NotStarted, match="valkey-check-aof --fix"):
+            await start_again(server)
+
+
+def test_what_it_writes_is_private_under_any_umask(tmp_path: Path) -> None:
+    usual = os.umask(0)
+    try:
+        with embedded(tmp_path) as url, client(url) as connection:
+            connection.set("prompt", "a secret")
+            written = [*(tmp_path / "redis" / "appendonlydir").iterdir()]
+            assert written and not any(path.stat().st_mode & 0o077 for path in written)
+    finally:
+        os.umask(usual)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "redis").write_text("a file where the folder should be")
+    with pytest.raises(ConfigError, match=r"state_dir: .*redis cannot be used"), embedded(tmp_path):
+        pass
 
 
 def test_a_folder_with_a_long_path(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Condition, Thread
 
+from deploy import children as ours
 from tests.conftest import COMPILED
 
 START_S = 240
@@ -69,17 +70,36 @@ def environment() -> dict[str, str]:
     }
 
 
+TRAPS = ("redis.py", "json.py", "jax.py", "service.py", "models/__init__.py", "workers/__init__.py")
+"""In the folder that a system is started in: files with the names of modules that it imports."""
+LURES = ("atelier/docs", "deploy/commands")
+"""And folders of such names, as a clone's parent has one."""
+
+
+def set_traps(folder: Path) -> Path:
+    """A working directory in which every process ends that runs a Python file of it."""
+    for name in LURES:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name in TRAPS:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"raise SystemExit('{name} of the working directory was run')\n")
+    return folder
+
+
 class System:
     """`atelier up` with these arguments, on a free port, its state in a folder of its own but for
-    what is compiled."""
+    what is compiled. Its working directory is full of traps."""
 
     def __init__(self, state: Path, *arguments: str, **settings: str) -> None:
+        own = {"ATELIER_COMPILE_CACHE": os.environ[COMPILED]} | settings
         self.process = subprocess.Popen(
-            [*ATELIER, "up", "--port", "0", "--state", str(state), *arguments],
+            [*ours.ATELIER, "up", "--port", "0", "--state", str(state), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment() | {"ATELIER_COMPILE_CACHE": os.environ[COMPILED]} | settings,
+            cwd=set_traps(state.with_name(f"{state.name}-traps")),
+            env=ours.importing_ours(environment() | own),
             start_new_session=True,
         )
         self.lines: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from service.client import Client
 from tests.e2e.conftest import Start
-from tests.e2e.system import ATELIER, DEADLINE_S, System, children, is_alive, until
+from tests.e2e.system import ATELIER, DEADLINE_S, START_S, System, children, is_alive, until
 
 LONG = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 200, "seed": 1}
 """Enough steps to be met in the middle, on any machine."""
@@ -53,13 +54,19 @@ def test_ctrl_c_drains_and_leaves_nobody_behind(start: Start) -> None:
         assert [event.name for event in client.follow()][-1] == "succeeded"
 
 
-def test_kill_of_the_supervisor_leaves_nobody_behind(start: Start) -> None:
-    system = start()
-    assert system.url
+def test_kill_of_the_supervisor_leaves_nobody_behind_and_loses_nothing(start: Start) -> None:
+    soon = {"ATELIER_QUEUE__LEASE_S": "2", "ATELIER_QUEUE__REAP_EVERY_S": "0.5"}
+    system = start(**soon)
+    with Client(system.url) as client:
+        job_id = start_long_job(client)
     family = children(system.process.pid)
     assert len(family) == 3
     system.process.kill()
     until(lambda: not any(is_alive(pid) for pid in family), "the end of every child")
+    with Client(start(**soon).url) as client:
+        client.job_id = job_id
+        assert [event.name for event in client.follow()][-1] == "succeeded"
+        assert len(client.job()["outputs"]) == 4
 
 
 def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
@@ -82,12 +89,21 @@ def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
     assert not is_alive(pool)
 
 
-def test_the_end_of_redis_is_everybodys(start: Start) -> None:
+def test_redis_is_started_again_and_what_ran_goes_on(start: Start, state: Path) -> None:
     system = start()
-    assert system.url
+    with Client(system.url) as client:
+        start_long_job(client)
+        os.kill(system.child("-server "), signal.SIGKILL)
+        system.wait_for("the embedded Redis is there again", DEADLINE_S)
+        assert [event.name for event in client.follow()][-1] == "succeeded"
+        assert len(client.job()["outputs"]) == 4
+    (manifest,) = (state / "redis" / "appendonlydir").glob("*.manifest")
+    sound = manifest.read_text()
+    manifest.write_text("nonsense")
     os.kill(system.child("-server "), signal.SIGKILL)
     assert system.wait() == 78
-    assert "the embedded Redis died" in system.lines[-1]
+    assert "valkey-check-aof --fix" in system.lines[-1]
+    manifest.write_text(sound)
 
 
 def test_a_taken_port_is_told(checkpoint: Path, tmp_path: Path) -> None:
@@ -102,6 +118,20 @@ def test_a_taken_port_is_told(checkpoint: Path, tmp_path: Path) -> None:
     assert done.returncode == 78
     assert f"port {port}" in done.stderr
     assert "--port" in done.stderr
+
+
+def test_a_model_that_cannot_be_served_leaves_the_others_alone(
+    start: Start, checkpoint: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(checkpoint, broken)
+    (broken / "scheduler" / "scheduler_config.json").write_text('{"shift": "x"}')
+    system = start("--model", f"broken={broken}")
+    system.wait_for("scheduler_config.json: shift must be a number, not 'x'", START_S)
+    system.wait_for("broken can't start .*The others go on", DEADLINE_S)
+    system.wait_for("^tiny is ready at", START_S)
+    assert not any("starting it again" in line for line in system.lines)
+    assert system.process.poll() is None
 
 
 def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> None:

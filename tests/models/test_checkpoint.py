@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from models.checkpoint import (
     CheckpointError,
+    checkpoint_errors,
     fingerprint,
     read_config,
     read_defaults,
@@ -20,6 +21,7 @@ from models.checkpoint import (
     read_scheduler,
     weight_files,
 )
+from models.sampling.schedules import FlowMatchSchedule
 
 
 def touch(folder: Path, *names: str) -> Path:
@@ -218,3 +220,23 @@ class TestFingerprint:
         start = time.monotonic()
         fingerprint(folder)
         assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), ValueError("x")])
+def test_what_a_broken_checkpoint_leads_to_names_its_folder(error: Exception) -> None:
+    with (
+        pytest.raises(CheckpointError, match=r"^/models/broken: "),
+        checkpoint_errors("/models/broken"),
+    ):
+        raise error
+
+
+def test_what_is_ours_to_mend_is_no_checkpoints_fault() -> None:
+    with pytest.raises(RuntimeError), checkpoint_errors("/models/sound"):
+        raise RuntimeError("a device is gone")
+
+
+@pytest.mark.parametrize(("key", "value"), [("shift", -1.0), ("num_train_timesteps", 1)])
+def test_a_wrong_value_in_a_schedulers_config_is_named(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"scheduler_config\.json: {key} must be "):
+        FlowMatchSchedule.from_dict({key: value})

@@ -17,6 +17,7 @@ from models.assign import Sources
 from models.disk import BLOCK, STRETCH, DiskFile, Memory, Pool, Take
 from models.lay import Leaf, OnDevice, part_of, stored_place
 from models.renames import Target
+from models.sharding import auto_mesh
 from models.tensors import Filling, Part, open_tensors
 from models.weights import laid_out
 
@@ -78,7 +79,7 @@ def test_a_file_that_has_become_shorter_says_so(path: Path) -> None:
 
 
 def test_what_is_sent_lies_where_it_will_be_turned() -> None:
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    mesh = auto_mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
     place = NamedSharding(mesh, PartitionSpec(None, "a", "b"))
     turned = stored_place(place, 2, True, True)
     assert turned == NamedSharding(mesh, PartitionSpec("b", "a"))

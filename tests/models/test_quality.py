@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.checkpoint import CheckpointError
+import models.demo
+from models.checkpoint import CheckpointError, read_qualities
 from models.pipeline import RequestError, Step
 from models.presets import eased, quality_of, with_presets
 from models.quality import (
@@ -20,11 +21,11 @@ from models.quality import (
     PRESETS,
     THRESHOLD,
     GuidanceInterval,
-    Levers,
     Quality,
     StepCache,
     presets,
 )
+from models.step_program import StepProgram
 from tests.service.standin import SPEC
 
 CACHED = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
@@ -35,16 +36,13 @@ FAST = Quality(
 )
 
 
-def steps_of(count: int, phase: str = "guided") -> tuple[Step, ...]:
-    return tuple(Step(phase, {"sigma": np.float32(i)}) for i in range(count))
+def steps_of(count: int, network: str = "one") -> tuple[Step, ...]:
+    program = StepProgram(network, guided=True)
+    return tuple(Step(program, {"sigma": np.float32(i)}) for i in range(count))
 
 
 def of_eight_bits(products: object) -> Quality:
     return Quality.model_validate({"eight_bit": products})
-
-
-def unguided(phase: str) -> str:
-    return phase.replace("guided", "plain")
 
 
 @pytest.mark.parametrize(
@@ -88,33 +86,30 @@ def test_a_preset_written_before_weights_could_be_rounded_alone(before: bool, no
 
 def test_exact_steps_are_left_as_they_are() -> None:
     steps = steps_of(4)
-    after = eased(steps, Quality(), unguided)
+    after = eased(steps, Quality())
     assert [(s.phase, dict(s.values)) for s in after] == [(s.phase, dict(s.values)) for s in steps]
     assert Quality().key == ""
 
 
 def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
     """What was kept is of other prompts, or of another expert, behind a turn."""
-    eight = eased(steps_of(4, "high") + steps_of(4, "low"), CACHED, unguided)
+    eight = eased(steps_of(4, "high") + steps_of(4, "low"), CACHED)
     thresholds = [float(step.values[THRESHOLD]) for step in eight]
     assert thresholds == pytest.approx([0, 0.1, 0.1, 0.1, 0, 0.1, 0.1, 0])
-    (one,) = eased(steps_of(1), CACHED, unguided)
+    (one,) = eased(steps_of(1), CACHED)
     assert one.values[THRESHOLD] == 0
 
 
 def test_levers_are_a_part_of_the_phase() -> None:
-    ten = eased(steps_of(10), FAST, unguided)
-    levers = Levers(eight_bit="w8a8", step_cache="teacache")
-    assert [Levers.of(step.phase) for step in ten] == [
-        ("guided" if i in range(2, 6) else "plain", levers) for i in range(10)
+    ten = eased(steps_of(10), FAST)
+    assert [step.phase for step in ten] == [
+        StepProgram("one", guided=i in range(2, 6), quant="w8a8", cache="teacache")
+        for i in range(10)
     ]
     assert ten[3].values[COEFFICIENTS].tolist() == [0, 0, 2, 1, 0.5]
     assert {frozenset(step.values) for step in ten} == {
         frozenset({"sigma", THRESHOLD, COEFFICIENTS})
     }
-    assert Levers.of("a|b c") == ("a|b c", Levers())
-    for alone in (Levers(eight_bit="w8a16"), Levers(step_cache="first-block")):
-        assert Levers.of(alone.on("a|b c")) == ("a|b c", alone)
 
 
 def test_thresholds_alone_part_no_batch() -> None:
@@ -210,3 +205,15 @@ def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, wher
     spec = with_presets(SPEC, tmp_path, LEVERS, {}, where)
     assert quality_of(spec, {"quality": "eight-bit"}).eight_bit == "w8a8"
     assert quality_of(spec, {"quality": "eight-bit-weights"}).eight_bit == "w8a16"
+
+
+@pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
+def test_presets_of_the_demo_tell_what_was_measured(family: str) -> None:
+    """And pull what the family's own of that name do."""
+    brought = read_qualities(Path(models.demo.__file__).parent / family)
+    of_family = LEVERS - ({"step_cache"} if family == "sdxl" else set())
+    for name, preset in brought.items():
+        assert preset.psnr_db or "equal to exact" in preset.about, name
+        assert "held-out prompts" in preset.about
+        assert preset.only(LEVERS) == PRESETS[name].only(of_family), name
+    assert {"guidance-interval", "eight-bit-weights", "eight-bit"} <= brought.keys()

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from models.nn.abstract import abstract_module
 from models.nn.layers import linear
 from models.random_weights import RandomWeights, uniform
+from models.sharding import auto_mesh
 from models.tensors import Part
 from models.weights import flat_parameters
 
@@ -32,7 +33,7 @@ class Network(nnx.Module):
 
 @pytest.fixture(scope="module")
 def mesh() -> Mesh:
-    return Mesh(np.array(jax.devices()[:2]), ("tensor",))
+    return auto_mesh(np.array(jax.devices()[:2]), ("tensor",))
 
 
 def drawn(mesh: Mesh, seed: int = 0, split: bool = True) -> dict[str, jax.Array]:

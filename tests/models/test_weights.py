@@ -22,6 +22,7 @@ from models.nn.abstract import abstract_module
 from models.nn.layers import conv, embed, linear
 from models.nn.stack import stack
 from models.renames import Renames
+from models.sharding import auto_mesh
 from models.tensors import Part
 from models.weights import READERS, flat_parameters, load
 
@@ -225,7 +226,7 @@ def _fused(folder: Path, dtype: Any) -> Fused:
 
 class TestPlacement:
     def test_each_array_goes_where_its_axes_say(self, tmp_path: Path) -> None:
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("tensor",))
+        mesh = auto_mesh(np.array(jax.devices()[:1]), ("tensor",))
         seen = {}
 
         def sharding(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
@@ -238,7 +239,7 @@ class TestPlacement:
         assert seen["blocks.up.kernel"].spec == jax.sharding.PartitionSpec(None, None, "tensor")
 
     def test_arrays_are_laid_on_several_devices(self, tmp_path: Path) -> None:
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("tensor",))
+        mesh = auto_mesh(np.array(jax.devices()[:2]), ("tensor",))
 
         def sharding(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
             split = ["tensor" if axis == "mlp" else None for axis in leaf.axes]

@@ -17,6 +17,7 @@ from tests.parallel.layouts import layout
 from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
 from tests.workers.flux import REQUEST
+from workers.batch_sizes import fast
 from workers.engine import Engine
 from workers.meter import layout_name
 
@@ -49,7 +50,7 @@ async def test_few_have_the_whole_slice_and_many_a_part_of_it_each(folder: Path)
     )
     plain = catalog.load("plain", str(folder), "float32", {})
     requests = [{**REQUEST, "seed": seed, "num_inference_steps": STEPS} for seed in range(SLOTS)]
-    engine = Engine(pipeline, whole, SLOTS, batch_sizes=(1, SLOTS))
+    engine = Engine(pipeline, whole, SLOTS, fast(SLOTS, (1, SLOTS)))
     try:
         await engine.warm_up([REQUEST])
         alone = await engine.generate(requests[0], {})

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(folder: Path, **sizes: int) -> Engine:
     whole = layout(**sizes)
     pipeline = catalog.load("resume", str(folder), "float32", {}, sharding=whole.of_parameter)
-    return Engine(pipeline, whole, slots=1, elastic=False)
+    return Engine(pipeline, whole, slots=1)
 
 
 async def test_another_layout_goes_on(folder: Path) -> None:

@@ -152,7 +152,7 @@ def in_turns(
     """Two rows after each step: each alone, then both in one batch, and so on; they stay on their
     devices all the time."""
     compiler = Compiler(placed(flux, by), by)
-    single, *_, both = compiler.ways([2], elastic)
+    single, *_, both = compiler.ways([1, 2], elastic)
     weights = compiler.weights.common
     encode = compiler.trace_encode(pictures[0].inputs).lower().compile()
     rows = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import diffusers
@@ -19,6 +20,7 @@ import torch
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Plan, Scheduler
 from models.sampling.schedulers import from_config
+from models.sampling.solver import Solver
 
 SHAPE = (1, 3, 5, 7)
 CLEAN = np.random.default_rng(7).normal(size=SHAPE).astype(np.float32)
@@ -146,8 +148,8 @@ def ours(case: Case, scheduler: Scheduler | None = None) -> Run:
     else:
         latents = CLEAN * plan.clean_scale[0] + noise * plan.noise_scale[0]
     predict = network(case.options, "FlowMatch" in case.name or _is_flow(case))
-    step = compiled(scheduler.program, scheduler)
-    history = jax.tree.map(lambda leaf: leaf[None], scheduler.begin(jnp.asarray(latents[0])))
+    step = compiled(scheduler.solver)
+    history = jax.tree.map(lambda leaf: leaf[None], scheduler.solver.begin(jnp.asarray(latents[0])))
     seen, denoised = [latents], []
     for i in range(len(plan)):
         output = predict(latents * plan.input_scale[i], float(plan.timesteps[i]))
@@ -164,12 +166,10 @@ def _values(plan: Plan, step: int) -> dict[str, np.ndarray]:
     return {name: value[None] for name, value in plan.at(step).items()}
 
 
-_STEPS: dict[str, Callable[..., Any]] = {}
-
-
-def compiled(program: str, scheduler: Scheduler) -> Callable[..., Any]:
-    """The step of the first scheduler with this program, for all that have it."""
-    return _STEPS.setdefault(program, jax.jit(scheduler.step))
+@cache
+def compiled(solver: Solver) -> Callable[..., Any]:
+    """One step for all schedulers that have this solver."""
+    return jax.jit(solver.step)
 
 
 def distance(one: Run, other: Run) -> float:

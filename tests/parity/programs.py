@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from models.pipeline import Pipeline, Prepared, PyTree, stack_rows
+from models.step_program import StepProgram
 
 
 class Programs:
@@ -25,7 +26,7 @@ class Programs:
         self.step = jax.jit(self._step, static_argnums=0, **given)
         self.decode = jax.jit(pipeline.decode, **given)
 
-    def _step(self, phase: str, weights: PyTree, row: PyTree, values: PyTree) -> PyTree:
+    def _step(self, phase: StepProgram, weights: PyTree, row: PyTree, values: PyTree) -> PyTree:
         rows = self.pipeline.step(phase, weights, stack_rows([row]), values)
         return jax.tree.map(lambda leaf: leaf[0], rows)
 

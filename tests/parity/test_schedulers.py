@@ -381,8 +381,8 @@ class Swapped:
 
     def __init__(self, scheduler: Any, what: str) -> None:
         self._scheduler, self._what = scheduler, what
-        self.program = f"{scheduler.program} {what}"
-        self.begin = scheduler.begin
+        self.solver = self
+        self.begin = scheduler.solver.begin
 
     def plan(self, *args: Any, **options: Any) -> Any:
         plan = self._scheduler.plan(*args, **options)
@@ -396,7 +396,7 @@ class Swapped:
             names = sorted(name for name in history if name.startswith("previous"))
             swapped = zip(names, reversed(names), strict=True)
             history = {**history, **{name: history[other] for name, other in swapped}}
-        return self._scheduler.step(latents, output, history, noise, values)
+        return self._scheduler.solver.step(latents, output, history, noise, values)
 
 
 @pytest.mark.parametrize("what", ["history", "sigmas"])

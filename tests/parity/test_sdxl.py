@@ -27,6 +27,7 @@ from models.pipeline import Prepared, PyTree, RequestError, denoise
 from models.sampling import named
 from models.sdxl.conditions import guidance_embedding
 from models.sdxl.pipeline import SdxlPipeline
+from models.step_program import StepProgram
 from tests import coarse
 from tests.parity.tiny_sdxl import SCHEDULER, make_sdxl
 
@@ -282,7 +283,7 @@ class Ours:
         row["history"] = named.history(inputs)
         return row
 
-    def _step(self, phase: str, rows: PyTree, values: Mapping[str, np.ndarray]) -> PyTree:
+    def _step(self, phase: StepProgram, rows: PyTree, values: Mapping[str, np.ndarray]) -> PyTree:
         """`pipeline.step` by its halves: the UNet is compiled once, whatever the scheduler."""
         unread = UNREAD if "masked" in rows else (*UNREAD, "mask")
         seen = {name: leaf for name, leaf in rows.items() if name not in unread}

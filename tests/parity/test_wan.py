@@ -294,7 +294,7 @@ def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
     assert kinds["transformer"] == kinds["transformer_2"] == {np.ndarray}
     assert all(issubclass(kind, jax.Array) for kind in kinds["t5"] | kinds["vae"])
     phases = {step.phase for step in hosted.prepare(request, {}).steps}
-    assert {hosted.expert(phase) for phase in phases} == {"transformer", "transformer_2"}
+    assert {phase.network for phase in phases} == {"transformer", "transformer_2"}
     with coarse.compiled():
         held = generate(pair.ours.pipeline, request, {})
         np.testing.assert_array_equal(generate(hosted, request, {}), held)

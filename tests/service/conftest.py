@@ -46,7 +46,7 @@ async def app(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[F
 async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client that calls the app in this process; answers come whole."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://atelier") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
 
 

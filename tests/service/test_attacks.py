@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import io
 import json
-import struct
-import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-from PIL import Image
 
 from service.settings import Settings
+from tests.hostile_images import animation, bomb, jpeg_of_scans, text_bombs, within
 from tests.service.standin import MODEL, StandIn, picture
 
 JSON = {"Content-Type": "application/json"}
@@ -24,33 +21,11 @@ CAT = {"prompt": "a cat", "model": MODEL}
 PIXEL = base64.b64encode(picture("PNG", (1, 1))).decode()
 
 
+TEXT_BOMB = within(picture("PNG", (8, 8)), text_bombs()["zTXt"])
+
+
 def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def bomb(side: int) -> bytes:
-    """A PNG of a few bytes that claims side x side pixels."""
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    body = png_chunk(b"IHDR", header) + png_chunk(b"IDAT", zlib.compress(b"\0" * 1000))
-    return b"\x89PNG\r\n\x1a\n" + body + png_chunk(b"IEND", b"")
-
-
-def text_bomb() -> bytes:
-    """A PNG whose comment unpacks to 100 MB."""
-    text = b"comment\0\0" + zlib.compress(b"\0" * 100_000_000)
-    whole = picture("PNG", (8, 8))
-    return whole[:33] + png_chunk(b"zTXt", text) + whole[33:]
-
-
-def animation() -> bytes:
-    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
-    file = io.BytesIO()
-    frames[0].save(file, "WEBP", save_all=True, append_images=frames[1:])
-    return file.getvalue()
 
 
 def is_problem(answer: httpx.Response, *statuses: int) -> dict[str, Any]:
@@ -167,8 +142,9 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "a cut picture": ({"image": encoded(picture("PNG", (64, 64))[:-40])}, "image"),
     "a picture that is too large": ({"image": encoded(picture("PNG", (400, 251)))}, "image"),
     "a bomb": ({"image": encoded(bomb(60_000))}, "image"),
-    "a bomb in the comment": ({"image": encoded(text_bomb())}, "image"),
-    "an animation": ({"image": encoded(animation())}, "image"),
+    "a bomb in the comment": ({"image": encoded(TEXT_BOMB)}, "image"),
+    "an animation": ({"image": encoded(animation("WEBP", 2))}, "image"),
+    "many scans": ({"image": encoded(jpeg_of_scans(1000, (300, 300)))}, "image"),
     "a script": ({"image": encoded(b"<svg xmlns='http://www.w3.org/2000/svg'/>")}, "image"),
 }
 

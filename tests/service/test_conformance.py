@@ -6,9 +6,10 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
 from fastapi import FastAPI
 
-from service.settings import Settings
+from service.settings import Settings, WebhookSettings
 from tests.service.conftest import served
 from tests.service.standin import StandIn
 
@@ -20,6 +21,14 @@ CONFIG = """
 # 416: how long the output is, the schema cannot tell either.
 expected-statuses = ["2xx", "304", "404", "406", "409", "416", "422"]
 """
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """With all that a server may be allowed to do."""
+    server = settings.server.model_copy(update={"allow_image_urls": True})
+    webhooks = WebhookSettings(secret="whsec_" + "c2VjcmV0" * 4)
+    return settings.model_copy(update={"server": server, "webhooks": webhooks})
 
 
 async def test_the_server_does_what_its_description_says(

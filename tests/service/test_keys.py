@@ -65,7 +65,7 @@ def bearer(key: str) -> dict[str, str]:
 async def client(app: FastAPI, keys: ApiKeys, tenant: str) -> httpx.AsyncClient:
     _, key = await keys.create(tenant)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://a", headers=bearer(key))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=bearer(key))
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ async def test_where_no_key_is_wanted_none_matters(
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://a") as http,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
     ):
         answer = await http.post("/v1/generate", json=CAT, headers=bearer("nonsense"))
         kept = await queue.get(answer.json()["id"])
@@ -286,7 +286,9 @@ async def test_without_redis_nobody_is_known_and_all_may_come_back(
     headers = bearer("atl_0_0")
     async with (
         away.router.lifespan_context(away),
-        httpx.AsyncClient(transport=transport, base_url="http://a", headers=headers) as http,
+        httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=headers
+        ) as http,
     ):
         answer = await http.get("/v1/jobs")
     assert answer.status_code == 503 and "retry-after" in answer.headers

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.queue import Queue
 from service.settings import Settings, TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import a_job
-from tests.service.standin import MODEL, SPEC, StandIn
+from tests.service.standin import MODEL, SPEC, StandIn, picture
 
 CAT = {"prompt": "a cat", "model": MODEL}
 POLICY = '"queued";q=2;qu="concurrent-requests", "device-seconds";q=5;qu="device-seconds";w=3600'
@@ -142,3 +144,28 @@ def test_settings_of_all_that_are_not_named() -> None:
     assert settings.tenant("a") == TenantSettings(weight=2)
     assert settings.tenant("b") == TenantSettings(max_queued=1)
     assert Settings().tenant("b") == TenantSettings()
+
+
+async def test_stored_bytes_that_are_used_up(
+    http: httpx.AsyncClient, app: FastAPI, pool: StandIn
+) -> None:
+    """A picture is sent and one is made, both counted; deleting the job frees them."""
+    sent, made = len(picture()), len(picture())
+    body = CAT | {"image": base64.b64encode(picture()).decode()}
+    most = sent + made
+    app.state.front.settings = app.state.front.settings.model_copy(
+        update={"tenants": {"default": TenantSettings(stored_bytes=most)}}
+    )
+    answer = await http.post("/v1/generate", json=body, headers={"Prefer": "wait"})
+    assert answer.headers["ratelimit-policy"] == f'"stored-bytes";q={most};qu="stored-bytes"'
+    assert re.fullmatch(r'"stored-bytes";r=0;t=86\d{3}', answer.headers["ratelimit"])
+    job_id = answer.json()["id"]
+    answer = await http.post("/v1/generate", json=body)
+    assert answer.status_code == 429 and 86_000 < int(answer.headers["retry-after"]) <= 86_400
+    problem = answer.json()
+    assert problem["violated-policies"] == ["stored-bytes"]
+    assert "stored bytes is used up; delete jobs" in problem["detail"]
+    assert (await http.delete(f"/v1/jobs/{job_id}")).status_code == 204
+    answer = await http.post("/v1/generate", json=body)
+    assert answer.status_code == 202
+    assert answer.headers["ratelimit"] == f'"stored-bytes";r={made};t=86400'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.quality import Quality
-from models.spec import ModelSpec
+from models.spec import ModelSpec, Size, Sizes
 from service.errors import Invalid, NotAcceptable
 from service.resolve import DRAWN_SEEDS, resolve
 from service.schemas import GenerateRequest
@@ -172,7 +172,7 @@ def test_the_pictures_that_a_task_needs_are_named(
 
 @pytest.mark.parametrize(
     ("frames", "said"),
-    [(6, "multiple of 4: 5 or 9"), (3, "1 or 5"), (18, "multiple of 4: 17"), (21, "17 at most")],
+    [(6, "multiple of 4: 5 or 9"), (3, "1 or 5"), (18, "17 at most"), (21, "17 at most")],
 )
 def test_frames_that_a_model_cannot_have_name_the_nearest(frames: int, said: str) -> None:
     assert said in wrong_fields(VIDEO, num_frames=frames)["num_frames"]
@@ -290,3 +290,13 @@ def test_a_preset_of_quality_is_one_of_the_model() -> None:
     narrow = spec.model_copy(update={"has_exact": False})
     assert "there is fast" in wrong_fields(narrow, quality="exact")["quality"]
     assert "does not serve" in wrong_fields(SPEC, quality="fast")["quality"]
+
+
+def test_sizes_that_are_not_listed_are_refused_with_those_that_are() -> None:
+    listed = (Size(width=96, height=64, num_frames=5), Size(width=64, height=64))
+    spec = VIDEO.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
+    assert resolved(spec).fields["width"] == 96
+    assert resolved(spec, width=64, num_frames=13).fields["num_frames"] == 13, "of any number"
+    said = "the model 'wan-demo' serves these sizes alone: 96 x 64 x 5 frames, 64 x 64"
+    assert wrong_fields(spec, width=128) == {"width": said}
+    assert wrong_fields(spec, num_frames=9) == {"num_frames": said}

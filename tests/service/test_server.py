@@ -16,11 +16,12 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
+from deploy.redis import embedded
 from service.api_keys import ApiKeys
 from service.client import Client
 from service.jobs.queue import Queue
 from service.server import make_server
-from service.settings import ServerSettings, Settings
+from service.settings import QueueSettings, ServerSettings, Settings
 from tests.service.eventually import eventually
 from tests.service.sse import messages
 from tests.service.standin import MODEL, SPEC, StandIn
@@ -98,6 +99,38 @@ async def test_it_serves_a_picture(redis_url: str, pool: StandIn, tmp_path: Path
     assert "server" not in answer.headers
 
 
+async def test_it_waits_for_a_redis_that_does_not_answer_yet(tmp_path: Path) -> None:
+    async def says(status: int, words: str) -> bool:
+        answer = await http.get("/readyz")
+        return answer.status_code == status and words in answer.text
+
+    url = f"unix://{tmp_path}/redis/redis.sock"
+    async with (
+        process(url, tmp_path) as (server, address),
+        httpx.AsyncClient(base_url=address, timeout=GRACE_S, trust_env=False) as http,
+    ):
+        assert (await http.get("/healthz")).status_code == 200
+        assert await says(503, "Redis cannot be reached")
+        with embedded(tmp_path):
+            queue = await Queue.connect(url, QueueSettings())
+            await queue.register("warm", SPEC, ready=True)
+            await eventually(lambda: says(200, "ok"))
+            await queue.close()
+        server.terminate()
+        assert await server.wait() == 0
+
+
+async def test_it_ends_when_the_redis_that_it_waited_for_is_unfit(tmp_path: Path) -> None:
+    async with process(f"unix://{tmp_path}/redis/redis.sock", tmp_path, "0.0.0.0") as (server, url):
+        async with httpx.AsyncClient(timeout=GRACE_S, trust_env=False) as http:
+            assert (await http.get(f"{url}/healthz")).status_code == 200
+        with embedded(tmp_path):
+            _, errors = await server.communicate()
+    assert server.returncode == 78
+    assert "answered with 503 until Redis is there: redis.url: no Redis answers" in errors.decode()
+    assert "server.keys" in errors.decode()
+
+
 async def test_it_opens_to_others_only_when_somebody_has_a_key(
     redis_url: str, pool: StandIn, tmp_path: Path
 ) -> None:
@@ -134,7 +167,6 @@ async def test_it_opens_to_everybody_when_told_so(
     ("variables", "said"),
     [
         ({}, "redis.url"),
-        ({"ATELIER_REDIS__URL": "unix:///nowhere/redis.sock"}, "redis.url"),
         ({"ATELIER_REDIS__URL": "http://x"}, "redis.url"),
         ({"ATELIER_SERVR": "1"}, "servr: unknown key"),
     ],
@@ -153,6 +185,8 @@ async def test_what_it_cannot_start_with_is_named(
     assert said in errors.decode() and "Traceback" not in errors.decode()
 
 
-def test_connections_outlive_those_of_a_load_balancer_where_the_settings_say_so() -> None:
+def test_connections_outlive_those_of_a_load_balancer_where_the_settings_say_so(
+    app: FastAPI,
+) -> None:
     settings = Settings(server=ServerSettings(idle_s=600.5))
-    assert make_server(FastAPI(), settings).config.timeout_keep_alive == 601
+    assert make_server(app, settings).config.timeout_keep_alive == 601

@@ -72,6 +72,10 @@ def test_a_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("[tenants.a]\nqueued = 1", "tenants.a.queued: unknown key"),
         ("[server]\nkeys = 'yes please'", "server.keys"),
         ("[pools.a]\nmodel = 'm'\nhosts = {count = 2, index = 0}", "belong together"),
+        (
+            "[models.a]\nsource = 'x'\nbatching = 'fast'\nexact_rows = 2",
+            'models.a: Value error, exact_rows goes with batching = "exact"',
+        ),
         ("[tenants.a]\ndevice_seconds_per_hour = inf", "tenants.a.device_seconds_per_hour: "),
         ("[tenants.a]\nweight = inf", "tenants.a.weight: "),
         (

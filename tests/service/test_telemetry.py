@@ -125,7 +125,7 @@ async def test_tenants_are_told_by_the_classes_of_the_settings(
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://a") as http,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
     ):
         for name in NAMES:
             _, key = await keys.create(name)  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from service.jobs.queue import Queue
 from service.settings import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
+from workers.batch_sizes import BatchSizes
 from workers.engine import Engine
 from workers.pool import Pool
 
@@ -30,6 +31,7 @@ async def at_work(
     store: Store,
     warmup: Fields = MappingProxyType({}),
     lease_s: float = LEASE_S,
+    batching: BatchSizes | None = None,
     **settings: Any,
 ) -> AsyncIterator[tuple[Pool, asyncio.Task[int]]]:
     """A pool that runs, and its task; whatever the test does, it has ended afterwards.
@@ -38,7 +40,7 @@ async def at_work(
         lease_s: that the pool believes its claims to last, and renews them by.
     """
     wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
-    engine = Engine(pipeline, layout, wanted.slots)
+    engine = Engine(pipeline, layout, wanted.slots, batching)
     pool = Pool("toy", engine, queue, store, wanted, lease_s)
     task = asyncio.create_task(pool.run([warmup]))
     try:

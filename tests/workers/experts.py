@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from models.pipeline import Fields, PyTree
+from models.step_program import StepProgram
 from tests.workers.toy import DIM, ToyPipeline
 
 SIDE = 512
@@ -34,20 +35,17 @@ class TwoExperts(ToyPipeline):
         experts = {name: Expert(np.full(DIM, gain), ballast + gain) for name, gain in gains.items()}
         self.weights = self.weights | experts
 
-    def expert(self, phase: str) -> str | None:
-        return phase if phase in ("high", "low") else None
-
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: PyTree = None,
     ) -> PyTree:
-        rows = super().step("gated", weights, rows, values, conditions)
-        if phase in ("high", "low"):
-            expert = weights[phase]
+        rows = super().step(StepProgram("gated"), weights, rows, values, conditions)
+        if program.network in ("high", "low"):
+            expert = weights[program.network]
             gain = expert.gain + expert.ballast[:DIM, 0] - expert.ballast[-DIM:, 1]
             rows = {**rows, "latents": rows["latents"] + 0.1 * gain}
         return rows

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from models.pipeline import PyTree
+from models.step_program import StepProgram
 from service.settings import Settings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.axes import Shape
@@ -41,16 +42,18 @@ class StuckPipeline(ToyPipeline):
 
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: PyTree = None,
     ) -> PyTree:
-        if phase == "compile":
-            for_ever(phase, None)
-        rows = super().step("plain", weights, rows, values, conditions)
-        return {**rows, "latents": stuck("step", rows["latents"])} if phase == "step" else rows
+        if program.network == "compile":
+            for_ever("compile", None)
+        rows = super().step(StepProgram("plain"), weights, rows, values, conditions)
+        if program.network == "step":
+            return {**rows, "latents": stuck("step", rows["latents"])}
+        return rows
 
     def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
         row = dict(row)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import numpy as np
 
 from models.pipeline import Step
+from models.step_program import StepProgram
 from workers.batching import next_batch
 from workers.row import Row
 from workers.shape import Phase, Shape
@@ -24,15 +25,15 @@ def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> Sha
 
     made = Shape("a")
     for name in ("first", "second"):
-        made.phases[name] = Phase(name, experts.get(name))
+        made.phases[StepProgram(name)] = Phase(StepProgram(name), experts.get(name))
         for size in sizes:
-            made.phases[name].programs[Way(size)] = Future()
-            made.phases[name].programs[Way(size)].set_result(program)
+            made.phases[StepProgram(name)].programs[Way(size)] = Future()
+            made.phases[StepProgram(name)].programs[Way(size)].set_result(program)
     return made
 
 
 def row(shape: Shape, phase: str = "first", steps: int = 9, add: float = 1.0) -> Row:
-    step = Step(phase, {"add": np.float32(add)})
+    step = Step(StepProgram(phase), {"add": np.float32(add)})
     return Row(shape, (step,) * steps, 0.0, lambda row: None, lambda row, failure: None)
 
 
@@ -97,7 +98,7 @@ EXPERTS = {"first": "high", "second": "low"}
 
 
 def two_phases(one: Shape, first: int, second: int) -> Row:
-    steps = (Step("first", {}),) * first + (Step("second", {}),) * second
+    steps = (Step(StepProgram("first"), {}),) * first + (Step(StepProgram("second"), {}),) * second
     return Row(one, steps, 0.0, lambda row: None, lambda row, failure: None)
 
 
@@ -175,7 +176,7 @@ def test_a_row_in_doubt_holds_its_network() -> None:
 
 
 def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
-    phase = shape(1, 2, 4).phases["first"]
+    phase = shape(1, 2, 4).phases[StepProgram("first")]
     phase.shrink(Way(4))
     assert phase.ways == [Way(1), Way(2)]
     phase.shrink(Way(2))
@@ -184,7 +185,7 @@ def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
 
 
 def test_a_layout_that_ran_out_of_memory_leaves_the_others_alone() -> None:
-    phase = shape(1, 2, 4).phases["first"]
+    phase = shape(1, 2, 4).phases[StepProgram("first")]
     for way in (Way(2, 2), Way(4, 4)):
         phase.programs[way] = phase.programs[Way(1)]
     phase.shrink(Way(4, 4))

@@ -1,4 +1,4 @@
-"""A row's pixels do not depend on its neighbours."""
+"""Inside one program a row's bits do not depend on its neighbours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from models.step_program import StepProgram
 from tests.workers.toy import ToyPipeline
 from workers.compiler import Compiler, check_row, signature
 from workers.mesh import one_device
@@ -34,7 +35,7 @@ def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[
     values |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
     one = {name: value[0] for name, value in values.items()}
     way = compiler.ways([len(batch)], elastic=False)[-1]
-    program, _ = compiler.step("double", one, way, batch[0])
+    program, _ = compiler.step(StepProgram("double"), one, way, batch[0])
     states, finite = program(compiler.weights.common, tuple(batch), values)
     assert np.asarray(finite).all()
     return [np.asarray(state["latents"]) for state in states]

@@ -14,6 +14,7 @@ import pytest
 
 from models.pipeline import Step
 from models.sharding import Layout
+from models.step_program import StepProgram
 from tests.workers.test_engine import assert_is_reference, make
 from tests.workers.toy import ToyPipeline
 from workers.conditions import STEPS, at_places, computed, first, place
@@ -36,7 +37,9 @@ def echo(weights: Any, row: Any, values: Any) -> dict[str, np.ndarray]:
 
 
 def table(*phases: str) -> tuple[Step, ...]:
-    return tuple(Step(phase, {"sigma": np.float32(at)}) for at, phase in enumerate(phases))
+    return tuple(
+        Step(StepProgram(phase), {"sigma": np.float32(at)}) for at, phase in enumerate(phases)
+    )
 
 
 def sigmas(steps: tuple[Step, ...], at: int) -> list[float]:
@@ -67,7 +70,7 @@ def test_each_row_of_a_batch_is_told_of_its_own_step() -> None:
 
 def row(steps: int, done: int = 0) -> Row:
     shape = Shape("a")
-    shape.phases["a"] = Phase("a")
+    shape.phases[StepProgram("a")] = Phase(StepProgram("a"))
     return Row(shape, table(*["a"] * steps), None, lambda row: None, lambda *_: None, done=done)
 
 
@@ -137,6 +140,6 @@ async def test_a_canceled_row_frees_them(engine: Engine, pipeline: ToyPipeline) 
 
 async def test_a_family_without_them_computes_none(engine: Engine, pipeline: ToyPipeline) -> None:
     shape = await engine.try_out({"seed": 1}, steps=1)
-    assert shape.phases["plain"].conditions.result() is None
+    assert shape.phases[StepProgram("plain")].conditions.result() is None
     shape = await engine.try_out({"seed": 1, "phase": "told"}, steps=1)
-    assert shape.phases["told"].conditions.result() is not None
+    assert shape.phases[StepProgram("told")].conditions.result() is not None

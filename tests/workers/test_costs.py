@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from models.pipeline import Step
 from models.sharding import Layout
+from models.step_program import StepProgram
 from service.jobs.costs import CostKey, CostRow
 from service.jobs.keys import PREFIX
 from service.jobs.queue import Queue
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
+from workers.batch_sizes import fast
 from workers.costs import MAX_BUCKETS, Costs, describe
 from workers.engine import Engine
-from workers.measuring import CONFIRM_S, KNOWN_S, TELL_EVERY_S, Herald, measure
+from workers.measuring import CONFIRM_S, KNOWN_S, NO_NUMBERS, TELL_EVERY_S, Herald, measure
 from workers.shape import Phase, Shape
 from workers.step_times import TRIALS, Way
 
@@ -31,6 +32,7 @@ def a_shape(name: str = "shape", **phases: dict[Way, float]) -> Shape:
     shape.encode_times.observe(0.5)
     shape.decode_times.observe(2.0)
     for phase, ways in phases.items():
+        phase = StepProgram.parse(phase)
         shape.phases[phase] = Phase(phase)
         for way, seconds in ways.items():
             for _ in range(TRIALS):
@@ -54,17 +56,11 @@ def test_a_row_a_batch_size() -> None:
 
 def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
     """A median would know of one kind alone."""
-    costs, shape = Costs(SPEC), a_shape(**{"plain@first-block": {Way(1): 4.0}})
+    costs, shape = Costs(SPEC), a_shape(**{"plain first-block": {Way(1): 4.0}})
     for _ in range(2 * TRIALS):
-        shape.phases["plain@first-block"].times.observe(Way(1), 1.0)
+        shape.phases[StepProgram.parse("plain first-block")].times.observe(Way(1), 1.0)
     costs.uses(SMALL, shape)
     assert steps_of(costs) == {1: 2.0}
-
-
-def test_a_snapshot_does_without_a_step_cache() -> None:
-    shape = a_shape(plain={})
-    shape.phases["plain"].changes = frozenset({"['latents']", "['step_cache']['residual']"})
-    assert shape.changes([Step("plain", {})]) == {"['latents']"}
 
 
 def test_phases_and_shapes_count_by_their_steps() -> None:
@@ -73,7 +69,7 @@ def test_phases_and_shapes_count_by_their_steps() -> None:
     costs = Costs(SPEC)
     shape = a_shape(high={Way(1): 4.0}, low={Way(1): 1.0})
     for _ in range(TRIALS):
-        shape.phases["low"].times.observe(Way(1), 1.0)
+        shape.phases[StepProgram("low")].times.observe(Way(1), 1.0)
     costs.uses(SMALL, shape)
     assert steps_of(costs)[1] == pytest.approx(2.0)
     costs.uses(SMALL, a_shape("guided", plain={Way(1): 8.0}))
@@ -83,7 +79,7 @@ def test_phases_and_shapes_count_by_their_steps() -> None:
 def test_disturbed_steps_do_not_count() -> None:
     shape = a_shape(plain={Way(1): 1.0})
     for seconds in (1.0, 9.0, 1.0, 7.0, 1.0, 30.0):
-        shape.phases["plain"].times.observe(Way(1), seconds)
+        shape.phases[StepProgram("plain")].times.observe(Way(1), seconds)
     costs = Costs(SPEC)
     costs.uses(SMALL, shape)
     assert steps_of(costs) == {1: 1.0}
@@ -110,7 +106,7 @@ def test_the_longest_unused_bucket_makes_room() -> None:
 
 @pytest.fixture
 async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]:
-    engine = Engine(pipeline, layout, slots=4)
+    engine = Engine(pipeline, layout, 4, fast(4))
     yield engine
     engine.close()
 
@@ -119,7 +115,7 @@ async def test_warm_up_measures_every_size(engine: Engine, layout: Layout) -> No
     request = {**SMALL, "phase": "plain", "second_phase": "double", "num_inference_steps": 20}
     await engine.warm_up([request])
     await measure(engine, [request])
-    rows = engine.costs.rows(describe("toy", layout), 1)
+    rows = engine.costs.rows(describe("toy", layout, engine.batching), 1)
     assert {key.batch for key in rows} == {1, 2, 4}
     assert {(key.bucket, key.layout) for key in rows} == {(BUCKET, "toy on cpu")}
     assert all(min(row.step_s, row.encode_s, row.decode_s) > 0 for row in rows.values())
@@ -156,6 +152,12 @@ async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
     assert engine.costs.rows("here", 1)
 
 
+async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: Engine) -> None:
+    assert await measure(engine, [{**SMALL, "nan_at": 1}, {**SMALL, "nan_at": 0}]) == NO_NUMBERS
+    assert await measure(engine, [{**SMALL, "nan_at": 1}, SMALL]) is None
+    assert await measure(engine, []) is None
+
+
 async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyPipeline) -> None:
     wide = SMALL | {"width": 64}
     for fields in (SMALL, wide, SMALL):
@@ -175,7 +177,7 @@ async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
     await herald.tell()
     assert (await queue.costs(SPEC.name)).rows == told, "it was written again"
     for _ in range(20):
-        shape.phases["plain"].times.observe(Way(1), 2.0)
+        shape.phases[StepProgram("plain")].times.observe(Way(1), 2.0)
     await herald.tell()
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
 
@@ -194,7 +196,7 @@ async def test_what_was_measured_again_is_told_in_a_while(
         return (await queue.costs(SPEC.name)).rows[key].at
 
     first = await told_at()
-    shape.phases["plain"].times.observe(Way(1), 1.0)
+    shape.phases[StepProgram("plain")].times.observe(Way(1), 1.0)
     assert await told_at() == first, "that is not so long ago"
     told = (await queue.costs(SPEC.name)).rows[key]
     old = told.model_copy(update={"at": first - CONFIRM_S})

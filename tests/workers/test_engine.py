@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from models.sharding import Layout
+from models.step_program import StepProgram
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import ToyPipeline, reference
 from workers import metrics
+from workers.batch_sizes import fast
 from workers.engine import Engine, Picture
 from workers.errors import EngineDied, PictureFailed
 from workers.kept import Kept
@@ -25,7 +27,7 @@ PIXEL_TOLERANCE = 1
 
 @pytest.fixture
 async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]:
-    engine = Engine(pipeline, layout, slots=4)
+    engine = Engine(pipeline, layout, 4, fast(4))
     yield engine
     pipeline.gate.open()
     pipeline.compile_gate.set()
@@ -44,7 +46,7 @@ async def at_gate(pipeline: ToyPipeline) -> None:
 def sizes(engine: Engine, phase: str, **fields: Any) -> list[int]:
     """Batch sizes that the engine would use now."""
     prepared = engine.pipeline.prepare({"phase": phase, **fields}, {})
-    return [way.size for way in engine.programs.shape(prepared).phases[phase].ways]
+    return [way.size for way in engine.programs.shape(prepared).phases[StepProgram(phase)].ways]
 
 
 def assert_is_reference(picture: Picture, pipeline: ToyPipeline, **fields: Any) -> None:
@@ -177,7 +179,7 @@ async def test_a_new_shape_compiles_beside_running_pictures(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
     """The newcomer's program is held in the compiler until its neighbour is done."""
-    newcomer = asyncio.create_task(make(engine, phase="slow to compile"))
+    newcomer = asyncio.create_task(make(engine, phase="slow-to-compile"))
     assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
     assert not newcomer.done()
     pipeline.compile_gate.set()

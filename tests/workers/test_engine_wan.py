@@ -54,7 +54,7 @@ async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout
     experts = [jax.tree.leaves(getattr(wan.weights, f"transformer{n}")) for n in ("", "_2")]
     assert all(isinstance(leaf, np.ndarray) for leaves in experts for leaf in leaves)
     phases = [step.phase for step in wan.prepare(REQUEST, {}).steps]
-    assert {wan.expert(phase) for phase in phases} == {"transformer", "transformer_2"}
+    assert {phase.network for phase in phases} == {"transformer", "transformer_2"}
     before = swaps()
     engine = Engine(wan, layout, slots=1)
     try:

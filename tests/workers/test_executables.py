@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import io_callback
 from jax.stages import Compiled
 
+from models.jax_internals import io_callback
 from models.sharding import Layout
+from models.step_program import StepProgram
 from tests.workers.toy import ToyPipeline
 from workers.compile_cache import keep_compiled
 from workers.compiler import Compiler
@@ -116,16 +117,32 @@ class Trap:
         return Path.touch, (self.path,)
 
 
+@pytest.mark.parametrize("mode", [0o702, 0o720])
 @pytest.mark.parametrize("place", ["file", "folder"])
-def test_what_others_may_write_is_never_unpickled(folder: Path, place: str) -> None:
+def test_what_others_may_write_is_never_unpickled(folder: Path, place: str, mode: int) -> None:
     build, sprung = Build(), folder.with_name("sprung")
     program(folder, build)
     path = only_file(folder)
     path.write_bytes(packed(Trap(sprung), {"model": "here", **KEY}))
-    (path if place == "file" else folder).chmod(0o777)
+    (path if place == "file" else folder).chmod(mode)
     program(folder, build)
     assert build.times == 2
     assert not sprung.exists()
+
+
+def test_what_others_may_have_put_into_jaxs_cache_is_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder := tmp_path / "jax").mkdir()
+    folder.chmod(0o770)
+    ours, theirs = folder / "ours-cache", folder / "theirs-cache"
+    for path, mode in ((ours, 0o600), (theirs, 0o660)):
+        path.write_bytes(b"code")
+        path.chmod(mode)
+    keep_compiled(folder)
+    assert [path.name for path in folder.iterdir()] == [ours.name]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert "others may write to it" in caplog.text
 
 
 def test_a_pickle_of_another_key_is_never_opened(folder: Path) -> None:
@@ -222,13 +239,13 @@ def test_a_pipelines_second_compiler_traces_nothing(folder: Path, layout: Layout
         assert way == Way(2)
         encoding = compiler.encoding(prepared.inputs)
         row = encoding.row
-        step, changes = compiler.step("plain", values, way, row)
+        step, changes = compiler.step(StepProgram("plain"), values, way, row)
         weights = compiler.weights.common
         state = encoding.program(row)(weights, dict(prepared.inputs))
         columns = {name: np.stack([value] * 2) for name, value in values.items()}
         (after, _), _ = step(weights, (state, state), columns)
         pixels = compiler.decode(row)(weights, after)
-        flops = compiler.flops("plain", values, row)
+        flops = compiler.flops(StepProgram("plain"), values, row)
         return (
             np.asarray(pixels).tobytes(),
             changes,

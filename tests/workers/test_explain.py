@@ -18,7 +18,7 @@ MESH = {"fsdp": 2, "context": 2, "cfg": -1}
 @pytest.fixture(scope="module")
 def settings(flux_folder: Path) -> Settings:
     return Settings(
-        models={"flux": ModelSettings(source=str(flux_folder), dtype="float32")},
+        models={"flux": ModelSettings(source=str(flux_folder), dtype="float32", exact_rows=2)},
         pools={"p": {"model": "flux", "mesh": MESH, "slots": 2}},
     )
 

@@ -13,8 +13,8 @@ from workers import flags
 from workers.accelerators import TPUS
 
 ASK_LIBTPU = """
-from jax.experimental import topologies
-topologies.get_topology_desc(platform="tpu", topology_name="v6e:2x4")
+from models.jax_internals import get_topology_desc
+get_topology_desc(platform="tpu", topology_name="v6e:2x4")
 """
 ASK_XLA = "import jax; jax.devices()"
 ENTRIES = tomllib.loads(flags.TABLE.read_text())["set"]
@@ -57,6 +57,12 @@ def test_a_set_is_for_its_chips_and_families() -> None:
     wan, sdxl = (" ".join(flags.chosen("v6e", name)["libtpu"]) for name in ("wan", "sdxl"))
     assert "vmem_limit_kib=98304" in wan and "vmem_limit_kib=65536" in sdxl
     assert "vmem_limit" not in " ".join(flags.chosen("v5e", "wan")["libtpu"])
+
+
+def test_a_gpu_that_has_to_be_exact_measures_no_kernels() -> None:
+    assert "--xla_gpu_autotune_level=0" in flags.of_settings("auto", "nvidia", "flux")["xla"]
+    fast = flags.of_settings("auto", "nvidia", "flux", "fast")["xla"]
+    assert fast and not any("autotune" in flag for flag in fast)
 
 
 def test_every_chip_of_the_table_is_one_that_is_told_apart() -> None:

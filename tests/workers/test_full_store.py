@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import resource
 import subprocess
 import sys
@@ -21,6 +22,16 @@ FEW_BYTES = 64
 """Less than any picture."""
 
 
+CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2
+"""Of prctl(2) and capabilities(7)."""
+
+
+def obey_modes() -> None:
+    """What root starts from here on may not write where a folder's mode forbids it."""
+    for capability in (DAC_OVERRIDE, DAC_READ_SEARCH):
+        ctypes.CDLL(None).prctl(CAPBSET_DROP, capability, 0, 0, 0)
+
+
 def files_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
@@ -30,12 +41,12 @@ def pool(redis_url: str, empty_redis: object, tmp_path: Path) -> Iterator[subpro
     arguments = [redis_url, str(tmp_path / "outputs"), str(FEW_BYTES)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [sys.executable, "-m", "tests.workers.full_store", *arguments]
-    with subprocess.Popen(command, **quiet) as process:
+    with subprocess.Popen(command, preexec_fn=obey_modes, **quiet) as process:
         yield process
         process.kill()
 
 
-async def test_a_full_store_fails_the_job_with_the_reason_and_may_be_emptied(
+async def test_a_store_that_takes_nothing_fails_the_job_with_the_reason_and_may_be_mended(
     pool: subprocess.Popen[bytes], queue: Queue, tmp_path: Path
 ) -> None:
     job = toy_job()
@@ -52,6 +63,19 @@ async def test_a_full_store_fails_the_job_with_the_reason_and_may_be_emptied(
     await queue.put(other)
     other = await ended(queue, other)
     assert len(await pixels(Store(str(tmp_path / "outputs")), other)) == 1
+
+    files = tmp_path / "outputs" / "outputs"
+    files.chmod(0o555)
+    late = toy_job()
+    await queue.put(late)
+    late = await ended(queue, late)
+    assert (late.state, late.attempts, late.error.code) == (JobState.FAILED, 2, "store")
+    assert "Permission denied" in late.error.message and "grants this" in late.error.message
+    files.chmod(0o755)
+    last = toy_job()
+    await queue.put(last)
+    assert (await ended(queue, last)).state == JobState.SUCCEEDED
+    assert len(await pixels(Store(str(tmp_path / "outputs")), other)) == 1, "nothing is lost"
 
 
 async def test_what_the_store_has_no_room_for_is_not_there(tmp_path: Path) -> None:

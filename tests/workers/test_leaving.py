@@ -14,12 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
+from deploy.redis import embedded
 from service.jobs.queue import Queue
 from tests.workers.hosts.processes import free_port
 from tests.workers.jobs import toy_job
 from tests.workers.polling import until
 from tests.workers.stuck_pool import STAGES
-from workers.vitals import LOADING
+from workers.vitals import LOADING, WAITING
 
 DRAIN_S = 5
 
@@ -87,11 +88,12 @@ def test_who_hears_of_ends_is_left_alone() -> None:
 
 
 async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Path) -> None:
-    """One that waits for another host, in a library that holds its main thread."""
-    page = free_port()
+    """One that waits for Redis, and then for another host, in a library that holds its main
+    thread."""
+    state, page = tmp_path / "state", free_port()
     settings = {
-        "ATELIER_REDIS__URL": f"unix://{tmp_path}/none.sock",
-        "ATELIER_STATE_DIR": str(tmp_path / "state"),
+        "ATELIER_REDIS__URL": f"unix://{state}/redis/redis.sock",
+        "ATELIER_STATE_DIR": str(state),
         "ATELIER_MODELS__TOY__SOURCE": str(flux_folder),
         "ATELIER_POOLS__TOY__MODEL": "toy",
         "ATELIER_POOLS__TOY__METRICS_PORT": str(page),
@@ -100,13 +102,16 @@ async def test_who_has_not_begun_leaves_at_once(tmp_path: Path, flux_folder: Pat
     command = [sys.executable, "-m", "atelier", "worker", "--pool=toy", *hosts]
     with running(command, env=os.environ | settings) as process:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{page}") as http:
-            await until(lambda: is_loading(http))
+            await until(lambda: says(http, WAITING))
+            assert (await http.get("/healthz")).is_success
+            with embedded(state):
+                await until(lambda: says(http, LOADING))
         process.send_signal(signal.SIGTERM)
         await until(lambda: process.poll() is not None)
     assert process.returncode == 128 + signal.SIGTERM
 
 
-async def is_loading(http: httpx.AsyncClient) -> bool:
+async def says(http: httpx.AsyncClient, reason: str) -> bool:
     with suppress(httpx.TransportError):
-        return LOADING in (await http.get("/readyz")).text
+        return reason in (await http.get("/readyz")).text
     return False

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from models.sharding import Layout
+from models.step_program import StepProgram
 from tests.workers.toy import DIM, SPEC, ToyPipeline
 from workers import metrics
 from workers.batching import Batch
@@ -35,7 +36,7 @@ def batch(phase: Phase, bucket: str, rows: int, size: int) -> Batch:
 def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
     meter = Meter("many", lambda way: layout)
     for number in range(3 * MAX_SHAPES):
-        meter.step(batch(Phase("one"), f"{number}x8", 1, 1), 0.5)
+        meter.step(batch(Phase(StepProgram("one")), f"{number}x8", 1, 1), 0.5)
     shapes = {
         sample.labels["shape"]: sample.value
         for family in metrics.step_seconds.collect()
@@ -47,7 +48,7 @@ def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
 
 
 def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) -> None:
-    meter, phase = Meter("counted", lambda way: layout), Phase("one")
+    meter, phase = Meter("counted", lambda way: layout), Phase(StepProgram("one"))
     phase.flops = Future()
     meter.step(batch(phase, "8x8", 3, 4), 0.5)
     meter.waited(0.25)
@@ -66,7 +67,7 @@ def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) ->
 def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
     meter = Meter("uncounted", lambda way: layout)
     for end in (lambda f: f.set_exception(ValueError("no")), lambda f: f.cancel()):
-        phase = Phase("one")
+        phase = Phase(StepProgram("one"))
         phase.flops = Future()
         end(phase.flops)
         meter.step(batch(phase, "8x8", 1, 1), 0.5)
@@ -76,7 +77,9 @@ def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
 class Looped(ToyPipeline):
     """A step of two products in a loop of five rounds."""
 
-    def step(self, phase: str, weights: Any, rows: Any, values: Any, conditions: Any = None) -> Any:
+    def step(
+        self, program: Any, weights: Any, rows: Any, values: Any, conditions: Any = None
+    ) -> Any:
         def body(latents: jax.Array, _: None) -> tuple[jax.Array, None]:
             return latents @ weights["in"] @ weights["back"], None
 
@@ -93,8 +96,8 @@ def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
     values = prepared.steps[0].values
     tokens = row["latents"].shape[0]
     expected = 5 * 2 * (2 * tokens * DIM * DIM)
-    assert compiler.flops("plain", values, row) == expected
-    program, _ = compiler.step("plain", values, Way(1), row)
+    assert compiler.flops(prepared.steps[0].phase, values, row) == expected
+    program, _ = compiler.step(prepared.steps[0].phase, values, Way(1), row)
     assert program.cost_analysis()["flops"] < expected / 2
 
 

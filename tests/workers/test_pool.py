@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 from deploy.logs import Json
 from models.pipeline import Fields, Prepared
 from models.sharding import Layout
-from service.jobs.job import JobState
+from service.jobs.job import JobState, Warned
 from service.jobs.outputs import Store, input_key
 from service.jobs.queue import Queue
 from service.settings import ConfigError, Settings
@@ -26,7 +26,9 @@ from tests.workers.at_work import at_work, has, status
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
+from workers.batch_sizes import fast
 from workers.files import DEFAULT_FPS
+from workers.measuring import NO_NUMBERS
 from workers.pool import run_pool
 
 
@@ -39,12 +41,38 @@ async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
     assert await status(queue) == (0, False)
 
 
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+async def test_how_its_batches_are_is_told(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, mode: str
+) -> None:
+    """Where they have several sizes, with the levels that were measured before it was ready."""
+    batching = fast(2) if mode == "fast" else None
+    async with at_work(
+        pipeline, layout, queue, store, warmup={"prompt": "a hat"}, batching=batching
+    ):
+        await until(lambda: has(queue, (1, True)))
+        told = (await queue.models())[SPEC.name].spec.batching
+    assert told.mode == mode
+    assert (told.levels is not None) == (mode == "fast")
+
+
 async def test_a_signal_ends_the_warm_up(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    slow = {"phase": "slow to compile"}
+    slow = {"phase": "slow-to-compile"}
     async with at_work(pipeline, layout, queue, store, warmup=slow) as (pool, task):
         await until(lambda: has(queue, (1, False)))
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+
+
+async def test_a_model_of_no_finite_numbers_is_never_ready(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with at_work(pipeline, layout, queue, store, warmup={"nan_at": 0}) as (pool, task):
+        await until(lambda: pool.vitals.unready == NO_NUMBERS)
+        assert await status(queue) == (1, False)
+        assert pool.vitals.illness is None, "started again, it would load the same weights"
         pool.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
 
@@ -78,6 +106,23 @@ async def test_jobs_become_files(
             assert job.step == job.steps == job.usage.steps
             assert job.usage.device_seconds > 0
             assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)
+
+
+async def test_warnings_of_the_pipeline_join_those_of_the_front_end(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    known = Warned(field="eta", message="has no effect")
+    long = toy_job(prompt="a red circle on a blue background", num_images=2)
+    job = long.model_copy(update={"warnings": [known]})
+    short = toy_job(prompt="a cat")
+    for one in (job, short):
+        await queue.put(one)
+    async with at_work(pipeline, layout, queue, store):
+        first, *others = (await ended(queue, job)).warnings
+        assert first == known
+        ((field, message),) = [(other.field, other.message) for other in others]
+        assert (field, message.startswith("not read: '")) == ("prompt", True)
+        assert (await ended(queue, short)).warnings == []
 
 
 async def test_predictions_are_held_against_what_was_taken(
@@ -253,7 +298,7 @@ async def test_progress_and_previews_are_events(
 async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    job = toy_job(phase="gated", num_inference_steps=4, num_frames=5)
+    job = toy_job(phase="gated", num_inference_steps=12, num_frames=5)
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, preview_every_s=1e-6):
         async with asyncio.timeout(DEADLINE_S):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,26 @@ async def test_what_does_not_end_in_time_is_given_back(
     assert (job.state, job.attempts) == (JobState.QUEUED, 0)
 
 
+def flipped(data: bytes) -> bytes:
+    """One bit, in the middle."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-1]
+
+
+@pytest.mark.parametrize("damage", [None, flipped, cut], ids=["whole", "bit", "cut"])
 async def test_what_a_drain_puts_aside_goes_on_elsewhere(
-    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+    pipeline: ToyPipeline,
+    layout: Layout,
+    queue: Queue,
+    store: Store,
+    damage: Callable[[bytes], bytes] | None,
 ) -> None:
-    """A step that takes too long is left out; those before it need not be done again."""
+    """A step that takes too long is left out; those before it need not be done again, unless what
+    was kept of them is damaged: then all are."""
     job = toy_job(phase="gated", num_inference_steps=50, seed=3)
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, drain_s=1) as (pool, task):
@@ -68,11 +85,13 @@ async def test_what_a_drain_puts_aside_goes_on_elsewhere(
     [kept] = job.snapshots
     assert (kept.index, kept.fence) == (0, 1)
     assert 2 <= kept.step <= 3, "the gate was open for three steps, two of them known to be done"
+    if damage:
+        await store.put(kept.key, damage(await store.get(kept.key)), "application/octet-stream")
     other = ToyPipeline()
     other.gate.open()
     async with at_work(other, layout, queue, store):
         job = await ended(queue, job)
-        assert other.gate.count == 50 - kept.step
+        assert other.gate.count == (50 if damage else 50 - kept.step)
     [picture] = await pixels(store, job)
     assert (
         np.abs(picture - reference(other, job.request).astype(int)).max() <= 1

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from models import catalog
 from models.pipeline import Pipeline, PyTree
 from models.sharding import Layout
+from models.step_program import StepProgram
 from service.jobs.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
@@ -53,13 +54,13 @@ class Gated:
 
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: PyTree = None,
     ) -> PyTree:
-        rows = self._pipeline.step(phase, weights, rows, values, conditions)
+        rows = self._pipeline.step(program, weights, rows, values, conditions)
         latents = rows["latents"]
         return {**rows, "latents": jax.pure_callback(self.gate, jax.typeof(latents), latents)}
 

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.pipeline import Fields, Prepared, PyTree, RequestError, Step
+from models.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning, Step
 from models.spec import Limits, ModelSpec
+from models.step_program import StepProgram
 from tests.workers.polling import DEADLINE_S
 
 DIM = 16
@@ -89,8 +90,8 @@ class Gate:
 
 
 class ToyPipeline:
-    """Phases of a step: plain; noisy (adds noise of its own); double (two evaluations); gated;
-    told (by conditions that were computed before);
+    """Phases of a step, by the network that its program names: plain; noisy (adds noise of its
+    own); double (two evaluations); gated; told (by conditions that were computed before);
     greedy (more than one row does not fit into memory); hopeless (not even one does); single
     (compiles for one row only); flawed (does not compile the first time)."""
 
@@ -105,7 +106,7 @@ class ToyPipeline:
         self.images: Mapping[str, bytes] = {}
         """Of the last request."""
         self.compile_gate = threading.Event()
-        """A picture of the phase "slow to compile" waits for it when it is traced."""
+        """A picture of the phase "slow-to-compile" waits for it when it is traced."""
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         self.images = images
@@ -123,10 +124,10 @@ class ToyPipeline:
             inputs["clock"] = np.zeros((fields["num_frames"], 0), np.float32)
         size = f"{fields['width']}x{fields['height']}x{fields['num_frames']},{fields['decode']}"
         steps = self._steps(fields, noise.shape)
-        return Prepared(size, inputs, steps, fields["width"], fields["height"], fields["seed"])
-
-    def expert(self, phase: str) -> str | None:
-        return None
+        unread = fields["prompt"][DIM:]
+        warnings = (RequestWarning("prompt", f"not read: {unread!r}"),) if unread else ()
+        size_px = fields["width"], fields["height"]
+        return Prepared(size, inputs, steps, *size_px, fields["seed"], warnings)
 
     def _steps(self, fields: Fields, shape: tuple[int, ...]) -> tuple[Step, ...]:
         count = fields["num_inference_steps"]
@@ -140,7 +141,7 @@ class ToyPipeline:
         ]
         return tuple(
             Step(
-                phases[i],
+                StepProgram(phases[i]),
                 {
                     "sigma": sigmas[i],
                     "sigma_next": sigmas[i + 1],
@@ -160,26 +161,27 @@ class ToyPipeline:
         return row | {name: inputs[name] for name in ("hopeless_decode", "clock") if name in inputs}
 
     def conditions(
-        self, phase: str, weights: PyTree, row: PyTree, values: Mapping[str, jax.Array]
+        self, program: StepProgram, weights: PyTree, row: PyTree, values: Mapping[str, jax.Array]
     ) -> PyTree:
         """What the phase "told" adds to the hidden layer."""
-        if phase != "told":
+        if program.network != "told":
             return None
         return {"hint": values["guidance"][:, None] * row["prompt"]}
 
     def step(
         self,
-        phase: str,
+        program: StepProgram,
         weights: PyTree,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: PyTree = None,
     ) -> PyTree:
+        phase = program.network
         column = {name: values[name][:, None, None] for name in values if name != "noise"}
         latents = rows["latents"] + column["poison"]
         if phase == "noisy":
             latents = latents + NOISE * values["noise"]
-        if phase == "slow to compile":
+        if phase == "slow-to-compile":
             assert self.compile_gate.wait(DEADLINE_S)
         if phase == "single" and len(latents) > 1:
             raise MemoryError("the compiler's own")
@@ -228,10 +230,10 @@ def reference(pipeline: ToyPipeline, fields: Fields) -> np.ndarray:
         guidance, sigma, sigma_next = (
             step.values[name] for name in ("guidance", "sigma", "sigma_next")
         )
-        if step.phase == "noisy":
+        if step.phase.network == "noisy":
             latents = latents + NOISE * step.values["noise"]
         velocity = np.tanh(latents @ into + guidance * prompt) @ back
-        if step.phase == "double":
+        if step.phase.network == "double":
             velocity = 2 * velocity - np.tanh(latents @ into - prompt) @ back
         latents = latents + (sigma_next - sigma) * velocity
     colours = 255 / (1 + np.exp(-latents @ out))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -39,6 +39,10 @@ class Ask:
     """Fields that differ from the model's defaults."""
     batch: int = 1
     """Requests side by side."""
+    exact_rows: int | None = None
+    """Rows of the program that steps them; None: all of them."""
+    batching: Literal["exact", "fast"] = "exact"
+    """As a model's setting; here it decides which flags a GPU's compiler gets."""
     mesh: str | Mapping[str, int] = "auto"
     devices: range | None = None
     """Of this machine; None: all of them."""
@@ -85,6 +89,7 @@ def opened(ask: Ask) -> Opened:
                 "dtype": ask.dtype,
                 "activation_dtype": ask.activation_dtype,
                 "eight_bit": "instead" if ask.eight_bit else None,
+                "batching": ask.batching,
                 "vae_tiling": ask.vae_tiling,
                 "warmup": [ask.fields],
             }
@@ -94,8 +99,6 @@ def opened(ask: Ask) -> Opened:
                 "model": ask.model,
                 "mesh": ask.mesh,
                 "slots": ask.batch,
-                "batch_sizes": (ask.batch,),
-                "elastic": False,
             }
         )
         loading.set_up(pool, model, ask.devices)

@@ -15,11 +15,12 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from models.random_weights import GOLDEN, uniform
+from models.sharding import auto_mesh
 
 SIDES = (512, 1024, 2048, 4096, 8192, 16384)
 """Of the square matrices. The largest takes 1.6 GB in bfloat16."""
@@ -64,7 +65,7 @@ def _seconds(
     devices: Sequence[jax.Device], dtype: DTypeLike, side: int, repeats: int
 ) -> list[float]:
     """Of one product. The first call, which compiles, does not count."""
-    mesh = Mesh(list(devices), ("device",))
+    mesh = auto_mesh(list(devices), ("device",))
     place = NamedSharding(mesh, PartitionSpec("device"))
     shape = (len(devices), side, side)
     # Mean 0 and a variance of one over the side, so that no product of products grows: numbers

@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 
+from models.step_program import StepProgram
 from workers import warmup
+from workers.batch_sizes import exact
 from workers.bench.ask import Ask, Opened, opened
 from workers.bench.matrix import matrix_rate
 from workers.bench.memory import memory_of
@@ -38,7 +40,7 @@ async def _measured(ask: Ask, model: Opened, weights_s: float) -> Result:
     layout = model.slice.layout
     devices = list(layout.mesh.devices.flat)
     started = time.perf_counter()
-    engine = TimedEngine(model.pipeline, layout, ask.batch, (ask.batch,), elastic=False)
+    engine = TimedEngine(model.pipeline, layout, ask.batch, exact(ask.exact_rows or ask.batch))
     try:
         await engine.warm_up([model.fields])
         compile_s = time.perf_counter() - started
@@ -105,7 +107,7 @@ def _programs(shape: Shape) -> list[Any]:
     return [program.result() for program in (*shape.encoders.values(), *steps, shape.decode)]
 
 
-def _flops(shape: Shape, phase: str) -> float:
+def _flops(shape: Shape, phase: StepProgram) -> float:
     counted: Future[float] | None = shape.phases[phase].flops
     assert counted is not None, "the engine counts a shape's operations when it is first used"
     return counted.result()

@@ -89,6 +89,8 @@ class Result:
             "request": {name: x for name, x in self.fields.items() if name not in prompts},
             "bucket": self.bucket,
             "batch": self.ask.batch,
+            "exact_rows": self.ask.exact_rows or self.ask.batch,
+            "batching": self.ask.batching,
             "dtype": self.ask.dtype,
             "activation_dtype": self.ask.activation_dtype or self.ask.dtype,
             "eight_bit": self.ask.eight_bit,

@@ -39,7 +39,7 @@ def figures(result: Json) -> dict[str, str]:
     seconds, memory = result["seconds"], result["memory"]
     return {
         "request": f"{result['bucket']}, {result['steps']} steps",
-        "batch": f"{result['batch']}, {numbers(result)}",
+        "batch": f"{rows(result)}, {numbers(result)}",
         "devices": f"{result['devices']} x {result['chip']}, {result['layout']}",
         "a step": spread(seconds["step"]),
         "encoding": spread(seconds["encode"]),
@@ -51,6 +51,12 @@ def figures(result: Json) -> dict[str, str]:
         "memory": f"{memory['peak_bytes'] / 2**30:.2f} GiB, by the {memory['by']}",
         "of it weights": f"{memory['weights_bytes'] / 2**30:.2f} GiB",
     }
+
+
+def rows(result: Json) -> str:
+    """How many requests, and how many of them one program steps where these are fewer."""
+    same = result["batch"] == result["exact_rows"]
+    return str(result["batch"]) + ("" if same else f" by {result['exact_rows']}")
 
 
 def numbers(result: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from models.pipeline import Pipeline, PyTree
 from models.sharding import Layout
+from models.step_program import StepProgram
 from service.settings import ConfigError
 from workers.compiler import Compiler, signature
 from workers.executables import Executables
@@ -90,7 +92,7 @@ class Follower:
 
     def _conditions(self, message: Message) -> None:
         fields = message.fields
-        phase = self._shapes[fields["shape"]].phases[fields["phase"]]
+        phase = self._phase(fields)
         program = phase.conditions.result()
         assert program is not None  # the first process has it
         row = self.rows[fields["row"]]
@@ -100,7 +102,7 @@ class Follower:
 
     def _step(self, message: Message) -> None:
         fields = message.fields
-        phase = self._shapes[fields["shape"]].phases[fields["phase"]]
+        phase = self._phase(fields)
         program = phase.programs[Way(*fields["way"])].result()
         weights = self._brought(phase)
         rows, trees = (
@@ -111,6 +113,9 @@ class Follower:
         self.rows.update(zip(fields["after"], states, strict=True))
         self._last_step = finite
         self.launched.put(finite)
+
+    def _phase(self, fields: Mapping[str, Any]) -> Phase:
+        return self._shapes[fields["shape"]].phases[StepProgram.parse(fields["phase"])]
 
     def _brought(self, phase: Phase) -> list[Any]:
         """The weights that it needs, on the device."""

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from models.pipeline import Prepared, PyTree
+from models.step_program import StepProgram
 from workers.hosts.followers import Followers
 from workers.hosts.terms import Terms, outline
 from workers.leaves import leaves_by_name, with_leaves
@@ -79,8 +80,8 @@ class Leader:
 
         return encode
 
-    def conditions(self, shape: Shape, phase: str, program: Program) -> Program:
-        place = {"shape": self._shapes[shape].number, "phase": phase}
+    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "phase": str(phase)}
 
         def conditions(weights: list[Any], row: Held, values: Mapping[str, np.ndarray]) -> Held:
             after = self._handle()
@@ -92,8 +93,8 @@ class Leader:
 
         return conditions
 
-    def step(self, shape: Shape, phase: str, way: Way, program: Program) -> Program:
-        place = {"shape": self._shapes[shape].number, "phase": phase, "way": way}
+    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "phase": str(phase), "way": way}
 
         def step(
             weights: list[Any],

@@ -33,6 +33,12 @@ class Link:
         listen(line, self._hear, self._lost)
         beat(lambda: line.send(Message("beat")), silence_s, self._leaving)
 
+    def first(self, kind: str) -> Message:
+        """The next message of that kind, whatever beats come before."""
+        while (message := self._commands.get()).kind != kind:
+            log.debug("%s before %s", message.kind, kind)
+        return message
+
     def follow(self, follower: Follower) -> None:
         """Do as the first process says until it says to leave. In the main thread.
 

@@ -14,8 +14,8 @@ import time
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
+from models import jax_internals
 from service.settings import ConfigError, HostsSettings
 from workers.hosts.line import Line, LineLost
 from workers.hosts.wire import Message
@@ -146,5 +146,5 @@ def _broadcast(invitation: dict[str, object]) -> dict[str, str]:
     """The first process's, in all of them."""
     data = json.dumps(invitation).encode()
     padded = np.frombuffer(data.ljust(INVITATION_BYTES), np.uint8)
-    everywhere = multihost_utils.broadcast_one_to_all(padded)
+    everywhere = jax_internals.broadcast_one_to_all(padded)
     return dict(json.loads(np.asarray(everywhere, np.uint8).tobytes()))

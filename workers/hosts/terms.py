@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,8 +12,19 @@ import numpy as np
 
 from models.pipeline import Pipeline, Prepared, Step
 from models.sharding import Layout
+from models.step_program import StepProgram
+from service.settings import ModelSettings, PoolSettings
+from workers import identity
 from workers.hosts.wire import element_type
 from workers.shape import Values
+
+OF_PROGRAMS = {"mesh", "table", "slots", "per_device_batch_size", "batch_sizes"} | {
+    *("elastic", "precision", "flags")
+}
+"""Settings of a pool that decide what it compiles."""
+NO_PROGRAM = {"source", "base", "defaults", "warmup"}
+"""Settings of a model that each process may have its own way: where it lies, what is asked of it.
+What it is, its fingerprint says."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +61,30 @@ class Terms:
 
     def difference(self, theirs: Mapping[str, Any]) -> str:
         """What is not the same, in words; empty: nothing."""
-        return "; ".join(
-            f"{name} is {mine} here and {theirs.get(name)} in the first process"
-            for name, mine in self.as_json().items()
-            if mine != theirs.get(name)
-        )
+        return difference(self.as_json(), theirs)
+
+
+def settings_of(pool: PoolSettings, model: ModelSettings) -> dict[str, Any]:
+    """All of a process that decides what it loads and compiles, known before it does, as JSON."""
+    return {
+        "jax": jax.__version__,
+        "code": identity.code(Path(__file__).parents[2])[:12],
+        **_named("models", model.model_dump(mode="json", exclude=NO_PROGRAM)),
+        **_named("pools", pool.model_dump(mode="json", include=OF_PROGRAMS)),
+    }
+
+
+def _named(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{section}.{name}": value for name, value in settings.items()}
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """What is not the same in the first process, in words; empty: nothing."""
+    return "; ".join(
+        f"{name} is {mine} here and {theirs.get(name)} in the first process"
+        for name, mine in ours.items()
+        if mine != theirs.get(name)
+    )
 
 
 def outline(prepared: Prepared) -> dict[str, Any]:
@@ -62,13 +93,15 @@ def outline(prepared: Prepared) -> dict[str, Any]:
     return {
         "bucket": prepared.bucket,
         "inputs": _kinds(prepared.inputs),
-        "phases": {phase: _kinds(of_phase) for phase, of_phase in values.items()},
+        "phases": {str(phase): _kinds(of_phase) for phase, of_phase in values.items()},
     }
 
 
 def outlined(fields: Mapping[str, Any]) -> Prepared:
     """A picture of that outline: zeros, and one step of each phase."""
-    steps = tuple(Step(phase, _zeros(kinds)) for phase, kinds in fields["phases"].items())
+    steps = tuple(
+        Step(StepProgram.parse(phase), _zeros(kinds)) for phase, kinds in fields["phases"].items()
+    )
     return Prepared(fields["bucket"], _zeros(fields["inputs"]), steps, width=0, height=0, seed=0)
 
 

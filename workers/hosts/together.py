@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 
@@ -15,8 +16,26 @@ from workers.hosts.followers import Followers
 from workers.hosts.leaving import leave
 from workers.hosts.link import Link
 from workers.hosts.meeting import join, meet
+from workers.hosts.terms import difference
 
 log = logging.getLogger(__name__)
+
+
+def agree(company: Followers | Link | None, settings: Mapping[str, Any]) -> None:
+    """Hold what this process was given against what the first one was, before anything is loaded:
+    processes that load differently may wait for each other for ever.
+
+    Args:
+        settings: as JSON.
+
+    Raises: ConfigError: they differ, and in what.
+    """
+    if isinstance(company, Followers):
+        company.tell("settings", settings)
+    if isinstance(company, Link):
+        wrong = difference(settings, company.first("settings").fields)
+        if wrong:
+            raise ConfigError(wrong)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ CASES: Mapping[str, Case] = {
 }
 
 
-def lowered(case: Case) -> Lowered:
+def lowered(case: Case, rows: int = 1) -> Lowered:
     """A step as the compiler gets it: the phase that comes first. Seconds, whatever the size."""
     libtpu.prepare(case.slice, case.family)
     devices = libtpu.devices_of(case.slice)
@@ -80,10 +80,10 @@ def lowered(case: Case) -> Lowered:
     row = compiler.trace_encode(prepared.inputs).out_info
     first = prepared.steps[0]
     with jax.set_mesh(mesh):
-        return compiler.trace_step(first.phase, first.values, Way(1), row).lower()
+        return compiler.trace_step(first.phase, first.values, Way(rows), row).lower()
 
 
-def compiled(case: Case) -> str:
+def compiled(case: Case, rows: int = 1) -> str:
     """The text of that step, compiled. Nothing of TPUs may have been loaded yet.
 
     As libtpu itself writes it down: jaxlib cannot read each of its programs, and of SDXL's step
@@ -94,7 +94,7 @@ def compiled(case: Case) -> str:
     with tempfile.TemporaryDirectory() as folder:
         asked = f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=jit_step"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {asked}"
-        lowered(case).compile()
+        lowered(case, rows).compile()
         (written,) = Path(folder).glob("*.after_codegen.txt")
         return written.read_text()
 

@@ -67,10 +67,10 @@ def programs(
     values = {step.phase: step.values for step in prepared.steps}
     for phase, some in values.items():
         trace = lambda p=phase, v=some: compiler.trace_step(p, v, Way(slots), row)  # noqa: E731
-        yield _program(phase, trace, layout, wires)
+        yield _program(str(phase), trace, layout, wires)
         told = compiler.trace_conditions(phase, some, row)
         if jax.tree.leaves(told.out_info):
-            yield _program(conditions_of(phase), _already(told), layout, wires)
+            yield _program(conditions_of(str(phase)), _already(told), layout, wires)
     yield _program("encode", _already(encode), layout, wires)
     yield _program("decode", lambda: compiler.trace_decode(row), layout, wires)
 

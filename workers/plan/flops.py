@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from models.pipeline import Pipeline, PyTree
+from models.step_program import StepProgram
 from workers.plan.tags import Tag
 from workers.plan.work import work_of
 from workers.shape import Values
@@ -21,7 +22,7 @@ from workers.weights import Weights
 
 
 def step_flops(
-    pipeline: Pipeline, weights: Weights, phase: str, values: Values, row: PyTree
+    pipeline: Pipeline, weights: Weights, phase: StepProgram, values: Values, row: PyTree
 ) -> float:
     """Of one row. Traces, and compiles nothing.
 

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 
 import jax
-from jax.experimental import mesh_utils, topologies
 from jax.sharding import Mesh
 
-from models.sharding import MESH_AXES
+from models import jax_internals
+from models.sharding import auto_mesh
 from workers import flags
 from workers.axes import AXES, Shape
 from workers.mesh import make_mesh, mesh_sizes
@@ -50,7 +50,7 @@ def devices_of(topology: Topology, slices: int = 1) -> Sequence[jax.Device]:
     """Raises: PlanError: this libtpu does not know such a slice."""
     several = {"num_slices": slices} if slices > 1 else {}
     try:
-        described = topologies.get_topology_desc(
+        described = jax_internals.get_topology_desc(
             platform="tpu", topology_name=topology.name, **several
         )
     except Exception as error:  # the plugin's own kinds, all of them RuntimeError or ValueError
@@ -63,5 +63,7 @@ def mesh_of(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
     if all(size == 1 for size in shape.dcn.values()):
         return make_mesh(shape, devices)
     ici, dcn = ([sizes[axis] for axis in AXES] for sizes in (shape.ici, shape.dcn))
-    grid = mesh_utils.create_hybrid_device_mesh(ici, dcn, devices, allow_split_physical_axes=True)
-    return Mesh(grid.reshape(mesh_sizes(shape)), MESH_AXES)
+    grid = jax_internals.create_hybrid_device_mesh(
+        ici, dcn, devices, allow_split_physical_axes=True
+    )
+    return auto_mesh(grid.reshape(mesh_sizes(shape)))

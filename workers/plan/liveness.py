@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jax.extend import core
-
+from models import jax_internals
 from workers.plan.tags import Tag
 from workers.plan.work import Pairs, chosen_branches, inner_jaxpr, is_by_platform, nbytes, pairs
 
@@ -89,7 +88,7 @@ def _bodies(equation: Any) -> list[Any]:
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:
-    return [atom for atom in atoms if not isinstance(atom, core.Literal)]
+    return [atom for atom in atoms if not isinstance(atom, jax_internals.Literal)]
 
 
 def _sum(alive: Mapping[Any, Tag], more: Live) -> Live:

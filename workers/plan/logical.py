@@ -6,10 +6,10 @@ logical axes it stands on, and from those and a layout's table follows each devi
 
 from __future__ import annotations
 
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from models.nn.attention.xla import xla_kernel
-from models.sharding import TABLE, Axes, Layout, MeshAxes
+from models.sharding import TABLE, Axes, Layout, MeshAxes, abstract_mesh
 
 
 class Logical(Layout):
@@ -24,7 +24,7 @@ class Logical(Layout):
 def logical_layout() -> Layout:
     names = tuple(TABLE)
     # Only traced: of kernels that all do the same work, the one that is plainest to count.
-    return Logical(AbstractMesh((1,) * len(names), names), xla_kernel, {n: (n,) for n in names})
+    return Logical(abstract_mesh((1,) * len(names), names), xla_kernel, {n: (n,) for n in names})
 
 
 def axes_of(spec: PartitionSpec, rank: int) -> Axes:

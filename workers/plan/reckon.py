@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jax.sharding import AbstractMesh
-
 from models.nn.attention.xla import xla_kernel
-from models.sharding import MESH_AXES, TABLE, Layout, Table
+from models.sharding import TABLE, Layout, Table, abstract_mesh
 from workers.axes import Shape
 from workers.mesh import mesh_sizes
 from workers.plan.chips import GIB, Chip
@@ -106,7 +104,7 @@ class Reckoning:
 
 def abstract_layout(shape: Shape, table: Table = TABLE) -> Layout:
     """A layout of devices that are nowhere; for shapes alone."""
-    return Layout(AbstractMesh(mesh_sizes(shape), MESH_AXES), xla_kernel, table)
+    return Layout(abstract_mesh(mesh_sizes(shape)), xla_kernel, table)
 
 
 def reckon(

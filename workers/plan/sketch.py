@@ -11,9 +11,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 from jax.stages import Traced
 
+from models import jax_internals
 from models.pipeline import Fields, Pipeline, Prepared
 from models.sharding import Axes, Layout
 from workers import warmup
@@ -186,7 +186,9 @@ def _conditions(compiler: Compiler, prepared: Prepared, row: Any) -> dict[str, t
     chunks = {(step.phase, first(at)) for at, step in enumerate(prepared.steps)}
     runs = Counter(phase for phase, _ in chunks)
     return {
-        phase: (one, runs[phase]) for phase, one in traced.items() if jax.tree.leaves(one.out_info)
+        str(phase): (one, runs[phase])
+        for phase, one in traced.items()
+        if jax.tree.leaves(one.out_info)
     }
 
 
@@ -196,7 +198,10 @@ def _steps(
     counts = Counter(step.phase for step in prepared.steps)
     values = {step.phase: step.values for step in prepared.steps}
     return {
-        phase: (_program(compiler.trace_step(phase, values[phase], Way(1), row), weights), count)
+        str(phase): (
+            _program(compiler.trace_step(phase, values[phase], Way(1), row), weights),
+            count,
+        )
         for phase, count in counts.items()
     }
 
@@ -207,5 +212,5 @@ def _program(traced: Traced, weights: tuple[Weight, ...]) -> Program:
     others = len(program.invars) - len(weights)
     tags = [Tag(dims=weight.axes) for weight in weights] + [Tag()] * others
     work, found = work_of(traced.jaxpr, tags)
-    _, used = dce_jaxpr(program, [True] * len(program.outvars))
+    _, used = jax_internals.dce_jaxpr(program, [True] * len(program.outvars))
     return Program(work, peak(program, found), tuple(compress(weights, used)))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from jax.extend import core
 
+from models import jax_internals
 from workers.plan.logical import axes_of
 from workers.plan.tags import Sizes, Tag, activation, constrained, in_use, reshaped, union
 
@@ -107,7 +107,7 @@ class _Walk:
         known |= {var: Tag() for var in jaxpr.constvars}
 
         def tag(atom: Any) -> Tag:
-            return Tag() if isinstance(atom, core.Literal) else known[atom]
+            return Tag() if isinstance(atom, jax_internals.Literal) else known[atom]
 
         for equation in jaxpr.eqns:
             tags = [tag(atom) for atom in equation.invars]
@@ -126,7 +126,7 @@ class _Walk:
 
     def _scan(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
         params = equation.params
-        consts, carry = params["num_consts"], params["num_carry"]
+        consts, carry = jax_internals.scan_counts(params)
         body = params["jaxpr"].jaxpr
         entries = [
             Tag(dims=tag.dims[1:]) if tag.dims is not None else tag

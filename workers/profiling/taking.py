@@ -160,13 +160,10 @@ async def read_elsewhere(folder: Path, steps: int) -> dict[str, Any] | None:
     Raises: Unreadable.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "workers.profiling.reading",
+        *(sys.executable, "-P", "-m", "workers.profiling.reading"),
         str(folder),
         str(steps),
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},  # the accelerator is taken
-        cwd=ROOT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},  # the chip is taken
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

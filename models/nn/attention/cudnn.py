@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-
-# Not jax.nn.dot_product_attention, which rounds the log-sums to the dtype of the queries: in
-# bfloat16 the weights of two merged parts would be off by some per cent.
-from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
 from jaxtyping import Array, Bool, Float
 
+from models import jax_internals
 from models.nn.attention.kernel import NOTHING, Attended
 
 DTYPES = (jnp.bfloat16, jnp.float16)
@@ -33,7 +30,8 @@ def cudnn_kernel(
     if q.dtype not in DTYPES:
         raise ValueError(f"cuDNN's flash attention takes bfloat16 or float16, not {q.dtype}")
     if keys is None:
-        values, log_sum = dot_product_attention(q, k, v, scale=scale, return_residual=True)
+        attention = jax_internals.cudnn_attention
+        values, log_sum = attention(q, k, v, scale=scale, return_residual=True)
         return Attended(values.astype(jnp.float32), log_sum.transpose(0, 2, 1))
     return _over_first(q, *_counted_first(k, v, keys), scale, keys.sum(dtype=jnp.int32))
 
@@ -41,13 +39,13 @@ def cudnn_kernel(
 def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> Attended:
     """Over the first keys, so many: one more where there is none, and that is nothing."""
     batch, tokens = q.shape[:2]
-    values, log_sum = dot_product_attention(
+    values, log_sum = jax_internals.cudnn_attention(
         q,
         k,
         v,
         q_seqlen=jnp.full(batch, tokens, jnp.int32),
         kv_seqlen=jnp.full(batch, jnp.maximum(count, 1), jnp.int32),
-        mask_type=MaskType.PADDING,
+        mask_type=jax_internals.CudnnMaskType.PADDING,
         scale=scale,
         return_residual=True,
     )

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
+from models import jax_internals
 from models.nn.attention.blocks import (
     LANES,
     SUBLANES,
@@ -41,6 +41,7 @@ from models.nn.attention.kernel import Attended
 from models.nn.attention.select import flash_kernel, is_upright
 from models.nn.attention.splash import cuts
 from models.nn.attention.upright import fitting, over_blocks
+from models.sharding import auto_mesh
 
 TOPOLOGIES = {
     "TPU v5 lite": "v5e:1x1",
@@ -130,7 +131,7 @@ def upright_cycles(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) 
     """Of the parts that run: each block has the one in the middle, and each row of blocks the
     first and the last. A block that overflows is not among them."""
     chosen = fitting(blocks, case.queries, case.keys)
-    mesh = Mesh([device], "one")
+    mesh = auto_mesh([device], ("one",))
     place = NamedSharding(mesh, PartitionSpec())
 
     def shaped(*shape: int) -> jax.ShapeDtypeStruct:
@@ -160,7 +161,7 @@ def upright_cycles(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) 
 def compile_for(device: jax.Device, dtype: str, dim: int, blocks: Blocks) -> jax.stages.Compiled:
     """With a mask and without one, in a sequence of many blocks: short ones the compiler may keep
     near the core as a whole, where blocks then need no buffers of their own."""
-    mesh = Mesh([device], "one")
+    mesh = auto_mesh([device], ("one",))
     kernel = flash_kernel(device, lambda *_: blocks, dtype)
 
     def shaped(shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
@@ -199,7 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["LIBTPU_INIT_ARGS"] = dump_to(folder)
-            device = topologies.get_topology_desc(TOPOLOGIES[asked.chip], "tpu").devices[0]
+            device = jax_internals.get_topology_desc(TOPOLOGIES[asked.chip], "tpu").devices[0]
             found = search(case, partial(scheduled, device=device, dumps=Path(folder)))
         source = f"compiled: jax {jax.__version__}, libtpu {version('libtpu')}"
     if not found:

@@ -9,17 +9,13 @@ its pins. The 14,285 with its fixed maximum hold only for logits that are known 
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu.splash_attention import BlockSizes, SegmentIds
-from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel import (
-    DEFAULT_MASK_VALUE,
-    SplashAttentionKernel,
-)
-from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_mask_info import MaskInfo
 from jaxtyping import Array, Bool, Float
 
+from models import jax_internals
 from models.nn.attention.blocks import LANES, SUBLANES, Blocks, Choose, even
 from models.nn.attention.kernel import Attended, Kernel
 
@@ -51,7 +47,7 @@ def splash_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
         def part(start: int, end: int, blocks: Blocks) -> Attended:
             cut = slice(start, end)
             some = None if keys is None else keys[cut]
-            sizes = BlockSizes(block_q, blocks.kv, blocks.kv_compute)
+            sizes = jax_internals.BlockSizes(block_q, blocks.kv, blocks.kv_compute)
             out, log_sum = _over(
                 queries, head_major(k[:, cut]), head_major(v[:, cut]), some, sizes, interpret
             )
@@ -97,17 +93,17 @@ def padded(x: Heads, tokens: int) -> Heads:
 
 
 def _over(
-    q: Heads, k: Heads, v: Heads, keys: Keys, sizes: BlockSizes, interpret: bool
+    q: Heads, k: Heads, v: Heads, keys: Keys, sizes: Any, interpret: bool
 ) -> tuple[Heads, Float[Array, "batch_heads _tokens"]]:
     """Values and log-sums over some keys, with a mask only where one of them does not count."""
-    kernel = SplashAttentionKernel(
-        MaskInfo(*[None] * len(MaskInfo._fields)),
+    kernel = jax_internals.SplashAttentionKernel(
+        jax_internals.MaskInfo(*[None] * len(jax_internals.MaskInfo._fields)),
         None,
         None,
         block_sizes=sizes,
         is_mqa=False,
         save_residuals=True,
-        mask_value=DEFAULT_MASK_VALUE,
+        mask_value=jax_internals.DEFAULT_MASK_VALUE,
         attn_logits_soft_cap=None,
         residual_checkpoint_name=None,
         mask_function=None,
@@ -119,7 +115,7 @@ def _over(
         return out, log_sum
 
     def masked(q, k, v, keys):
-        ids = SegmentIds(jnp.ones(q.shape[1], jnp.int32), keys.astype(jnp.int32))
+        ids = jax_internals.SegmentIds(jnp.ones(q.shape[1], jnp.int32), keys.astype(jnp.int32))
         out, (log_sum,) = kernel(q, k, v, ids)
         return out, log_sum
 

@@ -20,10 +20,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float
 
+from models.jax_internals import pallas as pl
+from models.jax_internals import pallas_tpu as pltpu
 from models.nn.attention.blocks import LANES, SUBLANES, Blocks, Choose, even, rounded
 from models.nn.attention.kernel import Attended, Kernel
 

@@ -8,7 +8,8 @@
 -- First comes a job with a deadline, by its latest start, if its tenant is not too far ahead of its
 -- share; or else the tenant's whose turn it is. For a while a job of a warm bucket goes before that.
 -- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
---        slots, version, lease_s, warm (buckets that this pool has compiled), warm_s (how long a job
+--        slots, version, lease_s, warm (buckets that this pool has compiled), may_compile (false:
+--        it takes jobs of no others now), rides_wait (true: of others it takes one alone), warm_s (how long a job
 --        of another one waits for a pool that has its own), slowness (how many times as long a job
 --        takes here as on the fastest pool), slowness_in (the same by bucket, where it differs),
 --        busy (true: the pool has other jobs; or absent), room_s (how long no other pool makes room
@@ -52,12 +53,17 @@ local function is_alone(id, job)
   return false
 end
 
--- Whether this pool may take it: one that it reads, and that it is fast enough for where others are.
+local is_warm = {}
+for _, bucket in ipairs(args.warm) do is_warm[bucket] = true end
+
+-- Whether this pool may take it: one that it reads and has programs for, or may compile them, and
+-- that it is fast enough for where others are.
 local function suits(id, job)
   if job.version > args.version then
     newer = true
     return false
   end
+  if not args.may_compile and not is_warm[job.bucket] then return false end
   local slowness = slowness_in(job.bucket)
   local is_slow = job.deadline and job.run_s and slowness > 1
   if is_slow and now + job.run_s * job.undone * slowness > job.deadline then return false end
@@ -130,10 +136,19 @@ local function warm_instead(job)
   return not is_late(other.id, other) and suits(other.id, other) and other or job
 end
 
+-- Where nothing may be compiled: however many jobs wait for that, none of them is looked at.
+local function first_compiled()
+  local job = first_warm()
+  while job and is_late(job.id, job) do job = first_warm() end
+  return job and suits(job.id, job) and job
+end
+
 local function first()
   local job = urgent()
   if job or makes_room then return job end
-  job = in_turn()
+  job = not args.may_compile and first_compiled()
+  if makes_room then return nil end
+  job = job or in_turn()
   if not job then return nil end
   pass_time(job)
   return warm_instead(job)
@@ -187,7 +202,8 @@ end
 local job = free > 0 and first() or nil
 if job then
   take(job)
-  if not job.deaths then take_riders(job.bucket) end
+  local compiles_first = args.rides_wait and not is_warm[job.bucket]
+  if not (job.deaths or compiles_first) then take_riders(job.bucket) end
   redis.call('SET', key('call', args.call), cjson.encode(claims), 'PX', args.answer_ms)
 end
 if newer then found[#found + 1] = 'newer' end

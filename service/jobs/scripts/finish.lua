@@ -8,6 +8,9 @@
 if settled(args.id, 'finish') then return ended_at(args.id) end
 if not is_held(args.id, args.fence) then return nil end
 redis.call('HSET', key('job', args.id), 'outputs', ARGV[2], 'usage', ARGV[3])
+local bytes = 0
+for _, output in ipairs(cjson.decode(ARGV[2])) do bytes = bytes + output.bytes end
+keep(args.id, fields(args.id, 'tenant'), bytes)
 end_job(args.id, 'succeeded', '{}', cjson.decode(ARGV[3]).device_seconds)
 settle(args.id, 'finish', 'succeeded')
 return ended_at(args.id)

@@ -1,6 +1,7 @@
 -- Removes an ended job with all that belongs to it; what the store holds of it goes to the trash.
 -- Prepended to the scripts that need it.
 -- Keys: job:id  events:id  idempotency:tenant:digest  jobs  jobs:state:tenant  ended  trash
+--       webhooks  webhooks:tenant  stored:tenant
 
 local function forget(id)
   local state, tenant, idempotency, outputs =
@@ -15,6 +16,8 @@ local function forget(id)
   if used and string.match(used, '%S+$') == id then
     redis.call('DEL', key('idempotency', idempotency))
   end
+  keep_quiet(id, tenant)
+  keep_nothing(id, tenant)
   redis.call('ZREM', key('jobs'), id)
   redis.call('ZREM', key('jobs', state, tenant), id)
   redis.call('ZREM', key('ended'), id)

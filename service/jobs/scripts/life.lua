@@ -3,6 +3,8 @@
 -- for all that meet a job past its deadline.
 --
 --   kept:model  jobs that went back and go on from a snapshot
+--   webhooks:tenant, webhooks
+--               ended jobs whose clients want to be told, and whose they are
 --   notes       what became of jobs beside the caller's errand, for a reaper to count
 
 local function is_ended(state)
@@ -21,7 +23,7 @@ end
 local function requeue(id)
   local job = facts_of(id)
   redis.call('ZREM', key('leases'), id)
-  redis.call('HDEL', key('job', id), 'started_at')
+  redis.call('HDEL', key('job', id), 'started_at', 'detail')
   set_latest(job)
   if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
   settle_charge(job, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
@@ -37,10 +39,32 @@ local function used_by(id)
   return (tonumber(cost) or 0) * math.min(1, done)
 end
 
--- What is kept of a job that ends is of no use any more.
-local function drop_snapshots(id)
-  if redis.call('HDEL', key('job', id), 'snapshots') == 1 then
-    redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
+-- What is kept of a job that ends is of no use any more; of one that ends badly, finished pictures
+-- neither, which nobody could fetch and no quota counts.
+local function drop_snapshots(id, state)
+  local before = fields(id, 'snapshots')
+  if not before then return end
+  for _, snapshot in ipairs(state ~= 'succeeded' and cjson.decode(before) or {}) do
+    for _, output in ipairs(snapshot.outputs or {}) do
+      redis.call('SADD', key('trash'), output.key)
+    end
+  end
+  redis.call('HDEL', key('job', id), 'snapshots')
+  redis.call('SADD', key('trash'), 'snapshots/' .. id .. '/')
+end
+
+-- Of an ended job: its client wants to be told.
+local function announce(id, tenant)
+  if not fields(id, 'webhook') then return end
+  redis.call('ZADD', key('webhooks', tenant), seconds(now), id)
+  redis.call('ZADD', key('webhooks'), 'NX', seconds(now), tenant)
+end
+
+-- It was told, or needs not be.
+local function keep_quiet(id, tenant)
+  redis.call('ZREM', key('webhooks', tenant), id)
+  if redis.call('EXISTS', key('webhooks', tenant)) == 0 then
+    redis.call('ZREM', key('webhooks'), tenant)
   end
 end
 
@@ -54,7 +78,9 @@ local function end_job(id, state, data, device_seconds)
   redis.call('ZREM', key('deadlines'), id)
   redis.call('SREM', key('kept', job.model), id)
   redis.call('DEL', key('previews', id))
-  drop_snapshots(id)
+  redis.call('HDEL', key('job', id), 'detail')
+  drop_snapshots(id, state)
+  announce(id, job.tenant)
   redis.call('ZADD', key('ended'), seconds(now), id)
   set_state(job, state, data, 'finished_at', seconds(now))
 end

@@ -50,10 +50,12 @@ end
 local running = {}
 local leased = redis.call('ZRANGE', key('leases'), 0, args.looked_at - 1)
 for _, id in ipairs(leased) do
-  local model, pool, cost, run_s, step, steps, images, yields, deadline = fields(id,
-    'model', 'pool', 'cost', 'run_s', 'step', 'steps', 'images', 'yields', 'deadline_at')
+  local model, pool, cost, run_s, step, steps, images, yields, deadline, compile_s = fields(id,
+    'model', 'pool', 'cost', 'run_s', 'step', 'steps', 'images', 'yields', 'deadline_at',
+    'compile_s')
   if model == args.model then
-    for _, text in ipairs({pool, cost or '0', run_s or '', step or '0', steps or '0',
+    local lasts_s = seconds(math.max(0, (tonumber(cost) or 0) - (tonumber(compile_s) or 0)))
+    for _, text in ipairs({pool, lasts_s, run_s or '', step or '0', steps or '0',
       images or '1', yields_to(yields, deadline)}) do
       running[#running + 1] = text
     end

@@ -1,5 +1,5 @@
--- Tells how far a running job is.
--- args:  id, fence, step, steps, max_events, max_previews
+-- Tells how far a running job is, and what it does.
+-- args:  id, fence, step, steps, stage and expected_s (or absent), max_events, max_previews
 -- texts: data of a preview event, or none
 -- Keys:  common's
 -- Gives: 1, or 0 where the job is no longer held
@@ -8,10 +8,17 @@
 if not is_held(args.id, args.fence) or expire(args.id) then return 0 end
 
 local here = table.concat({args.fence, args.step, args.steps}, ' ')
-local told, shown = fields(args.id, 'told', 'shown')
-if told ~= here then
+local told, shown, before = fields(args.id, 'told', 'shown', 'detail')
+local stage = before and cjson.decode(before).stage
+if told ~= here or args.stage and args.stage ~= stage then
+  local detail = args.stage and {stage = args.stage, expected_s = args.expected_s}
   redis.call('HSET', key('job', args.id), 'step', args.step, 'steps', args.steps, 'told', here)
-  emit(args.id, 'progress', cjson.encode({step = args.step, steps = args.steps}))
+  local data = {step = args.step, steps = args.steps, detail = detail or nil}
+  emit(args.id, 'progress', cjson.encode(data))
+  if detail and detail.stage ~= stage then
+    detail.since = now
+    redis.call('HSET', key('job', args.id), 'detail', cjson.encode(detail))
+  end
 end
 if ARGV[2] and shown ~= here then
   redis.call('HSET', key('job', args.id), 'shown', here)

@@ -1,9 +1,10 @@
 -- Accepts a job: nothing → queued.
 -- args:  id, model, tenant, priority, priority_s (how long a level of priority may make others wait),
 --        deadline_at and run_s (one alone; or absent), max_queued, advance_s, max_events,
---        tenant_max_queued, device_seconds_per_hour (quotas, or absent), cost,
+--        tenant_max_queued, device_seconds_per_hour, stored_bytes (quotas, or absent), cost,
+--        input_bytes (that the store has of it already), retention_s,
 --        idempotency (key's name, or absent), digest, idempotency_ms,
---        refused (a new job is not to be taken)
+--        refused (a new job is not to be taken), webhook (true: its end is announced; or absent)
 -- texts: name, value, … of the job's hash
 -- Keys:  job:id  jobs  idempotency:tenant:digest  quota's and common's
 -- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'} or {'refused'}
@@ -34,10 +35,12 @@ local function is_full()
 end
 
 if is_full() then return {'full'} end
-local quota = used_up(args.tenant, args.tenant_max_queued, args.device_seconds_per_hour)
+local quota = used_up(args.tenant, args.tenant_max_queued, args.device_seconds_per_hour,
+  args.stored_bytes, args.input_bytes)
 if quota then
   local oldest = redis.call('ZRANGE', key('jobs', 'queued', args.tenant), 0, 0)[1]
-  return {'quota', quota, standing(args.tenant, args.device_seconds_per_hour), oldest}
+  local taken = standing(args.tenant, args.device_seconds_per_hour, args.retention_s)
+  return {'quota', quota, taken, oldest}
 end
 
 local newest = redis.call('ZRANGE', key('jobs'), -1, -1, 'WITHSCORES')
@@ -58,6 +61,8 @@ if idempotency then
   redis.call('SET', idempotency, args.digest .. ' ' .. args.id, 'PX', args.idempotency_ms)
   redis.call('HSET', key('job', args.id), 'idempotency', args.idempotency)
 end
+keep(args.id, args.tenant, args.input_bytes)
+if args.webhook then redis.call('HSET', key('job', args.id), 'webhook', 0) end
 if args.device_seconds_per_hour then promise(args.id, args.tenant, args.cost) end
 enqueue(args.id)
 -- Its first event is known without a stream, which would be larger than the job.

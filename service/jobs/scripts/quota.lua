@@ -1,10 +1,12 @@
--- What a tenant may have waiting, and use in an hour. Prepended to every script, after order.lua.
+-- What a tenant may have waiting, use in an hour, and keep stored. Prepended to every script, after order.lua.
 --
 --   jobs:queued:tenant  its queued jobs
 --   promised:tenant     what its unended jobs are predicted to take
 --   used:tenant         hash, minute: what jobs took that ended in it, for an hour
 --
--- What is promised and used is in millionths of a device-second: whole numbers, so that nothing is
+--   stored:tenant       bytes of its jobs' inputs and outputs, while the jobs are kept
+--
+-- A job has the field `stored` for its part of that. What is promised and used is in millionths of a device-second: whole numbers, so that nothing is
 -- left when all is given back. A job has the field `promised` if it counts there.
 
 local MINUTE_S = 60
@@ -29,6 +31,36 @@ local function redeem(id, device_seconds)
   local used = key('used', tenant)
   redis.call('HINCRBY', used, math.floor(now / MINUTE_S), millionths(device_seconds))
   redis.call('EXPIRE', used, HOUR_S + MINUTE_S)
+end
+
+-- The store has so many further bytes of a job.
+local function keep(id, tenant, bytes)
+  if bytes <= 0 then return end
+  redis.call('HINCRBY', key('job', id), 'stored', whole(bytes))
+  redis.call('INCRBY', key('stored', tenant), whole(bytes))
+end
+
+-- The store is to have nothing of a job any more.
+local function keep_nothing(id, tenant)
+  local bytes = fields(id, 'stored')
+  if bytes and redis.call('DECRBY', key('stored', tenant), bytes) <= 0 then
+    redis.call('DEL', key('stored', tenant))
+  end
+end
+
+local function stored_by(tenant)
+  return tonumber(redis.call('GET', key('stored', tenant)) or 0)
+end
+
+-- Seconds until the first of a tenant's ended jobs leaves, by and large: the oldest of each end.
+local function leaves_in(tenant, retention_s)
+  local first = math.huge
+  for _, state in ipairs({'succeeded', 'failed', 'canceled', 'expired'}) do
+    local id = redis.call('ZRANGE', key('jobs', state, tenant), 0, 0)[1]
+    local ended = id and tonumber((fields(id, 'finished_at')))
+    if ended then first = math.min(first, ended) end
+  end
+  return math.max(0, math.min(first, now) + retention_s - now)
 end
 
 -- The minutes of the last hour: {{seconds until it has left the hour, what was used in it}, …}
@@ -66,14 +98,19 @@ local function queued_by(tenant)
   return redis.call('ZCARD', key('jobs', 'queued', tenant))
 end
 
--- What a tenant has taken: {queued jobs, device-seconds, seconds until less or something}
-local function standing(tenant, quota)
+-- What a tenant has taken: {queued jobs, device-seconds, seconds until less or something, bytes,
+-- seconds until some of them leave}
+local function standing(tenant, quota, retention_s)
   local sum, next_s = spent(tenant, quota or math.huge)
-  return {queued_by(tenant), seconds(sum), seconds(next_s)}
+  return {queued_by(tenant), seconds(sum), seconds(next_s), whole(stored_by(tenant)),
+    seconds(leaves_in(tenant, retention_s))}
 end
 
 -- The quota for which the tenant gets no further job now; nil: it does.
-local function used_up(tenant, max_queued, quota)
+local function used_up(tenant, max_queued, quota, stored_bytes, input_bytes)
   if max_queued and queued_by(tenant) >= max_queued then return 'queued' end
   if quota and spent(tenant, quota) >= quota then return 'device-seconds' end
+  if not stored_bytes then return nil end
+  local bytes = stored_by(tenant)
+  if bytes >= stored_bytes or bytes + input_bytes > stored_bytes then return 'stored-bytes' end
 end

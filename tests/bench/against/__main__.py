@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def turns(args: argparse.Namespace, model: str) -> Iterator[Json]:
-    """After each pair of turns all that there is by then.
+    """After each turn all that there is by then.
 
     Raises: CheckpointError: no such model; NotMeasured, NotTheSame: as `compared`.
     """
@@ -87,6 +87,12 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mode", choices=MODES, default="default", help="of torch.compile")
     parser.add_argument("--eager", action="store_true", help="theirs without torch.compile")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every repeat of every turn")
+    parser.add_argument(
+        "--batching", choices=("exact", "fast"), default="exact", help="of ours, as models have it"
+    )
+    parser.add_argument(
+        "--compile-cache", type=Path, metavar="DIR", help="of ours, for another run (none)"
+    )
     return parser.parse_args(words)
 
 
@@ -104,7 +110,9 @@ def sides(args: argparse.Namespace, model: str, folder: Path, made: Path) -> Sid
     ]
     dtype = ["--dtype", "float32", "--tiny"] if args.tiny else ["--dtype", "bfloat16"]
     # One card, one device: the other side has no more.
-    ours = [*sizes, *dtype, "--devices", "0", "--compile-cache", str(made / "compiled")]
+    compiled = str(args.compile_cache or made / "compiled")
+    ours = [*sizes, *dtype, "--devices", "0", "--batching", args.batching]
+    ours += ["--compile-cache", compiled]
     theirs = ["--mode", args.mode, "--attention", args.attention]
     theirs += ["--repeats", args.repeats] if args.repeats else []
     theirs += ["--eager"] if args.eager else []

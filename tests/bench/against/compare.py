@@ -36,7 +36,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Compared:
-    """Turns in the order in which they ran, ours and theirs in turn."""
+    """Turns in the order in which they ran, ours and theirs in turn: ours may be one ahead."""
 
     model: str
     ours: Sequence[Json]
@@ -45,19 +45,23 @@ class Compared:
     @property
     def rate(self) -> float:
         """Of the card: the better of what the two sides measured, for both."""
-        return float(max(median(one["matrix_flops"] for one in side) for side in self._sides))
+        sides = [side for side in self._sides if side]
+        return float(max(median(one["matrix_flops"] for one in side) for side in sides))
 
     @property
-    def mfu(self) -> tuple[float, float]:
+    def mfu(self) -> tuple[float, float | None]:
         """Of the denoising loop, by our count of a step's work: ours, theirs."""
         work = self.ours[0]["step_flops"] * self.ours[0]["batch"]
-        ours, theirs = (median(every(side, "step")) for side in self._sides)
-        return work / ours / self.rate, work / theirs / self.rate
+        ours, theirs = (
+            work / median(every(side, "step")) / self.rate if side else None for side in self._sides
+        )
+        assert ours is not None, "ours comes first"
+        return ours, theirs
 
     @property
     def peaks(self) -> tuple[int | None, int | None]:
         """Bytes; None: nobody counted them as the other side did."""
-        theirs = self.theirs[0]["peak_bytes"]
+        theirs = self.theirs[0]["peak_bytes"] if self.theirs else None
         ours = self.ours[0]["memory"]
         return (ours["peak_bytes"] if ours["by"] == "device" else None), theirs
 
@@ -67,7 +71,7 @@ class Compared:
 
     def ratios(self, stage: str) -> list[float]:
         """Of each pair of turns: how many times as long theirs takes."""
-        pairs = zip(self.ours, self.theirs, strict=True)
+        pairs = zip(self.ours, self.theirs, strict=False)
         return [
             median(theirs["seconds"][stage]) / median(ours["seconds"][stage])
             for ours, theirs in pairs
@@ -90,7 +94,7 @@ def every(turns: Sequence[Json], stage: str) -> list[float]:
 
 
 def compared(model: str, sides: Sides, turns: int) -> Iterator[Compared]:
-    """After each pair of turns all that there is by then, so that an end in between loses little.
+    """After each turn all that there is by then, so that an end in between loses little.
 
     Raises: NotTheSame: their step is not ours, says the numbers; NotMeasured.
     """
@@ -98,6 +102,7 @@ def compared(model: str, sides: Sides, turns: int) -> Iterator[Compared]:
     theirs: list[Json] = []
     for _ in range(turns):
         ours.append(sides.ours())
+        yield Compared(model, tuple(ours), tuple(theirs))
         theirs.append(sides.theirs(ours[0], theirs[0] if theirs else None))
         check_same(ours[0], theirs[0])
         yield Compared(model, tuple(ours), tuple(theirs))

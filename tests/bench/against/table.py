@@ -17,6 +17,8 @@ Json = Mapping[str, Any]
 
 def show(found: Sequence[Json], console: Console) -> None:
     for one in found:
+        if not one["theirs"]:
+            continue  # ended before theirs: its JSON has ours
         console.print(table(one))
         for line in notes(one):
             console.print(line, markup=False, highlight=False)

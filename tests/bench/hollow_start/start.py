@@ -27,8 +27,9 @@ from service.settings import ModelSettings, PoolSettings
 from tests.bench.hollow_start.parts import Parts
 from workers import loading, warmup
 from workers.axes import Shape
+from workers.batch_sizes import fast, powers_of_two
 from workers.compile_cache import keep_compiled
-from workers.engine import Engine, powers_of_two
+from workers.engine import Engine
 from workers.loading import MeshSlice
 from workers.measuring import measure
 from workers.mesh import make_mesh
@@ -80,7 +81,7 @@ async def warm_up(
 ) -> None:
     slots = opened.chosen.slots
     with parts.part("programs"):
-        engine = Engine(pipeline, opened.layout, slots, powers_of_two(slots), kept=opened.kept)
+        engine = Engine(pipeline, opened.layout, slots, fast(slots), kept=opened.kept)
         await engine.warm_up(requests)
     if not is_cpu(opened):
         known = {

@@ -16,6 +16,7 @@ import numpy as np
 
 from models.pipeline import Pipeline, PyTree, Step, stack_rows
 from models.quality import EXACT
+from models.step_program import StepProgram
 
 MOST_DB = 99.0
 """Of two equal pictures, to have a number."""
@@ -70,7 +71,9 @@ class Drawer:
         return self._steps[step.phase]
 
 
-def one_step(pipeline: Pipeline, phase: str, weights: PyTree, row: PyTree, values: Any) -> PyTree:
+def one_step(
+    pipeline: Pipeline, phase: StepProgram, weights: PyTree, row: PyTree, values: Any
+) -> PyTree:
     after = pipeline.step(phase, weights, stack_rows([row]), values)
     return jax.tree.map(lambda leaf: leaf[0], after)
 

@@ -66,6 +66,7 @@ def test_a_process_for_each_model_gets_the_same_options() -> None:
     words = (
         *("--width", "64", "--num-frames", "5", "--batch", "2", "--mesh", "cfg=2,context=4"),
         *("--devices", "0-7", "--dtype", "float32", "--repeats", "3", "--tiny", "--no-vae-tiling"),
+        *("--exact-rows", "1", "--batching", "fast"),
     )
     first = parsed("--model", "a", "b", *words)
     again = parsed("--model", "a", "b", *bench_engine._others(first))

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +14,12 @@ from typing import IO
 
 import pip
 
+from deploy.docker import locks
+from tests.pythons import interpreter
+
 INSIDE = Path(__file__).with_name("inside.py")
-PYTHON = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
-"""This interpreter, outside any virtual environment."""
+PYTHON = interpreter(locks.PYTHON)
+"""This machine's of the images' version, outside any virtual environment."""
 PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 FOLDERS = ("dev/shm", "etc", "opt", "proc", "root", "run", "usr", "var/lib", "var/cache")
 FROM_HOST = ("/etc/ssl", "/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ld.so.cache")
@@ -43,7 +45,7 @@ class Machine:
 
     @classmethod
     def base(cls, root: Path) -> Machine:
-        """As python:3.11-slim is: the interpreter with pip, and Debian's programs."""
+        """As python:3.13-slim is: the interpreter with pip, and Debian's programs."""
         for name in (*FOLDERS, f"{LOCAL}/bin", PIP):
             (root / name).mkdir(parents=True)
         (root / "tmp").mkdir()
@@ -56,7 +58,7 @@ class Machine:
         (root / "etc/group").write_text("root:x:0:\n")
         for source in map(Path, filter(os.path.exists, FROM_HOST)):
             _copy(source, root / source.relative_to("/"))
-        _copy(Path(pip.__file__).parent, root / PIP / "pip")
+        _copy(_pip(), root / PIP / "pip")
         for name in ("python", "python3"):
             (root / LOCAL / "bin" / name).symlink_to(PYTHON)
         return cls(root)
@@ -106,7 +108,7 @@ def link(source: str, target: str) -> None:
 
 def _host(root: Path) -> list[Mount]:
     """Programs, interpreter and devices of this machine; of its Python packages pip alone."""
-    prefix, version = sys.base_prefix, f"python3.{sys.version_info.minor}"
+    prefix, version = str(PYTHON.parents[1]), f"python{locks.PYTHON}"
     mounts = [("/usr", "/usr", "ro")]
     if prefix == "/usr":  # Debian's own, which looks for packages of others here
         mounts.append((str(root / LOCAL), "/usr/local", "ro"))
@@ -119,6 +121,13 @@ def _host(root: Path) -> list[Mount]:
     mounts.append((str(root / PIP), packages, "ro"))
     mounts += [(f"/dev/{name}", f"/dev/{name}", "rw") for name in DEVICES]
     return [*mounts, ("", "/dev/shm", "tmpfs")]
+
+
+def _pip() -> Path:
+    """That interpreter's, or where it has none (Debian's), ours."""
+    ask = [str(PYTHON), "-I", "-c", "import pip; print(pip.__file__)"]
+    found = subprocess.run(ask, capture_output=True, text=True).stdout.strip()
+    return Path(found or pip.__file__).parent
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
-import jax._src.clusters.cloud_tpu_cluster as tpu_cluster
 import pytest
 
+from models.jax_internals import coordinator_port
 from tests.deploy.k8s.objects import matches, name_of, of_kind, pods_of
 from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, overlay, rendered
 from tests.deploy.k8s.settings import pool_of, settings_of
@@ -78,7 +78,7 @@ def expected(name: str) -> set[Flow]:
     if cloud:
         found |= {("frontend", "in", who, 8000) for who in LOAD_BALANCERS}
     if "multihost" in name:
-        ports = (int(tpu_cluster.coordinator_port), 8477, *LIBTPU)
+        ports = (int(coordinator_port), 8477, *LIBTPU)
         found |= {("pool", way, "pool", port) for way in ("in", "out") for port in ports}
     return found
 
@@ -136,6 +136,6 @@ def test_between_hosts_are_the_ports_of_settings_and_of_jax() -> None:
     for pods in pods_of(objects, "pool"):
         hosts = pool_of(settings_of(objects, pods), pods).hosts
         assert hosts.coordinator is None  # JAX knows it, by its own port
-        assert pods.ports["coordinator"] == int(tpu_cluster.coordinator_port)
+        assert pods.ports["coordinator"] == int(coordinator_port)
         assert pods.ports["follow"] == hosts.port
         assert pods.ports["libtpu"] in LIBTPU

@@ -77,12 +77,14 @@ def test_the_folder_is_small_and_has_no_pickle(recipe: type[Recipe]) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_the_folder_is_what_the_program_writes(recipe: type[Recipe]) -> None:
-    """Its scheduler, defaults and index; its weights are the run's."""
+    """Its scheduler, defaults and index; its weights are the run's, and what its presets cost was
+    measured with them."""
     made = recipe()
     model = nnx.eval_shape(lambda: made.untrained(0))
     vae = nnx.eval_shape(lambda: made.subject.untrained_autoencoder())
     checkpoint, folder = made.checkpoint(model, vae), HERE / recipe.name
-    assert json.loads((folder / "atelier.json").read_text()) == {"defaults": checkpoint.defaults}
+    own = json.loads((folder / "atelier.json").read_text())
+    assert own["defaults"] == checkpoint.defaults and own.keys() == {"defaults", "quality"}
     scheduler = json.loads((folder / "scheduler" / "scheduler_config.json").read_text())
     assert scheduler == checkpoint.scheduler
     index = json.loads((folder / "model_index.json").read_text())

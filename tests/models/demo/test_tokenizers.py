@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sentencepiece import SentencePieceProcessor
 from transformers import CLIPTokenizer, T5TokenizerFast
 
 from models.demo.dataset import training_scenes
@@ -77,8 +78,16 @@ def test_the_files_are_the_same_every_time(tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_clip(tmp_path / name)
         write_t5(tmp_path / name, words())
-    for file in ("vocab.json", "merges.txt", "spiece.model"):
+    for file in ("vocab.json", "merges.txt", "spiece.model", "tokenizer.json"):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+@pytest.mark.parametrize("text", ["a red circle", STRANGE, "", "  a   cross\n"])
+def test_t5s_two_files_are_one_tokenizer(text: str, t5: T5TokenizerFast, tmp_path: Path) -> None:
+    """transformers reads the conversion where there is one; SentencePiece itself is the judge."""
+    write_t5(tmp_path, words())
+    model = SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    assert t5(text)["input_ids"] == [*model.encode(" ".join(text.split())), model.eos_id()]
 
 
 def test_the_words_of_clips_are_tokens_too(tmp_path: Path) -> None:

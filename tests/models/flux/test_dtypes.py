@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import subjaxprs
 
 from models import catalog
+from models.jax_internals import subjaxprs
 from models.pipeline import RequestError, denoise, stack_rows
 from tests.parity.tiny import make_flux
 

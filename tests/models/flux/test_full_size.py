@@ -12,12 +12,14 @@ from flax import nnx
 from models.flux.config import FluxConfig
 from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules, make_spec
 from models.flux.pipeline import FluxPipeline
-from models.flux.request import CLASSIFIER_FREE, CONDITIONAL
+from models.sampling.flow_match import FlowMatchStep
 from models.sampling.schedules import FlowMatchSchedule
+from models.step_program import StepProgram
 from models.text.clip import ClipConfig
 from models.text.t5 import T5Config
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer
 from models.vae.config import VaeConfig
+from tests.models.needs import without_effect
 from tests.parity.tiny import clip_tokenizer, t5_tokenizer
 
 CLIP_L = ClipConfig(
@@ -70,10 +72,8 @@ def test_parameters_are_those_of_the_published_checkpoints(pipeline: FluxPipelin
         assert count(getattr(pipeline.weights, name)) == PARAMETERS[name]
 
 
-@pytest.mark.parametrize(("phase", "prompts"), [(CONDITIONAL, 1), (CLASSIFIER_FREE, 2)])
-def test_a_picture_of_1024_goes_through_every_program(
-    pipeline: FluxPipeline, phase: str, prompts: int
-) -> None:
+@pytest.mark.parametrize("prompts", [1, 2])
+def test_a_picture_of_1024_goes_through_every_program(pipeline: FluxPipeline, prompts: int) -> None:
     side = DEFAULT_LATENTS_PX
     ids = {
         "clip_ids": jax.ShapeDtypeStruct((prompts, 77), jnp.int32),
@@ -87,7 +87,8 @@ def test_a_picture_of_1024_goes_through_every_program(
     names = ("timestep", "sigma", "sigma_next", "guidance_scale", "true_cfg_scale")
     values = {name: jax.ShapeDtypeStruct((2,), jnp.float32) for name in names}
     step = jax.jit(pipeline.step, static_argnums=0)
-    after = jax.eval_shape(step, phase, pipeline.weights, rows, values)
+    program = StepProgram("transformer", guided=prompts == 2, solver=FlowMatchStep())
+    after = jax.eval_shape(step, program, pipeline.weights, rows, values)
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, rows)
     pixels = jax.eval_shape(pipeline.decode, pipeline.weights, row)
     assert (pixels.shape, pixels.dtype) == ((1024, 1024, 3), jnp.uint8)
@@ -98,5 +99,33 @@ def test_defaults_are_those_of_the_published_pipelines(pipeline: FluxPipeline) -
     assert (spec.defaults["width"], spec.defaults["max_sequence_length"]) == (1024, 512)
     assert spec.limits.size_multiple_px == 16
     assert spec.defaults_for("image-to-image")["strength"] == 0.6
-    assert spec.defaults_for("image-to-image")["guidance_scale"] == 7.0
-    assert spec.defaults["guidance_scale"] == 3.5
+    if pipeline.config.guidance_embeds:
+        assert spec.defaults_for("image-to-image")["guidance_scale"] == 7.0
+        assert spec.defaults["guidance_scale"] == 3.5
+
+
+def test_a_guidance_scale_is_taken_where_the_network_has_an_input_for_it(
+    pipeline: FluxPipeline,
+) -> None:
+    spec, guidance = pipeline.spec, pipeline.config.guidance_embeds
+    assert ("guidance_scale" in spec.fields) is guidance
+    assert ("guidance_scale" in spec.defaults_for("image-to-image")) is guidance
+
+
+def test_what_its_spec_says_to_be_without_effect_is_so(pipeline: FluxPipeline) -> None:
+    small = {"width": 64, "height": 64, "num_inference_steps": 2}
+    negative = {"negative_prompt": "a star", "negative_prompt_2": "a blue star"}
+    assert pipeline.spec.needs.keys() == {*negative, "true_cfg_scale"}
+    assert without_effect(pipeline, small | negative) == negative.keys()
+    assert without_effect(pipeline, small | negative | {"true_cfg_scale": 3.0}) == set()
+
+
+def test_prompts_that_are_cut_are_told_by_encoder(pipeline: FluxPipeline) -> None:
+    fields = pipeline.spec.defaults | {"prompt": "a red circle " * 80, "seed": 1}
+    fields |= {"width": 64, "height": 64}
+    (warning,) = pipeline.prepare(fields, {}).warnings
+    assert warning.field == "prompt"
+    assert warning.message.startswith("CLIP reads 77 tokens; not read: 'a red circle")
+    assert warning.message.endswith("more characters)'")
+    (_, second) = pipeline.prepare(fields | {"max_sequence_length": 64}, {}).warnings
+    assert second.message.startswith("T5 reads 64 tokens")

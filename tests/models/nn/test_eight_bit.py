@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import qwix
 from flax import nnx
 
+from models import jax_internals
 from models.flux.config import FluxConfig
 from models.flux.transformer import FluxTransformer
 from models.nn.abstract import abstract_module
@@ -125,7 +125,7 @@ def read_by(jaxpr: Any, primitive: str, operand: int) -> list[str]:
     for equation in jaxpr.eqns:
         if equation.primitive.name == primitive:
             found.append(str(equation.invars[operand].aval.dtype))
-        for inner in jex.core.jaxprs_in_params(equation.params):
+        for inner in jax_internals.jaxprs_in_params(equation.params):
             found += read_by(inner, primitive, operand)
     return found
 

@@ -14,6 +14,8 @@ from models.quality import COEFFICIENTS, THRESHOLD, CacheKind
 from tests.parallel.layouts import layout
 
 TOKENS, WIDTH, PROMPTS = 6, 4, 2
+LAST_BITS = 1e-6
+"""Of sums of some units, between two programs: XLA fuses each in its own way (jax 0.12)."""
 IDENTITY = [0.0, 0.0, 0.0, 1.0, 0.0]
 
 
@@ -66,12 +68,12 @@ def whole(x: jax.Array) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["first-block", "teacache"])
 def test_a_row_without_anything_kept_runs_whole(kind: CacheKind) -> None:
-    """However large its threshold; and at threshold 0 every step does, to the bit."""
+    """However large its threshold; and at threshold 0 every step does."""
     x = tokens(1, 2)
     hidden, after, ran = step(kind, fresh(2), x, [1e9, 1e9])
-    assert np.array_equal(hidden, whole(x)) and ran == [PROMPTS, PROMPTS]
+    assert hidden == pytest.approx(whole(x), abs=LAST_BITS) and ran == [PROMPTS, PROMPTS]
     hidden, _, ran = step(kind, after, x, [0.0, 0.0])
-    assert np.array_equal(hidden, whole(x)) and ran == [PROMPTS, PROMPTS]
+    assert hidden == pytest.approx(whole(x), abs=LAST_BITS) and ran == [PROMPTS, PROMPTS]
 
 
 def test_each_row_decides_for_itself() -> None:
@@ -83,7 +85,7 @@ def test_each_row_decides_for_itself() -> None:
     residual = np.asarray(kept["residual"]).reshape(hidden.shape)
     assert ran == [PROMPTS, PROMPTS]
     assert np.array_equal(hidden[:2], np.asarray(near)[:2] + residual[:2])
-    assert np.array_equal(hidden[2:], whole(near)[2:])
+    assert hidden[2:] == pytest.approx(whole(near)[2:], abs=LAST_BITS)
 
 
 def test_neighbours_change_no_bit() -> None:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import AbstractMesh
 
 from models.nn.abstract import abstract_module
 from models.nn.attention.xla import xla_kernel
@@ -24,7 +23,7 @@ from models.nn.strips import (
 )
 from models.sdxl.config import UNetConfig
 from models.sdxl.unet import UNet
-from models.sharding import MESH_AXES, Layout
+from models.sharding import MESH_AXES, Layout, abstract_mesh
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from tests import coarse
@@ -177,5 +176,5 @@ def test_no_strips_where_no_tpu_is() -> None:
     assert (
         for_layout(layout(), 128, ()) == for_batch(layout(), 2, 32) == for_batch(None, 2, 32) == 1
     )
-    nowhere = AbstractMesh((1,) * len(MESH_AXES), MESH_AXES)
+    nowhere = abstract_mesh((1,) * len(MESH_AXES))
     assert for_layout(Layout(nowhere, xla_kernel), 128, ()) == 1

@@ -32,9 +32,9 @@ def test_no_annotation_is_read_again(wish: dict[str, Any]) -> None:
 
 def test_a_history_is_traced_once() -> None:
     scheduler = for_request(UNIPC, {})
-    first = first_history(scheduler, (2, 3))
+    first = first_history(scheduler.solver, (2, 3))
     again = for_request(UNIPC, {})
-    assert "eval_shape" not in called(first_history, again, (2, 3))
+    assert "eval_shape" not in called(first_history, again.solver, (2, 3))
     assert set(first) == {"history.corrected", "history.previous_1", "history.previous_2"}
     assert all(leaf.shape == (2, 3) and not np.any(leaf) for leaf in first.values())
-    assert first_history(scheduler, (3, 2))["history.corrected"].shape == (3, 2)
+    assert first_history(scheduler.solver, (3, 2))["history.corrected"].shape == (3, 2)

@@ -122,7 +122,7 @@ def test_a_variance_that_nothing_predicts_has_no_effect() -> None:
     config = {**SDXL_BASE, "variance_type": "fixed_small"}
     plain, carrying = (for_request(own, {"name": "dpmpp_2m"}) for own in (SDXL_BASE, config))
     assert carrying.plan(4).values.keys() == plain.plan(4).values.keys()
-    assert carrying.program == plain.program
+    assert carrying.solver == plain.solver
 
 
 def test_defaults_that_diffusers_marks_as_such_do_not_carry_over() -> None:
@@ -258,7 +258,7 @@ def test_rows_of_different_progress_step_as_if_alone(wish: dict[str, Any]) -> No
     shape = (2, 3, 4)
     rng = np.random.default_rng(0)
     outputs, noise = rng.normal(size=(2, 8, *shape)).astype(np.float32)
-    step = jax.jit(scheduler.step)
+    step = jax.jit(scheduler.solver.step)
 
     def advance(rows: list[Any], at: list[int]) -> list[Any]:
         values = [plan.at(i) for plan, i in zip(plans[-len(rows) :], at, strict=True)]
@@ -269,7 +269,7 @@ def test_rows_of_different_progress_step_as_if_alone(wish: dict[str, Any]) -> No
         return found
 
     start = jnp.asarray(rng.normal(size=shape), jnp.float32)
-    first = alone = (start, scheduler.begin(start))
+    first = alone = (start, scheduler.solver.begin(start))
     for i in range(5):
         alone = advance([alone], [i])[0]
     ahead = first
@@ -289,15 +289,15 @@ def _row(history: Any, index: int) -> Any:
 
 
 @pytest.mark.parametrize("name", ["dpmpp_2m", "unipc", "ddim"])
-def test_equal_programs_have_equal_histories(name: str) -> None:
+def test_equal_solvers_have_equal_histories(name: str) -> None:
     """Whatever the schedules are."""
     one = for_request(SDXL_BASE, {"name": name})
     other = for_request(SDXL_BASE, {"name": name, "timestep_spacing": "trailing"})
     assert one != other
-    assert one.program == other.program
+    assert one.solver == other.solver
     latents = jnp.zeros((3, 4))
-    assert jax.tree.map(jnp.shape, one.begin(latents)) == jax.tree.map(
-        jnp.shape, other.begin(latents)
+    assert jax.tree.map(jnp.shape, one.solver.begin(latents)) == jax.tree.map(
+        jnp.shape, other.solver.begin(latents)
     )
 
 

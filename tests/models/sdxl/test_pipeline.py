@@ -20,10 +20,11 @@ from models.sdxl.load import abstract_modules
 from models.sdxl.pipeline import SdxlPipeline
 from models.sdxl.prepare import Preparation
 from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING
-from models.sdxl.spec import make_spec
+from models.sdxl.spec import fields_of, make_spec
 from models.text.clip import ClipConfig
 from models.text.tokenizer import ClipTokenizer
 from models.vae.config import VaeConfig
+from tests.models.needs import without_effect
 from tests.parity.tiny import clip_tokenizer
 
 SCHEDULER = {
@@ -160,3 +161,63 @@ def test_a_row_without_guidance_has_one_prompt(tmp_path: Path) -> None:
     row = jax.eval_shape(pipeline.encode, pipeline.weights, inputs)
     assert row["prompt_embeds"].shape == (1, 77, 2048)
     assert (row["pooled_embeds"].shape, row["time_ids"].shape) == ((1, 1280), (1, 6))
+
+
+NEGATIVE = {
+    "negative_prompt": "a star",
+    "negative_prompt_2": "a blue star",
+    "guidance_rescale": 0.5,
+    "negative_original_size": [48, 40],
+    "negative_target_size": [32, 32],
+    "negative_crops_coords_top_left": [8, 8],
+}
+SMALL = {"width": 64, "height": 64, "num_inference_steps": 2}
+
+
+def test_what_its_spec_says_to_be_without_effect_is_so(tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    needs = pipeline.spec.needs
+    assert needs.keys() == NEGATIVE.keys() | {"eta"}
+    unguided = {**SMALL, **NEGATIVE, "guidance_scale": 1.0}
+    idle = without_effect(pipeline, unguided)
+    # without the second prompt's own conditions there is nothing else to see but the scale's number
+    assert idle - {"guidance_rescale"} == NEGATIVE.keys() - {"guidance_rescale"}
+    assert not without_effect(pipeline, {**SMALL, **NEGATIVE})
+    # zeros stand for the second encoder's text, too, which the device decides: `heard`
+    silent = {name: NEGATIVE[name] for name in ("negative_prompt_2", "negative_original_size")}
+    assert without_effect(pipeline, SMALL | silent) == {"negative_original_size"}
+    image = {"image": png()}
+    by_image = without_effect(pipeline, {**SMALL, **NEGATIVE, "strength": 0.6}, image)
+    assert by_image == {"negative_crops_coords_top_left"}
+    for scheduler, is_idle in (("ddim", False), ("euler", True)):
+        fields = {**SMALL, "scheduler": {"name": scheduler}, "eta": 0.5}
+        assert ("eta" in without_effect(pipeline, fields)) is is_idle
+
+
+def test_prompts_that_are_cut_and_options_without_effect_are_told(tmp_path: Path) -> None:
+    pipeline = abstract_pipeline(SDXL_BASE, tmp_path)
+    fields = pipeline.spec.defaults | SMALL | {"prompt": "a red circle " * 30, "seed": 1}
+
+    def warnings(**changes: Any) -> list[tuple[str, str]]:
+        return [(w.field, w.message) for w in pipeline.prepare(fields | changes, {}).warnings]
+
+    said = f"reads 77 tokens; not read: {('a red circle ' * 5).strip()!r}"
+    assert warnings() == [("prompt", f"CLIP-L {said}"), ("prompt", f"CLIP-G {said}")]
+    assert warnings(prompt="a") == []
+    second = warnings(prompt="a", prompt_2="a star " * 80, negative_prompt="a star " * 80)
+    assert [field for field, _ in second] == ["negative_prompt", "prompt_2", "negative_prompt"]
+    assert warnings(prompt="a", negative_prompt="a star " * 80, guidance_scale=1.0) == []
+    karras = {"name": "euler", "use_karras_sigmas": True}
+    assert warnings(prompt="a", scheduler=karras) == []
+    thresholding = {"name": "ddim", "dynamic_thresholding_ratio": 0.9}
+    ((field, message),) = warnings(prompt="a", scheduler=thresholding)
+    assert field == "scheduler.dynamic_thresholding_ratio"
+    assert "no effect" in message
+
+
+def test_a_network_with_distilled_guidance_takes_nothing_negative() -> None:
+    plain, distilled = (
+        fields_of(UNetConfig.from_dict(SDXL_BASE["unet"] | change))
+        for change in ({}, {"time_cond_proj_dim": 256})
+    )
+    assert plain - distilled == NEGATIVE.keys()

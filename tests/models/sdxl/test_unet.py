@@ -12,8 +12,8 @@ import pytest
 import torch
 from diffusers.models.embeddings import get_timestep_embedding
 from flax import nnx
-from jax.extend.core import subjaxprs
 
+from models.jax_internals import subjaxprs
 from models.nn.abstract import abstract_module
 from models.renames import source, target
 from models.sdxl.blocks import nearest

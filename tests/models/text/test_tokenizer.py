@@ -107,6 +107,29 @@ class TestT5:
             assert ids.tolist() == expected + [0] * (40 - len(expected))
 
 
+@pytest.mark.parametrize(
+    ("text", "length", "unread"),
+    [
+        ("a red circle", 77, ""),
+        ("a red circle", 5, ""),
+        ("a red circle", 4, "circle"),
+        ("a  red\ncircle ", 3, "red\ncircle"),
+        ("", 2, ""),
+    ],
+)
+def test_the_words_that_are_not_read(
+    clip_folder: Path, text: str, length: int, unread: str
+) -> None:
+    assert ClipTokenizer(clip_folder).unread(text, length) == unread
+
+
+def test_a_word_that_is_read_in_part_is_told_whole(sentence_pieces: Path) -> None:
+    tokenizer = T5Tokenizer(sentence_pieces)
+    for length in range(2, 12):
+        unread = tokenizer.unread("a red extraordinary circle", length)
+        assert unread in ("a red extraordinary circle"[i:] for i in (2, 6, 20)) or not unread
+
+
 def test_threads_with_lengths_of_their_own(t5_folder: Path) -> None:
     tokenizer = T5Tokenizer(t5_folder)
     lengths = list(range(2, 66)) * 8

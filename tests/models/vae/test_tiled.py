@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
-from jax.extend.core import Jaxpr, subjaxprs
 from PIL import Image
 
 from models import catalog
 from models.checkpoint import CheckpointError
+from models.jax_internals import subjaxprs
 from models.pipeline import Pipeline
 from models.vae.config import Tiling
 from tests.parity.tiny import make_flux
@@ -63,7 +64,7 @@ def convolutions(pipeline: Pipeline, side: int) -> tuple[int, int]:
     return tuple(counted(program.jaxpr) for program in programs)  # type: ignore[return-value]
 
 
-def counted(program: Jaxpr) -> int:
+def counted(program: Any) -> int:
     own = sum(equation.primitive.name == "conv_general_dilated" for equation in program.eqns)
     return own + sum(counted(inner) for inner in subjaxprs(program))
 

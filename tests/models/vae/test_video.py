@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.extend.core import subjaxprs
 
+from models.jax_internals import subjaxprs
 from models.nn.abstract import abstract_module
 from models.vae.video import VideoAutoencoder
 from models.vae.video_blocks import RmsNorm, by_pictures, by_volumes, over_time

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.extend.core import subjaxprs
 from jax.typing import DTypeLike
 
+from models.jax_internals import subjaxprs
 from models.nn.abstract import abstract_module
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.wan.config import WanConfig

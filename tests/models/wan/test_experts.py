@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from models.wan.experts import Experts, must_swap
-from models.wan.phase import Phase
 
 GIB = 2**30
 BOTH = frozenset({"transformer", "transformer_2"})
@@ -42,10 +41,3 @@ def test_experts_take_turns_where_the_device_does_not_hold_both(
     experts: tuple[int, ...], rest: int, limit: int | None, swapped: bool
 ) -> None:
     assert must_swap(experts, rest, limit) is swapped
-
-
-@pytest.mark.parametrize("expert", ["transformer", "transformer_2"])
-@pytest.mark.parametrize("guided", [True, False])
-def test_a_phase_is_read_back_from_its_name(expert: str, guided: bool) -> None:
-    phase = Phase(expert, guided, "unipc|order=2")
-    assert Phase.parse(str(phase)) == phase

@@ -23,6 +23,7 @@ from models.wan.config import WanConfig
 from models.wan.load import abstract_modules, parameter_bytes
 from models.wan.pipeline import Tools, WanPipeline
 from models.wan.spec import make_spec
+from tests.models.needs import without_effect
 from tests.parity.tiny import t5_tokenizer
 
 UMT5 = UMT5Config.from_dict(published.UMT5_XXL)
@@ -115,11 +116,11 @@ def test_the_experts_take_turns_at_the_boundary(words: Path) -> None:
     pipeline = make("2.2 t2v", words)
     fields = pipeline.spec.defaults | {"prompt": "a star", "seed": 1, "num_inference_steps": 40}
     steps = pipeline.prepare(fields, {}).steps
-    experts = [pipeline.expert(step.phase) for step in steps]
+    experts = [step.phase.network for step in steps]
     assert experts == ["transformer"] * 17 + ["transformer_2"] * 23
     twelve = {"scheduler": {"name": "unipc", "flow_shift": 12.0}, "guidance_scale_2": 3.0}
     shifted = pipeline.prepare(fields | twelve, {}).steps
-    assert [pipeline.expert(step.phase) for step in shifted].count("transformer") == 26
+    assert [step.phase.network for step in shifted].count("transformer") == 26
     assert {float(step.values["guidance_scale"]) for step in shifted[26:]} == {3.0}
     assert {step.phase for step in steps} == {step.phase for step in shifted}, "compiled once"
 
@@ -159,3 +160,23 @@ def test_weights_are_in_the_models_dtype_but_for_the_vae() -> None:
     assert gib["transformer_2"] == 0
     assert 10.5 < gib["t5"] < 10.7, "5.68 billion parameters"
     assert 0.47 < gib["vae"] < 0.48, "127 million parameters in float32"
+
+
+def test_what_its_spec_says_to_be_without_effect_is_so(words: Path) -> None:
+    pipeline = make("2.2 t2v", words)
+    small = {"width": 64, "height": 64, "num_frames": 5, "num_inference_steps": 4}
+    negative = {"negative_prompt": "a star", "guidance_scale_2": 3.0}
+    assert pipeline.spec.needs.keys() == negative.keys()
+    assert without_effect(pipeline, small | negative) == set()
+    unguided = without_effect(pipeline, small | negative | {"guidance_scale": 1.0})
+    assert "negative_prompt" in unguided
+
+
+def test_prompts_that_are_cut_and_options_without_effect_are_told(words: Path) -> None:
+    pipeline = make("2.2 ti2v", words)
+    fields = pipeline.spec.defaults | {"prompt": "a star " * 20, "seed": 1, "num_frames": 5}
+    short = pipeline.prepare(fields | {"max_sequence_length": 16, "width": 64, "height": 64}, {})
+    (warning,) = short.warnings
+    assert warning.field == "prompt"
+    assert warning.message.startswith("UMT5 reads 16 tokens; not read: 'star a star")
+    assert pipeline.prepare(fields | {"width": 64, "height": 64}, {}).warnings == ()

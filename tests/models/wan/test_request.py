@@ -41,11 +41,14 @@ def test_fields_of_the_service_and_of_the_file_are_passed_over() -> None:
 
 
 def test_a_scale_above_one_brings_a_negative_prompt_along() -> None:
-    assert WanRequest.from_fields(FIELDS).prompts == ["a red circle", ""]
+    assert WanRequest.from_fields(FIELDS).prompts == {
+        "prompt": "a red circle",
+        "negative_prompt": "",
+    }
     named = WanRequest.from_fields(FIELDS | {"negative_prompt": "a star"})
-    assert named.prompts == ["a red circle", "a star"]
+    assert named.prompts == {"prompt": "a red circle", "negative_prompt": "a star"}
     alone = WanRequest.from_fields(FIELDS | {"guidance_scale": 1.0, "negative_prompt": "a star"})
-    assert alone.prompts == ["a red circle"]
+    assert alone.prompts == {"prompt": "a red circle"}
 
 
 def test_the_second_expert_is_guided_as_the_first_unless_it_has_its_own_scale() -> None:

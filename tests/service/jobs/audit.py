@@ -37,7 +37,7 @@ BRIEF = {"call", "used", "idempotency", "pools", "layouts", "tried"}
 """Kinds of keys that leave by themselves."""
 OWN_FIELDS = {
     "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",
-    "queued_at", "latest_start", "idempotency", "room", "yields", "ended_by",
+    "queued_at", "latest_start", "idempotency", "room", "yields", "ended_by", "webhook", "stored",
 }  # fmt: skip
 """Of a job's hash: those of the scripts, beside the job's."""
 
@@ -108,6 +108,7 @@ def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     for name, job in jobs.items():
         model, tenant, state = job["model"], job["tenant"], JobState(job["state"])
         found["jobs"][name] = found[f"jobs:{state}:{tenant}"][name] = float(job["accepted"])
+        sums[f"stored:{tenant}"] += int(job.get("stored", 0))
         if state.ended:
             found["ended"][name] = float(job["finished_at"])
             continue
@@ -130,7 +131,7 @@ def derived(jobs: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 DERIVED = (
     "jobs", "ended", "promised", "deadlines", "queue", "lane", "latest", "backlog", "weights",
-    "queued", "waiting",
+    "queued", "waiting", "stored",
 )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ class Life:
     fence: int = 0
     pool: str | None = None
     is_started: bool = False
+    input_bytes: int = 0
     step: int = 0
     kept: int = 0
     snapshots: list[Snapshot] | None = None
@@ -71,6 +72,11 @@ class Life:
     @property
     def is_ended(self) -> bool:
         return self.state is not None and self.state.ended
+
+    @property
+    def stored(self) -> int:
+        """Bytes that count against its tenant's quota."""
+        return self.input_bytes + sum(output.bytes for output in self.outputs)
 
     def holds(self, fence: int) -> bool:
         return self.state is RUNNING and self.fence == fence
@@ -121,6 +127,7 @@ class Life:
         assert self.is_ended == (job.finished_at is not None)
         assert (self.accepted, self.place) == (float(fields["accepted"]), float(fields["place"]))
         assert self.is_promised == ("promised" in fields)
+        assert self.stored == int(fields.get("stored", 0))
         assert len(self.events) == int(fields["events"])
 
     def check_events(

@@ -82,23 +82,28 @@ class Lives(History):
         )
 
     def _put_one(self, queue: Queue, job: Job, wish: dict[str, Any]) -> None:
-        asked = (wish["key"], wish["digest"], wish["is_refused"])
+        asked = (wish["key"], wish["digest"], wish["is_refused"], wish["input_bytes"])
         expected = self.model.refusal(job, *asked)
         answer = self.follow(self._put(queue, job, *asked))
         assert answer == (expected or "new")
         if expected is None:
             accepted = float(self.held.jobs[job.id]["accepted"])
             assert accepted >= self.model.now * 1e6 - 1  # a microsecond, as a float of seconds
-            self.model.accept(job, wish["key"], wish["digest"], accepted)
+            self.model.accept(job, wish["key"], wish["digest"], accepted, wish["input_bytes"])
 
     async def _put(
-        self, queue: Queue, job: Job, key: str | None, digest: str, is_refused: bool
+        self, queue: Queue, job: Job, key: str | None, digest: str, is_refused: bool, size: int
     ) -> str:
         limits = self.model.limits[job.tenant]
         refusal = Refused() if is_refused else None
         try:
             stored, is_new = await queue.put(
-                job, idempotency_key=key, digest=digest, limits=limits, refusal=refusal
+                job,
+                idempotency_key=key,
+                digest=digest,
+                limits=limits,
+                input_bytes=size,
+                refusal=refusal,
             )
         except Refused:
             return "refused"
@@ -190,8 +195,17 @@ class Lives(History):
         model = self.model_of(n)
         if not model:
             return []
-        pool, how = f"pool-{len(self.claims)}", {"warm": offer.warm, "slowness": offer.slowness}
-        claims = self.follow(queue.claim(pool, model, offer.slots, **how))
+        pool, may_compile = f"pool-{len(self.claims)}", offer.may_compile
+        claims = self.follow(
+            queue.claim(
+                pool,
+                model,
+                offer.slots,
+                warm=offer.warm,
+                slowness=offer.slowness,
+                may_compile=None if may_compile is None else lambda: may_compile,
+            )
+        )
         touched = [name for name, job in self.held.jobs.items() if job["state"] == "expired"]
         touched += [claim.job.id for claim in claims]
         taken = self.model.claim(model, pool, offer, touched)

@@ -33,6 +33,8 @@ class Offer:
     slowness: float
     is_patient: bool
     """Whether warm buckets go first."""
+    may_compile: bool | None = None
+    """Whether it takes one job of another bucket; None: any."""
 
 
 @dataclass
@@ -127,16 +129,22 @@ class _Claim:
                 self.order.charged.add(life.job.id)
                 self.order.remove(life, life.job.cost * life.undone)
                 self.taken.append(life)
-                free = 0 if life.deaths else free - life.job.images
+                is_alone = life.deaths or self.compiles(life)
+                free = 0 if is_alone else free - life.job.images
             if free <= 0:
                 break
             life = self.turn([self.taken[0].job.bucket], free)
         return self.taken
 
+    def compiles(self, life: Life) -> bool:
+        return self.offer.may_compile is not None and life.job.bucket not in self.offer.warm
+
     def fits(self, life: Life, free: float) -> bool:
         return life.job.images <= free and not life.deaths
 
     def suits(self, life: Life) -> bool:
+        if self.offer.may_compile is False and life.job.bucket not in self.offer.warm:
+            return False
         deadline, run_s, slowness = life.job.deadline_at, life.job.run_s, self.offer.slowness
         if deadline is None or run_s is None or slowness <= 1:
             return True
@@ -146,13 +154,21 @@ class _Claim:
         life = self.urgent()
         if life:
             return life
-        life = self.in_turn()
+        life = self.first_compiled() or self.in_turn()
         if not life:
             return None
         tag = self.order.tag(life.job.tenant)
         to = rounded(min(tag, tag - self.order.worth(life)))
         self.order.virtual = max(self.order.virtual, to)
         return self.warm_instead(life)
+
+    def first_compiled(self) -> Life | None:
+        if self.offer.may_compile is not False:
+            return None
+        life = self.turn(self.offer.warm, math.inf)
+        while life and self.expire(life):
+            life = self.turn(self.offer.warm, math.inf)
+        return life if life and self.suits(life) else None
 
     def urgent(self) -> Life | None:
         hurried = [life for life in self.order.waiting if life.latest is not None]

@@ -46,7 +46,9 @@ class Model:
         ]
 
     # the client's calls
-    def refusal(self, job: Job, key: str | None, digest: str, is_refused: bool) -> str | None:
+    def refusal(
+        self, job: Job, key: str | None, digest: str, is_refused: bool, input_bytes: int
+    ) -> str | None:
         """Why a job is not taken: 'old', 'conflict', 'refused', 'full' or a quota's name."""
         if key and (job.tenant, key) in self.idempotent:
             return "old" if self.idempotent[job.tenant, key][0] == digest else "conflict"
@@ -58,7 +60,14 @@ class Model:
         if limits.max_queued and len(self.of(job.tenant, QUEUED)) >= limits.max_queued:
             return "queued"
         quota = limits.device_seconds_per_hour
-        return "device-seconds" if quota and self.spent(job.tenant) >= quota else None
+        if quota and self.spent(job.tenant) >= quota:
+            return "device-seconds"
+        stored, most = self.stored(job.tenant), limits.stored_bytes
+        is_over = most and (stored >= most or stored + input_bytes > most)
+        return "stored-bytes" if is_over else None
+
+    def stored(self, tenant: str) -> int:
+        return sum(life.stored for life in self.of(tenant))
 
     def _is_full(self, job: Job) -> bool:
         """For that job's tenant."""
@@ -71,11 +80,14 @@ class Model:
         unended = [life for life in self.of(tenant, QUEUED, RUNNING) if life.is_promised]
         return self.used[tenant] + sum(life.job.cost for life in unended)
 
-    def accept(self, job: Job, key: str | None, digest: str, accepted: float) -> None:
+    def accept(
+        self, job: Job, key: str | None, digest: str, accepted: float, input_bytes: int
+    ) -> None:
         assert all(accepted > life.accepted for life in self.lives.values())
         place = accepted + (1 - job.priority) * self.settings.priority_s * MICRO
         is_promised = self.limits[job.tenant].device_seconds_per_hour is not None
         life = Life(job, accepted, place, is_promised, key, self.seen)
+        life.input_bytes = input_bytes
         life.move("accept", "put")
         self.lives[job.id] = life
         self.order(job.model).add(life)
@@ -234,6 +246,8 @@ class Model:
         if life.is_promised:
             self.used[life.job.tenant] += used_s
         if life.snapshots is not None:
+            made = [output for one in life.snapshots for output in one.outputs]
+            self.trash |= {output.key for output in made if name != "finish"}
             self.trash.add(f"snapshots/{life.job.id}/")
         life.move(name, script)
 

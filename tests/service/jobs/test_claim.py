@@ -174,3 +174,25 @@ async def test_a_claim_never_takes_more_than_there_is(queue: Queue, slots: int) 
     claims = await queue.claim("pool", MODEL, slots)
     assert ids(claims) == put_ids[:slots]
     assert [await queue.finish(claim, [], USAGE) for claim in claims] == [True] * len(claims)
+
+
+async def test_what_has_to_be_compiled_waits_behind_what_has_not(queue: Queue) -> None:
+    """A tenant that asks for a new size each time is taken one by one, and holds up nobody."""
+    new = [a_job(bucket=f"new {n}", tenant="attacker") for n in range(600)]
+    usual = [a_job(bucket="usual", tenant="other") for _ in range(2)]
+    for job in [*new, *usual]:
+        await queue.put(job)
+
+    async def claimed(may_compile: bool) -> list[str]:
+        claims = await queue.claim(
+            "pool", MODEL, 4, warm=["usual"], may_compile=lambda: may_compile
+        )
+        return [claim.job.bucket for claim in claims]
+
+    assert await claimed(may_compile=False) == ["usual", "usual"]
+    assert await claimed(may_compile=False) == []
+    for job in (a_job(bucket="new 0"), a_job(bucket="usual")):
+        await queue.put(job)
+    taken = [bucket for _ in range(2) for bucket in await claimed(may_compile=True)]
+    assert sorted(taken)[-1] == "usual", "it goes before the others for a while"
+    assert all(count == 1 for count in map(taken.count, taken)), "one alone, without riders"

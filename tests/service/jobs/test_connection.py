@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs.connection import check_server, connect, lacks, shown
+from service.jobs.connection import Unreachable, check_server, connect, lacks, shown
 from service.jobs.queue import Queue
 from service.settings import ConfigError, QueueSettings, RedisSettings, load_settings
 
@@ -49,8 +50,40 @@ async def test_a_server_that_may_evict(redis_url: str) -> None:
 
 
 async def test_no_server(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no Redis answers at unix://"):
+    with pytest.raises(Unreachable, match=r"no Redis answers at unix://"):
         await Queue.connect(f"unix://{tmp_path}/none.sock", QueueSettings())
+
+
+async def test_a_name_that_leads_nowhere_may_come() -> None:
+    with pytest.raises(Unreachable, match=r"no Redis answers at redis://nowhere\.invalid"):
+        await Queue.connect("redis://nowhere.invalid", QueueSettings())
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (b"$16\r\n# x\r\nloading:1\r\n\r\n", Unreachable, "still reading its file"),
+        (b"-LOADING Redis is loading\r\n", Unreachable, "still reading its file"),
+        (b"-NOAUTH Authentication required.\r\n", ConfigError, "does not let us in"),
+        (b"-NOPERM no permissions\r\n", ConfigError, "does not let us in"),
+        (b"-ERR unknown command\r\n", ConfigError, "is no Redis of ours"),
+    ],
+)
+async def test_what_is_waited_for_and_what_is_a_setting(
+    answer: bytes, kind: type[ConfigError], words: str
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while request := await reader.read(4096):
+            commands = request.count(b"\r\n*") + 1
+            is_info = b"INFO" in request
+            writer.write(answer if is_info else b"+OK\r\n" * commands)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ConfigError, match=words) as error:
+            await Queue.connect(f"redis://127.0.0.1:{port}", QueueSettings())
+    assert type(error.value) is kind
 
 
 async def test_no_address() -> None:

@@ -21,6 +21,7 @@ from service.jobs.costs import (
 )
 from service.jobs.keys import PREFIX
 from service.jobs.queue import Queue
+from service.jobs.servers import Load
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL
 
@@ -58,6 +59,20 @@ def test_several_pictures_are_stepped_together(images: int, sweep_s: float) -> N
     assert cost is not None
     assert cost.seconds == images * 1.5 + 10 * sweep_s
     assert cost.device_seconds == pytest.approx(images * (1.5 + 10 * 0.5))
+
+
+@pytest.mark.parametrize(("rows", "alone_s", "share_s"), [(1, 1.0, 1.0), (4, 1.0, 0.25)])
+def test_where_steps_have_one_size(rows: int, alone_s: float, share_s: float) -> None:
+    """A row at a time, whoever comes takes as long again; a padded step takes as long alone."""
+    known = table({(SMALL, "a", rows): 1.0}, "a")
+    cost = known.predict(SMALL, steps=10, images=1)
+    assert cost is not None
+    assert cost.seconds == 1.5 + 10 * alone_s
+    assert cost.device_seconds == 1.5 + 10 * share_s
+    load = Load(10 * share_s, 10 * alone_s)
+    assert [load.lasts(slots=4, rows=busy) for busy in (1, 2, 4)] == [
+        10.0 * max(1.0, busy * share_s) for busy in (1, 2, 4)
+    ]
 
 
 def test_the_fastest_that_is_there() -> None:
@@ -212,3 +227,30 @@ async def test_the_oldest_rows_make_room(queue: Queue, empty_redis: Redis) -> No
     await queue.measured(MODEL, many)
     assert (await queue.costs(MODEL)).rows.keys() == {newer, *many}
     assert await empty_redis.hlen(f"{PREFIX}costs:{MODEL}") == MAX_COSTS
+
+
+def with_compiling(known: CostTable, *warm: str, **compile_s: float) -> CostTable:
+    """Args: compile_s: of each bucket's rows, by its name; warm: of every pool."""
+    rows = {
+        key: one.model_copy(update={"compile_s": compile_s.get(key.bucket)})
+        for key, one in known.rows.items()
+    }
+    pools = {name: PoolFacts(pool.layout, 4, warm) for name, pool in known.pools.items()}
+    return CostTable(rows, pools)
+
+
+def test_compiling_is_a_known_cost() -> None:
+    rows = {("one", "a", 1): 1.0, ("other", "a", 1): 1.0, ("third", "b", 1): 1.0}
+    known = with_compiling(table(rows, "a"), "one", one=30.0, other=50.0, third=1.0)
+    assert known.compile_s("one") == 0, "a pool has it"
+    assert known.compile_s("other") == 50.0
+    assert known.compile_s("new") == 40.0, "by what others took on pools that are there"
+    assert with_compiling(table(rows, "a")).compile_s("new") == 0, "nobody has compiled anything"
+    assert with_compiling(table(rows), one=30.0).compile_s("one") == 0, "no pool would do it now"
+
+
+async def test_pools_say_what_they_need_not_compile(queue: Queue, a_spec: ModelSpec) -> None:
+    await queue.register("bare", a_spec, ready=True, facts=PoolFacts("a", 4))
+    await queue.register("warm", a_spec, ready=True, facts=PoolFacts("a", 4, (SMALL,)))
+    pools = (await queue.costs(a_spec.name)).pools
+    assert pools == {"bare": PoolFacts("a", 4), "warm": PoolFacts("a", 4, (SMALL,))}

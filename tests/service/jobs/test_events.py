@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from service.jobs.job import Job
-from service.jobs.queue import Claim, Event, Queue
+from service.jobs.queue import Claim, Doing, Event, Queue
 from tests.service.jobs.conftest import Connect, subscribers
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job
 
@@ -197,3 +197,23 @@ async def test_pools_hear_what_is_canceled(connect: Connect, empty_redis: Redis)
         heard.append(asyncio.ensure_future(anext(stopped)))
         assert [await job_id for job_id in heard] == [canceled.id, deleted.id]
     await stopped.aclose()
+
+
+async def test_what_a_job_does_is_an_event_and_a_part_of_its_state(queue: Queue) -> None:
+    job = a_job()
+    await queue.put(job)
+    (claim,) = await queue.claim("pool", job.model, 1)
+    for _ in range(2):
+        assert await queue.progress(claim, 0, 28, None, Doing("compiling", 38.5))
+    found = await queue.get(job.id)
+    assert found and found.detail
+    assert (found.detail.stage, found.detail.expected_s) == ("compiling", 38.5)
+    await queue.progress(claim, 1, 28, None, Doing("denoising"))
+    await queue.release(claim)
+    assert (await queue.get(job.id)).detail is None
+    await queue.cancel(job.id)
+    told = [event.data async for event in queue.events(job.id) if event.name == "progress"]
+    assert told == [
+        {"step": 0, "steps": 28, "detail": {"stage": "compiling", "expected_s": 38.5}},
+        {"step": 1, "steps": 28, "detail": {"stage": "denoising"}},
+    ]

@@ -117,7 +117,7 @@ def test_random_histories(server: Server) -> None:
 
 WISH = {
     "bucket": "a", "tenant": "t", "priority": 1, "images": 1, "cost": 1.0, "deadline": "none",
-    "key": None, "digest": "d", "is_refused": False,
+    "key": None, "digest": "d", "is_refused": False, "input_bytes": 0,
 }  # fmt: skip
 OFFER = [(0, Offer(slots=1, warm=[], slowness=1.0, is_patient=False))]
 

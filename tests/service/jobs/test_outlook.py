@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
-from service.jobs.job import Job, Usage, new_job_id
+from service.jobs.job import Detail, Job, JobState, Usage, new_job_id
 from service.jobs.look import Look
 from service.jobs.outlook import Outlook, Place, Rules
 from service.jobs.queue import Queue
@@ -270,3 +270,42 @@ async def test_a_kept_job_with_a_deadline_goes_first_for_what_is_left(queue: Que
 def assert_positions(places: dict[str, Place], actual: dict[str, int], within: float) -> None:
     off = {name: places[name].position - number for name, number in actual.items()}
     assert max(map(abs, off.values())) <= within, off
+
+
+COMPILED_S = 38.0
+
+
+def compiled_elsewhere() -> CostTable:
+    """One pool, that has another bucket's programs."""
+    other = CostRow(step_s=1.0, encode_s=0, decode_s=0, compile_s=COMPILED_S)
+    picture = CostRow(step_s=1.0, encode_s=0, decode_s=0)
+    rows = {CostKey(CLIP, "a", 1): other, CostKey(PICTURE, "a", 1): picture}
+    return CostTable(rows, {"pool": PoolFacts("a", 1, (CLIP,))})
+
+
+def test_a_wait_counts_what_has_to_be_compiled() -> None:
+    outlook = Outlook(Look(now=1000.0), compiled_elsewhere(), RULES)
+    job = Job(id="j", model=MODEL, bucket=PICTURE, steps=5, compile_s=COMPILED_S)
+    assert outlook.newcomer(job).ends_s == COMPILED_S + 5.0
+    assert outlook.newcomer(job.model_copy(update={"bucket": CLIP})).ends_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("detail", "left_s"),
+    [
+        (None, COMPILED_S),
+        (Detail(stage="compiling", since=990.0, expected_s=30.0), 20.0),
+        (Detail(stage="compiling", since=990.0), COMPILED_S - 10.0),
+        (Detail(stage="compiling", since=900.0, expected_s=30.0), 25.0),  # a quarter of 100 more
+        (Detail(stage="denoising", since=990.0), 0.0),
+    ],
+)
+def test_a_running_job_s_wait_counts_what_is_left_of_compiling(
+    detail: Detail | None, left_s: float
+) -> None:
+    job = Job(
+        id="j", model=MODEL, bucket=PICTURE, steps=5, compile_s=COMPILED_S, pool="pool",
+        state=JobState.RUNNING, detail=detail,
+    )  # fmt: skip
+    outlook = Outlook(Look(now=1000.0), compiled_elsewhere(), RULES)
+    assert outlook.running_s(job) == left_s + 5.0

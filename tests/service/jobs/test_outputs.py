@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +85,40 @@ async def test_no_reader_meets_half_a_file(tmp_path: Path) -> None:
     await writing
     assert reads > 0
     assert [path.name for path in (tmp_path / "outputs" / "job_1").iterdir()] == ["2-0.png"]
+
+
+WRITER = """
+import asyncio, sys
+from service.jobs.outputs import Store
+
+async def main():
+    store = Store(sys.argv[1])
+    for number in range(1, 256):
+        await store.put("snapshots/job_1/1-0-1", bytes([number]) * 2**26, "x/y")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_kill_in_the_midst_of_writing_leaves_a_whole_file(tmp_path: Path) -> None:
+    """What is being written has another name until all of it is there."""
+    store = Store(str(tmp_path))
+    await store.put("snapshots/job_1/1-0-1", b"", "x/y")
+    folder = tmp_path / "snapshots/job_1"
+
+    def halves() -> list[Path]:
+        return [file for file in folder.iterdir() if "#" in file.name]
+
+    writer = await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, str(tmp_path))
+    while not await asyncio.to_thread(halves):
+        assert writer.returncode is None
+    writer.kill()
+    await writer.wait()
+    assert await asyncio.to_thread(halves), "it was killed while it wrote"
+    data = await store.get("snapshots/job_1/1-0-1")
+    assert len(data) in (0, 2**26) and len(set(data)) <= 1
+    await store.delete(["snapshots/job_1/"])
+    assert not folder.exists()
 
 
 async def test_files_of_a_folder_are_served_here(store: Store) -> None:

@@ -14,7 +14,7 @@ from service.jobs.keys import PREFIX
 from service.jobs.queue import Claim, Queue, QuotaExceeded, Standing
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
-from tests.service.jobs.examples import FAILURE, MODEL, a_job, a_snapshot
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 
 TENANT = "acme"
 USED = f"{PREFIX}used:{TENANT}"
@@ -70,7 +70,11 @@ async def test_a_refusal_tells_what_is_taken(queue: Queue) -> None:
     await put(queue, limits, cost=4)
     error = await refused(queue, limits)
     assert (error.quota, error.oldest) == ("queued", oldest.id)
-    assert error.standing == await queue.standing(TENANT, limits) == Standing(2, 8.0, HOUR_S)
+    assert (
+        error.standing
+        == await queue.standing(TENANT, limits)
+        == Standing(2, 8.0, HOUR_S, 0, 24 * HOUR_S)
+    )
 
 
 async def test_an_hour_holds_what_is_promised_and_what_was_used(queue: Queue) -> None:
@@ -227,3 +231,62 @@ async def test_without_quotas_nothing_is_kept(queue: Queue, empty_redis: Redis) 
     await finish(queue, claim, 1)
     assert not await empty_redis.exists(USED, PROMISED)
     assert not await empty_redis.hexists(f"{PREFIX}job:{job.id}", "promised")
+
+
+FEW_BYTES = TenantSettings(stored_bytes=3000)
+OUTPUT_BYTES = an_output(a_job()).bytes
+
+
+async def stored(queue: Queue) -> int:
+    return (await queue.standing(TENANT, FEW_BYTES)).stored_bytes
+
+
+async def keep(queue: Queue, input_bytes: int, limits: TenantSettings = FEW_BYTES) -> Job:
+    job = a_job(tenant=TENANT)
+    return (await queue.put(job, limits=limits, input_bytes=input_bytes))[0]
+
+
+async def test_bytes_count_from_acceptance_until_the_job_leaves(
+    queue: Queue, connect: Connect, empty_redis: Redis
+) -> None:
+    job = await keep(queue, 1000)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    assert await stored(queue) == 1000
+    for _ in range(2):  # its answer may get lost
+        assert await queue.finish(claim, [an_output(job)], USAGE)
+    assert await stored(queue) == 1000 + OUTPUT_BYTES
+    with pytest.raises(QuotaExceeded) as error:
+        await keep(queue, 1000)
+    assert error.value.quota == "stored-bytes"
+    assert 24 * HOUR_S - 60 < error.value.standing.leaves_s <= 24 * HOUR_S
+    other = await keep(queue, 500)
+    await queue.delete(job.id)
+    assert await stored(queue) == 500
+    await queue.cancel(other.id)
+    assert await stored(queue) == 500
+    await (await connect(retention_s=1e-6)).reap()
+    assert await stored(queue) == 0 and not await empty_redis.exists(f"{PREFIX}stored:{TENANT}")
+
+
+async def test_bytes_are_counted_where_there_is_no_quota(queue: Queue) -> None:
+    await keep(queue, 5000, TenantSettings())
+    assert await stored(queue) == 5000
+    with pytest.raises(QuotaExceeded):
+        await keep(queue, 0)
+
+
+async def test_bytes_of_puts_at_once_hold_the_bound(queue: Queue) -> None:
+    answers = await asyncio.gather(*(keep(queue, 700) for _ in range(20)), return_exceptions=True)
+    assert sum(isinstance(answer, QuotaExceeded) for answer in answers) == 16
+    assert await stored(queue) == 4 * 700
+
+
+async def test_finished_pictures_of_a_job_that_fails_leave_the_store(queue: Queue) -> None:
+    """They would count for nobody, and nobody could fetch them."""
+    job = await keep(queue, 0)
+    (claim,) = await queue.claim("pool", MODEL, 1)
+    output = an_output(job)
+    made = a_snapshot(claim).model_copy(update={"key": None, "outputs": (output,)})
+    assert await queue.snapshot(claim, [made])
+    await queue.fail(claim, FAILURE)
+    assert output.key in await queue.reap()

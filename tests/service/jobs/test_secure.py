@@ -22,7 +22,7 @@ from service.api_keys import ApiKeys
 from service.jobs import connection
 from service.jobs.queue import Queue
 from service.settings import ConfigError, QueueSettings, RedisSettings, Settings
-from service.webhooks import Pending
+from service.webhook_secrets import WebhookSecrets
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import MODEL, a_job
 from tests.service.jobs.test_twice import life
@@ -95,12 +95,12 @@ async def test_a_whole_life_by_tls_with_the_least_rights(
     keys = ApiKeys(connection.client(secure))
     key, text = await keys.create("acme")
     assert await keys.any() and await keys.find(text) == key and await keys.revoke(key.id)
-    pending = Pending(connection.client(secure))
-    await pending.add("job_1")
-    assert await pending.take(1) == []
-    await pending.put_off("job_1", 1)
-    await pending.drop("job_1")
-    for owner in (ours, brief, keys, pending):
+    assert await ours.announced(lease_s=1, most=1, each=1, busy={}) == []
+    secrets = WebhookSecrets(ours.redis)
+    secret = await secrets.create("acme")
+    assert await secrets.all() == await secrets.of("acme") == [secret]
+    assert await secrets.revoke(secret.id)
+    for owner in (ours, brief, keys):
         await owner.close()
 
 
@@ -174,7 +174,7 @@ async def test_a_server_that_wants_a_certificate(
         there = changed(secure, url=f"rediss://localhost:{port}")
         known = await opened(changed(there, **own))
         await known.close()
-        with pytest.raises(ConfigError, match=r"redis\.url: no Redis answers"):
+        with pytest.raises(ConfigError, match=r"redis\.url: (TLS with|no Redis answers)"):
             await opened(there)
 
 
@@ -192,6 +192,32 @@ async def test_a_server_of_another_name(
     async with behind_tls(redis_url, certificates.context("elsewhere")) as port:
         with pytest.raises(ConfigError, match="IP address mismatch"):
             await opened(changed(secure, url=f"rediss://127.0.0.1:{port}"))
+
+
+async def test_a_server_whose_certificate_has_expired(
+    secure: RedisSettings, redis_url: str, tmp_path: Path
+) -> None:
+    certificates = Certificates(tmp_path)
+    certificates.expire("server")
+    async with behind_tls(redis_url, certificates.context()) as port:
+        there = changed(secure, url=f"rediss://127.0.0.1:{port}", ca_file=certificates.file("ca"))
+        with pytest.raises(ConfigError, match=r"TLS with .* certificate has expired"):
+            await opened(there)
+
+
+async def test_plain_text_to_a_server_that_wants_tls_is_told_apart(port: int) -> None:
+    plain = RedisSettings(url=f"redis://127.0.0.1:{port}")
+    async with connection.client(plain) as redis:
+        with pytest.raises(connection.Unreachable, match="rediss:// if it wants TLS"):
+            await connection.check(redis, plain)
+
+
+async def test_tls_to_a_server_that_speaks_none_is_told_apart(redis_url: str) -> None:
+    async with behind_tls(redis_url, None) as port:
+        settings = RedisSettings(url=f"rediss://127.0.0.1:{port}")
+        async with connection.client(settings) as redis:
+            with pytest.raises(ConfigError, match=r"redis:// (if|where) it speaks no TLS"):
+                await connection.check(redis, settings)
 
 
 async def test_an_authority_that_vouches_for_one_server_needs_no_name(

@@ -4,6 +4,7 @@ same life."""
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from redis.exceptions import ConnectionError
 from models.spec import ModelSpec
 from service.jobs import scripts
 from service.jobs.costs import CostKey, CostRow
-from service.jobs.job import Job
+from service.jobs.job import Job, Warned
 from service.jobs.preemption import FullPool, Held
 from service.jobs.queue import Depth, Queue
 from service.settings import TenantSettings
@@ -52,6 +53,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [look.tenants, look.idle, look.running, look.seen]
     said += [await queue.progress(one, 3, 28, "data:,x"), await queue.progress(one, 4, 28)]
     said += [await queue.snapshot(one, [a_snapshot(one, step=n)]) for n in (3, 4)]
+    said += [await queue.warn(one, [Warned(field="eta", message="has no effect")])]
     said += [await queue.finish(one, [an_output(one.job)], USAGE)]
     said += [await queue.fail(two, FAILURE), await queue.fail(three, FAILURE, retry=True)]
     held = [Held(four.job.id, four.fence, left_s=60, pictures=1)]
@@ -71,12 +73,26 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [standing.queued, standing.device_seconds]
     await queue.unregister("pool", spec.name)
     said += [await queue.models()]
+    said += await announce(queue)
     files = sorted(await hasty.reap())
     said += [
         sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
     ]
     said += [counted(queue, hasty)]
     return said
+
+
+async def announce(queue: Queue) -> list[object]:
+    """An end that somebody wants to be told of, who has to be asked three times."""
+    job, _ = await queue.put(a_job(request={"webhook": {}}))
+    await queue.cancel(job.id)
+    said: list[object] = []
+    for failed in range(3):
+        (one,) = await queue.announced(lease_s=60, most=5, each=5, busy={"other": 1})
+        said += [one.failed, await queue.announced(lease_s=60, most=5, each=5, busy={})]
+        await queue.announce_later(replace(one, failed=failed + 1), 0)
+    await queue.announce_no_more(one)
+    return [*said, await queue.announced(lease_s=60, most=5, each=5, busy={})]
 
 
 def plain(job: Job) -> dict[str, object]:

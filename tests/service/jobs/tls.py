@@ -18,6 +18,23 @@ NAMES = {
 }
 
 
+EXPIRED = """
+[ca]
+default_ca = one
+[one]
+database = {folder}/index
+new_certs_dir = {folder}
+rand_serial = yes
+default_md = sha256
+policy = any
+x509_extensions = names
+[any]
+commonName = supplied
+[names]
+{extension}
+"""
+
+
 class Certificates:
     """An authority, and what it vouches for: `server` (127.0.0.1, localhost), one that is
     `elsewhere`, and a `client`."""
@@ -42,6 +59,21 @@ class Certificates:
         command = ("openssl", "req", "-x509", "-days", "2", "-subj", f"/CN={name}")
         subprocess.run([*command, *curve, *files, *options], check=True, capture_output=True)
 
+    def expire(self, name: str) -> None:
+        """Make that one anew, with an end in the past: `openssl req` makes none of these."""
+        (self._folder / "index").write_text("")
+        config = self._folder / "ca.conf"
+        config.write_text(EXPIRED.format(folder=self._folder, extension=NAMES[name]))
+        subject = ("-subj", f"/CN={name}")
+        request = self._folder / "request"
+        signing = ("-in", request, "-out", self.file(name), "-cert", self.file("ca"))
+        dates = ("-startdate", "20200101000000Z", "-enddate", "20200102000000Z")
+        for command in (
+            ("req", "-new", "-key", self.key(name), *subject, "-out", request),
+            ("ca", "-batch", "-config", config, *signing, "-keyfile", self.key("ca"), *dates),
+        ):
+            subprocess.run(["openssl", *command], check=True, capture_output=True)
+
     def context(self, name: str = "server") -> ssl.SSLContext:
         """That server's side; it takes everybody."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -51,8 +83,8 @@ class Certificates:
 
 
 @asynccontextmanager
-async def behind_tls(redis_url: str, context: ssl.SSLContext) -> AsyncIterator[int]:
-    """The port on 127.0.0.1 where that Redis is reached by TLS."""
+async def behind_tls(redis_url: str, context: ssl.SSLContext | None) -> AsyncIterator[int]:
+    """The port on 127.0.0.1 where that Redis is reached by TLS; without a context in plain."""
     path = unquote(urlsplit(redis_url).path)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -51,6 +51,7 @@ LIMITS = st.fixed_dictionaries(
             weight=st.sampled_from(WEIGHTS),
             max_queued=st.sampled_from([None, None, 3]),
             device_seconds_per_hour=st.sampled_from([None, 10]),
+            stored_bytes=st.sampled_from([None, None, 3000]),
         )
         for name in TENANTS
     }
@@ -65,6 +66,7 @@ WISHES = st.fixed_dictionaries(
         "deadline": st.sampled_from(["none"] * 9 + ["soon", "far"] * 3 + list(DEADLINES)),
         "key": st.sampled_from([None] * 5 + ["k"]),
         "digest": st.sampled_from("de"),
+        "input_bytes": st.sampled_from([0, 0, 1000]),
         "is_refused": st.sampled_from([False] * 15 + [True]),
     }
 )
@@ -80,6 +82,7 @@ OFFERS = st.lists(
             warm=st.lists(st.sampled_from(BUCKETS), max_size=1),
             slowness=st.sampled_from(SLOWNESS),
             is_patient=st.booleans(),
+            may_compile=st.sampled_from([None, None, True, False]),
         ),
     ),
     min_size=1,

@@ -122,7 +122,7 @@ async def test_a_full_queue_has_room_when_a_slot_is_free(
     row = CostRow(step_s=40 / STEPS, encode_s=0, decode_s=0)
     await queue.measured(MODEL, {CostKey(SPEC.bucket(SPEC.defaults), "here", 1): row})
     transport = httpx.ASGITransport(create_app(bound, queue, store))
-    async with httpx.AsyncClient(transport=transport, base_url="http://atelier") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         assert (await ask(http)).status_code == 202
         (claim,) = await queue.claim(POOL, MODEL, 1)
         for _ in range(2):
@@ -174,11 +174,6 @@ async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, qu
     assert (await ask(http, **long)).status_code == 429, "twenty seconds are more than a quarter"
 
 
-async def test_what_no_pool_can_meet_is_told_to_come_much_later(http: httpx.AsyncClient) -> None:
-    refused = await ask(http, deadline_s=RUN_S / 2)
-    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3600")
-
-
 async def measured(queue: Queue, run_s: float, age_s: float = 0.0) -> None:
     """A pool has told what a cat takes, so long ago."""
     key = CostKey(SPEC.bucket(SPEC.defaults), "here", 1)
@@ -207,19 +202,19 @@ async def test_of_costs_that_nobody_has_measured_for_long_one_is_tried(
     """Two seconds, after a slowdown that is over. Deadlines alone would never show it: one job in
     a while is taken, waits until its deadline, and says by its times what the others may have."""
     soon = {"deadline_s": RUN_S / 2}
-    assert (await ask(http, **soon)).status_code == 429, "just measured"
+    assert (await ask(http, **soon)).status_code == 422, "just measured"
     await measured(queue, RUN_S, age_s=STANDS_S + 1)
     tried = await comes_to(http, 202, **soon)
     assert tried.json()["queue"] == {"position": 0, "eta_s": pytest.approx(RUN_S)}, (
         "as far as known"
     )
     for _ in range(3):
-        assert (await ask(http, **soon)).status_code == 429, "one at a time"
+        assert (await ask(http, **soon)).status_code == 422, "one at a time"
     (claim,) = await queue.claim(POOL, MODEL, 1)
     assert claim.job.id == tried.json()["id"], "it did not expire at once"
     await measured(queue, RUN_S / 4)
     await comes_to(http, 202, **soon)
-    assert (await ask(http, deadline_s=RUN_S / 8)).status_code == 429, "that is not doubtful"
+    assert (await ask(http, deadline_s=RUN_S / 8)).status_code == 422, "that is not doubtful"
 
 
 async def test_a_try_that_was_slow_again_is_believed(http: httpx.AsyncClient, queue: Queue) -> None:
@@ -228,9 +223,9 @@ async def test_a_try_that_was_slow_again_is_believed(http: httpx.AsyncClient, qu
     await comes_to(http, 202, **soon)
     await measured(queue, RUN_S)
     await queue._redis.delete(tried_key(MODEL, SPEC.bucket(SPEC.defaults)))  # as after a while
-    await comes_to(http, 429, **soon)
+    await comes_to(http, 422, **soon)
     for _ in range(3):
-        assert (await ask(http, **soon)).status_code == 429
+        assert (await ask(http, **soon)).status_code == 422
 
 
 async def test_nothing_is_tried_where_no_pool_is_ready(
@@ -238,7 +233,7 @@ async def test_nothing_is_tried_where_no_pool_is_ready(
 ) -> None:
     await measured(queue, RUN_S, age_s=1e6)
     await queue.unregister(POOL, MODEL)
-    await comes_to(http, 429, deadline_s=RUN_S / 2)
+    await comes_to(http, 422, deadline_s=RUN_S / 2)
 
 
 async def test_a_repeat_is_given_its_job_even_when_it_is_late(http: httpx.AsyncClient) -> None:
@@ -256,3 +251,39 @@ async def test_refusals_are_counted(http: httpx.AsyncClient) -> None:
     page = (await http.get("/metrics")).text
     labels = f'model="{MODEL}",reason="deadline_too_soon",tenant_class="default"'
     assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page
+
+
+async def test_a_deadline_that_could_never_be_met_is_no_matter_of_waiting(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    """A client that tries again after a 429, as libraries do, would try for ever."""
+    refused = await ask(http, deadline_s=1.5)
+    assert refused.status_code == 422
+    assert "retry-after" not in refused.headers
+    body = refused.json()
+    assert (body["type"], body["errors"][0]["field"]) == (
+        "urn:atelier:problem:deadline_too_soon",
+        "deadline_s",
+    )
+    assert body["errors"][0]["message"].startswith("must be 2 or more: alone on the fastest pool")
+
+
+async def test_deadlines_count_what_has_to_be_compiled(
+    http: httpx.AsyncClient, queue: Queue
+) -> None:
+    facts = PoolFacts("here", 1, (SPEC.bucket({"width": 64}),))
+    await queue.register(POOL, SPEC, ready=True, facts=facts)
+    row = CostRow(step_s=1.7 / STEPS, encode_s=0, decode_s=0.3, compile_s=38.0)
+    await queue.measured(MODEL, {CostKey(SPEC.bucket(SPEC.defaults), "here", 1): row})
+
+    async def is_told() -> bool:
+        answer = await ask(http)
+        return answer.json()["queue"]["eta_s"] == pytest.approx(40.0)
+
+    await eventually(is_told)
+    refused = await ask(http, deadline_s=30)
+    assert refused.status_code == 422
+    assert "must be 40 or more" in refused.json()["detail"]
+    assert "38.0 s of it for compiling" in refused.json()["detail"]
+    (job,) = (await queue.list(limit=1),)
+    assert (job[0].compile_s, job[0].cost) == (38.0, pytest.approx(40.0))

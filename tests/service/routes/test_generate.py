@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import io
 from typing import Any
 
 import httpx
 import pytest
-from PIL import Image
 from redis.asyncio import Redis
 
 from service.jobs.job import JobError
@@ -224,14 +222,14 @@ async def test_a_repeat_with_another_body_is_a_conflict(
 async def test_a_picture_goes_to_the_store_and_makes_it_image_to_image(
     http: httpx.AsyncClient, pool: StandIn, store: Store
 ) -> None:
-    uri = "data:image/jpeg;base64," + base64.b64encode(picture("JPEG", (48, 32))).decode()
+    sent = picture("JPEG", (48, 32))
+    uri = "data:image/jpeg;base64," + base64.b64encode(sent).decode()
     answer = await generate(http, {"Prefer": "wait"}, image=uri, strength=0.5)
     request = answer.json()["request"]
     assert request["image"] == f"inputs/{answer.json()['id']}/image"
     assert request["strength"] == 0.5 and request["guidance_scale"] == 7.0
     assert answer.json()["progress"]["steps"] == 2
-    with Image.open(io.BytesIO(await store.get(request["image"]))) as kept:
-        assert (kept.format, kept.mode, kept.size) == ("PNG", "RGB", (48, 32))
+    assert await store.get(request["image"]) == sent
 
 
 async def test_a_repeat_leaves_no_second_picture_behind(
@@ -268,7 +266,7 @@ async def test_a_full_queue_says_when_to_come_back(
     app = create_app(settings, queue, store)
     transport = httpx.ASGITransport(app)
     image = base64.b64encode(picture()).decode()
-    async with httpx.AsyncClient(transport=transport, base_url="http://atelier") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         assert (await generate(http)).status_code == 202
         answer = await generate(http, image=image)
         page = (await http.get("/metrics")).text
@@ -282,3 +280,14 @@ async def test_a_full_queue_says_when_to_come_back(
     assert f"atelier_jobs_refused_total{{{labels}}} 1.0" in page
     assert 'atelier_jobs_accepted_total{model="flux-demo",tenant_class="default"} 1.0' in page
     assert 'atelier_queue_jobs{model="flux-demo",state="queued"} 1.0' in page
+
+
+async def test_what_has_no_effect_is_told_and_kept(http: httpx.AsyncClient, pool: StandIn) -> None:
+    body = {"prompt": "a cat", "seed": 2**32 + 7}
+    job = (await http.post("/v1/generate", json=body)).json()
+    ((field, message),) = [(one["field"], one["message"]) for one in job["warnings"]]
+    assert field == "seed" and "what 7 draws" in message
+    kept = (await http.get(f"/v1/jobs/{job['id']}")).json()
+    assert kept["warnings"] == job["warnings"]
+    plain = (await http.post("/v1/generate", json={"prompt": "a cat"})).json()
+    assert plain["warnings"] == []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from service.jobs.job import Output
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from tests.service.standin import MODEL, SPEC, StandIn, picture
@@ -156,3 +159,53 @@ async def test_an_output_that_there_is_not(
     await store.delete([kept.outputs[0].key])
     gone = await http.get(job["outputs"][0]["url"])
     assert gone.status_code == 410 and gone.json()["error"]["code"] == "output_gone"
+
+
+def flip(file: Path) -> None:
+    """One bit of a file, whose size and neighbours stay."""
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("wanted", [{}, {"Range": "bytes=0-9"}], ids=["whole", "part"])
+@pytest.mark.parametrize("damage", [flip, lambda file: file.write_bytes(b"")], ids=["bit", "size"])
+async def test_a_damaged_output_is_never_served_as_good(
+    http: httpx.AsyncClient,
+    pool: StandIn,
+    store: Store,
+    queue: Queue,
+    damage: Callable[[Path], Any],
+    wanted: dict[str, str],
+) -> None:
+    job = await make(http)
+    (output,) = job["outputs"]
+    assert (await http.get(output["url"], headers={"Range": "bytes=0-9"})).status_code == 206
+    kept = await queue.get(job["id"])
+    assert kept is not None
+    damage(Path(store.url) / kept.outputs[0].key)
+    answer = await http.get(output["url"], headers=wanted)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "output_damaged")
+    assert "etag" not in answer.headers and "cache-control" not in answer.headers
+    assert f"with seed {output['seed']}" in answer.json()["detail"]
+    metrics = (await http.get("/metrics")).text
+    assert "atelier_outputs_damaged_total 1.0" in metrics
+
+
+async def test_a_damaged_output_is_not_waited_for_nor_given_inline(
+    http: httpx.AsyncClient, queue: Queue, store: Store
+) -> None:
+    async with Careless(queue, store):
+        asked = {"prompt": "a cat", "output": {"inline": True}}
+        for_bytes = await http.post("/v1/generate", json=asked, headers={"Accept": "image/png"})
+        assert (for_bytes.status_code, for_bytes.json()["error"]["code"]) == (500, "output_damaged")
+        job = (await http.get(for_bytes.headers["location"])).json()
+        assert job["state"] == "succeeded" and job["outputs"][0]["base64"] is None
+
+
+class Careless(StandIn):
+    """Records another digest than that of what it has stored."""
+
+    async def _output(self, *args: Any, **options: Any) -> Output:
+        output = await super()._output(*args, **options)
+        return output.model_copy(update={"sha256": "0" * 64})

@@ -20,8 +20,21 @@ async def test_a_model_tells_what_it_serves(http: httpx.AsyncClient, pool: Stand
     assert model["defaults"]["num_inference_steps"] == 4
     assert model["task_defaults"] == {"image-to-image": {"strength": 0.6, "guidance_scale": 7.0}}
     assert model["fields"] == sorted(SPEC.fields)
+    assert model["batching"] == {"mode": "exact", "levels": None}
     assert (model["pools"], model["ready"]) == ([POOL], True)
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
+
+
+async def test_limits_are_those_that_hold(http: httpx.AsyncClient, queue: Queue) -> None:
+    loose = {"max_steps": 1000, "max_side_px": 2**16, "max_pixels": 2**32, "max_images": 100}
+    limits = SPEC.limits.model_copy(update=loose)
+    await queue.register("loose", SPEC.model_copy(update={"limits": limits}), ready=True)
+    shown = (await http.get(f"/v1/models/{MODEL}")).json()["limits"]
+    assert (shown["max_steps"], shown["max_images"], shown["max_side_px"]) == (200, 16, 4096)
+    assert (shown["max_pixels"], shown["max_prompt_chars"]) == (4096**2, 10_000)
+    for steps, status in ((shown["max_steps"], 202), (shown["max_steps"] + 1, 422)):
+        body = {"prompt": "a cat", "num_inference_steps": steps}
+        assert (await http.post("/v1/generate", json=body)).status_code == status
 
 
 async def test_a_model_outlives_its_pools(http: httpx.AsyncClient, queue: Queue) -> None:

@@ -109,7 +109,7 @@ async def test_inline_clips(http: httpx.AsyncClient, pool: StandIn) -> None:
 
 async def test_what_the_model_has_is_told(http: httpx.AsyncClient, pool: StandIn) -> None:
     model = (await http.get(f"/v1/models/{VIDEO.name}")).json()
-    assert model["limits"]["max_frames"] == 19
+    assert model["limits"]["max_frames"] == 17
     assert model["limits"]["frames_multiple"] == 4
     assert model["schedulers"]["euler"] == {}
     assert model["schedulers"]["unipc"]["solver_type"]["choices"] == ["bh1", "bh2"]

@@ -24,6 +24,7 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.resume import disturbed_at
 from tests.workers.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
 from tests.workers.toy import ToyPipeline
+from workers.batch_sizes import fast
 from workers.engine import Engine
 from workers.errors import EngineDied
 from workers.hosts.follower import Follower
@@ -52,7 +53,9 @@ class Other:
         self._thread = started(self._run, "other process")
 
     def caught_up(self, leader: Followers) -> None:
-        """All that was launched so far has been launched here too."""
+        """All that was launched so far has been launched here too. Raises: what went wrong here."""
+        if not self.failed.empty():
+            raise self.failed.get()
         mark = next(self._numbers)
         leader.tell("beat", {"mark": mark})
         while self._marks.get(timeout=DEADLINE_S) != mark:
@@ -79,6 +82,15 @@ class Other:
 
 def terms(pipeline: ToyPipeline, layout: Layout) -> Terms:
     return Terms.of(pipeline, layout, SIZES, elastic=True)
+
+
+@pytest.fixture(autouse=True)
+def no_compile_cache(compile_cache: None) -> Iterator[None]:
+    """JAX's cache is for processes: of two threads one may read what the other writes."""
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", folder)
 
 
 @pytest.fixture
@@ -110,7 +122,7 @@ async def engine(
     pipeline: ToyPipeline, layout: Layout, group: Followers, other: Other
 ) -> AsyncIterator[Engine]:
     leader = Leader(group, terms(pipeline, layout))
-    engine = Engine(pipeline, layout, SLOTS, SIZES, launcher=leader)
+    engine = Engine(pipeline, layout, SLOTS, fast(SLOTS, SIZES), launcher=leader)
     yield engine
     pipeline.gate.open()
     engine.close()

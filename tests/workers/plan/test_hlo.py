@@ -8,8 +8,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
+from models.sharding import auto_mesh
 from workers.plan.hlo import Collective, read
 
 DEVICES, LAYERS = 8, 3
@@ -21,7 +22,7 @@ SHARE = WIDTH * WIDTH // DEVICES * 4
 
 def compiled(step: object) -> str:
     """A loop of steps on one device's share, as text."""
-    mesh = Mesh(jax.devices()[:DEVICES], ("all",))
+    mesh = auto_mesh(jax.devices()[:DEVICES], ("all",))
     spec = PartitionSpec("all")
 
     @partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)

@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental import pallas as pl
 
+from models.jax_internals import pallas as pl
 from tests.workers.plan.test_operations import TEXT
 from workers.plan.cases import CASES, NO_PLACES, fingerprint
 from workers.plan.record import NOTHING, Stale, current, read, with_steps, write

@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
+from models.jax_internals import get_topology_desc
 from models.nn.activations import tanh_gelu
 from models.nn.attention.blocks import Blocks, read
 from models.nn.attention.search import TOPOLOGIES, compile_for
 from models.nn.attention.select import kernel_for
 from models.nn.eight_bit_kernel import CHIPS, OfStack, product
+from models.sharding import auto_mesh
 
 TOO_LARGE = Blocks(1024, 3072, 1024)
 """For v5e, by little: one block fits, a sequence of them does not."""
@@ -35,7 +36,7 @@ def outcome(compilation: Callable[[], object]) -> str:
 
 def small(device: jax.Device, queries: int, keys: int, dim: int, dtype: str) -> object:
     """By the kernel that the chip has, with a last block that is not whole."""
-    mesh = Mesh([device], "one")
+    mesh = auto_mesh([device], ("one",))
     place = NamedSharding(mesh, PartitionSpec())
     q, k = (
         jax.ShapeDtypeStruct((1, tokens, 2, dim), dtype, sharding=place)
@@ -47,7 +48,7 @@ def small(device: jax.Device, queries: int, keys: int, dim: int, dtype: str) -> 
 
 def of_eight_bits(device: jax.Device) -> object:
     """A product of such a kernel with heads and rows in parts, in blocks that are not whole."""
-    place = NamedSharding(Mesh([device], "one"), PartitionSpec())
+    place = NamedSharding(auto_mesh([device], ("one",)), PartitionSpec())
 
     def shaped(dtype: str, *shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
@@ -72,7 +73,7 @@ def of_eight_bits(device: jax.Device) -> object:
 def main() -> None:
     found = {}
     for chip, topology in TOPOLOGIES.items():
-        device = topologies.get_topology_desc(topology, "tpu").devices[0]
+        device = get_topology_desc(topology, "tpu").devices[0]
         assert device.device_kind == chip
         most = max((row.blocks for row in read() if row.chip == chip), key=lambda b: b.q * b.kv)
         found[chip] = {

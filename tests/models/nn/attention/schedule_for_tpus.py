@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 import jax.numpy as jnp
-from jax.experimental import topologies
 
+from models.jax_internals import get_topology_desc
 from models.nn.attention.blocks import of_chip
 from models.nn.attention.bundles import dump_to
 from models.nn.attention.search import TOPOLOGIES, Case, upright_cycles
@@ -24,7 +24,7 @@ WAN = Case("bfloat16", 128, 75_600, 75_600)
 def main() -> None:
     with tempfile.TemporaryDirectory() as dumps:
         os.environ["LIBTPU_INIT_ARGS"] = dump_to(dumps)
-        device = topologies.get_topology_desc(TOPOLOGIES[CHIP], "tpu").devices[0]
+        device = get_topology_desc(TOPOLOGIES[CHIP], "tpu").devices[0]
         blocks = of_chip(CHIP)(jnp.dtype(WAN.dtype), WAN.dim, WAN.keys)
         cycles = upright_cycles(WAN, blocks, device, Path(dumps))
     assert cycles is not None

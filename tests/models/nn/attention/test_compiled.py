@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
-from jax._src.cudnn import fused_attention_stablehlo
 
+from models.jax_internals import fused_attention_stablehlo
 from models.nn.attention.cudnn import cudnn_kernel
 from models.nn.attention.search import TOPOLOGIES
 from models.nn.attention.select import kernel_for

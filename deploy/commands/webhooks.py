@@ -1,0 +1,54 @@
+"""`atelier webhooks`: make, list and revoke the secrets that sign a tenant's webhooks."""
+
+from __future__ import annotations
+
+import argparse
+
+from deploy.commands.exits import EXIT_FAILED, UsageError, say
+from deploy.commands.options import Commands, add_settings, settings_of
+
+
+def add(commands: Commands) -> None:
+    webhooks = commands.add_parser(
+        "webhooks", help="secrets that sign a tenant's webhooks: make, list and revoke them"
+    )
+    acts = webhooks.add_subparsers(required=True, metavar="act")
+    create = acts.add_parser(
+        "create", help="a new secret, printed once on standard output, beside one there may be"
+    )
+    create.add_argument("--tenant", required=True, metavar="NAME", help="whose messages it signs")
+    create.set_defaults(run=_create)
+    shown = acts.add_parser("list", help="id, tenant and time of every secret")
+    shown.set_defaults(run=_list)
+    revoke = acts.add_parser("revoke", help="sign no more messages with a secret")
+    revoke.add_argument("id", metavar="ID", help="as the list has it")
+    revoke.set_defaults(run=_revoke)
+    for act in (create, shown, revoke):
+        add_settings(act)
+
+
+def _create(args: argparse.Namespace) -> int:
+    from deploy import webhook_secrets
+
+    try:
+        webhook_secrets.create(settings_of(args), args.tenant)
+    except ValueError as error:
+        raise UsageError(f"--tenant: {error}") from None
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from deploy import webhook_secrets
+
+    webhook_secrets.show(settings_of(args))
+    return 0
+
+
+def _revoke(args: argparse.Namespace) -> int:
+    from deploy import webhook_secrets
+
+    if not webhook_secrets.revoke(settings_of(args), args.id):
+        say(f"atelier: there is no secret {args.id!r}; `atelier webhooks list` shows all")
+        return EXIT_FAILED
+    say(f"revoked {args.id}")
+    return 0

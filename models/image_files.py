@@ -1,0 +1,98 @@
+"""Image files of clients: which ones are read, and the pixels in them.
+
+Front ends check a file by the very function that pools decode it with, so that no pool meets a file
+that could not be decoded. Nothing here needs JAX.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
+
+FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp"}
+"""Formats that are read, by Pillow's name, and their media types."""
+MAX_SCANS = 32
+"""Scans of a JPEG. Encoders write about ten of a progressive one; each costs a pass over all its
+blocks, though it may have a few bytes only."""
+
+LAZY = (TiffImagePlugin, WebPImagePlugin)
+"""Parts of Pillow that it would import when a file wants them; EXIF is read as TIFF."""
+
+_SOS, _EOI = 0xDA, 0xD9
+_STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
+"""JPEG markers without a length: stuffed bytes, TEM, restarts and the start of the image."""
+
+
+class ImageFileError(ValueError):
+    """The file cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A file that can be decoded."""
+
+    media_type: str
+    width: int
+    """As it is seen: upright."""
+    height: int
+
+
+def decode(data: bytes) -> Image.Image:
+    """Pixels of a file: upright, in RGB, without alpha, as diffusers' `load_image` has them."""
+    with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+        ImageOps.exif_transpose(image, in_place=True)
+        return image.convert("RGB")
+
+
+def check(data: bytes, max_pixels: int) -> ImageFile:
+    """Check a file by decoding it; its scans, size and frames before a single pixel.
+
+    Raises: ImageFileError.
+    """
+    try:
+        media_type = _check_header(data, max_pixels)
+        width, height = decode(data).size
+    except ImageFileError:
+        raise
+    except Image.UnidentifiedImageError:
+        raise ImageFileError("is no PNG, JPEG or WebP") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ImageFileError(f"has more than {max_pixels} pixels") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # decoders raise what they like on a hostile file
+        raise ImageFileError(f"is broken and cannot be decoded ({type(error).__name__})") from error
+    return ImageFile(media_type, width, height)
+
+
+def _check_header(data: bytes, max_pixels: int) -> str:
+    """The media type. Raises: ImageFileError."""
+    if count_scans(data) > MAX_SCANS:
+        raise ImageFileError(f"is a JPEG of more than {MAX_SCANS} scans; save it again as baseline")
+    with Image.open(io.BytesIO(data), formats=tuple(FORMATS)) as image:
+        width, height = image.size
+        if width * height > max_pixels:
+            raise ImageFileError(f"has {width} x {height} pixels; {max_pixels} are allowed")
+        is_still = image.format == "MPO" or not getattr(image, "is_animated", False)
+        if not is_still:
+            raise ImageFileError("is animated; send one still picture")
+        return FORMATS.get(image.format or "", FORMATS["JPEG"])
+
+
+def count_scans(data: bytes) -> int:
+    """Number of scans of a JPEG, up to its end or a few more than `MAX_SCANS`; 0 of other files.
+
+    Source: ITU-T T.81, B.1.1 (markers, and lengths of their segments).
+    """
+    scans, at = 0, 2
+    while data.startswith(b"\xff\xd8") and scans <= MAX_SCANS:
+        at = data.find(b"\xff", at)
+        marker = data[at + 1] if 0 <= at < len(data) - 1 else _EOI
+        if marker == _EOI:
+            break
+        scans += marker == _SOS
+        has_length = marker not in _STANDALONE and marker != 0xFF
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big") if has_length else 1
+    return scans

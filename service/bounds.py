@@ -1,0 +1,35 @@
+"""What a request may ask for at most: a model's limits, tightened by the server's."""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict
+
+from models.spec import Limits
+from service.settings import LimitSettings
+
+
+class Bounds(Limits):
+    """What holds here: the stricter of the model's limits and the server's."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    max_clip_pixels: int
+    """Of a whole clip: width times height times frames."""
+    max_prompt_chars: int
+    """Of each prompt."""
+
+
+def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
+    """Sides and frame counts are rounded down to what the model can make."""
+    side = min(model.max_side_px, server.max_side_px)
+    frames = min(model.max_frames, server.max_frames)
+    stricter = {
+        "max_side_px": side - side % model.size_multiple_px,
+        "max_pixels": min(model.max_pixels, server.max_pixels),
+        "max_frames": frames - max(0, frames - model.min_frames) % model.frames_multiple,
+        "max_steps": min(model.max_steps, server.max_steps),
+        "max_images": min(model.max_images, server.max_images),
+        "max_clip_pixels": server.max_clip_pixels,
+        "max_prompt_chars": server.max_prompt_chars,
+    }
+    return Bounds.model_construct(**{**dict(model), **stricter})

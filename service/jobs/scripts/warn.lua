@@ -1,0 +1,10 @@
+-- Keeps what of a running job's request has no effect, in place of what was kept before.
+-- args:  id, fence, max_events
+-- texts: warnings (JSON)
+-- Keys:  common's
+-- Gives: 1, or 0 where the job is no longer held
+-- Sent twice: keeps the same.
+
+if not is_held(args.id, args.fence) then return 0 end
+redis.call('HSET', key('job', args.id), 'warnings', ARGV[2])
+return 1

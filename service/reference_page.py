@@ -1,0 +1,118 @@
+"""/docs: the API's description as one page without scripts, and with nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
+from typing import Any
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8886; --soft: #8882; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1.5rem; }
+h2 { margin-top: 2.5rem; } h3 { margin: 2rem 0 .25rem; font: 600 1rem ui-monospace, monospace; }
+code, .method { font-family: ui-monospace, monospace; font-size: .92em; }
+code { background: var(--soft); padding: 0 .25em; border-radius: 3px; }
+.method { border: 1px solid var(--line); border-radius: 4px; padding: .1em .4em; }
+table { border-collapse: collapse; width: 100%; margin: .75rem 0; }
+td, th { border-top: 1px solid var(--line); padding: .3rem .6rem .3rem 0; text-align: left;
+  vertical-align: top; overflow-wrap: anywhere; }
+td:first-child { white-space: nowrap; }
+"""
+
+RULES = {
+    "minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<",
+    "minLength": "length ≥", "maxLength": "length ≤", "minItems": "items ≥", "maxItems": "items ≤",
+    "default": "default",
+}  # fmt: skip
+
+
+def page(document: dict[str, Any]) -> str:
+    """The page of an OpenAPI document."""
+    info = document["info"]
+    parts = [
+        f"<h1>{escape(info['title'])}</h1><p>{_prose(info.get('summary', ''))}",
+        ' As a file: <a href="/openapi.json">openapi.json</a>. <a href="/">Playground</a>.</p>',
+        "<h2>Requests</h2>",
+        *_operations(document["paths"]),
+        "<h2>Schemas</h2>",
+        *(_schema(name, schema) for name, schema in document["components"]["schemas"].items()),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport"'
+        f' content="width=device-width"><title>{escape(info["title"])} API</title>'
+        f"<style>{STYLE}</style></head><body>{''.join(parts)}</body></html>"
+    )
+
+
+def _prose(text: str) -> str:
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> str:
+    lines = (f"<tr><td>{a}</td><td>{b}</td><td>{c}</td></tr>" for a, b, c in rows)
+    body = "".join(lines)
+    return f"<table>{body}</table>" if body else ""
+
+
+def _operations(paths: dict[str, Any]) -> Iterator[str]:
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            title = f'<span class="method">{method.upper()}</span> {escape(path)}'
+            yield f"<h3>{title}</h3><p>{_prose(operation.get('description', ''))}</p>"
+            yield _table(_parameters(operation))
+            yield _table(_answers(operation))
+
+
+def _parameters(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for item in operation.get("parameters", ()):
+        name = f"<code>{escape(item['name'])}</code> ({item['in']})"
+        yield name, _kind(item["schema"]), _prose(item.get("description", ""))
+    for media, content in operation.get("requestBody", {}).get("content", {}).items():
+        yield "body", f"<code>{escape(media)}</code>", _kind(content.get("schema", {}))
+
+
+def _answers(operation: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for status, answer in operation["responses"].items():
+        kinds = (
+            f"<code>{escape(media)}</code> {_kind(content.get('schema', {}))}"
+            for media, content in answer.get("content", {}).items()
+        )
+        yield status, _prose(answer["description"]), "<br>".join(kinds)
+
+
+def _schema(name: str, schema: dict[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = (
+        (
+            f"<code>{escape(field)}</code>{' *' if field in required else ''}",
+            _kind(inner),
+            _prose(inner.get("description", "")),
+        )
+        for field, inner in schema.get("properties", {}).items()
+    )
+    said = _prose(schema.get("description", "")) or _kind(schema)
+    return f'<h3 id="{escape(name)}">{escape(name)}</h3><p>{said}</p>{_table(rows)}'
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A schema's type, choices and limits, in a line."""
+    if "$ref" in schema:
+        name = escape(schema["$ref"].rpartition("/")[2])
+        return f'<a href="#{name}">{name}</a>'
+    if "anyOf" in schema:
+        inner = " or ".join(_kind(choice) for choice in schema["anyOf"])
+    elif "enum" in schema:
+        inner = " or ".join(f"<code>{escape(str(value))}</code>" for value in schema["enum"])
+    elif schema.get("type") == "array":
+        inner = f"list of {_kind(schema.get('items', {}))}"
+    else:
+        inner = _type(schema.get("type", ""))
+    limits = [
+        f"{said} {escape(str(schema[rule]))}" for rule, said in RULES.items() if rule in schema
+    ]
+    return ", ".join([inner, *limits])
+
+
+def _type(kind: str | list[str]) -> str:
+    return escape(kind if isinstance(kind, str) else " or ".join(kind))

@@ -1,0 +1,47 @@
+"""Unpack what this machine's Python lacks from the folder of wheels. Standard library alone."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def bring(wheels: Path, site: Path, installed: Callable[[str], bool]) -> list[str]:
+    """Unpack each wheel whose package is not installed; return their names.
+
+    A wheel is a zip file whose top is what belongs into a site folder; programs and headers, which
+    it may have beside that, are not wanted here.
+
+    Raises:
+        BadZipFile: a wheel is damaged; make the folder again.
+    """
+    site.mkdir(parents=True, exist_ok=True)
+    brought = []
+    for wheel in sorted(wheels.glob("*.whl")):
+        name = wheel.name.split("-")[0]
+        if installed(name):
+            continue
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+        brought.append(name)
+    return brought
+
+
+def is_installed(name: str) -> bool:
+    """Whether this Python has the package, whatever its version."""
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def fits_here(wheels: Path) -> bool:
+    """Whether compiled wheels of the folder are for this version of Python."""
+    tags = {wheel.stem.split("-")[-3] for wheel in wheels.glob("*.whl")}
+    compiled = {tag for tag in tags if tag.startswith("cp3") and not tag.endswith("abi3")}
+    exact = {tag for tag in compiled if tag[3:].isdigit() and int(tag[3:]) >= 11}
+    return not exact or f"cp3{sys.version_info.minor}" in exact

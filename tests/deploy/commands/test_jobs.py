@@ -1,0 +1,122 @@
+"""`atelier jobs` and `atelier generate` against a real front end, whose pool is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import atelier
+from service.app import create_app
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import Settings
+from tests.service.conftest import served
+from tests.service.jobs.examples import a_job
+from tests.service.standin import MODEL, StandIn, picture
+
+REQUEST = {"prompt": "a red star", "seed": 1, "output": {"format": "png"}}
+Run = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state_dir=tmp_path)
+
+
+@pytest.fixture
+async def run(
+    settings: Settings, queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[Run]:
+    """A command against the server: its exit code, standard output and standard error."""
+    store = Store(settings.store_url)
+    async with served(create_app(settings, queue, store), settings) as address:
+
+        async def run(*arguments: object) -> tuple[int, str, str]:
+            given = [*map(str, arguments), "--server", address]
+            code = await asyncio.to_thread(atelier.main, given)
+            return code, *capsys.readouterr()
+
+        yield run
+
+
+@pytest.fixture
+async def pool(settings: Settings, queue: Queue) -> AsyncIterator[StandIn]:
+    async with StandIn(queue, Store(settings.store_url)) as pool:
+        yield pool
+
+
+async def test_a_picture_with_all_that_the_service_takes(
+    run: Run, pool: StandIn, queue: Queue, tmp_path: Path
+) -> None:
+    file = tmp_path / "a.png"
+    given = ["--priority", "high", "--deadline", 60, "--metadata", "shop=a=b", "--seed", 2**32 + 7]
+    code, out, err = await run("generate", "a star", "-o", file, *given)
+    assert (code, out.split()) == (0, [str(file)])
+    assert file.read_bytes() == picture()
+    assert "warning: seed: only its lowest 32 bits count" in err
+    (job,) = await queue.list(limit=2)
+    assert (job.metadata, job.request["priority"]) == ({"shop": "a=b"}, "high")
+    assert job.request["deadline_s"] == 60
+
+
+async def test_jobs_are_listed_shown_canceled_and_waited_for(
+    run: Run, pool: StandIn, queue: Queue, tmp_path: Path
+) -> None:
+    await run("generate", "a star", "-o", tmp_path / "a.png")
+    pool.may_finish.clear()
+    await queue.put(a_job(model=MODEL, bucket="another", request=REQUEST))
+    while True:
+        code, out, _ = await run("jobs", "list", "--json")
+        jobs = [json.loads(line) for line in out.splitlines()]
+        if [job["state"] for job in jobs] == ["running", "succeeded"]:
+            break
+    newest, oldest = (job["id"] for job in jobs)
+    code, out, _ = await run("jobs", "list", "--state", "succeeded", "--limit", 5)
+    assert code == 0 and out.startswith(f"{oldest}  succeeded") and newest not in out
+    code, out, _ = await run("jobs", "show", oldest)
+    assert code == 0 and json.loads(out)["request"]["prompt"] == "a star"
+    code, out, err = await run("jobs", "wait", oldest, "-o", tmp_path / "again.png")
+    assert (code, out.strip()) == (0, str(tmp_path / "again.png"))
+    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "a.png").read_bytes()
+    code, out, err = await run("jobs", "cancel", newest, oldest)
+    assert code == atelier.EXIT_FAILED, "one of them had ended"
+    assert f"{newest} is canceled" in err and f"{oldest} had succeeded" in err
+    code, _, err = await run("jobs", "wait", newest)
+    assert code == atelier.EXIT_FAILED and "the job was canceled" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("jobs", "show", "job_none"),
+        ("jobs", "show", "../models"),
+        ("jobs", "cancel", "job_none"),
+        ("jobs", "wait", "job_none"),
+        ("generate", "a star", "--model", "none"),
+        ("generate", "a star", "--steps", 100_000),
+        ("generate", "a star", "--steps", 0, "--seed", -1),
+    ],
+)
+async def test_a_refusal_is_said_once(
+    run: Run, pool: StandIn, arguments: tuple[object, ...]
+) -> None:
+    code, out, err = await run(*arguments)
+    assert (code, out) == (atelier.EXIT_FAILED, "")
+    assert err.startswith("atelier: ") and err.count("atelier: ") == 1
+    said = [line.strip().removeprefix("atelier: ") for line in err.splitlines()]
+    assert not any(a in b for a in said for b in said if a is not b), "each is said once"
+    assert "Traceback" not in err
+
+
+async def test_a_file_that_cannot_be_written_leaves_the_job(
+    run: Run, pool: StandIn, tmp_path: Path
+) -> None:
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "frames" / "0.png").mkdir()
+    code, _, err = await run("generate", "a star", "-o", tmp_path / "frames")
+    assert code == atelier.EXIT_USAGE
+    assert "atelier jobs wait job_" in err and err.count("atelier: ") == 1

@@ -1,0 +1,121 @@
+"""Object stores on this machine: moto's S3 server, which also speaks what obstore asks of GCS.
+
+Google's XML API has the paths, methods and errors of S3; what its client sends besides, a bearer
+token, is held against the right one here and taken off. So are the keys of S3, which moto would
+not check. Signatures are not checked.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+BUCKET = "bucket"
+KEY_ID, TOKEN = "AKIDEXAMPLE", "ya29.right"
+DENIED = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code>'
+    b"<Message>The credentials are not known here.</Message></Error>"
+)
+
+
+class Quiet(WSGIRequestHandler):
+    def log(self, *_: Any) -> None:
+        pass
+
+
+class Server:
+    """What it keeps stays while it is away."""
+
+    def __init__(self) -> None:
+        self._app = DomainDispatcherApplication(create_backend_app)
+        self._server: BaseWSGIServer | None = None
+        self.port = 0
+        self.seen: list[str] = []
+        """Methods and paths, in order."""
+
+    def start(self) -> None:
+        self._server = make_server(
+            "127.0.0.1", self.port, self._answer, threaded=True, request_handler=Quiet
+        )
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        self.seen.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        given = environ.get("HTTP_AUTHORIZATION", "")
+        signed = "X-Amz-Credential=" in environ.get("QUERY_STRING", "")
+        if given and not (KEY_ID in given or given == f"Bearer {TOKEN}"):
+            start("403 Forbidden", [("Content-Type", "application/xml")])
+            return [DENIED]
+        if given.startswith("Bearer") or not (given or signed):
+            environ["HTTP_AUTHORIZATION"] = f"AWS {KEY_ID}:signature"
+        return self._app(environ, start)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    server = Server()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, server: Server, key_id: str = KEY_ID) -> None:
+    """Point the environment's S3 at the server."""
+    given = {
+        "ACCESS_KEY_ID": key_id,
+        "SECRET_ACCESS_KEY": "secret",
+        "REGION": "us-east-1",
+        "ENDPOINT": server.url,
+        "ALLOW_HTTP": "true",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
+def use_gcs(monkeypatch: pytest.MonkeyPatch, server: Server, token: str = TOKEN) -> None:
+    """Point the environment's GCS at the server."""
+    monkeypatch.setenv("GOOGLE_BASE_URL", server.url)
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", token)
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+
+
+def account(folder: Path, server: Server) -> Path:
+    """The file of a service account, which can sign."""
+    key = subprocess.run(
+        ["openssl", "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    said = {
+        "gcs_base_url": server.url,
+        "disable_oauth": False,
+        "client_email": "atelier@example.com",
+        "private_key": key,
+        "private_key_id": "1",
+    }
+    file = folder / "account.json"
+    file.write_text(json.dumps(said))
+    return file

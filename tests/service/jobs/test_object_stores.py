@@ -1,0 +1,124 @@
+"""The store over S3 and GCS, by their own clients against a server on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.jobs.errors import NotStored, StoreError
+from service.jobs.outputs import Store, output_key
+from tests.service.jobs import object_stores
+from tests.service.jobs.object_stores import BUCKET, Server
+
+KEY = output_key("job_1", 2, 0, "image/png")
+DATA = os.urandom(200_000)
+KINDS: dict[str, Callable[..., None]] = {
+    "s3": object_stores.use_s3,
+    "gs": object_stores.use_gcs,
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with object_stores.serving() as server:
+        httpx.put(f"{server.url}/{BUCKET}").raise_for_status()
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def store(kind: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    KINDS[kind](monkeypatch, server)
+    return Store(f"{kind}://{BUCKET}/atelier")
+
+
+async def test_there_and_back(store: Store, server: Server) -> None:
+    await store.put(KEY, DATA, "image/png")
+    assert f"PUT /{BUCKET}/atelier/{KEY}" in server.seen
+    assert await store.get(KEY) == DATA
+    assert await store.get_range(KEY, 10, 20) == DATA[10:20]
+    first = await store.stat(KEY)
+    await store.put(KEY, DATA[::-1], "image/png")
+    second = await store.stat(KEY)
+    assert first.bytes == second.bytes == len(DATA)
+    assert first.version != second.version
+
+
+async def test_a_job_leaves_whole(store: Store) -> None:
+    mine = [output_key("job_1", 1, index, "image/png") for index in range(3)]
+    other = output_key("job_10", 1, 0, "image/png")
+    for key in (*mine, other):
+        await store.put(key, b"x", "image/png")
+    await store.delete(["outputs/job_1/", "inputs/never/", "never"])
+    assert [await store.exists(key) for key in (*mine, other)] == [False, False, False, True]
+    with pytest.raises(NotStored, match=mine[0]):
+        await store.get(mine[0])
+    with pytest.raises(NotStored, match=mine[0]):
+        await store.get_range(mine[0], 0, 1)
+
+
+async def test_a_bucket_that_is_missing_is_no_missing_file(store: Store, kind: str) -> None:
+    """What is not there could be given up; a wrong address is to be mended and tried again."""
+    missing = Store(f"{kind}://missing/atelier")
+    for call in (missing.put(KEY, b"x", "image/png"), missing.get(KEY), missing.exists(KEY)):
+        with pytest.raises(StoreError, match=r"bucket is not there.*store\.url") as refused:
+            await call
+        assert not isinstance(refused.value, NotStored)
+
+
+async def test_wrong_credentials_are_told(
+    kind: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    KINDS[kind](monkeypatch, server, "wrong")
+    stranger = Store(f"{kind}://{BUCKET}/atelier")
+    for call in (stranger.put(KEY, b"x", "image/png"), stranger.get(KEY), stranger.stat(KEY)):
+        with pytest.raises(StoreError, match=r"cannot .* 403 .*grants this") as refused:
+            await call
+        assert not isinstance(refused.value, NotStored)
+
+
+async def test_a_server_that_was_away(store: Store, server: Server) -> None:
+    await store.put(KEY, DATA, "image/png")
+    await asyncio.to_thread(server.stop)
+    try:
+        for call in (store.put(KEY, b"x", "image/png"), store.get(KEY), store.exists(KEY)):
+            with pytest.raises(StoreError, match="after 2 retries") as refused:
+                await call
+            assert not isinstance(refused.value, NotStored)
+    finally:
+        server.start()
+    assert await store.get(KEY) == DATA
+
+
+async def test_what_s3_signs_can_be_fetched_without_a_key(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object_stores.use_s3(monkeypatch, server)
+    store = Store(f"s3://{BUCKET}/atelier")
+    await store.put(KEY, DATA, "image/png")
+    url = await store.redirect_url(KEY)
+    assert url is not None
+    async with httpx.AsyncClient(trust_env=False) as http:
+        whole = await http.get(url)
+        part = await http.get(url, headers={"Range": "bytes=10-19"})
+    assert (whole.content, whole.headers["content-type"]) == (DATA, "image/png")
+    assert (part.status_code, part.content) == (206, DATA[10:20])
+
+
+async def test_what_gcs_signs_is_signed_by_the_account_s_own_key(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    account = object_stores.account(tmp_path, server)
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(account))
+    url = await Store(f"gs://{BUCKET}/atelier").redirect_url(KEY)
+    assert url is not None
+    assert f"/{BUCKET}/atelier/{KEY}" in url and "X-Goog-Expires=3600" in url

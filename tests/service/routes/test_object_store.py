@@ -1,0 +1,72 @@
+"""The front end with its files in S3: redirects that work, and none to what is not as it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from service.app import create_app
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import Settings
+from tests.service.conftest import served
+from tests.service.jobs import object_stores
+from tests.service.jobs.object_stores import BUCKET, Server
+from tests.service.standin import MODEL, StandIn, picture
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with object_stores.serving() as server:
+        httpx.put(f"{server.url}/{BUCKET}").raise_for_status()
+        yield server
+
+
+@pytest.fixture
+def store(server: Server, monkeypatch: pytest.MonkeyPatch) -> Store:
+    object_stores.use_s3(monkeypatch, server)
+    return Store(f"s3://{BUCKET}/atelier")
+
+
+@pytest.fixture
+async def http(settings: Settings, queue: Queue, store: Store) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        served(create_app(settings, queue, store), settings) as address,
+        httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as http,
+    ):
+        yield http
+
+
+async def test_an_output_s_whole_life(
+    http: httpx.AsyncClient, queue: Queue, store: Store, server: Server
+) -> None:
+    async with StandIn(queue, store):
+        body = {"prompt": "a cat", "model": MODEL}
+        job = (await http.post("/v1/generate", json=body, headers={"Prefer": "wait"})).json()
+    url = job["outputs"][0]["url"]
+    kept = await queue.get(job["id"])
+    assert kept is not None
+    key = kept.outputs[0].key
+
+    answer = await http.get(url)
+    assert answer.status_code == 307 and answer.headers["cache-control"] == "no-store"
+    assert (await http.get(answer.headers["location"])).content == picture()
+
+    await store.put(key, picture()[:-1], "image/png")
+    answer = await http.get(url)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "output_damaged")
+
+    server.stop()
+    assert (await http.get(url)).status_code == 503
+    assert "store" in (await http.get("/readyz")).json()["detail"]
+    server.start()
+
+    await store.delete([key])
+    answer = await http.get(url)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "output_gone")
+
+    await store.put(key, picture(), "image/png")
+    assert (await http.delete(f"/v1/jobs/{job['id']}")).status_code == 204
+    assert not await store.exists(key)

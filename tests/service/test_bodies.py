@@ -1,0 +1,213 @@
+"""Bodies and answers that cost much, against a real server process: it stays well beside each."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from service.errors import Problem
+from service.inflight import Shared
+from service.jobs.job import Output
+from service.jobs.outputs import Store
+from service.jobs.queue import Claim, Queue
+from tests.service.attacked import Attacked, attacked, is_closed, status_of
+from tests.service.eventually import eventually
+from tests.service.standin import MODEL, StandIn
+
+MIB = 2**20
+MOST = 31 * MIB
+"""A body that is not refused for its length alone."""
+CAT = {"prompt": "a cat", "model": MODEL}
+SIZE = 24 * MIB
+CLIENTS = 40
+INFLIGHT = 96 * MIB
+PARTS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "numbers": (b'{"prompt": "a", "sigmas": [1', b",1", b"]}"),
+    "empty objects": (b'{"prompt": "a", "loras": [{}', b",{}", b"]}"),
+    "texts": (b'{"prompt": "a", "sigmas": ["a"', b',"a"', b"]}"),
+    "long numbers": (b'{"prompt": "a", "sigmas": [1', b"," + b"9" * 500, b"]}"),
+    "one number": (b'{"prompt": "a", "seed": 1', b"1", b"}"),
+    "repeated names": (b'{"prompt": "a"', b',"a":1', b"}"),
+    "lists in lists": (b'{"prompt": "a", "sigmas": ', b"[", b"}"),
+    "blanks": (b'{"prompt": "a"', b" ", b"}"),
+    "a long prompt": (b'{"prompt": "a', b"a", b'"}'),
+    "a long prompt of escapes": (b'{"prompt": "a', b"\\ud83d\\ude00", b'"}'),
+    "a long prompt of quotes": (b'{"prompt": "a', b'\\"', b'"}'),
+    "a long name": (b'{"prompt": "a", "a', b"a", b'": 1}'),
+    "a long format": (b'{"prompt": "a", "output": {"format": "a', b"a", b'"}}'),
+    "an image": (b'{"prompt": "a", "image": "AAAA', b"AAAA", b'"}'),
+    "an image of escapes": (b'{"prompt": "a", "image": "AAAA', b"\\u0041", b'"}'),
+    "an image of percents": (b'{"prompt": "a", "image": "data:;base64,AAAA', b"%2B", b'"}'),
+    "an image of line ends": (b'{"prompt": "a", "image": "AAAA', b"\\n", b'"}'),
+}
+"""Beginning, what is repeated, and end."""
+
+
+@pytest.fixture(scope="module")
+def server(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    settings = {
+        "ATELIER_LIMITS__MAX_INFLIGHT_BYTES": str(INFLIGHT),
+        "ATELIER_SERVER__BODY_S": "2",
+        "ATELIER_SERVER__MAX_WAITING": "3",
+    }
+    with attacked(redis_url, tmp_path_factory.mktemp("server"), **settings) as server:
+        yield server
+
+
+def request(body: bytes, length: int | None = None) -> bytes:
+    return (
+        b"POST /v1/generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (length or len(body), body)
+    )
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS.keys())
+def test_a_legal_body_blocks_nobody(server: Attacked, parts: tuple[bytes, bytes, bytes]) -> None:
+    begin, repeated, end = parts
+    body = begin + repeated * ((MOST - len(begin) - len(end)) // len(repeated)) + end
+    found = []
+
+    def attack() -> None:
+        found.append(status_of(server.send(request(body))))
+
+    server.stays_well(attack, grows=5 * MOST)
+    assert set(found) <= {400, 404, 422, 503}, found
+
+
+def test_thousands_of_wrong_fields_block_nobody(server: Attacked) -> None:
+    wrong: dict[str, Any] = {f"f{number}": [] for number in range(6000)}
+    bodies = [
+        {"prompt": "a", **wrong},
+        {"prompt": "a", "output": wrong},
+        {"prompt": "a", "scheduler": {"name": "x", **wrong}},
+        {"prompt": "a", "metadata": wrong},
+        {"prompt": "a", "sigmas": ["x"] * 10_000},
+    ]
+    for body in bodies:
+        data = request(json.dumps(body).encode())
+        server.stays_well(lambda data=data: server.send(data), grows=64 * MIB)  # type: ignore[misc]
+
+
+def unfinished(server: Attacked, stack: ExitStack) -> list[socket.socket]:
+    """Clients that have sent most of their body, or were refused."""
+    data = request(b'{"prompt": "a", "image": "' + b"A" * (8 * MIB), length=9 * MIB)
+    clients = [stack.enter_context(server.connect()) for _ in range(CLIENTS)]
+    for client in clients:
+        with suppress(OSError):
+            client.sendall(data)
+    return clients
+
+
+def test_unfinished_bodies_hold_no_more_than_their_share_and_end(server: Attacked) -> None:
+    with ExitStack() as stack:
+        clients: list[socket.socket] = []
+        grows = INFLIGHT + 2 * CLIENTS * MIB
+        server.stays_well(lambda: clients.extend(unfinished(server, stack)), grows)
+        assert all(is_closed(client) for client in clients)
+    assert server.logs("body_overdue")
+
+
+def test_a_client_is_told_of_its_share() -> None:
+    shared = Shared("bytes", "too_many_bytes", total=10, each=5)
+    with shared.holding("a", 7), shared.holding("b", 2):
+        for client, amount, code in (("a", 1, 429), ("b", 4, 503), ("c", 2, 503)):
+            with pytest.raises(Problem) as error, shared.holding(client, amount):
+                pass
+            assert error.value.status == code, client
+        with shared.holding("a", 0):  # an answer without files asks for none
+            pass
+        with shared.holding("b", 1):
+            assert shared.all == 10
+    assert shared.all == shared.of("a") == shared.of("b") == 0
+    hold = shared.hold("a")
+    hold.add(3)
+    del hold  # of an answer that was never sent
+    assert shared.all == 0
+
+
+class LargeOutputs(StandIn):
+    """A pool whose outputs have `SIZE` bytes."""
+
+    async def _output(self, claim: Claim, index: int) -> Output:
+        output = await super()._output(claim, index)
+        data = os.urandom(SIZE)
+        await self.store.put(output.key, data, output.content_type)
+        digest = hashlib.sha256(data).hexdigest()
+        return output.model_copy(update={"bytes": SIZE, "sha256": digest})
+
+
+@pytest.fixture
+async def pool(server: Attacked, queue: Queue) -> AsyncIterator[StandIn]:
+    async with LargeOutputs(queue, Store(str(server.folder / "outputs"))) as pool:
+        yield pool
+
+
+def slow_reader(server: Attacked, stack: ExitStack, path: str) -> socket.socket:
+    """A client that asks for an output and takes next to nothing of it."""
+    client = stack.enter_context(socket.socket())
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(30)
+    client.connect(("127.0.0.1", server.port))
+    client.sendall(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+    return client
+
+
+async def test_slow_readers_hold_no_more_than_their_share_and_end(
+    server: Attacked, pool: StandIn
+) -> None:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as http:
+        job = (await http.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})).json()
+        path = job["outputs"][0]["url"]
+
+        def attack() -> None:
+            with ExitStack() as stack:
+                clients = [slow_reader(server, stack, path) for _ in range(12)]
+                statuses = [status_of(client.recv(20)) for client in clients]
+                assert set(statuses) == {200, 429}, statuses
+
+        await asyncio.to_thread(server.stays_well, attack, 2 * INFLIGHT)
+        with ExitStack() as stack:
+            client = slow_reader(server, stack, path)
+            client.recv(20)
+            assert await asyncio.to_thread(server.logs, "answer_unread")
+        whole = await http.get(path)
+        assert whole.status_code == 200 and len(whole.content) == SIZE
+
+
+async def test_event_streams_and_waits_have_a_bound_for_each_client(
+    server: Attacked, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, trust_env=False) as http:
+        job_id = (await http.post("/v1/generate", json=CAT)).json()["id"]
+        events = f"/v1/jobs/{job_id}/events"
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                stream = await stack.enter_async_context(http.stream("GET", events))
+                assert stream.status_code == 200
+            assert (await http.get(events)).status_code == 429
+            waiting = await http.post("/v1/generate", json=CAT, headers={"Prefer": "wait"})
+            assert waiting.status_code == 429 and "retry-after" in waiting.headers
+            assert (await http.post("/v1/generate", json=CAT)).status_code == 202
+
+        async def has_room() -> bool:
+            async with http.stream("GET", events) as stream:
+                return stream.status_code == 200
+
+        await eventually(has_room)
+
+
+def test_accept_headers_are_bounded(server: Attacked) -> None:
+    many = b"Accept: " + b"image/png;q=0.1," * 1900 + b"\r\nContent-Type"
+    data = request(b"{}").replace(b"Content-Type", many, 1)
+    server.stays_well(lambda: server.send(data), grows=16 * MIB)
+    assert status_of(server.send(data)) == 400

@@ -1,0 +1,127 @@
+"""Hostile pictures over real sockets: they cost their own tenant time, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from statistics import median
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from redis.asyncio import Redis
+
+from models.image_files import MAX_SCANS
+from service.api_keys import ApiKeys
+from service.settings import LimitSettings, Settings
+from tests.hostile_images import jpeg_of_scans
+from tests.service.conftest import served
+from tests.service.eventually import eventually
+from tests.service.image_children import children, forget
+from tests.service.standin import MODEL, StandIn, picture
+from tests.service.test_keys import bearer, keys, with_keys
+
+__all__ = ["keys"]
+
+HEALTHY_S = 0.25
+ATTACKS = 6
+
+
+@pytest.fixture(autouse=True)
+def own_children() -> None:
+    forget()
+
+
+@pytest.fixture
+def settings(settings: Settings, redis_url: str) -> Settings:
+    limits = LimitSettings(max_image_pixels=10_000_000)
+    return with_keys(settings, redis_url).model_copy(update={"limits": limits})
+
+
+def asking(data: bytes) -> dict[str, str]:
+    return {
+        "prompt": "a cat",
+        "model": MODEL,
+        "image": base64.b64encode(data).decode(),
+    }
+
+
+@pytest.fixture
+async def address(app: FastAPI, settings: Settings, pool: StandIn) -> AsyncIterator[str]:
+    async with served(app, settings) as address:
+        yield address
+
+
+async def client(address: str, keys: ApiKeys, tenant: str) -> httpx.AsyncClient:
+    _, key = await keys.create(tenant)
+    return httpx.AsyncClient(base_url=address, headers=bearer(key), timeout=60, trust_env=False)
+
+
+async def test_a_tenant_s_slow_pictures_are_its_own(
+    address: str, keys: ApiKeys, empty_redis: Redis
+) -> None:
+    """As many scans as may be, of ten million pixels: each takes its share of a processor."""
+    slow = asking(jpeg_of_scans(MAX_SCANS, (3150, 3150)))
+    async with await client(address, keys, "acme") as acme, await client(address, keys, "zoo") as z:
+        attack = [asyncio.create_task(acme.post("/v1/generate", json=slow)) for _ in range(ATTACKS)]
+        await eventually(has_children)
+        for _ in range(2):
+            answer = await z.post("/v1/generate", json=asking(picture()))
+            assert answer.status_code == 202
+        assert not all(task.done() for task in attack)
+        waits = [await healthz(z) for _ in range(7)]
+        assert median(waits) < HEALTHY_S
+        assert {(await task).status_code for task in attack} <= {202, 422}
+
+
+async def test_a_client_that_leaves_frees_its_place(
+    app: FastAPI, address: str, keys: ApiKeys, empty_redis: Redis
+) -> None:
+    async def is_killed() -> bool:
+        return stopped not in children()
+
+    async with await client(address, keys, "acme") as acme:
+        good = asking(picture())
+        assert (await acme.post("/v1/generate", json=good)).status_code == 202
+        (stopped,) = children()
+        os.kill(stopped, signal.SIGSTOP)
+        async with asking_by_hand(address, acme.headers["Authorization"], good):
+            await eventually(lambda: is_checking(app, "acme"))
+        await eventually(is_killed)
+        assert (await acme.post("/v1/generate", json=good)).status_code == 202
+
+
+@asynccontextmanager
+async def asking_by_hand(address: str, key: str, body: dict[str, str]) -> AsyncIterator[None]:
+    """Send a whole request, and hang up in the end without reading."""
+    url, content = httpx.URL(address), json.dumps(body).encode()
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    head = (
+        f"POST /v1/generate HTTP/1.1\r\nHost: {url.host}\r\nAuthorization: {key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    writer.write(head.encode() + content)
+    await writer.drain()
+    yield
+    writer.close()
+    await writer.wait_closed()
+
+
+async def is_checking(app: FastAPI, tenant: str) -> bool:
+    return bool(app.state.front.images.places.tenants[tenant])
+
+
+async def has_children() -> bool:
+    return bool(children())
+
+
+async def healthz(http: httpx.AsyncClient) -> float:
+    began = time.perf_counter()
+    assert (await http.get("/healthz")).status_code == 200
+    return time.perf_counter() - began

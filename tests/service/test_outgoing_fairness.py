@@ -1,0 +1,254 @@
+"""What one tenant's addresses do to others: nothing, though they hang; and whose secret signs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from statistics import median
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from service.deps import FETCHES_EACH
+from service.fair_limiter import FairLimiter
+from service.jobs.queue import Queue
+from service.jobs.tasks import cancel
+from service.settings import Settings, WebhookSettings
+from service.webhook_secrets import WebhookSecret, WebhookSecrets
+from service.webhooks import EACH, secret_bytes
+from tests.service.eventually import eventually
+from tests.service.standin import MODEL, StandIn, picture
+from tests.service.test_keys import acme, keys, with_keys, zoo
+
+__all__ = ["acme", "keys", "zoo"]
+
+CAT = {"prompt": "a cat", "model": MODEL}
+HANGING = 80
+HEALTHY_S = 0.25
+
+
+@dataclass
+class Site:
+    """A server that holds every request to /hang, and answers others with a picture."""
+
+    url: str = ""
+    held: int = 0
+    most_held: int = 0
+    messages: asyncio.Queue[tuple[dict[str, str], bytes]] = field(default_factory=asyncio.Queue)
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            if "/hang" in head[0]:
+                return await self.hold()
+            headers = {n.lower(): v for n, _, v in (line.partition(": ") for line in head[1:-2])}
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            file = picture()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(file) + file)
+            await writer.drain()
+            self.messages.put_nowait((headers, body))
+
+    async def hold(self) -> None:
+        self.held += 1
+        self.most_held = max(self.held, self.most_held)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.held -= 1
+
+    async def next(self) -> tuple[dict[str, str], bytes]:
+        async with asyncio.timeout(20):
+            return await self.messages.get()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site, answering = Site(), set()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.add(asyncio.create_task(site.answer(reader, writer)))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    site.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield site
+    server.close()
+    await cancel(*answering)
+
+
+@pytest.fixture
+def settings(settings: Settings, redis_url: str) -> Settings:
+    server = {"allow_networks": (ip_network("127.0.0.0/8"),), "allow_image_urls": True}
+    webhooks = WebhookSettings(poll_every_s=0.02, timeout_s=60)
+    return with_keys(settings, redis_url, **server).model_copy(update={"webhooks": webhooks})
+
+
+@pytest.fixture
+def secrets(queue: Queue) -> WebhookSecrets:
+    return WebhookSecrets(queue.redis)
+
+
+def asking(url: str) -> dict[str, object]:
+    return CAT | {"webhook": {"url": url}}
+
+
+def signatures(secrets: list[WebhookSecret], headers: dict[str, str], body: bytes) -> str:
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
+    digests = (hmac.digest(secret_bytes(one.text), signed, hashlib.sha256) for one in secrets)
+    return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)
+
+
+async def test_each_tenant_s_messages_have_its_own_signatures(
+    acme: httpx.AsyncClient,
+    zoo: httpx.AsyncClient,
+    secrets: WebhookSecrets,
+    site: Site,
+    pool: StandIn,
+) -> None:
+    refused = await acme.post("/v1/generate", json=asking(site.url))
+    assert refused.status_code == 422 and "atelier webhooks create" in refused.json()["detail"]
+    old, other = await secrets.create("acme"), await secrets.create("zoo")
+    assert (await zoo.post("/v1/generate", json=asking(site.url))).status_code == 202
+    headers, body = await site.next()
+    assert headers["webhook-signature"] == signatures([other], headers, body)
+    new = await secrets.create("acme")
+    await acme.post("/v1/generate", json=asking(site.url))
+    headers, body = await site.next()
+    assert headers["webhook-signature"] == signatures([new, old], headers, body)
+    assert await secrets.revoke(old.id) and not await secrets.revoke(old.id)
+    await acme.post("/v1/generate", json=asking(site.url))
+    headers, body = await site.next()
+    assert headers["webhook-signature"] == signatures([new], headers, body)
+
+
+@pytest.mark.parametrize("url", ["http://8.8.8.8:99999/", "http://xn--zzzzzzzzz99999/", "http://"])
+async def test_an_image_s_address_that_nobody_has_is_refused(
+    url: str, acme: httpx.AsyncClient, pool: StandIn
+) -> None:
+    refused = await acme.post("/v1/generate", json=CAT | {"image": url})
+    assert refused.status_code == 422 and refused.json()["errors"][0]["field"] == "image"
+
+
+async def test_two_secrets_of_a_tenant_are_valid_at_most(secrets: WebhookSecrets) -> None:
+    first, second = await secrets.create("acme"), await secrets.create("acme")
+    with pytest.raises(ValueError, match=f"revoke the older one, {first.id}"):
+        await secrets.create("acme")
+    assert await secrets.all() == [first, second] and await secrets.of("zoo") == []
+    assert first.text not in repr(first)
+    with pytest.raises(ValueError, match="can't be a tenant"):
+        await secrets.create("a b")
+
+
+async def test_a_tenant_s_hanging_receivers_delay_nobody_else(
+    app: FastAPI,
+    acme: httpx.AsyncClient,
+    zoo: httpx.AsyncClient,
+    secrets: WebhookSecrets,
+    site: Site,
+    queue: Queue,
+    pool: StandIn,
+) -> None:
+    for tenant in ("acme", "zoo"):
+        await secrets.create(tenant)
+    for _ in range(HANGING):
+        job = asking(f"{site.url}/hang")
+        assert (await acme.post("/v1/generate", json=job)).status_code == 202
+
+    async def all_places_are_taken() -> bool:
+        return site.held == EACH
+
+    await eventually(all_places_are_taken)
+    for _ in range(3):
+        await zoo.post("/v1/generate", json=asking(f"{site.url}/good"))
+        await site.next()
+    assert site.held == site.most_held == EACH
+    assert median([await healthz(zoo) for _ in range(5)]) < HEALTHY_S
+
+
+async def test_a_tenant_s_hanging_pictures_delay_nobody_else(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, site: Site, pool: StandIn
+) -> None:
+    def image(path: str) -> dict[str, str]:
+        return CAT | {"image": f"{site.url}{path}"}
+
+    hanging = [
+        asyncio.create_task(acme.post("/v1/generate", json=image("/hang"))) for _ in range(HANGING)
+    ]
+
+    async def all_places_are_taken() -> bool:
+        return site.held == FETCHES_EACH
+
+    try:
+        await eventually(all_places_are_taken)
+        answer = await zoo.post("/v1/generate", json=image("/good"))
+        assert answer.status_code == 202
+        assert site.most_held == FETCHES_EACH
+        assert median([await healthz(zoo) for _ in range(5)]) < HEALTHY_S
+    finally:
+        await cancel(*hanging)
+
+
+async def healthz(http: httpx.AsyncClient) -> float:
+    began = time.perf_counter()
+    assert (await http.get("/healthz")).status_code == 200
+    return time.perf_counter() - began
+
+
+async def test_places_go_to_the_tenants_by_turns() -> None:
+    limiter, came = FairLimiter(total=2, each=2), []
+    assert limiter.enter("a") and limiter.enter("a") and not limiter.enter("b")
+
+    async def one(tenant: str) -> None:
+        async with limiter.place(tenant):
+            came.append(tenant)
+
+    waiting = [asyncio.create_task(one(tenant)) for tenant in "aaaabbc"]
+    await asyncio.sleep(0)
+    limiter.leave("a")
+    limiter.leave("a")
+    await asyncio.gather(*waiting)
+    assert came == ["a", "b", "c", "a", "b", "a", "a"]
+    assert limiter.free == 2 and not limiter.tenants
+
+
+async def test_no_host_and_no_tenant_has_more_than_its_places() -> None:
+    limiter, most = FairLimiter(total=4, each=3, per_host=2), Counter[str]()
+    now: Counter[str] = Counter()
+
+    async def one(tenant: str, host: str) -> None:
+        async with limiter.place(tenant, host):
+            for name in (tenant, host, "all"):
+                now[name] += 1
+                most[name] = max(most[name], now[name])
+            await asyncio.sleep(0)
+            for name in (tenant, host, "all"):
+                now[name] -= 1
+
+    await asyncio.gather(*(one("ab"[n % 2], "xyz"[n % 3]) for n in range(60)))
+    assert most == {"a": 3, "b": 3, "x": 2, "y": 2, "z": 2, "all": 4} or most["all"] == 4
+    assert max(most["a"], most["b"]) <= 3 and max(most["x"], most["y"], most["z"]) <= 2
+
+
+async def test_who_waits_no_longer_takes_no_place() -> None:
+    limiter = FairLimiter(total=1, each=1)
+    assert limiter.enter("a")
+    waiting = [asyncio.create_task(_hold(limiter, tenant)) for tenant in "bc"]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    limiter.leave("a")
+    await asyncio.wait(waiting[:1])
+    await waiting[1]
+    assert limiter.free == 1
+
+
+async def _hold(limiter: FairLimiter, tenant: str) -> None:
+    async with limiter.place(tenant):
+        pass

@@ -1,0 +1,48 @@
+"""Query parameters that no route has."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from service.routes import generate, health, jobs, models, pages
+
+ROUTES = [
+    (method, route.path.format(job_id="x", name="x", index=0))
+    for part in (generate, health, jobs, models, pages)
+    for route in part.router.routes
+    if isinstance(route, APIRoute)
+    for method in route.methods
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_every_route_names_a_parameter_that_it_does_not_have(
+    http: httpx.AsyncClient, method: str, path: str
+) -> None:
+    answer = await http.request(method, path, params={"limitt": 5})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["field"] == "limitt"
+
+
+def test_all_routes_are_tried(app: FastAPI) -> None:
+    described = app.openapi()["paths"]
+    assert len(ROUTES) == sum(map(len, described.values())) + len(pages.router.routes)
+
+
+async def test_what_there_is_is_named(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v1/jobs?sort=new&after=")
+    assert answer.json()["errors"][0]["message"].endswith("there is limit, after, state")
+
+
+async def test_a_parameter_is_there_once(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v1/jobs?limit=1&limit=2")
+    assert answer.status_code == 422
+    assert answer.json()["errors"] == [{"field": "limit", "message": "is there twice"}]
+
+
+async def test_thousands_of_them_are_told_of_briefly(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/healthz?" + "&".join(f"p{i}" + "x" * 90 for i in range(80)))
+    assert answer.status_code == 422 and len(answer.json()["errors"]) == 16

@@ -1,0 +1,159 @@
+"""Two processes of two devices draw each family's pictures as one device does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import catalog
+from models.pipeline import Pipeline, generate
+from tests import coarse
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_sdxl import make_sdxl
+from tests.parity.tiny_wan import make_wan
+from tests.workers.hosts.processes import free_port
+
+MOST_LEVELS, LEAST_DB = 2, 60.0
+"""Between layouts: sums in another order."""
+DRAW_S = 900.0
+"""For all cases, on a machine that does much else."""
+CFG = {"ici": {"context": 2}, "dcn": {"cfg": 2}}
+"""A prompt on each host, its tokens swapped for heads inside."""
+RING = {"ici": {"context": 2}, "dcn": {"context": 2}}
+"""Keys and values pass from host to host."""
+ULYSSES = {**RING, "ring": 1}
+"""Tokens are swapped for heads between hosts, too."""
+
+FEW: dict[str, Any] = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 4}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "flux": {"width": 32, "height": 48, "true_cfg_scale": 2.0, "negative_prompt": "a blue square"},
+    "sdxl": {"width": 32, "height": 48, "guidance_scale": 4.0},
+    "wan": {"width": 32, "height": 48, "num_frames": 5, "guidance_scale": 4.0},
+}
+LAYERS, CLIP, T5 = {"num_layers": 1}, {"num_hidden_layers": 2}, {"num_layers": 1}
+MAKE: dict[str, Callable[[Path], Path]] = {
+    "flux": lambda folder: make_flux(
+        folder,
+        transformer={"num_attention_heads": 4, "num_layers": 1, "num_single_layers": 1},
+        clip=CLIP,
+        t5=T5,
+    ),
+    "sdxl": lambda folder: make_sdxl(
+        folder,
+        unet={
+            "attention_head_dim": (4, 4),
+            "block_out_channels": (16, 32),
+            "transformer_layers_per_block": 1,
+        },
+        clip=CLIP,
+        clip_2=CLIP,
+    ),
+    "wan": lambda folder: make_wan(
+        folder,
+        transformer={**LAYERS, "num_attention_heads": 4},
+        transformer_2={**LAYERS, "num_attention_heads": 4},
+        boundary_ratio=0.875,
+        t5=T5,
+    ),
+}
+"""Few layers. Wan has two experts."""
+EXACT: list[dict[str, Any]] = [{}]
+EASED: list[dict[str, Any]] = [{}, {"quality": "fast"}]
+"""And with a guidance interval, and a step cache where the family has one."""
+CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
+    "flux, cfg": ("flux", CFG, EASED, {}),
+    "flux, ring, elastic": ("flux", RING, [{}, {"seed": 4}], {"batching": "fast"}),
+    "sdxl, cfg": ("sdxl", CFG, EASED, {}),
+    "sdxl, ring": ("sdxl", RING, EXACT, {}),
+    "wan, cfg, swapped experts": ("wan", CFG, EASED, {"swap_experts": True}),
+    "wan, ulysses": ("wan", ULYSSES, EXACT, {}),
+}
+"""Family, mesh, what is asked for beside `REQUESTS`, settings of the model."""
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return {family: make(folder / family) for family, make in MAKE.items()}
+
+
+@pytest.fixture(scope="module")
+def drawn(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where the slice has left what it drew, a file a case."""
+    folder = tmp_path_factory.mktemp("drawn")
+    cases = {
+        name: {
+            "model": {"source": str(checkpoints[family]), "dtype": "float32", **settings},
+            "pool": {"model": family, "slots": 2 if settings.get("batching") else 1, "mesh": mesh},
+            "requests": [asked(family, one) for one in more],
+        }
+        for name, (family, mesh, more, settings) in CASES.items()
+    }
+    (folder / "cases.json").write_text(json.dumps(cases))
+    for end in started(folder, hosts=2, devices=2):
+        assert end == 0, "\n".join(path.read_text() for path in folder.glob("*.log"))
+    return folder
+
+
+def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
+    """The exit codes of the processes, each when it has ended."""
+    own = {"JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": coarse.FLAGS}
+    main = (sys.executable, "-m", "tests.workers.hosts.drawing", f"127.0.0.1:{free_port()}")
+    processes = []
+    for index in range(hosts):
+        with (folder / f"{index}.log").open("w") as log:
+            command = [*main, str(hosts), str(index), str(folder / "cases.json"), str(folder)]
+            process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log)
+            processes.append(process)
+    try:
+        yield from (process.wait(DRAW_S) for process in reversed(processes))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def asked(family: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {**FEW, **REQUESTS[family], **more}
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoints: dict[str, Path]) -> Callable[[str, str], np.ndarray]:
+    """What one device draws for a family's request, which is given as JSON."""
+
+    @cache
+    def pipeline(family: str) -> Pipeline:
+        return catalog.load(family, str(checkpoints[family]), "float32", {})
+
+    @cache
+    def draw(family: str, request: str) -> np.ndarray:
+        model = pipeline(family)
+        return generate(model, {**model.spec.defaults, **json.loads(request)}, {})
+
+    return draw
+
+
+@pytest.mark.timeout(900)  # all of them are drawn before the first: minutes on a busy machine
+@pytest.mark.parametrize("name", CASES)
+def test_a_slice_of_two_processes_draws_what_one_device_draws(
+    name: str, drawn: Path, expected: Callable[[str, str], np.ndarray]
+) -> None:
+    family, _, more, _ = CASES[name]
+    pictures = list(np.load(drawn / f"{name}.npz").values())
+    assert len(pictures) >= len(more)
+    for index, pixels in enumerate(pictures):
+        wanted = expected(family, json.dumps(asked(family, more[index % len(more)])))
+        levels = np.abs(pixels.astype(int) - wanted)
+        assert levels.max() <= MOST_LEVELS
+        noise = np.mean(np.square(levels))
+        assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
+        assert np.std(wanted) > 10, "a picture without contrast proves nothing"

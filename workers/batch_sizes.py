@@ -1,0 +1,59 @@
+"""Which batch sizes the steps of a pool are compiled for, and so whether a picture can depend on
+its company: a program of another size, or of another layout, sums in another order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from models.sharding import Layout
+from service.settings import ModelSettings, PoolSettings
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Of all steps of one pool."""
+
+    mode: Literal["exact", "fast"]
+    sizes: tuple[int, ...]
+    """Ascending."""
+    elastic: bool = False
+    """Whether pictures are also stepped side by side, each by a part of the slice."""
+
+    @property
+    def is_exact(self) -> bool:
+        return self.mode == "exact"
+
+
+def exact(rows: int = 1) -> BatchSizes:
+    """One program a step, padded to that many rows: no bit can depend on how many there are."""
+    return BatchSizes("exact", (rows,))
+
+
+def fast(slots: int, sizes: tuple[int, ...] = (), elastic: bool = True) -> BatchSizes:
+    """One row and several; measured times choose.
+
+    Args:
+        sizes: empty: 1, 2, 4, … up to `slots`.
+    """
+    return BatchSizes("fast", tuple(sorted({1, *(sizes or powers_of_two(slots))})), elastic)
+
+
+def of_settings(pool: PoolSettings, model: ModelSettings, layout: Layout, slots: int) -> BatchSizes:
+    """As the settings have it, and never as something was measured: pools with equal settings, on
+    equal slices, run equal programs."""
+    if model.batching == "fast":
+        return fast(slots, pool.batch_sizes, pool.elastic)
+    return exact(model.exact_rows or side_by_side(layout))
+
+
+def side_by_side(layout: Layout) -> int:
+    """Rows that the layout steps at once, each on devices of its own."""
+    axes = set(layout.table["batch"]) - set(layout.table["prompts"])
+    return math.prod(layout.mesh.shape[axis] for axis in axes)
+
+
+def powers_of_two(slots: int) -> tuple[int, ...]:
+    """1, 2, 4, … and `slots` itself."""
+    return (*(2**i for i in range((slots - 1).bit_length())), slots)

@@ -1,0 +1,107 @@
+"""What compiling the programs of a new shape takes: how long a request waits for it, and what it is
+charged."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+COMPILERS = 2
+"""Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
+
+
+class Compilation:
+    """The programs that one request is the first to need. To be used from any thread.
+
+    Args:
+        optional: number of them that it can begin without (larger batches).
+    """
+
+    def __init__(self, optional: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._left = optional
+        self._busy_s = self._longest_s = 0.0
+        self._began_at: float | None = None
+        self._on_begin: list[Callable[[], None]] = []
+        self._is_taken = False
+        self.waited_s: float | None = None
+        """From the first program's beginning until the request could begin; None: not yet, or
+        nothing had to be compiled."""
+
+    def take(self) -> bool:
+        """Whether the caller is the first to ask: the one who is charged."""
+        with self._lock:
+            is_first, self._is_taken = not self._is_taken, True
+        return is_first
+
+    def on_begin(self, tell: Callable[[], None]) -> None:
+        """Call back when something has to be compiled: at once, where that has begun. Never, where
+        all programs are read from files."""
+        with self._lock:
+            has_begun = self._began_at is not None
+            if not has_begun:
+                self._on_begin.append(tell)
+        if has_begun:
+            tell()
+
+    def can_begin(self) -> float | None:
+        """Note that the programs are there without which no picture begins. Returns the seconds
+        that it took, to the first caller; None, if nothing had to be compiled."""
+        with self._lock:
+            self._on_begin.clear()
+            if self._began_at is None or self.waited_s is not None:
+                return None
+            self.waited_s = time.monotonic() - self._began_at
+            return self.waited_s
+
+    @property
+    def charge_s(self) -> float:
+        """Seconds of all compile threads together. A larger batch that is not compiled yet counts
+        like the longest program that is."""
+        with self._lock:
+            return (self._busy_s + self._left * self._longest_s) / COMPILERS
+
+    @contextmanager
+    def making(self, is_optional: bool) -> Iterator[None]:
+        """Make one of its programs in this thread: read it, or build it."""
+        before = _here.set(self)
+        try:
+            yield
+        finally:
+            _here.reset(before)
+            if is_optional:
+                with self._lock:
+                    self._left -= 1
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        started = time.monotonic()
+        with self._lock:
+            self._began_at = self._began_at or started
+            told, self._on_begin = self._on_begin, []
+        for tell in told:
+            tell()
+        try:
+            yield
+        finally:
+            took_s = time.monotonic() - started
+            with self._lock:
+                self._busy_s += took_s
+                self._longest_s = max(self._longest_s, took_s)
+
+
+_here: ContextVar[Compilation | None] = ContextVar("compilation", default=None)
+
+
+@contextmanager
+def building() -> Iterator[None]:
+    """Trace and compile one program inside: it was in no file."""
+    compilation = _here.get()
+    if compilation is None:
+        yield
+        return
+    with compilation._building():
+        yield
