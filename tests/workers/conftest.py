@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import models.demo
 from models.sharding import Layout
@@ -47,7 +48,22 @@ def compile_cache(state_dir: Path) -> Iterator[None]:
     """What one test or pool has compiled, the others read."""
     keep_compiled(state_dir / "compile-cache")
     yield
-    jax.config.update("jax_compilation_cache_dir", None)
+    set_compile_cache(None)
+
+
+@pytest.fixture
+def no_compile_cache(compile_cache: None) -> Iterator[None]:
+    """Nothing is read from what other tests have compiled, nor written there."""
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    set_compile_cache(None)
+    yield
+    set_compile_cache(folder)
+
+
+def set_compile_cache(folder: str | None) -> None:
+    """JAX opens a folder once, and keeps to it until it is told to open another."""
+    jax.config.update("jax_compilation_cache_dir", folder)
+    reset_cache()
 
 
 @pytest.fixture(scope="session")

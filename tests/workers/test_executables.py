@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,8 @@ from workers.step_times import Way
 KEY = {"program": ["double"]}
 
 
-@pytest.fixture(autouse=True)
-def no_compile_cache(compile_cache: None) -> Iterator[None]:
-    """A CPU's program that came from JAX's cache cannot be kept; see below."""
-    folder = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", None)
-    yield
-    jax.config.update("jax_compilation_cache_dir", folder)
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+"""A CPU's program that came from JAX's cache cannot be kept; see below."""
 
 
 @pytest.fixture

@@ -84,13 +84,13 @@ def terms(pipeline: ToyPipeline, layout: Layout) -> Terms:
     return Terms.of(pipeline, layout, SIZES, elastic=True)
 
 
-@pytest.fixture(autouse=True)
-def no_compile_cache(compile_cache: None) -> Iterator[None]:
-    """JAX's cache is for processes: of two threads one may read what the other writes."""
-    folder = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", None)
-    yield
-    jax.config.update("jax_compilation_cache_dir", folder)
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+"""JAX's cache is for processes: of two threads one may read what the other writes."""
+
+
+@pytest.fixture
+def pipeline(request: pytest.FixtureRequest) -> ToyPipeline:
+    return getattr(request, "param", ToyPipeline)()
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ async def test_what_one_takes_up_the_other_takes_up(
     assert all(same.all() for same in latents)
 
 
-@pytest.mark.parametrize("pipeline", [TwoExperts()], ids=["two experts"])
+@pytest.mark.parametrize("pipeline", [TwoExperts], indirect=True)
 async def test_each_process_brings_its_own_experts(
     engine: Engine, pipeline: TwoExperts, group: Followers, other: Other
 ) -> None:
