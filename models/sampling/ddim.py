@@ -20,10 +20,11 @@ from models.sampling.prediction import (
     noise_of_mixed,
     of_mixed,
     predicted,
+    threshold_values,
     thresholded,
 )
 from models.sampling.scheduler import Numbers, Plan, per_row, with_noise
-from models.sampling.solver import History, Latents, Solver, Stepped, Threshold
+from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.timesteps import check_request, first_step, spaced
 
 
@@ -32,7 +33,7 @@ class DDIMStep(Solver):
     """To the denoised latents and back."""
 
     METHOD: ClassVar[str] = "ddim"
-    threshold: Threshold | None = None
+    thresholds: bool = False
 
     def step(
         self,
@@ -44,8 +45,8 @@ class DDIMStep(Solver):
     ) -> Stepped:
         """Eq. 12: the denoised latents, the direction to the latents, new noise."""
         denoised = predicted(latents, output, values)
-        if self.threshold:
-            denoised = thresholded(denoised, *self.threshold)
+        if self.thresholds:
+            denoised = thresholded(denoised, values)
         denoised = clipped(denoised, values["limit"])
         noise_predicted = predicted(latents, output, values, of="noise_")
         alpha, direction = (per_row(values[name], latents) for name in ("alpha", "direction"))
@@ -78,9 +79,8 @@ class DDIM(NoiseSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Which thresholds, and whether, is part of the arithmetic."""
-        bounds = (self.dynamic_thresholding_ratio, self.sample_max_value)
-        return DDIMStep(bounds if self.thresholding else None)
+        """Whether it thresholds is part of the arithmetic."""
+        return DDIMStep(self.thresholding)
 
     def plan(
         self,
@@ -133,6 +133,7 @@ class DDIM(NoiseSchedule):
         deviation = np.float32(self.eta) * np.sqrt(variance)
         clips = self.clip_sample and not self.thresholding
         return {
+            **(threshold_values(self, len(now)) if self.thresholding else {}),
             **of_mixed(self.prediction_type, alpha, sigma),
             **noise_of_mixed(self.prediction_type, alpha, sigma),
             "limit": np.full_like(now, self.clip_sample_range if clips else UNCLIPPED),

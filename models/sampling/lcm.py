@@ -14,9 +14,16 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from models.sampling.noise_schedule import NoiseSchedule
-from models.sampling.prediction import UNCLIPPED, clipped, of_mixed, predicted, thresholded
+from models.sampling.prediction import (
+    UNCLIPPED,
+    clipped,
+    of_mixed,
+    predicted,
+    threshold_values,
+    thresholded,
+)
 from models.sampling.scheduler import Numbers, Plan, per_row, with_noise
-from models.sampling.solver import History, Latents, Solver, Stepped, Threshold
+from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.timesteps import check_request, first_step
 
 _SIGMA_DATA = 0.5
@@ -27,7 +34,7 @@ class LCMStep(Solver):
     """The consistency function, and noise."""
 
     METHOD: ClassVar[str] = "lcm"
-    threshold: Threshold | None = None
+    thresholds: bool = False
 
     def step(
         self,
@@ -39,8 +46,8 @@ class LCMStep(Solver):
     ) -> Stepped:
         """The consistency function, then noise of the next timestep."""
         clean = predicted(latents, output, values)
-        if self.threshold:
-            clean = thresholded(clean, *self.threshold)
+        if self.thresholds:
+            clean = thresholded(clean, values)
         clean = clipped(clean, values["limit"])
         names = ("boundary_out", "boundary_skip", "alpha_next")
         out, skip, alpha = (per_row(values[name], latents) for name in names)
@@ -73,9 +80,8 @@ class LCM(NoiseSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Which thresholds, and whether, is part of the arithmetic."""
-        bounds = (self.dynamic_thresholding_ratio, self.sample_max_value)
-        return LCMStep(bounds if self.thresholding else None)
+        """Whether it thresholds is part of the arithmetic."""
+        return LCMStep(self.thresholding)
 
     def plan(
         self,
@@ -106,6 +112,7 @@ class LCM(NoiseSchedule):
         total = scaled**2 + np.float32(_SIGMA_DATA**2)
         clips = self.clip_sample and not self.thresholding
         return {
+            **(threshold_values(self, len(times)) if self.thresholding else {}),
             **of_mixed(self.prediction_type, alpha, sigma),
             "limit": np.full_like(alpha, self.clip_sample_range if clips else UNCLIPPED),
             "boundary_skip": np.float32(_SIGMA_DATA**2) / total,

@@ -20,11 +20,12 @@ from models.sampling.prediction import (
     of_mixed,
     of_noisy,
     predicted,
+    threshold_values,
     thresholded,
 )
 from models.sampling.scheduler import Column, Plan, per_row
 from models.sampling.sigmas import chosen_spacing
-from models.sampling.solver import Latents, Solver, Threshold
+from models.sampling.solver import Latents, Solver
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,19 @@ class MultistepStep(Solver):
     order: int = 2
     of_noise: bool = False
     """Whether the integral is over the predicted noise instead of the denoised latents."""
-    threshold: Threshold | None = None
+    thresholds: bool = False
+    """Whether denoised latents are thresholded."""
 
     def integrand(
         self, latents: Latents, output: Latents, values: Mapping[str, Float[Array, " batch"]]
     ) -> tuple[Latents, Latents]:
         """The denoised latents, and what the method integrates: those, or the noise in them."""
         denoised = predicted(latents, output, values)
-        if self.threshold:
-            denoised = thresholded(denoised, *self.threshold)
+        if self.thresholds:
+            denoised = thresholded(denoised, values)
         if not self.of_noise:
             return denoised, denoised
-        if self.threshold:
+        if self.thresholds:
             alpha, sigma = (per_row(values[name], latents) for name in ("alpha", "sigma"))
             return denoised, (latents - alpha * denoised) / sigma
         return denoised, predicted(latents, output, values, of="noise_")
@@ -104,10 +106,9 @@ class MultistepSchedule(NoiseSchedule):
         return self.thresholding
 
     @property
-    def step_options(self) -> tuple[int, bool, Threshold | None]:
+    def step_options(self) -> tuple[int, bool, bool]:
         """What shapes the arithmetic and the history; all else is in the values."""
-        bounds = (self.dynamic_thresholding_ratio, self.sample_max_value)
-        return self.solver_order, self.solves_for_noise, bounds if self.thresholds else None
+        return self.solver_order, self.solves_for_noise, self.thresholds
 
     def respaced(self, table: Table, steps: int) -> NDArray[np.float64]:
         """Sigmas of the chosen spacing between the ends of a table (its last entry the highest)."""
@@ -134,6 +135,8 @@ class MultistepSchedule(NoiseSchedule):
         if self.solves_for_noise:
             values |= noise_of_mixed(self.prediction_type, alpha, sigma)
             values |= {"alpha": alpha, "sigma": sigma}
+        if self.thresholds:
+            values |= threshold_values(self, len(sigmas))
         return values
 
     def multistep_plan(

@@ -9,7 +9,9 @@ little of the latents' precision is left where alpha is small.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -81,11 +83,35 @@ def clipped(denoised: Latents, limit: Float[Array, " batch"]) -> Latents:
     return jnp.clip(denoised, -bound, bound)
 
 
-def thresholded(denoised: Latents, ratio: float, greatest: float) -> Latents:
+@runtime_checkable
+class Thresholding(Protocol):
+    """Options of dynamic thresholding."""
+
+    @property
+    def dynamic_thresholding_ratio(self) -> float:
+        """Quantile of the magnitudes that bounds them."""
+        ...
+
+    @property
+    def sample_max_value(self) -> float:
+        """Greatest bound."""
+        ...
+
+
+def threshold_values(options: Thresholding, steps: int) -> dict[str, Column]:
+    """Columns that `thresholded` reads. A request chooses them: no program has them in it."""
+    return {
+        "threshold_quantile": np.full(steps, options.dynamic_thresholding_ratio, np.float32),
+        "threshold_greatest": np.full(steps, options.sample_max_value, np.float32),
+    }
+
+
+def thresholded(denoised: Latents, values: Mapping[str, Float[Array, " batch"]]) -> Latents:
     """Dynamic thresholding: saturated values pulled in by a quantile of the row's magnitudes.
 
     Source: Saharia et al. 2022 (Imagen), section 2.3; diffusers' _threshold_sample.
     """
     flat = jnp.abs(denoised).reshape(denoised.shape[0], -1)
-    bound = per_row(jnp.clip(jnp.quantile(flat, ratio, axis=1), 1, greatest), denoised)
+    quantile = jax.vmap(jnp.quantile)(flat, values["threshold_quantile"])
+    bound = per_row(jnp.clip(quantile, 1, values["threshold_greatest"]), denoised)
     return jnp.clip(denoised, -bound, bound) / bound

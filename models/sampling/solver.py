@@ -18,8 +18,6 @@ from jaxtyping import Array, Float
 Latents = Float[Array, "batch *shape"]
 History = Mapping[str, jax.Array]
 """Arrays with the latents' shape (or none of them), each with a leading row axis in `step`."""
-Threshold = tuple[float, float]
-"""Of dynamic thresholding: the quantile, and the greatest magnitude that is left."""
 
 
 class Stepped(NamedTuple):

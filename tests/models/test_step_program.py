@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from models.sampling.schedulers import CHOICES, for_request, solver_of
+from models.sampling.scheduler import Scheduler
+from models.sampling.schedulers import CHOICES, OPTIONS, for_request, solver_of
 from models.step_program import StepProgram
 
 SDXL = {"_class_name": "EulerDiscreteScheduler", "beta_schedule": "scaled_linear"}
 THRESHOLD = {"thresholding": True, "dynamic_thresholding_ratio": 0.1 + 0.2, "sample_max_value": 2}
-OPTIONS: list[dict[str, Any]] = [
+WISHES: list[dict[str, Any]] = [
     *({"name": name} for name in CHOICES if name != "flow_match_euler" and name.islower()),
     *({"name": name, **THRESHOLD} for name in ("ddim", "lcm", "dpmpp_2m", "unipc")),
     {"name": "unipc", "solver_order": 3, "predict_x0": False},
@@ -20,7 +21,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", OPTIONS, ids=str)
+@pytest.mark.parametrize("wish", WISHES, ids=str)
 def test_a_program_is_read_back_from_its_text(wish: dict[str, Any]) -> None:
     solver = for_request(SDXL, wish).solver
     levers = product([None, "w8a16", "w8a8"], [None, "first-block", "teacache"])
@@ -28,6 +29,32 @@ def test_a_program_is_read_back_from_its_text(wish: dict[str, Any]) -> None:
         program = StepProgram("unet", True, solver, True, quant, cache)  # type: ignore[arg-type]
         assert StepProgram.parse(str(program)) == program
     assert solver_of(str(solver)) == solver
+
+
+SMALL = {"number": (0.01, 0.02), "integer": (100, 200)}
+"""Of each kind two values that any of the schedules can be planned with."""
+NUMBERS = [
+    (name, option, SMALL[about.kind])
+    for name, options in OPTIONS.items()
+    for option, about in options.items()
+    if name.islower() and about.kind in SMALL and option != "solver_order"  # one of three
+]
+
+
+@pytest.mark.parametrize(("name", "option", "values"), NUMBERS)
+def test_no_number_of_a_request_makes_another_program(
+    name: str, option: str, values: tuple[float, float]
+) -> None:
+    """Else a client could have one compiled by every request."""
+    switches = {one: True for one in ("thresholding", "use_flow_sigmas") if one in OPTIONS[name]}
+    wishes = ({"name": name, **switches, option: value} for value in values)
+    one, other = (for_request(SDXL, wish) for wish in wishes)
+    assert one != other
+    assert _program(one) == _program(other)
+
+
+def _program(scheduler: Scheduler) -> StepProgram:
+    return StepProgram("unet", True, scheduler.solver, bool(scheduler.plan(4).draws.any()))
 
 
 def test_texts_are_for_people() -> None:

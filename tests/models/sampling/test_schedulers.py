@@ -247,6 +247,7 @@ SIDE_BY_SIDE = {
     "lcm": {"name": "lcm"},
     "sde": {"name": "dpmpp_2m_sde", "solver_order": 3},
     "unipc": {"name": "unipc", "solver_order": 3},
+    "threshold of unipc": {"name": "unipc", "thresholding": True, "sample_max_value": 2.0},
 }
 
 
