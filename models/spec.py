@@ -88,13 +88,15 @@ class Size(BaseModel):
     height: int = Field(gt=0)
     num_frames: int | None = Field(default=None, gt=0)
     """`null`: any number, of a clip; of pictures there is none."""
+    max_sequence_length: int | None = Field(default=None, gt=0)
+    """Text tokens; `null`: any number of them, or the model has but one."""
 
     def __str__(self) -> str:
         frames = f" x {self.num_frames} frames" if self.num_frames else ""
         return f"{self.width} x {self.height}{frames}"
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Whether a request is of that size."""
+        """Whether a request is of that size, whatever the length of its text."""
         sides = (fields.get("width"), fields.get("height")) == (self.width, self.height)
         return sides and self.num_frames in (None, fields.get("num_frames"))
 

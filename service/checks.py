@@ -106,7 +106,13 @@ def _wrong_sizes(case: Case) -> Errors:
 
 def _unlisted_size(case: Case) -> Errors:
     sizes = case.spec.sizes
-    if sizes.mode == "any" or any(size.fits(case.fields) for size in sizes.listed):
+    if sizes.mode == "any":
+        return
+    lengths = {size.max_sequence_length for size in sizes.listed if size.fits(case.fields)}
+    if lengths:
+        if not lengths & {None, case.fields.get("max_sequence_length")}:
+            listed = " or ".join(map(str, sorted(filter(None, lengths))))
+            yield FieldError("max_sequence_length", f"must be {listed} with this size")
         return
     sides = {(size.width, size.height) for size in sizes.listed}
     is_of_frames = (case.fields.get("width"), case.fields.get("height")) in sides

@@ -268,6 +268,8 @@ class SizeSettings(Section):
     height: int = Field(gt=0)
     num_frames: int | None = Field(None, gt=0)
     """Of a clip; left out: any number."""
+    max_sequence_length: int | None = Field(None, gt=0)
+    """Text tokens, where requests may choose them; left out: the model's default."""
 
 
 class ModelSettings(Section):

@@ -15,7 +15,8 @@ def of_settings(model: ModelSettings, spec: ModelSpec) -> Sizes:
         requests = warmup.requests(spec, model.warmup)
         listed = [Size.model_validate(fields, from_attributes=False) for fields in requests]
     else:
-        listed = [Size(**size.model_dump()) for size in model.sizes]
+        tokens = {"max_sequence_length": spec.defaults.get("max_sequence_length")}
+        listed = [Size(**tokens | size.model_dump(exclude_none=True)) for size in model.sizes]
     for size in listed:
         _check(size, spec)
     return Sizes(mode="listed", listed=tuple(dict.fromkeys(listed)))
@@ -32,6 +33,11 @@ def _check(size: Size, spec: ModelSpec) -> None:
     if size.width * size.height > limits.max_pixels:
         raise ConfigError(
             f"models.{spec.name}.sizes: {size} has more than {limits.max_pixels} pixels"
+        )
+    if (size.max_sequence_length or 0) > limits.max_sequence_length:
+        raise ConfigError(
+            f"models.{spec.name}.sizes: {size}: max_sequence_length must be"
+            f" {limits.max_sequence_length} at most"
         )
     frames = size.num_frames or limits.min_frames
     fits = limits.min_frames <= frames <= limits.max_frames

@@ -56,7 +56,7 @@ def make_spec(
         needs={name: needs for name, needs in NEEDS.items() if name in fields},
         limits=limits,
         schedulers=OPTIONS,
-        bucket_fields=("width", "height", "num_frames"),
+        bucket_fields=("width", "height", "num_frames", "max_sequence_length"),
         fingerprint=fingerprint(folder),
     )
 

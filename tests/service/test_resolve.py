@@ -300,3 +300,13 @@ def test_sizes_that_are_not_listed_are_refused_with_those_that_are() -> None:
     said = "the model 'wan-demo' serves these sizes alone: 96 x 64 x 5 frames, 64 x 64"
     assert wrong_fields(spec, width=128) == {"width": said}
     assert wrong_fields(spec, num_frames=9) == {"num_frames": said}
+
+
+def test_a_listed_size_has_a_listed_length_of_text() -> None:
+    """Each other one would be compiled, too."""
+    sides = {"width": 96, "height": 64}
+    listed = tuple(Size(**sides, max_sequence_length=length) for length in (64, 32))
+    spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
+    assert resolved(spec, max_sequence_length=32).fields["max_sequence_length"] == 32
+    said = {"max_sequence_length": "must be 32 or 64 with this size"}
+    assert wrong_fields(spec, max_sequence_length=33) == said

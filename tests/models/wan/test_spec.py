@@ -29,6 +29,13 @@ def test_defaults_are_those_of_diffusers_call(tmp_path: Path) -> None:
     assert spec(tmp_path, text(expand_timesteps=True)).defaults["fps"] == 24
 
 
+def test_a_bucket_has_what_a_request_chooses_of_the_programs_shapes(tmp_path: Path) -> None:
+    made = spec(tmp_path, text())
+    sizes = {"width": 96, "height": 96, "num_frames": 5, "max_sequence_length": 64}
+    changes = [{}, *({name: size // 2} for name, size in sizes.items())]
+    assert len({made.bucket(sizes | change) for change in changes}) == len(changes)
+
+
 def test_the_folder_and_the_operator_go_before_them(tmp_path: Path) -> None:
     own = {"defaults": {"num_frames": 17, "width": 64}}
     (tmp_path / "atelier.json").write_text(json.dumps(own))
