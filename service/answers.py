@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 from redis.exceptions import RedisError
 from starlette.datastructures import Headers
@@ -28,9 +29,9 @@ from service.errors import (
     Unservable,
 )
 from service.handlers import REDIS_AWAY, RETRY_AFTER_S, log
-from service.inflight import HeldResponse, Hold
+from service.inflight import HeldResponse, Hold, slices
 from service.jobs.errors import StoreError
-from service.jobs.job import Job, JobState, Output
+from service.jobs.job import Job, JobState, Output, Warned
 from service.jobs.life import ENDED
 from service.jobs.queue import Event
 from service.views import JobView, QueueView, job_url, view_job
@@ -39,18 +40,38 @@ from service.waiting import events_of
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-async def show(front: FrontEnd, job: Job, *, inline: bool = True) -> JobView:
-    """The job with its place in the queue, and with its files where it asked for them inline."""
+async def show(front: FrontEnd, job: Job, hold: Hold | None = None) -> JobView:
+    """The job with its place in the queue, and with its files where it asked for them inline.
+
+    Args:
+        hold: counts those files; None: they are left out.
+
+    Raises: Busy, Unavailable: there is no room for them.
+    """
     position, eta_s = await front.costs.place(job)
     place = QueueView(position=position, eta_s=eta_s)
-    files = await _inline(front, job) if inline and _inline_bytes(job) else {}
-    return view_job(job, place, files)
+    size = _inline_bytes(job) if hold else 0
+    if not (hold and size):
+        return view_job(job, place)
+    hold.add(size)
+    return view_job(job, place, await _inline(front, job))
+
+
+async def show_what_fits(front: FrontEnd, job: Job, hold: Hold) -> JobView:
+    """The job as `show`; where there is no room for its files it is without them, and says so."""
+    try:
+        return await show(front, job, hold)
+    except Busy as busy:
+        view = await show(front, job)
+        said = f"the files were left out ({busy.detail}); each has its address, `url`"
+        warned = Warned(field="output.inline", message=said)
+        return view.model_copy(update={"warnings": [*view.warnings, warned]})
 
 
 def _inline_bytes(job: Job) -> int:
-    """Of the files that the job shows in itself."""
+    """Of the files that the job shows in itself, in base64."""
     asked = job.request.get("output", {}).get("inline", False)
-    return sum(output.bytes for output in job.outputs) if asked else 0
+    return sum(4 * math.ceil(output.bytes / 3) for output in job.outputs) if asked else 0
 
 
 async def _inline(front: FrontEnd, job: Job) -> dict[int, bytes]:
@@ -62,13 +83,24 @@ async def _inline(front: FrontEnd, job: Job) -> dict[int, bytes]:
     return found
 
 
-async def json_answer(
-    front: FrontEnd, job: Job, status: int = 200, headers: Mapping[str, str] | None = None
+async def json_answer(front: FrontEnd, job: Job, client: str) -> Response:
+    """The job itself. Raises: Busy, Unavailable: there is no room for its files."""
+    hold = front.bodies.hold(client)
+    return _held(await show(front, job, hold), hold)
+
+
+async def accepted_answer(
+    front: FrontEnd, job: Job, client: str, status: int, headers: Mapping[str, str]
 ) -> Response:
-    """The job itself."""
-    hold = front.bodies.hold(job.tenant)
-    hold.add(_inline_bytes(job))
-    told = (await show(front, job)).model_dump_json().encode()
+    """The job that was just accepted: no refusal, by which the client would not learn its id."""
+    hold = front.bodies.hold(client)
+    return _held(await show_what_fits(front, job, hold), hold, status, headers)
+
+
+def _held(
+    view: JobView, hold: Hold, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    told = view.model_dump_json().encode()
     return HeldResponse(told, hold, status, headers=headers, media_type="application/json")
 
 
@@ -180,28 +212,34 @@ def _about(output: Output) -> dict[str, str]:
     return {"ETag": f'"{output.sha256}"'}
 
 
-def events_answer(front: FrontEnd, job: Job, request: Request) -> Response:
-    """The job's events as they happen, after the one that the client saw last."""
-    client = front.client_of(request, job.tenant)
-    after = request.headers.get("last-event-id", "0")
+def events_answer(front: FrontEnd, job: Job, asked: Headers, waiting: Hold) -> Response:
+    """The job's events as they happen, after the one that the client saw last.
+
+    Args:
+        waiting: counts the stream, which takes it over.
+    """
+    after = asked.get("last-event-id", "0")
     headers = names_of(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(
-        _stream(front, job.id, after, client), headers=headers, media_type="text/event-stream"
-    )
+    stream = _stream(front, job.id, after, waiting.pass_on())
+    return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 
 
-async def _stream(front: FrontEnd, job_id: str, after: str, client: str) -> AsyncIterator[bytes]:
+async def _stream(front: FrontEnd, job_id: str, after: str, waiting: Hold) -> AsyncIterator[bytes]:
+    files = front.bodies.hold(waiting.client)
     try:
-        with front.waits.holding(client, 1):
-            async for event in events_of(front, job_id, after):
-                yield await _written(front, job_id, event) if event else KEEP_ALIVE
-    except (RedisError, Busy) as error:  # the client comes back with Last-Event-ID
+        async for event in events_of(front, job_id, after):
+            message = await _written(front, job_id, event, files) if event else KEEP_ALIVE
+            for part in slices(message):
+                yield part
+    except (RedisError, StoreError) as error:  # the client comes back with Last-Event-ID
         log.warning("an event stream of %s broke off: %s", job_id, error)
+    finally:
+        files.close()
+        waiting.close()
 
 
-async def _written(front: FrontEnd, job_id: str, event: Event) -> bytes:
+async def _written(front: FrontEnd, job_id: str, event: Event, files: Hold) -> bytes:
     data = json.dumps({"id": job_id, **event.data})
     if event.name in ENDED and (job := await front.queue.get(job_id)):
-        with front.bodies.holding(job.tenant, _inline_bytes(job)):
-            data = (await show(front, job)).model_dump_json()
+        data = (await show_what_fits(front, job, files)).model_dump_json()
     return f"id: {event.id}\nevent: {event.name}\ndata: {data}\n\n".encode()

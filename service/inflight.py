@@ -83,12 +83,29 @@ class Hold:
         self.shared.take(self.client, amount, is_first=is_first)
         self.amount += amount
 
+    def pass_on(self) -> Hold:
+        """What is held, for somebody else to close."""
+        other = Hold(self.shared, self.client, self.amount)
+        self.amount = 0
+        return other
+
     def __del__(self) -> None:  # of an answer that is never sent
         self.close()
 
     def close(self) -> None:
         self.shared.give(self.client, self.amount)
         self.amount = 0
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """The body in parts, of which each is sent when the client has taken the ones before.
+
+    The last one is empty: whoever has sent it knows that the client has what it was to have.
+    """
+    view = memoryview(body)
+    for start in range(0, len(body), SLICE_BYTES):
+        yield bytes(view[start : start + SLICE_BYTES])
+    yield b""
 
 
 class HeldResponse(Response):
@@ -101,11 +118,8 @@ class HeldResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
-        body = memoryview(self.body)
-        for start in range(0, len(body) or 1, SLICE_BYTES):
-            end = start + SLICE_BYTES
-            part = {"body": bytes(body[start:end]), "more_body": end < len(body)}
-            await send({"type": "http.response.body", **part})
+        for part in slices(bytes(self.body)):
+            await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
         self._hold.close()
 
 

@@ -120,7 +120,8 @@ class OutputRequest(Body):
     quality: Annotated[int, Field(ge=1, le=100)] | None = None
     """Of the formats that lose something; left out: the encoder's default here."""
     inline: bool = False
-    """Adds the bytes in base64 to the outputs of the finished job."""
+    """Adds the bytes in base64 to the outputs of the finished job. Where too many are in flight, an
+    answer that names a new job and the last event come without them, with a warning."""
 
 
 class SchedulerRequest(Body):

@@ -6,9 +6,16 @@ from fastapi import APIRouter, Request, Response
 
 from service import quotas
 from service.admission import admit
-from service.answers import bytes_answer, events_answer, json_answer, names_of, told_by_name
+from service.answers import (
+    accepted_answer,
+    bytes_answer,
+    events_answer,
+    names_of,
+    told_by_name,
+)
 from service.deps import Front, FrontEnd, Tenant
 from service.documentation import GENERATE
+from service.inflight import Hold
 from service.jobs.job import Job
 from service.negotiation import Answer, negotiate, preferred_wait_s
 from service.waiting import until_ended
@@ -27,11 +34,11 @@ async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
     async with quotas.told_in_refusals(front, tenant):
         accepted = negotiate(",".join(request.headers.getlist("accept")))
         client = front.client_of(request, tenant)
-        with front.waits.holding(client, _waits(request, accepted)):
+        with front.waits.holding(client, _waits(request, accepted)) as waiting:
             with front.bodies.holding(client) as hold:
                 job = await admit(request, front, tenant, hold, accepted.media_types)
             with told_by_name(job):
-                answer = await _answer(request, front, job, accepted)
+                answer = await _answer(request, front, job, accepted, waiting)
                 answer.headers.update(await quotas.of_tenant(front, tenant))
     return answer
 
@@ -42,25 +49,24 @@ def _waits(request: Request, accepted: Answer) -> int:
     return int(accepted.events or accepted.bytes or prefers)
 
 
-async def _answer(request: Request, front: FrontEnd, job: Job, accepted: Answer) -> Response:
+async def _answer(
+    request: Request, front: FrontEnd, job: Job, accepted: Answer, waiting: Hold
+) -> Response:
     if accepted.events:
-        return events_answer(front, job, request)
+        return events_answer(front, job, request.headers, waiting)
     wait_s = preferred_wait_s(request.headers.getlist("prefer"))
+    client = waiting.client
     if accepted.bytes:
         job = await until_ended(front, job, _bounded(front, wait_s), request)
-        client = front.client_of(request, job.tenant)
         return await bytes_answer(front, job, accepted.media_types, client)
     if wait_s is None:
-        return await json_answer(front, job, 202, names_of(job))
-    return await _waited(request, front, job, _bounded(front, wait_s))
+        return await accepted_answer(front, job, client, 202, names_of(job))
+    wait_s = _bounded(front, wait_s)
+    job = await until_ended(front, job, wait_s, request)
+    headers = names_of(job) | {"Preference-Applied": f"wait={wait_s:.0f}"}
+    return await accepted_answer(front, job, client, 200 if job.state.ended else 202, headers)
 
 
 def _bounded(front: FrontEnd, wait_s: float | None) -> float:
     most = front.settings.limits.max_wait_s
     return most if wait_s is None else min(wait_s, most)
-
-
-async def _waited(request: Request, front: FrontEnd, job: Job, wait_s: float) -> Response:
-    job = await until_ended(front, job, wait_s, request)
-    headers = names_of(job) | {"Preference-Applied": f"wait={wait_s:.0f}"}
-    return await json_answer(front, job, 200 if job.state.ended else 202, headers)

@@ -36,15 +36,16 @@ async def list_jobs(
         found = await front.queue.list(tenant=tenant, limit=limit + 1, after=after, state=state)
     except UnknownCursor as error:
         raise NotFound(str(error), errors=[FieldError("after", "there is no such job")]) from None
-    shown = await asyncio.gather(*(show(front, job, inline=False) for job in found[:limit]))
+    shown = await asyncio.gather(*(show(front, job) for job in found[:limit]))
     page = JobPage(data=shown, has_more=len(found) > limit)
     return Response(page.model_dump_json(), media_type="application/json")
 
 
 @router.get("/{job_id}", response_model=JobView, responses=problems(401, 404, 429, 503))
-async def get_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
+async def get_job(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
     """One job."""
-    return await json_answer(front, await front.job(job_id, tenant))
+    job = await front.job(job_id, tenant)
+    return await json_answer(front, job, front.client_of(request, tenant))
 
 
 @router.delete("/{job_id}", status_code=204, responses=problems(401, 404, 503))
@@ -58,13 +59,13 @@ async def delete_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
 
 
 @router.post("/{job_id}/cancel", response_model=JobView, responses=problems(401, 404, 429, 503))
-async def cancel_job(job_id: JobId, front: Front, tenant: Tenant) -> Response:
+async def cancel_job(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
     """Stop a job within one denoising step; one that has ended stays as it is."""
     job = await front.job(job_id, tenant)
     canceled = await front.queue.cancel(job.id)
     if canceled is None:
         raise no_such_job(job_id)
-    return await json_answer(front, canceled)
+    return await json_answer(front, canceled, front.client_of(request, tenant))
 
 
 @router.get("/{job_id}/events", **EVENTS)
@@ -74,8 +75,8 @@ async def job_events(job_id: JobId, request: Request, front: Front, tenant: Tena
     `Last-Event-ID` resumes after that event.
     """
     job = await front.job(job_id, tenant)
-    with front.waits.holding(front.client_of(request, tenant), 1):  # which its stream takes over
-        return events_answer(front, job, request)
+    with front.waits.holding(front.client_of(request, tenant), 1) as waiting:
+        return events_answer(front, job, request.headers, waiting)
 
 
 @router.get("/{job_id}/outputs/{index}", **OUTPUT)

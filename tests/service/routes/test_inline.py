@@ -1,0 +1,121 @@
+"""Files inside of jobs and events: counted while they are sent, left out where they do not fit."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+
+from service.answers import events_answer
+from service.deps import FrontEnd
+from service.inflight import Hold
+from service.jobs.queue import Queue
+from tests.service.sse import messages
+from tests.service.standin import MODEL, StandIn, picture
+
+CAT = {"prompt": "a cat", "model": MODEL, "output": {"inline": True}}
+WAIT = {"Prefer": "wait"}
+FILE = base64.b64encode(picture()).decode()
+CLIENT = "127.0.0.1"
+
+
+@pytest.fixture
+def front(app: FastAPI) -> FrontEnd:
+    front: FrontEnd = app.state.front
+    return front
+
+
+@pytest.fixture
+async def job(http: httpx.AsyncClient, pool: StandIn) -> Any:
+    """A finished one."""
+    return (await http.post("/v1/generate", json=CAT, headers=WAIT)).json()
+
+
+def all_bytes(front: FrontEnd, client: str) -> Hold:
+    hold = front.bodies.hold(client)
+    hold.add(front.settings.limits.max_inflight_bytes)
+    return hold
+
+
+def is_without_file(job: Any) -> bool:
+    warned = [(one["field"], "has its address" in one["message"]) for one in job["warnings"]]
+    (output,) = job["outputs"]
+    return warned == [("output.inline", True)] and output["base64"] is None and bool(output["url"])
+
+
+async def test_a_stream_counts_its_file_until_the_client_has_taken_it(
+    front: FrontEnd, queue: Queue, job: Any
+) -> None:
+    found = await queue.get(job["id"])
+    assert found
+    with front.waits.holding(CLIENT, 1) as waiting:
+        answer = events_answer(front, found, Headers(), waiting)
+    assert front.waits.of(CLIENT) == 1
+    held = {}
+    async for part in answer.body_iterator:
+        if part:
+            held[bytes(part).splitlines()[1]] = front.bodies.of(CLIENT)
+        else:
+            assert front.bodies.of(CLIENT) == held.get(b"event: succeeded", 0)
+    assert held[b"event: queued"] == 0 and held[b"event: succeeded"] == len(FILE)
+    assert front.bodies.all == front.waits.all == 0
+
+
+async def test_a_stream_that_nobody_reads_holds_nothing(
+    front: FrontEnd, queue: Queue, job: Any
+) -> None:
+    found = await queue.get(job["id"])
+    assert found
+    with front.waits.holding(CLIENT, 1) as waiting:
+        answer = events_answer(front, found, Headers(), waiting)
+    del answer
+    assert front.waits.all == 0
+
+
+async def test_the_last_event_comes_without_its_file_where_that_is_too_much(
+    front: FrontEnd, http: httpx.AsyncClient, job: Any
+) -> None:
+    async def last() -> Any:
+        async with http.stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
+            (*_, end) = [message async for message in messages(answer)]
+        assert end.name == "succeeded" and end.data["id"] == job["id"]
+        return end.data
+
+    others = all_bytes(front, "another")
+    assert is_without_file(await last())
+    others.close()
+    assert (await last())["outputs"][0]["base64"] == FILE
+
+
+async def test_a_client_that_waited_learns_its_job_where_the_file_is_too_much(
+    front: FrontEnd, http: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    key = {"Idempotency-Key": "k"}
+    waiting = asyncio.create_task(http.post("/v1/generate", json=CAT, headers=WAIT | key))
+    await pool.has_claimed.wait()
+    others = all_bytes(front, "another")
+    pool.may_finish.set()
+    answer = await waiting
+    assert answer.status_code == 200 and is_without_file(answer.json())
+    others.close()
+    repeated = await http.post("/v1/generate", json=CAT, headers=key)
+    assert repeated.json()["id"] == answer.json()["id"] and repeated.json()["warnings"] == []
+    assert repeated.json()["outputs"][0]["base64"] == FILE
+
+
+async def test_without_keys_a_job_s_file_is_its_client_s_and_not_everybody_s(
+    front: FrontEnd, http: httpx.AsyncClient, job: Any
+) -> None:
+    share = front.settings.limits.max_inflight_bytes // 2
+    url = f"/v1/jobs/{job['id']}"
+    with front.bodies.holding("default", share):
+        assert (await http.get(url)).status_code == 200
+    with front.bodies.holding(CLIENT, share):
+        assert (await http.get(url)).status_code == 429
+        assert (await http.post(f"{url}/cancel")).status_code == 429
