@@ -250,7 +250,7 @@ def _options(folder: Path, socket: Path) -> list[str]:
         "unixsocketperm": "700",
         "dir": str(folder),
         "appendonly": "yes",
-        "appendfsync": "everysec",
+        "appendfsync": "always",  # see decision 90
         "save": "",
         "hash-max-listpack-value": "2048",
         "stream-node-max-bytes": "1024",

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from tempfile import TemporaryDirectory
 
 import pytest
+import redis
 from redis.asyncio import Redis
 
 from deploy.redis import embedded
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One embedded server for the whole run; `queue` empties it, so take both or clean up."""
     with embedded(tmp_path_factory.mktemp("redis")) as url:
+        with redis.Redis.from_url(url) as client:
+            client.config_set("appendfsync", "no")  # nobody kills it: it need not wait for the disk
         yield url
 
 

@@ -74,7 +74,7 @@ def test_its_settings(tmp_path: Path) -> None:
         config = connection.config_get("*")
         places = [tmp_path / "redis", tmp_path / "redis" / "redis.sock"]
         modes = [stat.S_IMODE(place.stat().st_mode) for place in places]
-    wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+    wanted = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
     assert wanted.items() <= config.items()
     assert config["port"] == "0"
     assert modes == [0o700, 0o700], "what is in there is nobody else's"
