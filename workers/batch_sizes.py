@@ -45,7 +45,17 @@ def of_settings(pool: PoolSettings, model: ModelSettings, layout: Layout, slots:
     equal slices, run equal programs."""
     if model.batching == "fast":
         return fast(slots, pool.batch_sizes, pool.elastic)
-    return exact(model.exact_rows or side_by_side(layout))
+    return exact(least(model, layout))
+
+
+def least(model: ModelSettings, layout: Layout) -> int:
+    """Rows of the smallest launch."""
+    return 1 if model.batching == "fast" else model.exact_rows or side_by_side(layout)
+
+
+def most(model: ModelSettings, layout: Layout, slots: int) -> int:
+    """Rows of the largest launch, where `slots` are taken."""
+    return slots if model.batching == "fast" else least(model, layout)
 
 
 def side_by_side(layout: Layout) -> int:

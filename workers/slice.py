@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -11,12 +12,12 @@ import jax
 
 from models.sharding import MESH_AXES, TABLE, Table
 from service.settings import ConfigError, ModelSettings, PoolSettings
-from workers import accelerators
+from workers import accelerators, batch_sizes
 from workers.axes import Shape, slots_of
 from workers.plan import auto
 from workers.plan.auto import NothingFits
 from workers.plan.chips import Chip
-from workers.plan.reckon import Reckoning, reckon
+from workers.plan.reckon import Reckoning, abstract_layout, reckon
 from workers.plan.residency import Residency, residencies
 from workers.plan.sketch import Sketch
 
@@ -72,21 +73,28 @@ def choose(
 ) -> Chosen:
     """As the settings have it, or by the planner's reckoning; with what does not fit on the host.
 
+    `slots` decide nothing of that: other programs make other pictures, and pools that differ in
+    their slots alone make the same.
+
     Raises:
-        NothingFits: the devices' memory has no room for it.
-        ValueError: it does not fit the devices or the model; says the numbers.
+        NothingFits: the devices' memory has no room for one launch of it.
+        ValueError: it does not fit the devices or the model, or the slots do not; says the numbers.
     """
     refused: list[NothingFits] = []
     for residency in residencies(sketch, model.swap_experts, model.encoders_on_host):
         try:
-            return _with(residency, pool, sketch, devices)
+            return _with(residency, pool, model, sketch, devices)
         except NothingFits as error:
             refused.append(error)
     raise refused[-1]
 
 
 def _with(
-    residency: Residency, pool: PoolSettings, sketch: Sketch, devices: Sequence[jax.Device]
+    residency: Residency,
+    pool: PoolSettings,
+    model: ModelSettings,
+    sketch: Sketch,
+    devices: Sequence[jax.Device],
 ) -> Chosen:
     """Raises: NothingFits, ValueError: as `choose`."""
     hosts = len({device.process_index for device in devices})
@@ -97,11 +105,34 @@ def _with(
     else:
         given = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
         shape, why = given.over(each, hosts, sketch.heads), "as the settings have it"
-    slots = slots_of(pool.slots, pool.per_device_batch_size, shape)
-    need = reckon(sketch, shape, chip, slots, table=table, residency=residency)
-    if not need.fits:
-        raise NothingFits(f"{sketch.model} with {slots} slots: {need.refusal()}")
+    layout = abstract_layout(shape, table)
+
+    def need(slots: int, launch: int) -> Reckoning:
+        return reckon(sketch, shape, chip, slots, launch=launch, table=table, residency=residency)
+
+    rows = batch_sizes.least(model, layout)
+    if not (one := need(rows, rows)).fits:
+        raise NothingFits(f"{sketch.model}: {one.refusal()}")
+    slots = _slots(pool, shape, lambda slots: need(slots, batch_sizes.most(model, layout, slots)))
     return Chosen(shape, slots, residency, why)
+
+
+def _slots(pool: PoolSettings, shape: Shape, need: Callable[[int], Reckoning]) -> int:
+    """As the settings have them; where these say nothing, no more than there is memory for.
+
+    Raises: ValueError: there is memory for fewer; says for how many.
+    """
+    slots = slots_of(pool.slots, pool.per_device_batch_size, shape)
+    if need(slots).fits:
+        return slots
+    counts = range(shape.size("data"), slots + 1, shape.size("data"))
+    held = bisect_left(counts, True, key=lambda count: not need(count).fits) * counts.step
+    if held and pool.slots is None and pool.per_device_batch_size is None:
+        return held
+    raise ValueError(
+        f"{slots} slots are too many, {held} fit: {need(slots).refusal()}; "
+        "encoders_on_host, swap_experts and vae_tiling make room, and change pictures a little"
+    )
 
 
 def _soonest(

@@ -33,6 +33,26 @@ def test_of_settings(
     assert found.is_exact == (len(found.sizes) == 1)
 
 
+@pytest.mark.parametrize(
+    ("model", "mesh", "launches"),
+    [
+        ({}, {}, (1, 1)),
+        ({}, {"data": 2}, (2, 2)),
+        ({"exact_rows": 4}, {}, (4, 4)),
+        ({"batching": "fast"}, {}, (1, 6)),
+    ],
+    ids=str,
+)
+def test_rows_of_a_launch(
+    model: dict[str, Any], mesh: dict[str, int], launches: tuple[int, int]
+) -> None:
+    settings, place = ModelSettings(source="x", **model), layout(**mesh)
+    assert (
+        batch_sizes.least(settings, place),
+        batch_sizes.most(settings, place, slots=6),
+    ) == launches
+
+
 def test_sizes_that_would_not_be_used_are_refused() -> None:
     pools = {"p": PoolSettings(model="m", batch_sizes=(1, 2))}
     settings = Settings(models={"m": ModelSettings(source="x")}, pools=pools)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from flax import nnx
 from models.weights import is_matrix
 from service.settings import ConfigError, ModelSettings, PoolSettings
 from tests.workers.flux import REQUEST
-from workers import loading
+from workers import loading, slice
 from workers.axes import Shape
 from workers.compiler import Compiler
 from workers.plan import auto
+from workers.plan.auto import NothingFits
+from workers.plan.chips import CHIPS
 from workers.plan.reckon import RESERVE, reckon
 from workers.plan.residency import ALL_ON_DEVICE, Residency, residencies
 from workers.plan.sketch import Sketch
@@ -125,8 +127,45 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_loaded(
     model: ModelSettings, sketch: Sketch
 ) -> None:
     huge = pool(mesh={"context": 8}, slots=2**40)
-    with pytest.raises(ConfigError, match=r"slots: .* needs about [\d.]+ GiB .* take fewer slots"):
+    with pytest.raises(
+        ConfigError,
+        match=r"too many, [1-9]\d* fit: .* needs about [\d.]+ GiB .* take fewer slots",
+    ):
         loading.open_slice("flux", huge, model, sketch, jax.devices())
+
+
+@dataclass(frozen=True)
+class Device:
+    """As much of one as a slice is chosen by."""
+
+    memory_bytes: int
+    process_index: int = 0
+    platform: str = "gpu"
+    device_kind: str = "NVIDIA L4"
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"bytes_limit": self.memory_bytes}
+
+
+@pytest.mark.parametrize(("batching", "launch"), [("exact", 1), ("fast", None)])
+def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: int | None) -> None:
+    """Where memory holds two: left open they are two, more are refused, and in no case do encoders
+    go to the host or is a picture decoded in tiles, which would draw another one."""
+    given = model.model_copy(
+        update={"batching": batching, "warmup": [{"width": 512, "height": 512}]}
+    )
+    sketch, _ = loading.sketch_of(pool(), given)
+    need = reckon(sketch, Shape().over(1), CHIPS["l4"], 2, launch=launch)
+    used = need.total_bytes - need.memory["reserve"]
+    devices: Any = [Device(int(used / (1 - RESERVE)) + 1)]
+    chosen = slice.choose(pool(), given, sketch, devices)
+    assert (chosen.slots, chosen.residency) == (2, ALL_ON_DEVICE)
+    assert slice.choose(pool(slots=2), given, sketch, devices) == chosen
+    assert slice.choose(pool(slots=1), given, sketch, devices).residency == ALL_ON_DEVICE
+    for four in ({"slots": 4}, {"per_device_batch_size": 4}):
+        with pytest.raises(ValueError, match=r"4 slots are too many, 2 fit: .* make room") as found:
+            slice.choose(pool(**four), given, sketch, devices)
+        assert not isinstance(found.value, NothingFits), "that would try tiles"
 
 
 def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Sketch) -> None:

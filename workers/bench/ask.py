@@ -90,6 +90,7 @@ def opened(ask: Ask) -> Opened:
                 "activation_dtype": ask.activation_dtype,
                 "eight_bit": "instead" if ask.eight_bit else None,
                 "batching": ask.batching,
+                "exact_rows": (ask.exact_rows or ask.batch) if ask.batching == "exact" else None,
                 "vae_tiling": ask.vae_tiling,
                 "warmup": [ask.fields],
             }

@@ -6,6 +6,7 @@ what one of them really needs.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -113,6 +114,7 @@ def reckon(
     chip: Chip,
     slots: int = 1,
     *,
+    launch: int | None = None,
     table: Table = TABLE,
     residency: Residency = ALL_ON_DEVICE,
 ) -> Reckoning:
@@ -121,11 +123,13 @@ def reckon(
     Args:
         shape: with every size known (`Shape.over`).
         slots: requests side by side on the slice.
+        launch: rows that one launch steps, some of them padding; None: all slots.
         table: the layout's, where a deployment overrides rows of it.
     """
     layout, wires = abstract_layout(shape, table), Wires.of(chip, shape)
+    rows = launch or slots
     steps = {
-        phase: _pass(program, layout, wires, slots) for phase, (program, _) in sketch.steps.items()
+        phase: _pass(program, layout, wires, rows) for phase, (program, _) in sketch.steps.items()
     }
     encode, decode = (_pass(one, layout, wires, 1) for one in (sketch.encode, sketch.decode))
     told = {name: _pass(one, layout, wires, 1) for name, (one, _) in sketch.conditions.items()}
@@ -135,10 +139,10 @@ def reckon(
         shape,
         chip,
         slots,
-        _memory(sketch, layout, chip, slots, residency),
+        _memory(sketch, layout, chip, slots, rows, residency),
         {**steps, **told, "encode": encode, "decode": decode},
         sketch.phase,
-        denoise_s + slots * (told_s + encode.seconds + decode.seconds),
+        math.ceil(slots / rows) * denoise_s + slots * (told_s + encode.seconds + decode.seconds),
         residency,
     )
 
@@ -159,7 +163,7 @@ def _pass(program: Program, layout: Layout, wires: Wires, rows: int) -> Pass:
 
 
 def _memory(
-    sketch: Sketch, layout: Layout, chip: Chip, slots: int, residency: Residency
+    sketch: Sketch, layout: Layout, chip: Chip, slots: int, rows: int, residency: Residency
 ) -> dict[str, int]:
     weights = weight_bytes(tuple(one for one in sketch.weights if residency.keeps(one)), layout)
     turns = {name: weights.pop(name) for name in residency.by_turns}
@@ -171,7 +175,7 @@ def _memory(
         "rows": slots
         * (ROW_COPIES * row_bytes(sketch, layout) + CONDITIONS_COPIES * sketch.conditions_bytes),
         "temporaries": max(
-            _temporaries(program, layout, slots, residency.on_host) for program in programs
+            _temporaries(program, layout, rows, residency.on_host) for program in programs
         ),
         "reserve": int(RESERVE * chip.memory_bytes),
     }

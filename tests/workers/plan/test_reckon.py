@@ -137,6 +137,20 @@ def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
     assert three.step.flops == 3 * one.step.flops
 
 
+def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
+    """Pictures are decoded one at a time; only their states lie side by side."""
+    shape = Shape().over(1)
+    alone, several = reckon(flux, shape, V6E), reckon(flux, shape, V6E, 5, launch=2)
+    two = reckon(flux, shape, V6E, 2)
+    assert several.memory["rows"] == 5 * alone.memory["rows"]
+    assert several.memory["temporaries"] == two.memory["temporaries"]
+    assert several.step == two.step
+    around_s = alone.request_s - sum(
+        alone.passes[phase].seconds * count for phase, (_, count) in flux.steps.items()
+    )
+    assert several.request_s - 5 * around_s == pytest.approx(3 * (two.request_s - 2 * around_s))
+
+
 def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
     shape = Shape().over(1)
     residency = Residency(by_turns=frozenset({"t5", "transformer"}))
