@@ -372,8 +372,8 @@ class PoolSettings(Section):
     table: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Rows of the sharding table that differ: logical axis to mesh axes."""
     slots: int | None = Field(None, gt=0)
-    """Pictures denoised together; left out: of `per_device_batch_size`, or 4, and fewer where memory
-    holds no more. What is set and does not fit is refused with the number that does."""
+    """Pictures denoised together; left out: of `per_device_batch_size`, or 4, and fewer where
+    memory holds no more. What is set and does not fit is refused with the number that does."""
     per_device_batch_size: float | None = Field(None, gt=0)
     """Slots a device; may be a fraction: 0.25 on 4 devices is one picture over four."""
     elastic: bool = True

@@ -235,11 +235,15 @@ class Compiler:
     def known_compile_s(self, bucket: str) -> float | None:
         """Seconds that compiling the programs of the queue's bucket took once, where they lie in
         files now; None: they do not."""
-        return self._kept.recall(lambda: self._key(("compile_s", bucket), {}, self.layout))
+        return self._kept.recall(lambda: self._key(self._compile_s(bucket), {}, self.layout))
 
     def keep_compile_s(self, bucket: str, seconds: float) -> None:
         """Note that the programs of the queue's bucket lie in files, and what they took."""
-        self.fact(("compile_s", bucket), {}, lambda: seconds)
+        self.fact(self._compile_s(bucket), {}, lambda: seconds)
+
+    def _compile_s(self, bucket: str) -> tuple[str, ...]:
+        """Names that fact: in other ways its steps are other programs."""
+        return ("compile_s", bucket, *map(str, sorted(self._layouts)))
 
     def fact(self, name: tuple[str, ...], arguments: PyTree, find: Callable[[], T]) -> T:
         """Known from before, or found. Plain Python values."""

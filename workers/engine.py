@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 STUCK_S = 1.0
 """How long a dead engine waits for its last step, which may wait for a device that is gone."""
+LOOK_AGAIN_S = 60.0
+"""After a bucket's programs were not in files; looking takes a fifth of a millisecond."""
 
 
 OnStage = Callable[[Stage, float | None], None]
@@ -95,7 +97,8 @@ class Engine:
         self.batching = batching or exact()
         self.costs = Costs(pipeline.spec)
         self._loop = asyncio.get_running_loop()
-        self._looked_for: set[str] = set()
+        self._look_again: dict[str, float] = {}
+        """When a bucket may be looked for in files again, by the loop's clock."""
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
         """Has a result only if nothing can be launched any more."""
         self._launcher = launcher or OneHost()
@@ -290,10 +293,12 @@ class Engine:
             self._threads["keep"].submit(self._compiler.keep_compile_s, bucket, took_s)
 
     async def look_for(self, buckets: Iterable[str]) -> None:
-        """Find out which of these, of the queue, need not be compiled: their programs lie in files.
-        Each is looked for once."""
-        for bucket in set(buckets) - self._looked_for:
-            self._looked_for.add(bucket)
+        """Find out which of these, of the queue, need not be compiled: their programs lie in files,
+        where others may have put them since they were looked for."""
+        for bucket in set(buckets) - self.costs.in_files.keys():
+            if self._loop.time() < self._look_again.get(bucket, 0.0):
+                continue
+            self._look_again[bucket] = self._loop.time() + LOOK_AGAIN_S
             took_s = await self._run("keep", self._compiler.known_compile_s, bucket)
             if took_s is not None:
                 self.costs.in_files[bucket] = took_s

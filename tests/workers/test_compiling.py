@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
+from workers.batch_sizes import exact, fast
 from workers.compiling import COMPILERS, Compilation, building
-from workers.engine import Engine
+from workers.engine import LOOK_AGAIN_S, Engine
 from workers.executables import KeptExecutables
 
 WARM: dict[str, Any] = {"width": 32, "height": 16}
@@ -74,18 +77,54 @@ async def test_the_next_start_knows_what_need_not_be_compiled(
         took_s = first.costs.expected_s(bucket)
         assert took_s and took_s > 0
 
-        async def is_known() -> bool:
-            again._looked_for.clear()
-            await again.look_for([bucket, "another"])
-            return bool(again.costs.in_files)
-
-        await until(is_known)
+        await until(partial(is_found, again, bucket, "another"))
         assert again.costs.in_files == {bucket: took_s}
         assert again.costs.at_hand == (bucket,)
         assert again.costs.expected_s("another") == took_s, "as others of the model"
     finally:
         first.close()
         again.close()
+
+
+async def is_found(engine: Engine, *buckets: str) -> bool:
+    """As if the time had passed after which it looks again."""
+    engine._look_again.clear()
+    await engine.look_for(buckets)
+    return bool(engine.costs.in_files)
+
+
+async def test_a_file_that_came_later_is_found_after_a_while(
+    pipeline: ToyPipeline, layout: Layout, tmp_path: Path
+) -> None:
+    bucket, loop = SPEC.bucket(WARM), asyncio.get_running_loop()
+    first, beside = (
+        Engine(pipeline, layout, slots=1, kept=KeptExecutables(tmp_path, {})) for _ in range(2)
+    )
+    try:
+        await beside.look_for([bucket])
+        assert not beside.costs.in_files
+        await first.warm_up([WARM])
+        assert 0 < beside._look_again[bucket] - loop.time() <= LOOK_AGAIN_S
+        await until(partial(is_found, beside, bucket))
+    finally:
+        first.close()
+        beside.close()
+
+
+async def test_programs_of_other_ways_are_not_there(
+    pipeline: ToyPipeline, layout: Layout, tmp_path: Path
+) -> None:
+    """After a change of `batching` or `exact_rows` all steps have to be compiled."""
+    bucket, kept = SPEC.bucket(WARM), KeptExecutables(tmp_path, {})
+    batchings = (exact(), exact(), exact(2), fast(2))
+    first, *others = (Engine(pipeline, layout, 2, one, kept=kept) for one in batchings)
+    try:
+        await first.warm_up([WARM])
+        await until(partial(is_found, others[0], bucket))
+        assert [await is_found(engine, bucket) for engine in others] == [True, False, False]
+    finally:
+        for engine in (first, *others):
+            engine.close()
 
 
 def test_larger_batches_that_are_not_compiled_yet_are_charged_too() -> None:
