@@ -382,7 +382,8 @@ class PoolSettings(Section):
     precision: Literal["default", "high", "highest"] = "default"
     """Of matrix products of float32 on accelerators that have faster, coarser ones."""
     flags: Literal["auto"] | tuple[str, ...] = "auto"
-    """For XLA and libtpu; "auto": those that are known to help this model on these chips."""
+    """For XLA and libtpu, besides those that are known to help this model on these chips, and in
+    place of those of the same name; "auto": these alone."""
     batch_sizes: tuple[int, ...] = ()
     """Compiled batch sizes where its model's `batching` is "fast", 1 always among them; empty: 1,
     2, 4, … up to slots."""

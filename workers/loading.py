@@ -95,17 +95,33 @@ def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelS
 def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> None:
     """What JAX reads when it starts: visible devices, flags, precision. Says what it set.
 
-    Raises: ConfigError: the devices cannot be had so.
+    Raises: ConfigError: the devices cannot be had so, or a flag undoes the model's batching.
     """
     slice.see_only(devices)
-    family = catalog.family(model.source, model.base)
-    wanted = flags.of_settings(pool.flags, accelerators.chip(), family, model.batching)
+    chip, family = accelerators.chip(), catalog.family(model.source, model.base)
+    check_flags(pool, model, chip, family)
+    wanted = flags.of_settings(pool.flags, chip, family, model.batching)
     for variable, value in flags.environment(wanted, os.environ).items():
         log.info("%s=%s", variable, value)
         os.environ[variable] = value
     if pool.precision != "default":
         log.info("matrix products in %s precision", pool.precision)
         jax.config.update("jax_default_matmul_precision", pool.precision)
+
+
+def check_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family: str) -> None:
+    """Raises: ConfigError: one of the pool's or of the operator's undoes the model's batching."""
+    by_hand = [
+        flag for name in flags.VARIABLES.values() for flag in os.environ.get(name, "").split()
+    ]
+    given = [*(pool.flags if pool.flags != "auto" else ()), *by_hand]
+    try:
+        flags.check_batching(given, chip, family, model.batching)
+    except ValueError as error:
+        raise ConfigError(
+            f"models.{pool.model}.{error}: leave it out of the pool's flags and of "
+            f'{" and ".join(flags.VARIABLES.values())}, or set batching = "fast"'
+        ) from None
 
 
 def open_slice(

@@ -70,8 +70,23 @@ def test_every_chip_of_the_table_is_one_that_is_told_apart() -> None:
 
 
 def test_what_the_operator_sets_by_hand_comes_last() -> None:
-    wanted = flags.of_settings(["--a=1"], "v6e", "flux")
-    assert flags.environment(wanted, {"LIBTPU_INIT_ARGS": "--a=2"}) == {
-        "LIBTPU_INIT_ARGS": "--a=1 --a=2"
-    }
-    assert flags.environment(flags.of_settings([], "v6e", "flux"), {}) == {}
+    wanted = flags.of_settings(["--a=1"], None, "flux")
+    assert flags.environment(wanted, {"XLA_FLAGS": "--a=2"}) == {"XLA_FLAGS": "--a=1 --a=2"}
+    assert flags.environment(flags.of_settings([], None, "flux"), {}) == {}
+
+
+@pytest.mark.parametrize(("chip", "kind"), [("v6e", "libtpu"), ("nvidia", "xla")])
+def test_a_pools_own_flags_come_beside_the_tables_or_in_their_place(chip: str, kind: str) -> None:
+    known = flags.chosen(chip, "flux")
+    first, *others = known[kind]
+    off = f"{flags.name_of(first)}=false"
+    assert flags.of_settings([off, "--a=1"], chip, "flux") == {kind: (off, *others, "--a=1")}
+    assert flags.of_settings([], chip, "flux") == flags.of_settings("auto", chip, "flux") == known
+
+
+def test_what_exactness_stands_on_is_not_undone() -> None:
+    flags.check_batching(["--xla_gpu_autotune_level=0", "--a=1"], "nvidia", "flux", "exact")
+    flags.check_batching(measured := ["--xla_gpu_autotune_level=4"], "nvidia", "flux", "fast")
+    flags.check_batching(measured, None, "flux", "exact")
+    with pytest.raises(ValueError, match=r'"exact" needs --xla_gpu_autotune_level=0, not .*=4'):
+        flags.check_batching(measured, "nvidia", "flux", "exact")

@@ -218,3 +218,16 @@ def test_flags_and_precision_are_set_before_jax_starts_and_said(
         jax.config.update("jax_default_matmul_precision", before)
     assert os.environ["XLA_FLAGS"] == "--a=2 --by_hand=1"
     assert "XLA_FLAGS=--a=2 --by_hand=1" in caplog.text and "highest precision" in caplog.text
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_flags_that_undo_exact_batching_are_refused(
+    model: ModelSettings, monkeypatch: pytest.MonkeyPatch, by_hand: bool
+) -> None:
+    tuned = "--xla_gpu_autotune_level=4"
+    monkeypatch.setenv("XLA_FLAGS", f"--a=1 {tuned}" if by_hand else "--a=1")
+    asked = pool() if by_hand else pool(flags=[tuned])
+    with pytest.raises(ConfigError, match=r'models\.flux\.batching = "exact" needs .*=0, not .*=4'):
+        loading.check_flags(asked, model, "nvidia", "flux")
+    fast = model.model_copy(update={"batching": "fast"})
+    loading.check_flags(asked, fast, "nvidia", "flux")
