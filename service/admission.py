@@ -83,8 +83,8 @@ async def admit(
         spec = (await front.models.get(body.model)).spec
         counted["model"] = spec.name
         resolved = resolve(body, spec, front.settings.limits, media_types)
-        await _check_webhook(front, body, tenant)
-        files = await _pictures(request, front, resolved, tenant)
+        await _check_webhook(request, front, body, hold.client, tenant)
+        files = await _pictures(request, front, resolved, hold.client)
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"].file, spec, media_types)
         owned = _job(body, spec, resolved, files).model_copy(
@@ -147,17 +147,18 @@ def _parse(body: Mapping[str, Any]) -> GenerateRequest:
         raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
 
 
-async def _check_webhook(front: FrontEnd, body: GenerateRequest, tenant: str) -> None:
-    """Raises: Invalid: its messages cannot be signed, or not be sent there."""
+async def _check_webhook(
+    request: Request, front: FrontEnd, body: GenerateRequest, client: str, tenant: str
+) -> None:
+    """Raises: Invalid: its messages cannot be signed, or not be sent there; ClientDisconnect."""
     if body.webhook is None:
         return
     if not await front.webhooks.keys.of(tenant):
         raise Invalid([FieldError("webhook", NO_SECRET.format(tenant=tenant))])
     url = httpx.URL(body.webhook.url)
-    host = outgoing.host_of(url)
     try:
-        async with front.fetches.place(tenant, host):
-            await outgoing.resolve(host, url.port or 443, front.settings.server.allow_networks)
+        looked_up = front.resolver.resolve(outgoing.host_of(url), url.port or 443, client)
+        await unless_left(request, looked_up)
     except httpx.ConnectError as error:
         raise Invalid([FieldError("webhook.url", str(error))]) from error
 
@@ -177,11 +178,11 @@ def sha256_of(text: str) -> str:
     return digest.hexdigest()
 
 
-async def _pictures(request: Request, front: FrontEnd, resolved: Resolved, tenant: str) -> Files:
+async def _pictures(request: Request, front: FrontEnd, resolved: Resolved, client: str) -> Files:
     """The request's pictures, while its client is there. Raises: Invalid, ClientDisconnect."""
     if not resolved.fields.keys() & PICTURE_FIELDS:
         return {}
-    return await unless_left(request, pictures.read_all(front, resolved.fields, tenant))
+    return await unless_left(request, pictures.read_all(front, resolved.fields, client))
 
 
 def _sized(

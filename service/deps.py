@@ -29,7 +29,7 @@ from service.webhooks import Webhooks
 
 NO_MODEL_RETRY_S = 5.0
 FETCHES, FETCHES_EACH, FETCHES_PER_HOST = 16, 4, 8
-"""Addresses that are fetched or looked up at the same time: in all, of a tenant, and of a host."""
+"""Addresses that are fetched at the same time: in all, of a client, and of a host."""
 
 
 class Models:
@@ -90,10 +90,12 @@ class FrontEnd:
     telemetry: Telemetry
     models: Models
     costs: Costs
+    resolver: outgoing.Resolver
+    """Of hosts that requests name."""
     http: httpx.AsyncClient
-    """For what clients give the address of."""
+    """For images that clients give the address of."""
     fetches: FairLimiter
-    """Places for fetching that, and for looking up where it is."""
+    """Places for fetching them."""
     images: ImageChecks
     webhooks: Webhooks
     outputs: Intact
@@ -111,6 +113,7 @@ class FrontEnd:
         """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
         server, telemetry = settings.server, Telemetry()
         callers = Callers.make(settings)
+        resolver = outgoing.Resolver(server.allow_networks)
         queue.tally = telemetry.tally
         return cls(
             settings=settings,
@@ -119,8 +122,9 @@ class FrontEnd:
             telemetry=telemetry,
             models=Models(queue, server.models_age_s),
             costs=Costs(queue, settings.queue),
-            http=outgoing.client(server.allow_networks, server.fetch_timeout_s),
-            fetches=FairLimiter(FETCHES, FETCHES_EACH, FETCHES_PER_HOST),
+            resolver=resolver,
+            http=outgoing.client(resolver, server.fetch_timeout_s),
+            fetches=_fetches(),
             images=ImageChecks(settings, has_tenants=callers is not None),
             webhooks=Webhooks(settings, queue),
             outputs=Intact(store, telemetry),
@@ -149,6 +153,11 @@ class FrontEnd:
         if self.callers:
             await self.callers.close()
         await self.http.aclose()
+
+
+def _fetches() -> FairLimiter:
+    line = Shared("images to fetch", "too_many_fetches", outgoing.WAITING, outgoing.WAITING_EACH)
+    return FairLimiter(FETCHES, FETCHES_EACH, FETCHES_PER_HOST, line)
 
 
 def no_such_job(job_id: str) -> NotFound:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 
 import httpx
 
+from service.fair_limiter import FairLimiter
+from service.inflight import Shared
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+LookUp = Callable[[str, int], list[str]]
+"""Host and port to addresses."""
 
 _UNICAST = ipaddress.ip_network("2000::/3")
 """All of IPv6 that is given out to hosts of the internet."""
@@ -23,16 +29,17 @@ _TRANSLATED = tuple(ipaddress.ip_network(network) for network in ("2002::/16", "
 """6to4 and Teredo: public by the registry, yet they can lead to any IPv4 address. (So can NAT64,
 which lies outside of `_UNICAST`.)"""
 
-LOOKUPS = 32
-"""Names that are looked up at the same time; each may take as long as its name server wants."""
+LOOKUPS, LOOKUPS_EACH = 32, 8
+"""Names that one resolver looks up at the same time, in all and of a tenant; each may take as long
+as its name server wants."""
+WAITING, WAITING_EACH = 512, 128
+"""Requests that are looked up or fetched for or wait for that, in all and of a tenant."""
 LOOKUP_S = 5.0
 REFUSED_S = 0.25
 """A name is refused after a multiple of this: how long it took says nothing about it."""
 CONNECTIONS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 """Each request has a connection of its own: one is known by its address, and must not serve another
 host there, for whose name its certificate was not checked."""
-
-_lookups = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="lookup")
 
 
 class ForbiddenAddress(httpx.ConnectError):
@@ -61,29 +68,69 @@ def host_of(url: httpx.URL) -> str:
     return url.raw_host.decode("ascii")
 
 
-async def resolve(host: str, port: int, networks: Sequence[Network] = ()) -> str:
-    """One address of the host, after all of them were checked.
-
-    Raises: ForbiddenAddress: one of them is not public, nor in `networks`; or there is none.
-    """
-    loop = asyncio.get_running_loop()
-    began = loop.time()
+def look_up(host: str, port: int) -> list[str]:
+    """All addresses of a host; none where there is no such host."""
     try:
-        async with asyncio.timeout(LOOKUP_S):
-            found = await loop.run_in_executor(_lookups, _look_up, host, port)
-    except (OSError, UnicodeError, TimeoutError):
-        found = []
-    if found and all(is_allowed(ipaddress.ip_address(address), networks) for address in found):
-        return found[0]
-    if not _is_literal(host):
-        await asyncio.sleep((began - loop.time()) % REFUSED_S)
-    raise ForbiddenAddress(host)
-
-
-def _look_up(host: str, port: int) -> list[str]:
-    """Raises: OSError, UnicodeError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
     return [str(entry[4][0]).partition("%")[0] for entry in found]
+
+
+class Resolver:
+    """Looks hosts up, each in a thread, for which its tenant has a place until that has ended."""
+
+    def __init__(self, networks: Sequence[Network] = (), look_up: LookUp = look_up) -> None:
+        """
+        Args:
+            networks: that may be reached besides the public internet.
+            look_up: takes as long as it likes.
+        """
+        self._networks = networks
+        self._look_up = look_up
+        line = Shared("hosts to look up", "too_many_lookups", WAITING, WAITING_EACH)
+        self.places = FairLimiter(LOOKUPS, LOOKUPS_EACH, line=line)
+
+    async def resolve(self, host: str, port: int, tenant: str) -> str:
+        """One address of the host, after all of them were checked.
+
+        Raises:
+            ForbiddenAddress: one of them is not public, nor in `networks`; or there is none.
+            Busy, Unavailable: too many wait for a lookup.
+        """
+        place = await self.places.take(tenant)
+        loop, found = asyncio.get_running_loop(), list[str]()
+        began = loop.time()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOKUP_S):
+                found = await self._in_thread(host, port, place)
+        addresses = [ipaddress.ip_address(address) for address in found]
+        if found and all(is_allowed(address, self._networks) for address in addresses):
+            return found[0]
+        if not _is_literal(host):
+            await asyncio.sleep((began - loop.time()) % REFUSED_S)
+        raise ForbiddenAddress(host)
+
+    async def _in_thread(self, host: str, port: int, place: ExitStack) -> list[str]:
+        """The place is closed when the thread ends, whoever waits for it; the process does not."""
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[list[str]] = loop.create_future()
+
+        def end(addresses: list[str]) -> None:
+            place.close()
+            if not found.done():
+                found.set_result(addresses)
+
+        def run() -> None:
+            addresses = self._look_up(host, port)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(end, addresses)
+
+        try:
+            threading.Thread(target=run, name="lookup", daemon=True).start()
+        except RuntimeError:  # the process has too many
+            end([])
+        return await found
 
 
 def _is_literal(host: str) -> bool:
@@ -95,25 +142,29 @@ def _is_literal(host: str) -> bool:
 
 
 class PublicTransport(httpx.AsyncHTTPTransport):
-    """Connects to checked addresses only; name and certificate stay those of the host."""
+    """Connects to checked addresses only; name and certificate stay those of the host.
 
-    def __init__(self, networks: Sequence[Network] = ()) -> None:
+    A request's extension `tenant` says for whom its host is looked up.
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
         super().__init__(retries=0, trust_env=False, limits=CONNECTIONS)
-        self._networks = networks
+        self._resolver = resolver
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         host = host_of(request.url)
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
-        address = await resolve(host, port, self._networks)
+        tenant = request.extensions["tenant"]
+        address = await self._resolver.resolve(host, port, tenant)
         request.url = request.url.copy_with(host=address)
         request.extensions = {**request.extensions, "sni_hostname": host}
         return await super().handle_async_request(request)
 
 
-def client(networks: Sequence[Network], timeout_s: float) -> httpx.AsyncClient:
+def client(resolver: Resolver, timeout_s: float) -> httpx.AsyncClient:
     """A client for addresses that came from outside, with connections of its own."""
     return httpx.AsyncClient(
-        transport=PublicTransport(networks),
+        transport=PublicTransport(resolver),
         timeout=timeout_s,
         follow_redirects=False,
         trust_env=False,
@@ -125,15 +176,19 @@ def client(networks: Sequence[Network], timeout_s: float) -> httpx.AsyncClient:
     )
 
 
-async def fetch(http: httpx.AsyncClient, url: str, *, max_bytes: int, timeout_s: float) -> bytes:
+async def fetch(
+    http: httpx.AsyncClient, url: str, tenant: str, *, max_bytes: int, timeout_s: float
+) -> bytes:
     """The body behind an address, whole.
 
     Raises:
+        Busy, Unavailable: too many wait for a lookup.
         httpx.HTTPError: no such host, a forbidden one, or no good answer.
         ValueError: it is larger than `max_bytes`.
         TimeoutError: it took longer than `timeout_s` in all.
     """
-    async with asyncio.timeout(timeout_s), http.stream("GET", url) as response:
+    whose = {"tenant": tenant}
+    async with asyncio.timeout(timeout_s), http.stream("GET", url, extensions=whose) as response:
         if not response.is_success:
             raise httpx.HTTPStatusError(
                 f"it answered {response.status_code}", request=response.request, response=response

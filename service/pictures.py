@@ -38,38 +38,44 @@ class Picture:
     file: ImageFile
 
 
-async def read_all(front: FrontEnd, fields: Mapping[str, Any], tenant: str) -> dict[str, Picture]:
-    """The request's pictures by field, each checked. Raises: Invalid."""
+async def read_all(front: FrontEnd, fields: Mapping[str, Any], client: str) -> dict[str, Picture]:
+    """The request's pictures by field, each checked.
+
+    Args:
+        client: whose turn it takes.
+
+    Raises: Invalid; Busy, Unavailable: too many wait to be fetched.
+    """
     found = {}
     for name in [name for name in PICTURE_FIELDS if name in fields]:
         try:
-            found[name] = await _read(front, fields[name], tenant)
+            found[name] = await _read(front, fields[name], client)
         except ImageFileError as error:
             raise Invalid([FieldError(name, str(error))]) from error
     return found
 
 
-async def _read(front: FrontEnd, value: str, tenant: str) -> Picture:
+async def _read(front: FrontEnd, value: str, client: str) -> Picture:
     """Raises: ImageFileError."""
     if is_url(value):
-        data = await _fetch(front, value, tenant)
+        data = await _fetch(front, value, client)
     else:
         data = await asyncio.to_thread(from_base64, value)
-    return Picture(data, await front.images.check(data, tenant))
+    return Picture(data, await front.images.check(data, client))
 
 
-async def _fetch(front: FrontEnd, url: str, tenant: str) -> bytes:
+async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:
     """Raises: ImageFileError."""
-    server, limits = front.settings.server, front.settings.limits
+    server, most = front.settings.server, front.settings.limits.max_body_bytes
     if not server.allow_image_urls:
         raise ImageFileError(
             "is an address, which this server does not fetch; send the picture itself in base64"
         )
     try:
         host = outgoing.host_of(httpx.URL(http_url(url)))
-        async with front.fetches.place(tenant, host):
+        async with front.fetches.place(client, host):
             return await outgoing.fetch(
-                front.http, url, max_bytes=limits.max_body_bytes, timeout_s=server.fetch_timeout_s
+                front.http, url, client, max_bytes=most, timeout_s=server.fetch_timeout_s
             )
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
         said = str(error) or "it did not answer in time"

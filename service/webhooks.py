@@ -101,7 +101,8 @@ class Webhooks:
         self._queue = queue
         self._places = FairLimiter(MOST, EACH, PER_HOST)
         self.keys = Keys(settings.webhooks, WebhookSecrets(queue.redis))
-        self._http = outgoing.client(settings.server.allow_networks, settings.webhooks.timeout_s)
+        resolver = outgoing.Resolver(settings.server.allow_networks)
+        self._http = outgoing.client(resolver, settings.webhooks.timeout_s)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -144,12 +145,11 @@ class Webhooks:
 
     async def _attempt(self, one: Announcement, job: Job, url: httpx.URL) -> None:
         host = outgoing.host_of(url)
-        if not self._places.enter(one.tenant, host):  # it waits in Redis, and holds up nobody
+        place = self._places.enter(one.tenant, host)
+        if place is None:  # it waits in Redis, and holds up nobody
             return await self._queue.announce_later(one, self._settings.poll_every_s)
-        try:
+        with place:
             is_taken = await self._send(url, job)
-        finally:
-            self._places.leave(one.tenant, host)
         failed = one.failed + 1
         if is_taken or failed >= self._settings.max_attempts:
             return await self._queue.announce_no_more(one)
@@ -166,10 +166,13 @@ class Webhooks:
         body = payload(job)
         headers = sign(keys, f"msg_{job.id}_{job.state}", int(time.time()), body)
         headers["Content-Type"] = "application/json"
+        whose = {"tenant": job.tenant}
         try:
             async with (
                 asyncio.timeout(self._settings.timeout_s),
-                self._http.stream("POST", url, content=body, headers=headers) as answer,
+                self._http.stream(
+                    "POST", url, content=body, headers=headers, extensions=whose
+                ) as answer,
             ):
                 return answer.is_success or answer.status_code == httpx.codes.GONE
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:

@@ -8,9 +8,10 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from statistics import median
+from typing import Any
 
 import httpx
 import pytest
@@ -98,7 +99,7 @@ async def test_a_client_that_leaves_frees_its_place(
 
 
 @asynccontextmanager
-async def asking_by_hand(address: str, key: str, body: dict[str, str]) -> AsyncIterator[None]:
+async def asking_by_hand(address: str, key: str, body: Mapping[str, Any]) -> AsyncIterator[None]:
     """Send a whole request, and hang up in the end without reading."""
     url, content = httpx.URL(address), json.dumps(body).encode()
     _, writer = await asyncio.open_connection(url.host, url.port)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from ipaddress import ip_address, ip_network
@@ -11,7 +13,9 @@ import httpx
 import pytest
 
 from service import outgoing
+from service.errors import Busy
 from service.jobs.tasks import cancel
+from tests.service.eventually import DEADLINE_S, eventually
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)
 CLOCK_S = 0.01
@@ -108,12 +112,13 @@ async def site() -> AsyncIterator[str]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with outgoing.client((*LOOPBACK, ip_network("::1/128")), timeout_s=5) as http:
+    resolver = outgoing.Resolver((*LOOPBACK, ip_network("::1/128")))
+    async with outgoing.client(resolver, timeout_s=5) as http:
         yield http
 
 
 async def fetch(http: httpx.AsyncClient, url: str) -> bytes:
-    return await outgoing.fetch(http, url, max_bytes=1000, timeout_s=1)
+    return await outgoing.fetch(http, url, "acme", max_bytes=1000, timeout_s=1)
 
 
 async def test_a_body_is_fetched(http: httpx.AsyncClient, site: str) -> None:
@@ -127,7 +132,7 @@ async def test_the_host_keeps_its_name(http: httpx.AsyncClient, site: str) -> No
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "2130706433", "0x7f.1"])
 async def test_the_house_itself_is_out_of_reach(host: str, site: str) -> None:
     port = site.rpartition(":")[2]
-    async with outgoing.client((), timeout_s=5) as http:
+    async with outgoing.client(outgoing.Resolver(), timeout_s=5) as http:
         with pytest.raises(httpx.ConnectError):
             await fetch(http, f"http://{host}:{port}/small")
 
@@ -143,7 +148,7 @@ async def test_a_refusal_does_not_tell_whether_there_is_such_a_host() -> None:
     for host in ("localhost", "nowhere.invalid", "x" * 64, "xn--zzzzzzzzz99999"):
         began = loop.time()
         with pytest.raises(outgoing.ForbiddenAddress) as error:
-            await outgoing.resolve(host, 80)
+            await outgoing.Resolver().resolve(host, 80, "acme")
         said = f"the host {host!r} cannot be reached: it has to be one of the public internet"
         assert str(error.value) == said and error.value.__cause__ is None
         assert loop.time() - began >= outgoing.REFUSED_S - CLOCK_S
@@ -155,7 +160,7 @@ async def test_a_refusal_does_not_tell_whether_there_is_such_a_host() -> None:
 )
 async def test_other_spellings_of_inner_addresses(host: str) -> None:
     with pytest.raises(outgoing.ForbiddenAddress):
-        await outgoing.resolve(host, 80)
+        await outgoing.Resolver().resolve(host, 80, "acme")
 
 
 async def test_a_connection_serves_one_host(http: httpx.AsyncClient, site: str) -> None:
@@ -178,4 +183,51 @@ async def test_a_large_body_is_cut_off(http: httpx.AsyncClient, site: str) -> No
 
 async def test_a_slow_body_is_cut_off(http: httpx.AsyncClient, site: str) -> None:
     with pytest.raises(TimeoutError):
-        await outgoing.fetch(http, f"{site}/slow", max_bytes=1000, timeout_s=0.2)
+        await outgoing.fetch(http, f"{site}/slow", "acme", max_bytes=1000, timeout_s=0.2)
+
+
+async def test_a_tenant_s_slow_names_delay_nobody_else() -> None:
+    """A thread that nobody waits for any more still counts as its tenant's."""
+    answers, running = threading.Event(), Counter[str]()
+
+    def look_up(host: str, port: int) -> list[str]:
+        if host == "slow":
+            running[host] += 1
+            assert answers.wait(DEADLINE_S)
+        return ["1.1.1.1"]
+
+    resolver = outgoing.Resolver(look_up=look_up)
+    slow = [asyncio.create_task(resolver.resolve("slow", 80, "acme")) for _ in range(60)]
+
+    async def all_places_are_taken() -> bool:
+        return running["slow"] == outgoing.LOOKUPS_EACH
+
+    await eventually(all_places_are_taken)
+    assert await resolver.resolve("fast", 80, "zoo") == "1.1.1.1"
+    await cancel(*slow)
+    assert resolver.places.tenants["acme"] == outgoing.LOOKUPS_EACH
+    assert await resolver.resolve("fast", 80, "zoo") == "1.1.1.1"
+    answers.set()
+    assert await resolver.resolve("fast", 80, "acme") == "1.1.1.1"
+    assert running["slow"] == outgoing.LOOKUPS_EACH
+
+
+async def test_hosts_that_wait_to_be_looked_up_are_bounded() -> None:
+    answers = threading.Event()
+
+    def look_up(host: str, port: int) -> list[str]:
+        assert answers.wait(DEADLINE_S)
+        return ["1.1.1.1"]
+
+    resolver = outgoing.Resolver(look_up=look_up)
+    waiting = [
+        asyncio.create_task(resolver.resolve("slow", 80, "acme"))
+        for _ in range(outgoing.WAITING_EACH)
+    ]
+    await asyncio.sleep(0)  # each asks for its place
+    with pytest.raises(Busy) as busy:
+        await resolver.resolve("slow", 80, "acme")
+    assert busy.value.status == 429 and "Retry-After" in busy.value.headers
+    answers.set()
+    assert await asyncio.gather(*waiting) == ["1.1.1.1"] * outgoing.WAITING_EACH
+    assert await resolver.resolve("slow", 80, "acme") == "1.1.1.1"

@@ -6,27 +6,34 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from statistics import median
+from types import FrameType
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from service import outgoing
 from service.deps import FETCHES_EACH
+from service.errors import Problem
 from service.fair_limiter import FairLimiter
+from service.inflight import Shared
 from service.jobs.queue import Queue
 from service.jobs.tasks import cancel
 from service.settings import Settings, WebhookSettings
 from service.webhook_secrets import WebhookSecret, WebhookSecrets
 from service.webhooks import EACH, secret_bytes
+from tests.service.conftest import served
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, StandIn, picture
+from tests.service.test_image_attacks import asking_by_hand
 from tests.service.test_keys import acme, keys, with_keys, zoo
 
 __all__ = ["acme", "keys", "zoo"]
@@ -204,7 +211,8 @@ async def healthz(http: httpx.AsyncClient) -> float:
 
 async def test_places_go_to_the_tenants_by_turns() -> None:
     limiter, came = FairLimiter(total=2, each=2), []
-    assert limiter.enter("a") and limiter.enter("a") and not limiter.enter("b")
+    places = [await limiter.take(tenant) for tenant in "xy"]
+    assert not limiter.enter("b")
 
     async def one(tenant: str) -> None:
         async with limiter.place(tenant):
@@ -212,8 +220,8 @@ async def test_places_go_to_the_tenants_by_turns() -> None:
 
     waiting = [asyncio.create_task(one(tenant)) for tenant in "aaaabbc"]
     await asyncio.sleep(0)
-    limiter.leave("a")
-    limiter.leave("a")
+    for place in places:
+        place.close()
     await asyncio.gather(*waiting)
     assert came == ["a", "b", "c", "a", "b", "a", "a"]
     assert limiter.free == 2 and not limiter.tenants
@@ -239,11 +247,12 @@ async def test_no_host_and_no_tenant_has_more_than_its_places() -> None:
 
 async def test_who_waits_no_longer_takes_no_place() -> None:
     limiter = FairLimiter(total=1, each=1)
-    assert limiter.enter("a")
+    place = limiter.enter("a")
+    assert place
     waiting = [asyncio.create_task(_hold(limiter, tenant)) for tenant in "bc"]
     await asyncio.sleep(0)
     waiting[0].cancel()
-    limiter.leave("a")
+    place.close()
     await asyncio.wait(waiting[:1])
     await waiting[1]
     assert limiter.free == 1
@@ -252,3 +261,102 @@ async def test_who_waits_no_longer_takes_no_place() -> None:
 async def _hold(limiter: FairLimiter, tenant: str) -> None:
     async with limiter.place(tenant):
         pass
+
+
+async def calls_of(waiting: int) -> int:
+    """Number of function calls in which that many tasks of a tenant wait, leave and are served."""
+    limiter, calls = FairLimiter(total=2, each=1), 0
+    place = await limiter.take("a")
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        tasks = [asyncio.create_task(_hold(limiter, "a")) for _ in range(waiting)]
+        await asyncio.sleep(0)
+        await cancel(*tasks[1::2])
+        place.close()
+        await asyncio.gather(*tasks[::2])
+    finally:
+        sys.setprofile(before)
+    assert limiter.free == 2 and not limiter.tenants
+    return calls
+
+
+async def test_a_place_costs_the_same_however_many_wait() -> None:
+    assert await calls_of(800) < 5 * await calls_of(200)  # 4, and what begins and ends it
+
+
+async def test_who_waits_is_bounded() -> None:
+    limiter = FairLimiter(1, 1, line=Shared("places", "too_many_places", total=3, each=2))
+    place = await limiter.take("a")
+    waiting = [asyncio.create_task(_hold(limiter, tenant)) for tenant in "ab"]
+    await asyncio.sleep(0)
+    for tenant, status in (("a", 503), ("b", 503)):
+        with pytest.raises(Problem) as error:
+            await limiter.take(tenant)
+        assert error.value.status == status and "Retry-After" in error.value.headers
+    await cancel(waiting[1])
+    with pytest.raises(Problem) as error:
+        await limiter.take("a")
+    assert error.value.status == 429
+    place.close()
+    await waiting[0]
+    (await limiter.take("a")).close()
+
+
+async def test_images_that_wait_to_be_fetched_are_bounded(
+    app: FastAPI, acme: httpx.AsyncClient, zoo: httpx.AsyncClient, site: Site, pool: StandIn
+) -> None:
+    fetches = app.state.front.fetches
+    waiting = [asyncio.create_task(fetches.take("acme")) for _ in range(outgoing.WAITING_EACH)]
+    await asyncio.sleep(0)
+    image = CAT | {"image": f"{site.url}/good"}
+    refused = await acme.post("/v1/generate", json=image)
+    assert refused.status_code == 429 and refused.json()["error"]["code"] == "too_many_fetches"
+    assert int(refused.headers["retry-after"]) > 0
+    assert (await zoo.post("/v1/generate", json=image)).status_code == 202
+    await cancel(*waiting)
+
+
+async def test_a_webhook_is_sent_while_every_lookup_of_requests_hangs(
+    app: FastAPI, acme: httpx.AsyncClient, secrets: WebhookSecrets, site: Site, pool: StandIn
+) -> None:
+    await secrets.create("acme")
+    pool.may_finish.clear()
+    assert (await acme.post("/v1/generate", json=asking(site.url))).status_code == 202
+    lookups = app.state.front.resolver.places
+    with ExitStack() as stack:
+        for number in range(outgoing.LOOKUPS):
+            stack.enter_context(await lookups.take(f"tenant {number}"))
+        pool.may_finish.set()
+        await site.next()
+
+
+async def test_a_client_that_leaves_waits_for_no_lookup(
+    app: FastAPI,
+    settings: Settings,
+    acme: httpx.AsyncClient,
+    secrets: WebhookSecrets,
+    pool: StandIn,
+) -> None:
+    await secrets.create("acme")
+    lookups = app.state.front.resolver.places
+    with ExitStack() as stack:
+        for number in range(outgoing.LOOKUPS):
+            stack.enter_context(await lookups.take(f"tenant {number}"))
+
+        async def waits() -> bool:
+            return bool(lookups.tenants["acme"])
+
+        async def left() -> bool:
+            return not lookups.tenants["acme"]
+
+        async with served(app, settings) as address:
+            body = asking("https://example.com/")
+            async with asking_by_hand(address, acme.headers["Authorization"], body):
+                await eventually(waits)
+            await eventually(left)
