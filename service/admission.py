@@ -85,6 +85,7 @@ async def admit(
         resolved = resolve(body, spec, front.settings.limits, media_types)
         await _check_webhook(request, front, body, hold.client, tenant)
         files = await _pictures(request, front, resolved, hold.client)
+        _check_stored(files, limits)
         if resolved.task in spec.sized_by_image:
             resolved = _sized(front, body, files["image"].file, spec, media_types)
         owned = _job(body, spec, resolved, files).model_copy(
@@ -183,6 +184,18 @@ async def _pictures(request: Request, front: FrontEnd, resolved: Resolved, clien
     if not resolved.fields.keys() & PICTURE_FIELDS:
         return {}
     return await unless_left(request, pictures.read_all(front, resolved.fields, client))
+
+
+def _check_stored(files: Files, limits: TenantSettings) -> None:
+    """Raises: Invalid: the tenant may not even store these pictures alone."""
+    sizes = {name: len(picture.data) for name, picture in files.items()}
+    if limits.stored_bytes is None or sum(sizes.values()) <= limits.stored_bytes:
+        return
+    said = (
+        f"the request's pictures have {sum(sizes.values())} bytes, and the tenant may have"
+        f" {limits.stored_bytes} stored in all; send smaller files, or ask the operator for more"
+    )
+    raise Invalid([FieldError(max(sizes, key=lambda name: sizes[name]), said)])
 
 
 def _sized(

@@ -169,3 +169,20 @@ async def test_stored_bytes_that_are_used_up(
     answer = await http.post("/v1/generate", json=body)
     assert answer.status_code == 202
     assert answer.headers["ratelimit"] == f'"stored-bytes";r={made};t=86400'
+
+
+async def test_pictures_that_would_never_fit_are_no_matter_of_time(
+    http: httpx.AsyncClient, app: FastAPI, pool: StandIn
+) -> None:
+    sent = picture()
+    body = CAT | {"image": base64.b64encode(sent).decode()}
+    for most, status in ((len(sent) - 1, 422), (len(sent), 202)):
+        app.state.front.settings = app.state.front.settings.model_copy(
+            update={"tenants": {"default": TenantSettings(stored_bytes=most)}}
+        )
+        answer = await http.post("/v1/generate", json=body)
+        assert answer.status_code == status
+        if status == 422:
+            (error,) = answer.json()["errors"]
+            assert error["field"] == "image" and "send smaller files" in error["message"]
+            assert "retry-after" not in answer.headers
