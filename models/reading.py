@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
 from models import weights
+from models.checkpoint import CheckpointError
 from models.dtypes import used_as
 from models.preview import MeanLatents, abstract_preview, fit_preview
 from models.quality import EightBit, Quality
@@ -24,10 +26,14 @@ from models.rounding import Rounding
 from models.tensors import Part
 from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
 from models.vae.config import Tiling
-from models.weights import Module, Sharding
+from models.weights import Module, Sharding, flat_parameters
 
 Networks = TypeVar("Networks", bound=Any)
 """A family's NamedTuple of them."""
+
+ROUNDED_OFF = ("vae",)
+"""Networks whose results are rounded to pixels, which cannot be NaN: what is wrong with others
+shows in the latents of the warm-up."""
 
 
 @runtime_checkable
@@ -97,6 +103,23 @@ def _shape(path: str, leaf: nnx.Variable, sharding: Sharding | None) -> jax.Shap
     return jax.ShapeDtypeStruct(leaf.shape, leaf.get_value().dtype, sharding=place)
 
 
+def check_finite(name: str, network: nnx.Module) -> None:
+    """Raises: CheckpointError: arrays of a network hold NaN or infinity; names them."""
+    broken = [path for path, leaf in flat_parameters(network).items() if not is_finite(leaf)]
+    if broken:
+        raise CheckpointError(
+            f"{name}: NaN or infinity in {', '.join(broken)}; its files are damaged, or its dtype "
+            "is too narrow for them (models.*.dtype)"
+        )
+
+
+def is_finite(leaf: nnx.Variable) -> bool:
+    """Whether an array is, as far as it lies on devices of this process; a mere shape is."""
+    array = leaf.get_value()
+    shards = array.addressable_shards if isinstance(array, jax.Array) else ()
+    return all(np.isfinite(one.data).all() for one in shards if one.replica_id == 0)
+
+
 FILES: Reader = Files()
 SHAPES: Reader = Shapes()
 
@@ -151,12 +174,16 @@ class Reading:
 
         Args:
             modules: abstract, with its parameters as they are stored, and as they are used.
+
+        Raises: CheckpointError: it cannot be read, or nobody would see that it gives no numbers.
         """
         stored, used = modules
         sharding = self.sharding
         if sharding is not None and name in self.on_host:
             sharding = weights.beside(sharding)
         loaded = self.reader.network(stored, place, renames, sharding=sharding)
+        if name in ROUNDED_OFF:
+            check_finite(name, loaded)
         return used_as(loaded, used)
 
 

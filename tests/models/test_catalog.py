@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+import models.demo
 from models import catalog
 from models.checkpoint import CheckpointError, UnsupportedCheckpoint
 from tests.parity.tiny import make_flux
@@ -35,6 +39,23 @@ def test_a_config_that_cannot_be_is_refused_by_name(
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(CheckpointError, match=named):
         catalog.load("tiny", str(tmp_path), "float32", {})
+
+
+@pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_an_autoencoder_that_gives_no_numbers_is_refused(
+    family: str, broken: float, tmp_path: Path
+) -> None:
+    """One weight of a demo model's: its pictures would be rounded to what looks like pixels."""
+    folder = tmp_path / family
+    shutil.copytree(Path(models.demo.__file__).parent / family, folder)
+    (file,) = (folder / "vae").glob("*.safetensors")
+    tensors = load_file(file)
+    name = max(name for name in tensors if name.startswith("decoder.") and "bias" in name)
+    tensors[name][-1] = broken
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"^vae: NaN or infinity in decoder\.[\w.]+bias;"):
+        catalog.load("demo", str(folder), "float32", {})
 
 
 def test_defaults_come_from_diffusers_then_the_folder_then_the_operator(tmp_path: Path) -> None:
