@@ -47,17 +47,18 @@ Known = Collection[tuple[str, int]]
 
 async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ()) -> str | None:
     """Run the warm-up requests for a few steps, alone and in full batches. Returns why no client
-    can be served, where none of them gave finite numbers.
+    can be served, where none of them gave finite numbers alone.
 
     A request that fails is only logged: one of a user may do better.
 
     Args:
         known: what others have measured lately, so that batches of it need not be tried now.
     """
-    started, broken = time.monotonic(), 0
+    started, finite, broken = time.monotonic(), 0, 0
     for fields in requests:
         try:
-            shape = await engine.try_out(fields, TRIALS)
+            shape = await _alone(engine, fields)
+            finite += 1
             if all((engine.pipeline.spec.bucket(fields), size) in known for size in sizes(shape)):
                 continue
             async with asyncio.timeout(MEASURE_S):
@@ -72,7 +73,7 @@ async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ())
         except EngineDied:
             return None  # whoever waits for that hears of it
     log.info("measured its warm-up requests in %.1f s", time.monotonic() - started)
-    return NO_NUMBERS if broken and broken == len(requests) else None
+    return NO_NUMBERS if broken and broken == len(requests) and not finite else None
 
 
 async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
@@ -91,6 +92,18 @@ async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
 def sizes(shape: Shape) -> frozenset[int]:
     """Of the batches that it has programs for."""
     return frozenset(way.size for phase in shape.phases.values() for way in phase.ways)
+
+
+async def _alone(engine: Engine, fields: Fields) -> Shape:
+    """Once more by another seed, where the first one gave no finite numbers: that may be the seed's
+    or a moment's fault, and not the weights'. Raises: as `Engine.try_out`."""
+    try:
+        return await engine.try_out(fields, TRIALS)
+    except PictureFailed as failure:
+        if failure.error.code != NON_FINITE:
+            raise
+        log.warning("a warm-up request failed and is tried by another seed: %s", failure)
+        return await engine.try_out({**fields, "seed": (fields.get("seed") or 0) ^ 1}, TRIALS)
 
 
 async def _together(engine: Engine, fields: Fields) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 
+from models.pipeline import Fields, Prepared
 from models.sharding import Layout
 from models.step_program import StepProgram
 from service.jobs.costs import CostKey, CostRow
@@ -156,6 +157,27 @@ async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: E
     assert await measure(engine, [{**SMALL, "nan_at": 1}, {**SMALL, "nan_at": 0}]) == NO_NUMBERS
     assert await measure(engine, [{**SMALL, "nan_at": 1}, SMALL]) is None
     assert await measure(engine, []) is None
+
+
+async def test_what_breaks_down_in_larger_batches_or_by_one_seed_alone_is_no_broken_model(
+    layout: Layout,
+) -> None:
+    """Of a pool with one warm-up request, the default: it would never be ready."""
+    engine = Engine(UnluckyPipeline(), layout, 4, fast(4))
+    try:
+        for request in ({"seed": 0}, {"seed": 1, "nan_at": TRIALS, "num_inference_steps": 9}):
+            assert await measure(engine, [{**SMALL, **request}]) is None
+        assert await measure(engine, [{**SMALL, "seed": 1, "nan_at": 0}]) == NO_NUMBERS
+    finally:
+        engine.close()
+
+
+class UnluckyPipeline(ToyPipeline):
+    """Its first seed gives no numbers."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        unlucky = {} if fields["seed"] else {"nan_at": 0}
+        return super().prepare({**fields, **unlucky}, images)
 
 
 async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyPipeline) -> None:
