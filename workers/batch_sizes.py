@@ -25,6 +25,12 @@ class BatchSizes:
     def is_exact(self) -> bool:
         return self.mode == "exact"
 
+    @property
+    def told(self) -> str:
+        """`exact by 2`: all that decides the bytes of a picture; or `fast`, where its company does
+        as well."""
+        return f"exact by {self.sizes[0]}" if self.is_exact else "fast"
+
 
 def exact(rows: int = 1) -> BatchSizes:
     """One program a step, padded to that many rows: no bit can depend on how many there are."""

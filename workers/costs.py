@@ -100,7 +100,7 @@ def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
     pictures they step at once: what was measured with more sizes does not hold with one."""
     mesh = layout.mesh
     axes = [f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1]
-    exact = [f"exact by {batching.sizes[0]}"] if batching.is_exact else []
+    exact = [batching.told] if batching.is_exact else []
     return ", ".join([f"{pool} on {mesh.devices.flat[0].device_kind}", *axes, *exact])
 
 

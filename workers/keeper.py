@@ -56,7 +56,7 @@ class Keeper:
     def origin(self, fields: dict[str, Any]) -> Origin:
         """Args: fields: one picture's resolved request."""
         spec = self.engine.pipeline.spec
-        return Origin.of(spec.fingerprint, with_levers(spec, fields))
+        return Origin.of(spec.fingerprint, with_levers(spec, fields), self.engine.batching)
 
     async def put(self, key: str, kept: Kept, origin: Origin) -> None:
         """Raises: StoreError."""

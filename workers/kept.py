@@ -11,7 +11,7 @@ import io
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from models.nn.step_cache import KEPT
 from models.pipeline import Fields
 from models.quality import EXACT, LEVERS
 from models.spec import ModelSpec
+from workers.batch_sizes import BatchSizes
 from workers.hosts.wire import BadMessage, Message, packed, received
 
 VERSION = 1
@@ -46,21 +47,23 @@ class Kept:
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose state it is: the same model must go on with the same request."""
+    """Whose state it is: the same model must go on with the same request, by the same steps."""
 
     fingerprint: str
     """Of the model."""
     request: str
     """Digest of the picture's own request."""
+    batching: str
+    """As `BatchSizes.told`: half a picture by one program and half by another is neither's."""
 
     @classmethod
-    def of(cls, fingerprint: str, fields: Fields) -> Origin:
+    def of(cls, fingerprint: str, fields: Fields, batching: BatchSizes) -> Origin:
         """Args: fields: one picture's resolved request, its seed too."""
         text = json.dumps(dict(fields), sort_keys=True)
-        return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest())
+        return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest(), batching.told)
 
     def as_json(self) -> dict[str, Any]:
-        return {"version": VERSION, "fingerprint": self.fingerprint, "request": self.request}
+        return {"version": VERSION, **asdict(self)}
 
 
 def with_levers(spec: ModelSpec, fields: Fields) -> Fields:

@@ -93,7 +93,7 @@ async def state_of(name: str, pipeline: Pipeline) -> None:
     await engine.generate(request(pipeline, 4), {}, rows.append)
     kept = await engine.keep(rows[-1])
     sizes = ", ".join(f"{leaf} {array.nbytes / 1e6:.3f}" for leaf, array in kept.leaves.items())
-    file = to_bytes(kept, Origin.of(pipeline.spec.fingerprint, {}))
+    file = to_bytes(kept, Origin.of(pipeline.spec.fingerprint, {}, engine.batching))
     print(f"{name}: {len(file) / 1e6:.3f} MB: {sizes}", flush=True)
     engine.close()
 

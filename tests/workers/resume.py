@@ -25,7 +25,7 @@ async def disturbed_at(
             keeping.append(asyncio.create_task(engine.keep(row)))
 
     picture = await engine.generate(fields, images, on_step)
-    origin = Origin.of(engine.pipeline.spec.fingerprint, fields)
+    origin = Origin.of(engine.pipeline.spec.fingerprint, fields, engine.batching)
     kept = from_bytes(to_bytes(await keeping[0], origin), origin)
     assert step <= kept.done < picture.steps, "nothing is left to be done"
     return picture, kept

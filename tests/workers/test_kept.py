@@ -11,6 +11,7 @@ import pytest
 
 from models.quality import GuidanceInterval, Quality
 from tests.workers.toy import SPEC
+from workers.batch_sizes import exact, fast
 from workers.kept import (
     VERSION,
     Kept,
@@ -23,7 +24,7 @@ from workers.kept import (
 )
 
 FIELDS = {"prompt": "a hat", "seed": 3, "num_inference_steps": 8}
-ORIGIN = Origin.of("0123", FIELDS)
+ORIGIN = Origin.of("0123", FIELDS, exact())
 KEPT = Kept(
     5,
     1.25,
@@ -48,8 +49,10 @@ def test_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (Origin.of("4567", FIELDS), "fingerprint"),
-        (Origin.of("0123", {**FIELDS, "seed": 4}), "request"),
+        (Origin.of("4567", FIELDS, exact()), "fingerprint"),
+        (Origin.of("0123", {**FIELDS, "seed": 4}, exact()), "request"),
+        (Origin.of("0123", FIELDS, exact(2)), "batching is 'exact by 1', not 'exact by 2'"),
+        (Origin.of("0123", FIELDS, fast(1)), "batching is 'exact by 1', not 'fast'"),
     ],
 )
 def test_another_picture_s_is_refused(other: Origin, named: str) -> None:
@@ -62,14 +65,14 @@ def test_a_preset_that_does_something_else_by_now_is_another_request() -> None:
     mine = Quality(guidance=GuidanceInterval(stop=0.7))
     other = Quality(guidance=GuidanceInterval(stop=0.3))
     first, same, later = (
-        Origin.of("0123", with_levers(spec, {**FIELDS, "quality": "mine"}))
+        Origin.of("0123", with_levers(spec, {**FIELDS, "quality": "mine"}), exact())
         for spec in (
             SPEC.model_copy(update={"qualities": {"mine": preset}})
             for preset in (mine, mine.model_copy(update={"about": "measured"}), other)
         )
     )
     assert first == same != later
-    assert with_levers(SPEC, exact := {**FIELDS, "quality": "exact"}) == exact
+    assert with_levers(SPEC, plain := {**FIELDS, "quality": "exact"}) == plain
 
 
 def test_another_version_is_refused() -> None:

@@ -18,6 +18,7 @@ from tests.workers.at_work import at_work, has_step, swept
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline, reference
+from workers.batch_sizes import BatchSizes, exact
 from workers.keeper import REST_S
 
 
@@ -63,16 +64,21 @@ def cut(data: bytes) -> bytes:
     return data[:-1]
 
 
-@pytest.mark.parametrize("damage", [None, flipped, cut], ids=["whole", "bit", "cut"])
+@pytest.mark.parametrize(
+    ("damage", "batching"),
+    [(None, None), (flipped, None), (cut, None), (None, exact(2))],
+    ids=["whole", "bit", "cut", "two rows"],
+)
 async def test_what_a_drain_puts_aside_goes_on_elsewhere(
     pipeline: ToyPipeline,
     layout: Layout,
     queue: Queue,
     store: Store,
     damage: Callable[[bytes], bytes] | None,
+    batching: BatchSizes | None,
 ) -> None:
     """A step that takes too long is left out; those before it need not be done again, unless what
-    was kept of them is damaged: then all are."""
+    was kept of them is damaged, or by other programs than those that go on: then all are."""
     job = toy_job(phase="gated", num_inference_steps=50, seed=3)
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, drain_s=1) as (pool, task):
@@ -89,9 +95,9 @@ async def test_what_a_drain_puts_aside_goes_on_elsewhere(
         await store.put(kept.key, damage(await store.get(kept.key)), "application/octet-stream")
     other = ToyPipeline()
     other.gate.open()
-    async with at_work(other, layout, queue, store):
+    async with at_work(other, layout, queue, store, batching=batching):
         job = await ended(queue, job)
-        assert other.gate.count == (50 if damage else 50 - kept.step)
+        assert other.gate.count == (50 if damage or batching else 50 - kept.step)
     [picture] = await pixels(store, job)
     assert (
         np.abs(picture - reference(other, job.request).astype(int)).max() <= 1
