@@ -41,6 +41,9 @@ class ImageChecks:
         self._arguments = (str(limits.max_image_pixels), str(limits.image_cpu_s))
         self.places = FairLimiter(count, max(1, count - 1) if has_tenants else count)
         self._idle: list[Process] = []
+        self._all: set[Process] = set()
+        """Those that may run."""
+        self._is_closed = False
 
     async def check(self, data: bytes, tenant: str) -> ImageFile:
         """What kind of file it is. Raises: ImageFileError."""
@@ -50,7 +53,7 @@ class ImageChecks:
                 async with asyncio.timeout(WALL_TIMES * self._cpu_s):
                     answer = await _ask(child, data)
             except BaseException as error:  # the client left, too
-                await _end(child)
+                await self._end(child)
                 if isinstance(error, TimeoutError):
                     raise self._too_slow() from None
                 raise
@@ -59,10 +62,10 @@ class ImageChecks:
     async def _read(self, child: Process, line: bytes) -> ImageFile:
         """What the child said. Raises: ImageFileError."""
         if not line:
-            raise self._why(await child.wait())
+            raise self._why(await self._end(child))
         answer: dict[str, Any] = json.loads(line)
-        if answer.pop("spent", False):
-            await _end(child)
+        if answer.pop("spent", False) or self._is_closed:
+            await self._end(child)
         else:
             self._idle.append(child)
         if "error" in answer:
@@ -83,7 +86,8 @@ class ImageChecks:
             child = self._idle.pop()
             if child.returncode is None:
                 return child
-        return await asyncio.create_subprocess_exec(
+            self._all.discard(child)
+        child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", str(PROGRAM), *self._arguments),
             stdin=PIPE,
             stdout=PIPE,
@@ -91,9 +95,20 @@ class ImageChecks:
             env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
             start_new_session=True,  # Ctrl-C is ours alone
         )
+        self._all.add(child)
+        return child
+
+    async def _end(self, child: Process) -> int:
+        """Its exit code."""
+        with suppress(ProcessLookupError):
+            child.kill()
+        self._all.discard(child)
+        return await child.wait()
 
     async def close(self) -> None:
-        await asyncio.gather(*map(_end, self._idle))
+        """End every child, those that are at work included; one that starts now ends after it."""
+        self._is_closed = True
+        await asyncio.gather(*map(self._end, tuple(self._all)))
         self._idle.clear()
 
 
@@ -104,9 +119,3 @@ async def _ask(child: Process, data: bytes) -> bytes:
     with suppress(ConnectionError):
         await child.stdin.drain()
     return await child.stdout.readline()
-
-
-async def _end(child: Process) -> None:
-    with suppress(ProcessLookupError):
-        child.kill()
-    await child.wait()

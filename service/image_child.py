@@ -43,14 +43,18 @@ def main(max_pixels: int, cpu_s: float) -> None:
 
 def confine(max_pixels: int) -> None:
     """Bound the memory; forbid to write files."""
-    memory = BASE_BYTES + BYTES_A_PIXEL * max_pixels
     bounds = {
-        resource.RLIMIT_AS: memory,
+        resource.RLIMIT_AS: memory_bytes(max_pixels),
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
     }
     for what, most in bounds.items():
         resource.setrlimit(what, (most, most))
+
+
+def memory_bytes(max_pixels: int) -> int:
+    """Of memory that one child may have."""
+    return BASE_BYTES + BYTES_A_PIXEL * max_pixels
 
 
 def look_at(data: bytes, max_pixels: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,15 @@ from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.server import make_server
 from service.settings import LimitSettings, ServerSettings, Settings
+from tests.service.image_children import children
 from tests.service.standin import StandIn
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left() -> Iterator[None]:
+    """Whoever checks images ends its processes."""
+    yield
+    assert not children()
 
 
 @pytest.fixture

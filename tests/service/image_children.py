@@ -6,17 +6,10 @@ from pathlib import Path
 
 from service.image_checks import PROGRAM
 
-_others: set[int] = set()
-
-
-def forget() -> None:
-    """Leave out from now on those that run already: front ends of other tests have theirs."""
-    _others.update(children())
-
 
 def children() -> set[int]:
     """Ids of this process's children that run."""
-    return {pid for pid in map(int, _listed()) if _is_ours(pid)} - _others
+    return {pid for pid in map(int, _listed()) if _is_ours(pid)}
 
 
 def _listed() -> list[str]:

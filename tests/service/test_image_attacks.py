@@ -24,7 +24,7 @@ from service.settings import LimitSettings, Settings
 from tests.hostile_images import jpeg_of_scans
 from tests.service.conftest import served
 from tests.service.eventually import eventually
-from tests.service.image_children import children, forget
+from tests.service.image_children import children
 from tests.service.standin import MODEL, StandIn, picture
 from tests.service.test_keys import bearer, keys, with_keys
 
@@ -32,11 +32,6 @@ __all__ = ["keys"]
 
 HEALTHY_S = 0.25
 ATTACKS = 6
-
-
-@pytest.fixture(autouse=True)
-def own_children() -> None:
-    forget()
 
 
 @pytest.fixture

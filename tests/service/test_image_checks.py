@@ -20,7 +20,7 @@ from service.image_checks import ImageChecks
 from service.settings import LimitSettings, ServerSettings, Settings
 from tests.hostile_images import animation, bomb, jpeg_of_scans, png_chunk, text_bombs, within
 from tests.service.eventually import eventually
-from tests.service.image_children import children, forget
+from tests.service.image_children import children
 from tests.service.standin import picture
 
 GOOD = picture()
@@ -34,17 +34,11 @@ def settings(**limits: float) -> Settings:
     return Settings(limits=LimitSettings.model_validate(bounds), server=ServerSettings())
 
 
-@pytest.fixture(autouse=True)
-def own_children() -> None:
-    forget()
-
-
 @pytest.fixture
 async def checks() -> AsyncIterator[ImageChecks]:
     checks = ImageChecks(settings(), has_tenants=True)
     yield checks
     await checks.close()
-    assert not children()
 
 
 async def test_a_child_serves_one_file_after_the_other(checks: ImageChecks) -> None:
@@ -137,6 +131,15 @@ async def test_a_client_that_leaves_takes_its_child_with_it(checks: ImageChecks)
         await asked
     assert pid not in children()
     assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+
+
+async def test_children_at_work_end_with_the_front_end(checks: ImageChecks) -> None:
+    await stopped_child(checks)
+    asked = [asyncio.create_task(checks.check(GOOD, tenant)) for tenant in ("acme", "zoo")]
+    await asyncio.sleep(0)  # one asks the child, the other starts its own
+    await checks.close()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert not children()
 
 
 async def test_a_child_that_was_killed_is_replaced(checks: ImageChecks) -> None:

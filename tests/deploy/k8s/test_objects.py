@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from service.image_child import memory_bytes
 from tests.deploy.k8s.objects import (
     Pods,
     environment,
@@ -64,6 +65,23 @@ def test_the_settings_lead_to_redis(objects: tuple[Object, ...]) -> None:
         assert url.port in [port["port"] for port in service["spec"]["ports"]]
         (found,) = selected(objects, {"matchLabels": service["spec"]["selector"]})
         assert found.component == "redis"
+
+
+MIB = 2**20
+COPIES = 4
+"""Of a body in flight: as it came, decoded, for the child that checks it, for the store."""
+
+
+def test_a_front_end_s_memory_is_enough_for_all_that_its_settings_allow(
+    objects: tuple[Object, ...],
+) -> None:
+    for pods in pods_of(objects, "frontend"):
+        settings, memory = settings_of(objects, pods), pods.container["resources"]
+        bodies = COPIES * settings.limits.max_inflight_bytes
+        children = settings.server.image_processes * memory_bytes(settings.limits.max_image_pixels)
+        itself = int(memory["requests"]["memory"].removesuffix("Mi")) * MIB
+        most = int(memory["limits"]["memory"].removesuffix("Gi")) * 1024 * MIB
+        assert itself + bodies + children <= most
 
 
 def selected(objects: Iterable[Object], selector: dict[str, Any]) -> list[Pods]:

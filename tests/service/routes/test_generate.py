@@ -266,7 +266,10 @@ async def test_a_full_queue_says_when_to_come_back(
     app = create_app(settings, queue, store)
     transport = httpx.ASGITransport(app)
     image = base64.b64encode(picture()).decode()
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+    ):
         assert (await generate(http)).status_code == 202
         answer = await generate(http, image=image)
         page = (await http.get("/metrics")).text

@@ -67,9 +67,11 @@ async def test_not_ready_without_a_store_to_write(
     folder.rmdir()
     folder.write_text("no folder any more")
     app = create_app(settings, queue, store)
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url="http://localhost"
-    ) as http:
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+    ):
         answer = await http.get("/readyz")
         assert checks(answer) == ["store"]
         refused = await http.post("/v1/generate", json=CAT | {"image": PNG})
