@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from redis.exceptions import RedisError
+
 from service.api_keys import ApiKeys, digest_of
 from service.jobs import connection
 from service.jobs.loopback import is_local
@@ -15,13 +17,15 @@ MAX_REMEMBERED = 10_000
 
 async def check_first_key(settings: Settings, address: str) -> None:
     """Raises: ConfigError: others reach that address, nobody has a key, and nothing was said; or
-    Redis is not there to ask."""
+    Redis is not there to ask, or does not let us."""
     if settings.server.keys != "auto" or is_local(address):
         return
     keys = ApiKeys(await connection.connect(settings.redis))
     try:
         if await keys.any():
             return
+    except (RedisError, OSError) as error:
+        raise connection.refused(settings.redis, error) from error
     finally:
         await keys.close()
     raise ConfigError(

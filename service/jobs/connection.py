@@ -82,7 +82,7 @@ async def check(redis: Redis, settings: RedisSettings) -> None:
             raise BusyLoadingError(f"{where} is loading")
         check_server(info, where)
     except (RedisError, OSError) as error:
-        raise _refused(where, error) from error
+        raise refused(settings, error) from error
     if lacking := lacks(settings):
         log.warning("redis.url: %s is reached over a network without %s", where, lacking)
 
@@ -132,7 +132,9 @@ def lacks(settings: RedisSettings) -> str:
     return " and ".join(name for name, is_there in guards.items() if not is_there)
 
 
-def _refused(where: str, error: Exception) -> ConfigError:
+def refused(settings: RedisSettings, error: Exception) -> ConfigError:
+    """What to raise in place of what redis-py raised while a server was checked."""
+    where = shown(str(settings.url))
     causes = list(_causes(error))
     if any(isinstance(one, AuthenticationError | NoPermissionError) for one in causes):
         return ConfigError(

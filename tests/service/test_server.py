@@ -185,6 +185,24 @@ async def test_what_it_cannot_start_with_is_named(
     assert said in errors.decode() and "Traceback" not in errors.decode()
 
 
+async def test_it_says_so_where_it_may_not_look_for_keys(
+    redis_url: str, empty_redis: Redis, tmp_path: Path
+) -> None:
+    await empty_redis.acl_setuser(
+        "blind", enabled=True, passwords=["+secret"], keys=["other:*"], commands=["+@all"]
+    )
+    variables = {
+        "ATELIER_REDIS__URL": redis_url,
+        "ATELIER_REDIS__USERNAME": "blind",
+        "ATELIER_REDIS__PASSWORD": "secret",
+        "ATELIER_SERVER__HOST": "0.0.0.0",
+    }
+    try:
+        await test_what_it_cannot_start_with_is_named(variables, "what its ACL grants", tmp_path)
+    finally:
+        await empty_redis.acl_deluser("blind")
+
+
 def test_connections_outlive_those_of_a_load_balancer_where_the_settings_say_so(
     app: FastAPI,
 ) -> None:

@@ -136,7 +136,8 @@ local function warm_instead(job)
   return not is_late(other.id, other) and suits(other.id, other) and other or job
 end
 
--- Where nothing may be compiled: however many jobs wait for that, none of them is looked at.
+-- Where nothing may be compiled: the first job that need not be, however many wait for that before
+-- it. Where none suits, the search by turns goes on to LOOKS of the others, and takes none.
 local function first_compiled()
   local job = first_warm()
   while job and is_late(job.id, job) do job = first_warm() end

@@ -15,6 +15,7 @@ from service.answers import events_answer
 from service.deps import FrontEnd
 from service.inflight import Hold
 from service.jobs.queue import Queue
+from service.settings import Settings
 from tests.service.sse import messages
 from tests.service.standin import MODEL, StandIn, picture
 
@@ -119,3 +120,20 @@ async def test_without_keys_a_job_s_file_is_its_client_s_and_not_everybody_s(
     with front.bodies.holding(CLIENT, share):
         assert (await http.get(url)).status_code == 429
         assert (await http.post(f"{url}/cancel")).status_code == 429
+
+
+async def test_a_stream_breaks_off_where_the_store_fails_and_goes_on_later(
+    http: httpx.AsyncClient, settings: Settings, job: Any
+) -> None:
+    async def names() -> list[str]:
+        async with http.stream("GET", f"/v1/jobs/{job['id']}/events") as answer:
+            return [message.name async for message in messages(answer)]
+
+    folder = settings.state_dir / "outputs" / "outputs"
+    away = folder.rename(folder.with_name("away"))
+    folder.write_text("no folder any more")
+    broken_off = await names()
+    assert broken_off[-1] == "progress"
+    folder.unlink()
+    away.rename(folder)
+    assert await names() == [*broken_off, "succeeded"]
