@@ -3,11 +3,14 @@ charged."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 COMPILERS = 2
 """Threads: tracing holds Python's lock, the compiler does not, so two overlap well."""
@@ -24,8 +27,12 @@ class Compilation:
         self._lock = threading.Lock()
         self._left = optional
         self._busy_s = self._longest_s = 0.0
+        self._under_way: dict[int, float] = {}
+        """By thread, since when a program is built there."""
+        self.programs: list[Future[Any]] = []
+        """All of them; only the event loop's thread looks here."""
         self._began_at: float | None = None
-        self._on_begin: list[Callable[[], None]] = []
+        self._on_begin: list[Callable[[], Any]] = []
         self._is_taken = False
         self.waited_s: float | None = None
         """From the first program's beginning until the request could begin; None: not yet, or
@@ -37,7 +44,17 @@ class Compilation:
             is_first, self._is_taken = not self._is_taken, True
         return is_first
 
-    def on_begin(self, tell: Callable[[], None]) -> None:
+    @property
+    def is_over(self) -> bool:
+        """Whether all of its programs are there, failed or dropped."""
+        return all(program.done() for program in self.programs)
+
+    async def over(self) -> None:
+        """Wait until then."""
+        programs = (asyncio.shield(asyncio.wrap_future(program)) for program in self.programs)
+        await asyncio.gather(*programs, return_exceptions=True)
+
+    def on_begin(self, tell: Callable[[], Any]) -> None:
         """Call back when something has to be compiled: at once, where that has begun. Never, where
         all programs are read from files."""
         with self._lock:
@@ -48,14 +65,22 @@ class Compilation:
             tell()
 
     def can_begin(self) -> float | None:
-        """Note that the programs are there without which no picture begins. Returns the seconds
-        that it took, to the first caller; None, if nothing had to be compiled."""
+        """Note that the programs are there without which the request that was charged does not
+        begin. Returns the seconds that it took, to the first caller; None, if nothing had to be
+        compiled."""
         with self._lock:
-            self._on_begin.clear()
             if self._began_at is None or self.waited_s is not None:
                 return None
             self.waited_s = time.monotonic() - self._began_at
             return self.waited_s
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of all compile threads together, until now."""
+        with self._lock:
+            now = time.monotonic()
+            under_way = sum(now - since for since in self._under_way.values())
+            return (self._busy_s + under_way) / COMPILERS
 
     @property
     def charge_s(self) -> float:
@@ -78,8 +103,9 @@ class Compilation:
 
     @contextmanager
     def _building(self) -> Iterator[None]:
-        started = time.monotonic()
+        started, thread = time.monotonic(), threading.get_ident()
         with self._lock:
+            self._under_way[thread] = started
             self._began_at = self._began_at or started
             told, self._on_begin = self._on_begin, []
         for tell in told:
@@ -89,6 +115,7 @@ class Compilation:
         finally:
             took_s = time.monotonic() - started
             with self._lock:
+                del self._under_way[thread]
                 self._busy_s += took_s
                 self._longest_s = max(self._longest_s, took_s)
 

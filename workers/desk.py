@@ -6,16 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from functools import partial
 
 from service.jobs import journey
 from service.jobs.about import about, hide_prompts, note
 from service.jobs.errors import StoreError
+from service.jobs.job import JobState
 from service.jobs.outputs import Store
 from service.jobs.preemption import Held
-from service.jobs.queue import Claim, Queue
+from service.jobs.queue import Claim, Queue, Spent
 from service.jobs.tasks import cancel
 from service.settings import PoolSettings
 from workers import metrics
+from workers.bill import Bill
 from workers.budget import Budget
 from workers.engine import Engine
 from workers.keeper import Keeper
@@ -54,6 +57,8 @@ class Desk:
         self._keeper = Keeper(engine, queue, store, budget, self._patience)
         self.leases = Leases(queue, lease_s, self.drop)
         self._tasks: dict[Work, asyncio.Task[None]] = {}
+        self._owing: set[Work] = set()
+        """That have left while programs are compiled on their account, which nobody can stop."""
 
     @property
     def jobs(self) -> int:
@@ -61,18 +66,22 @@ class Desk:
 
     @property
     def compiling(self) -> int:
-        """Jobs that need programs which may have to be compiled."""
-        return sum(work.may_compile for work in self._tasks)
+        """Jobs that need programs which may have to be compiled, also those that wait for another
+        job's; and those that have left while theirs are compiled to the end."""
+        return sum(work.may_compile for work in self._tasks) + len(self._owing)
 
     def take(self, claim: Claim) -> None:
         """Begin to work on a claim."""
         job, queue, engine = claim.job, self._queue, self._engine
         self.drop_job(job.id)  # an earlier claim of the same job: it has lapsed, or we had no other
-        progress = Progress(queue, claim, engine, self._preview_every_s, self.drop)
+        bill = Bill()
+        progress = Progress(queue, claim, engine, self._preview_every_s, self.drop, bill)
         snapshots = Snapshots(self._keeper, claim)
         places = self._room.enter(job.images, is_suspect=bool(job.deaths))
-        work = Work(claim, engine, queue, self._store, self._patience, progress, snapshots, places)
-        self.leases.hold(claim)
+        work = Work(
+            claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill
+        )
+        self.leases.hold(claim, bill)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
         metrics.claims.labels(job.model).inc()
         journey.waited(claim)
@@ -122,7 +131,9 @@ class Desk:
         if not works or not await works[0].put_aside_whole(time_s):
             return False
         # Released first: whatever happens to this task, nobody waits for the lease to lapse.
-        is_ours = await until_reached(self._queue.release, works[0].claim, preempted=True)
+        claim, spent = works[0].claim, works[0].bill.spent
+        release = partial(self._queue.release, claim, preempted=True, spent=spent)
+        is_ours = await until_reached(release)
         self.drop_job(job_id)
         return is_ours
 
@@ -152,11 +163,11 @@ class Desk:
 
     async def _give_back(self, work: Work, task: asyncio.Task[None]) -> None:
         await cancel(task)
-        await self._release(work.claim)
+        await self._release(work.claim, work.bill.spent)
 
-    async def _release(self, claim: Claim) -> None:
+    async def _release(self, claim: Claim, spent: Spent) -> None:
         with about(job=claim.job.id, tenant=claim.job.tenant):
-            if await until_reached(self._queue.release, claim):
+            if await until_reached(partial(self._queue.release, claim, spent=spent)):
                 log.info("job %s was given back", claim.job.id)
 
     async def _see_through(self, work: Work) -> None:
@@ -176,6 +187,22 @@ class Desk:
         self.leases.drop(work.claim)
         work.places.leave()
         del self._tasks[work]
+        if outcome != JobState.SUCCEEDED:
+            if not work.bill.is_settled:
+                self._owing.add(work)
+            self._keeper.spawn(self._settle(work))
         if work.may_compile or not self._tasks:  # for one that was not to come beside it
             self._queue.look_again(work.claim.job.model)
         metrics.jobs.labels(work.claim.job.model, outcome).inc()
+
+    async def _settle(self, work: Work) -> None:
+        """Tell what a job has taken that left; of its compiling, again when that is over."""
+        await self._tell_spent(work)
+        if work in self._owing:
+            await work.bill.settled()
+            self._owing.remove(work)
+            self._queue.look_again(work.claim.job.model)
+            await self._tell_spent(work)
+
+    async def _tell_spent(self, work: Work) -> None:
+        await until_reached(self._queue.spent, work.claim, work.bill.spent)

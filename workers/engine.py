@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,15 +60,14 @@ None: nothing tells."""
 @dataclass(frozen=True)
 class Picture:
     """One finished picture or clip; `device_seconds` is its share of the steps with it, and what
-    its encoding and decoding take."""
+    its encoding and decoding take; `own_seconds` leaves out what earlier claims had taken."""
 
     pixels: np.ndarray
     """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
     seed: int
     steps: int
     device_seconds: float
-    compile_s: float = 0.0
-    """What compiling the programs took that it was the first to need."""
+    own_seconds: float
 
 
 class Engine:
@@ -139,7 +138,7 @@ class Engine:
         try:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             few = warmup.first_steps(prepared.steps, steps)
-            shape, _ = await self._compiled(fields, prepared)
+            shape = await self._compiled(fields, prepared)
             state = await self._run("encode", self._encode, shape, prepared)
             start = Checked(state, 0, 0.0)
             row = await self._denoise(shape, replace(prepared, steps=few), start, lambda row: None)
@@ -157,7 +156,7 @@ class Engine:
         Raises: whatever keeps it from being drawn.
         """
         prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
-        shape, _ = await self._compiled(fields, prepared)
+        shape = await self._compiled(fields, prepared)
         larger = (asyncio.wrap_future(program) for program in shape.optional())
         await asyncio.gather(*larger, return_exceptions=True)
 
@@ -177,6 +176,7 @@ class Engine:
         begin: Kept | None = None,
         on_prepared: Callable[[Prepared], None] = lambda prepared: None,
         on_stage: OnStage = lambda stage, expected_s: None,
+        on_compile: Callable[[Compilation], None] = lambda compilation: None,
     ) -> Picture:
         """One picture from one request. To cancel it, cancel the task.
 
@@ -185,6 +185,7 @@ class Engine:
             on_stage: told when it begins to be compiled, which most are not, denoised and decoded.
             begin: how far it was before; None, or what does not fit it: it begins anew.
             on_prepared: told once what the host made of the request, in the event loop.
+            on_compile: told there what it has to pay for, if it is the first to need programs.
 
         Raises:
             PictureFailed: this picture cannot be made; its neighbours are unharmed.
@@ -197,7 +198,7 @@ class Engine:
             on_prepared(prepared)
             doing = "compiling"
             with spans.span("compile"):
-                shape, compilation = await self._compiled(fields, prepared, on_stage)
+                shape = await self._compiled(fields, prepared, on_stage, on_compile)
             on_stage("denoising", None)
             doing = "encoding the prompt"
             with stage(model, "encode"):
@@ -222,7 +223,7 @@ class Engine:
             prepared.seed,
             row.done,
             row.device_seconds + shape.around_s,
-            compilation.charge_s if compilation else 0.0,
+            row.own_seconds + shape.around_s,
         )
 
     async def preview(self, row: Row) -> np.ndarray:
@@ -261,29 +262,47 @@ class Engine:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def _compiled(
-        self, fields: Fields, prepared: Prepared, on_stage: OnStage = lambda stage, s: None
-    ) -> tuple[Shape, Compilation | None]:
-        """This picture's shape, as soon as it can begin with it; and what it has to be charged for,
-        if it was the first to need something of it."""
+        self,
+        fields: Fields,
+        prepared: Prepared,
+        on_stage: OnStage = lambda stage, s: None,
+        on_compile: Callable[[Compilation], None] = lambda compilation: None,
+    ) -> Shape:
+        """This picture's shape, as soon as it can begin with it."""
         shape = self._shape(fields, prepared)
-        compilation = shape.compilation
-        own = compilation if compilation.take() else None
+        own = shape.compilation if shape.compilation.take() else None
+        if own:
+            on_compile(own)
         phases = {step.phase for step in prepared.steps}
         needed = shape.to_begin(signature(prepared.inputs), phases)
-        if not all(map(is_ready, needed)):
-            self._tell_of(compilation, fields, on_stage)
-            await ready(*needed)
-            self._learn(compilation, fields)
-        return shape, own
+        missing = [program for program in needed if not is_ready(program)]
+        if missing:
+            telling = self._telling({shape.made_by[one] for one in missing}, fields, on_stage)
+            with self.programs.awaited(shape, prepared), telling:
+                await ready(*missing)
+            if own:
+                self._learn(own, fields)
+        return shape
 
-    def _tell_of(self, compilation: Compilation, fields: Fields, on_stage: OnStage) -> None:
+    @contextmanager
+    def _telling(
+        self, compilations: Iterable[Compilation], fields: Fields, on_stage: OnStage
+    ) -> Iterator[None]:
+        """Inside, a picture waits for programs of these."""
         bucket = self.costs.bucket(fields)
         expected_s = self.costs.expected_s(bucket) if bucket else None
+        waits = True
 
         def tell() -> None:
-            self._loop.call_soon_threadsafe(on_stage, "compiling", expected_s)
+            if waits:
+                on_stage("compiling", expected_s)
 
-        compilation.on_begin(tell)
+        for compilation in compilations:
+            compilation.on_begin(partial(self._loop.call_soon_threadsafe, tell))
+        try:
+            yield
+        finally:
+            waits = False
 
     def _learn(self, compilation: Compilation, fields: Fields) -> None:
         """How long compiling took, for the next one, and for the next start."""

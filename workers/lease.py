@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from service.jobs.queue import Claim, Queue
+from workers.bill import Bill
 from workers.retry import QUEUE_ERRORS
 
 RENEWALS = 3
@@ -27,14 +28,15 @@ class Leases:
         self._queue = queue
         self._every_s = lease_s / RENEWALS
         self._on_lost = on_lost
-        self._held: dict[str, Claim] = {}
+        self._held: dict[str, tuple[Claim, Bill]] = {}
 
-    def hold(self, claim: Claim) -> None:
-        self._held[claim.job.id] = claim
+    def hold(self, claim: Claim, bill: Bill) -> None:
+        self._held[claim.job.id] = claim, bill
 
     def drop(self, claim: Claim) -> None:
         """Done with it, one way or the other."""
-        if self._held.get(claim.job.id) is claim:
+        held = self._held.get(claim.job.id)
+        if held and held[0] is claim:
             del self._held[claim.job.id]
 
     async def run(self) -> None:
@@ -49,6 +51,7 @@ class Leases:
     async def _renew(self) -> None:
         if not self._held:
             return
-        for claim in await self._queue.renew(list(self._held.values())):
+        claims, bills = zip(*self._held.values(), strict=True)
+        for claim in await self._queue.renew(claims, [bill.spent for bill in bills]):
             self.drop(claim)
             self._on_lost(claim)

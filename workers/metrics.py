@@ -196,12 +196,18 @@ def building(model: str) -> Iterator[None]:
 
 
 def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:
-    """A job is done; one that was put before anything was measured tells nothing of its cost."""
+    """A job is done; one that was put before anything was measured tells nothing of its cost.
+
+    Args:
+        job: as it was claimed.
+        usage: of its last claim.
+    """
     for output in outputs:
         kind = output.content_type if output.content_type in CONTENT_TYPES else OTHER
         output_bytes.labels(job.model, kind).inc(output.bytes)
     if job.run_s is not None:
-        cost_ratio.labels(job.model).observe(usage.device_seconds / job.cost)
+        device_s = usage.device_seconds + job.usage.device_seconds
+        cost_ratio.labels(job.model).observe(device_s / job.cost)
 
 
 def swap(model: str, seconds: float) -> None:

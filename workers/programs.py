@@ -6,8 +6,9 @@ Compiling goes on in threads of its own, so pictures that have their programs ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from models.step_program import StepProgram
 from workers.compiler import Compiler, signature
 from workers.compiling import COMPILERS, Compilation
 from workers.launch import Launcher
-from workers.shape import Compiling, Phase, Program, Shape, Values
+from workers.shape import Asked, Compiling, Phase, Program, Shape, Values, is_ready
 from workers.step_times import Way
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,13 @@ class Programs:
         The threads take programs in order: one may wait for another that was asked for before it.
         """
         values = {step.phase: step.values for step in prepared.steps}
-        added = [self._phase(name) for name in values if name not in shape.phases]
+        phases = [shape.phases.get(name) or self._phase(name) for name in values]
+        added = [phase for phase in phases if not phase.programs]
+        larger = {phase: [w for w in self._ways[1:] if w not in phase.programs] for phase in phases}
         is_new, key = not shape.encoders, signature(prepared.inputs)
-        if key in shape.encoders and not added:
+        if key in shape.encoders and not (added or any(larger.values())):
             return
-        shape.compilation = Compilation(len(added) * len(self._ways[1:]))
+        shape.compilation = Compilation(sum(map(len, larger.values())))
         self._launcher.growing(shape, prepared)
         if key not in shape.encoders:
             self._add_encoder(shape, prepared)
@@ -68,8 +71,50 @@ class Programs:
         if is_new:
             shape.decode = self._show(shape, "decode", self._compiler.decode)
             shape.preview = self._show(shape, "preview", self._compiler.preview)
-        for phase in added:
-            self._add_ways(shape, phase, values[phase.program], self._ways[1:])
+        for phase, ways in larger.items():
+            self._add_ways(shape, phase, values[phase.program], ways)
+
+    @contextmanager
+    def awaited(self, shape: Shape, prepared: Prepared) -> Iterator[None]:
+        """Inside, a picture waits for its programs. Where it leaves without them, those are dropped
+        that nobody else waits for and no thread has begun."""
+        phases = frozenset(step.phase for step in prepared.steps)
+        asked = Asked(signature(prepared.inputs), phases)
+        shape.awaited.append(asked)
+        try:
+            yield
+        except BaseException:
+            shape.awaited.remove(asked)
+            self._drop(shape, asked)
+            raise
+        shape.awaited.remove(asked)
+
+    def _drop(self, shape: Shape, asked: Asked) -> None:
+        """What others have of the shape stays, or it would be compiled twice."""
+        wanted = {name for other in shape.awaited for name in other.phases}
+        is_encoder_wanted = any(other.encoder == asked.encoder for other in shape.awaited)
+        if not is_encoder_wanted and shape.encoders[asked.encoder].cancel():
+            del shape.encoders[asked.encoder]
+        for name in asked.phases - wanted:
+            self._drop_phase(shape, shape.phases[name])
+        if not (shape.encoders and shape.phases):
+            self._forget(shape)
+
+    def _drop_phase(self, shape: Shape, phase: Phase) -> None:
+        if all(map(is_ready, phase.necessary)):
+            return  # larger batches are still to come, for whoever has it
+        if phase.flops is not None and phase.flops.cancel():
+            phase.flops = None
+        phase.conditions.cancel()
+        phase.programs = {way: one for way, one in phase.programs.items() if not one.cancel()}
+        if self._ways[0] not in phase.programs:
+            del shape.phases[phase.program]
+
+    def _forget(self, shape: Shape) -> None:
+        for program in (shape.row, shape.decode, shape.preview):
+            program.cancel()
+        if self._shapes.get(shape.bucket) is shape:
+            del self._shapes[shape.bucket]
 
     def count(self, shape: Shape, prepared: Prepared) -> None:
         """Begin to count the operations of the shape's steps, behind all that is to be compiled. Of
@@ -105,6 +150,7 @@ class Programs:
         encoding = self._compiler.encoding(prepared.inputs)
         if not shape.encoders:
             shape.row = self._threads.submit(lambda: encoding.row)
+            shape.compilation.programs.append(shape.row)
 
         def compile_for(row: PyTree) -> Program:
             return self._launcher.encode(shape, encoding.program(row))
@@ -145,4 +191,7 @@ class Programs:
             with compilation.making(is_optional):
                 return compile_for(shape.row.result())
 
-        return self._threads.submit(make)
+        future = self._threads.submit(make)
+        compilation.programs.append(future)
+        shape.made_by[future] = compilation
+        return future

@@ -11,6 +11,7 @@ from contextlib import suppress
 from service.jobs.job import STAGES, Stage
 from service.jobs.queue import Claim, Doing, Queue
 from workers import files
+from workers.bill import Bill
 from workers.engine import Engine
 from workers.retry import QUEUE_ERRORS
 from workers.row import Row
@@ -36,7 +37,9 @@ class Progress:
         engine: Engine,
         preview_every_s: float,
         on_lost: Callable[[Claim], None],
+        bill: Bill,
     ) -> None:
+        self._bill = bill
         self._queue = queue
         self._claim = claim
         self._engine = engine
@@ -96,7 +99,10 @@ class Progress:
         preview = await self._preview(row) if row else None
         done, doing = list(self._done), self._now_doing
         try:
-            is_held = await self._queue.progress(self._claim, sum(done), steps, preview, doing)
+            spent = self._bill.spent
+            is_held = await self._queue.progress(
+                self._claim, sum(done), steps, preview, doing, spent
+            )
             self._told, self._told_of = done, doing
             return is_held
         except QUEUE_ERRORS as error:

@@ -62,8 +62,14 @@ class Row:
     """Of the next steps, where they were computed."""
 
     def __post_init__(self) -> None:
+        self._before_s = self.device_seconds
         self.state, self.sent = self.known, self.done
         self.checked = Checked(self.known, self.done, self.device_seconds)
+
+    @property
+    def own_seconds(self) -> float:
+        """Of `device_seconds`, without those of earlier claims."""
+        return self.device_seconds - self._before_s
 
     @property
     def all_sent(self) -> bool:

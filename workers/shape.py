@@ -71,6 +71,14 @@ class Phase:
         self.limits[way.parts] = min(smaller, self.limits.get(way.parts, smaller))
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What one picture needs of a shape."""
+
+    encoder: Hashable
+    phases: frozenset[StepProgram]
+
+
 @dataclass(eq=False)
 class Shape:
     """Everything that pictures of one bucket run."""
@@ -87,6 +95,10 @@ class Shape:
     """(weights, row) → a smaller picture or clip of the same kind."""
     compilation: Compilation = field(default_factory=Compilation)
     """Of what a picture has lacked last."""
+    made_by: dict[Future[Any], Compilation] = field(default_factory=dict)
+    """By program, the compilation that it is one of."""
+    awaited: list[Asked] = field(default_factory=list)
+    """By each picture that waits, what it needs."""
     encode_times: Recent = field(default_factory=Recent)
     decode_times: Recent = field(default_factory=Recent)
 
@@ -142,4 +154,4 @@ def is_ready(program: Future[Any]) -> bool:
 
 
 def failed(program: Future[Any]) -> bool:
-    return program.done() and program.exception() is not None
+    return program.done() and not program.cancelled() and program.exception() is not None

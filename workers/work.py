@@ -19,6 +19,7 @@ from service.jobs.outputs import Store, input_key, job_folders, output_key
 from service.jobs.queue import Claim, Queue
 from service.jobs.spans import NOTHING
 from workers import metrics
+from workers.bill import Bill
 from workers.engine import Engine
 from workers.errors import EngineDied, PictureFailed
 from workers.files import File, count, files
@@ -46,8 +47,10 @@ class Work:
         progress: Progress,
         snapshots: Snapshots,
         places: Places,
+        bill: Bill,
     ) -> None:
         self.claim = claim
+        self.bill = bill
         self._job = claim.job
         self._engine = engine
         self._queue = queue
@@ -61,7 +64,6 @@ class Work:
         """Tells the queue of the request's warnings."""
         self._begun_at = time.monotonic()
         self._is_aside = False
-        self._compile_s = 0.0
         self._waiting: set[int] = set()
         """Pictures whose programs are compiled."""
         self.may_compile = not engine.costs.is_at_hand(claim.job.bucket)
@@ -112,8 +114,8 @@ class Work:
 
     def ends_within(self, seconds: float) -> bool:
         """Whether it may, by what is known of its pace."""
-        if self._is_aside:
-            return False
+        if self._is_aside or self._waiting:
+            return False  # how long compiling takes, and what comes after it, nobody knows
         left = [pace.seconds_left for pace in self._paces.values()]
         return max((one for one in left if one is not None), default=0) <= seconds
 
@@ -189,6 +191,7 @@ class Work:
         def on_step(row: Row) -> None:
             self.places.step(number, len(row.steps) - row.done)
             self._paces.setdefault(number, Pace(row)).step()
+            self.bill.step(number, row)
             self._snapshots.step(number, row)
             self._progress.step(number, row)
 
@@ -196,9 +199,9 @@ class Work:
         with spans.saying({"atelier.picture": number}):
             begin = await self._snapshots.begin(number, fields)
             picture = await self._engine.generate(
-                fields, images, on_step, begin, self._warn, on_stage
+                fields, images, on_step, begin, self._warn, on_stage, self.bill.compile
             )
-            self._compile_s += picture.compile_s
+            self.bill.finish(number, picture.own_seconds)
             on_stage("storing")
             outputs = await self._save(number, seed, picture.pixels)
         return Snapshot(
@@ -222,6 +225,7 @@ class Work:
         self._progress.stage(number, stage, expected_s)
         if stage == "compiling" and number not in self._waiting:
             self._waiting.add(number)
+            self.may_compile = True  # also of a bucket that is at hand: by another scheduler, say
             self.places.wait(number)
         elif stage == "denoising":
             self._begin_steps(number)
@@ -285,11 +289,12 @@ class Work:
             await self._store.delete(job_folders(self._job.id))
 
     def _usage(self, made: list[Snapshot]) -> Usage:
+        spent = self.bill.final
         waited_s = (self._job.started_at or self._job.created_at) - self._job.created_at
         return Usage(
             steps=sum(one.step for one in made),
-            device_seconds=self._compile_s + sum(one.device_seconds for one in made),
-            compile_seconds=self._compile_s,
+            device_seconds=spent.device_s,
+            compile_seconds=spent.compile_s,
             queue_seconds=waited_s,
         )
 
@@ -317,5 +322,7 @@ class Work:
         self.is_ending = True
         self.span.fail(error.code)
         with spans.span("finish"):
-            state = await until_reached(self._queue.fail, self.claim, error, retry=retry)
+            spent = self.bill.spent
+            fail = partial(self._queue.fail, self.claim, error, retry=retry, spent=spent)
+            state = await until_reached(fail)
         return state or "lost"

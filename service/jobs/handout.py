@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from dataclasses import asdict, dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -57,6 +57,14 @@ class Doing:
 
     stage: Stage
     expected_s: float | None = None
+
+
+class Spent(NamedTuple):
+    """What one claim has taken by now, in device-seconds."""
+
+    device_s: float
+    """With what compiling took."""
+    compile_s: float
 
 
 Claims = list[Claim]
@@ -217,9 +225,15 @@ class Handout(Calls):
         )
         return (pair[0], pair[1]) if pair else None
 
-    async def renew(self, claims: Sequence[Claim]) -> Claims:
-        """Extend the leases; returns the claims that are no longer ours (lost, canceled)."""
-        held = [(claim.job.id, claim.fence) for claim in claims]
+    async def renew(self, claims: Sequence[Claim], spent: Sequence[Spent] = ()) -> Claims:
+        """Extend the leases; returns the claims that are no longer ours (lost, canceled).
+
+        Args:
+            spent: by each of the claims; none: nothing is known.
+        """
+        held: list[tuple[Any, ...]] = [(claim.job.id, claim.fence) for claim in claims]
+        if spent:
+            held = [(*one, taken) for one, taken in zip(held, spent, strict=True)]
         lost = await self._run("renew", claims=held, lease_s=self._settings.lease_s)
         return [claims[number - 1] for number in lost]
 
@@ -230,6 +244,7 @@ class Handout(Calls):
         steps: int,
         preview: str | None = None,
         doing: Doing | None = None,
+        spent: Spent | None = None,
     ) -> bool:
         """False: no longer ours. `preview` is a data URI."""
         shown = {"step": step, "steps": steps, "preview": preview}
@@ -241,6 +256,7 @@ class Handout(Calls):
             step=step,
             steps=steps,
             max_previews=MAX_PREVIEWS,
+            spent=spent,
             **(asdict(doing) if doing else {}),
         )
 
@@ -254,7 +270,11 @@ class Handout(Calls):
         return await self._held("warn", claim, wire.warnings_json(warnings))
 
     async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
-        """False: no longer ours; what was stored for it may be deleted."""
+        """False: no longer ours; what was stored for it may be deleted.
+
+        Args:
+            usage: its seconds are this claim's; those of claims before it are added.
+        """
         finished_at = await self._run(
             "finish",
             wire.outputs_json(outputs),
@@ -266,7 +286,9 @@ class Handout(Calls):
             self.tally.ended(End.of(claim.job, JobState.SUCCEEDED, float(finished_at)))
         return bool(finished_at)
 
-    async def fail(self, claim: Claim, error: JobError, *, retry: bool = False) -> JobState | None:
+    async def fail(
+        self, claim: Claim, error: JobError, *, retry: bool = False, spent: Spent | None = None
+    ) -> JobState | None:
         """With retry it goes back to the queue, until `max_attempts`. None: no longer ours."""
         answer = await self._run(
             "fail",
@@ -275,6 +297,7 @@ class Handout(Calls):
             fence=claim.fence,
             retry=retry,
             max_attempts=self._settings.max_attempts,
+            spent=spent,
         )
         if not answer:
             return None
@@ -286,14 +309,21 @@ class Handout(Calls):
             self.tally.retried(claim.job.model, error.code)
         return JobState(state)
 
-    async def release(self, claim: Claim, *, preempted: bool = False) -> bool:
+    async def release(
+        self, claim: Claim, *, preempted: bool = False, spent: Spent | None = None
+    ) -> bool:
         """Give it back unharmed: to its old place in the queue, the attempt not counted.
 
         Args:
             preempted: for a job that should go before it: its place moves by the time that it ran,
                 since it has not waited meanwhile.
         """
-        return await self._held("release", claim, preempted=preempted or None)
+        return await self._held("release", claim, preempted=preempted or None, spent=spent)
+
+    async def spent(self, claim: Claim, spent: Spent) -> bool:
+        """Tell what a claim has taken, of one that is over, too: its tenant is charged for it, once
+        however often it is told. False: nothing is known of the job any more."""
+        return await self._held("spend", claim, spent=spent)
 
     async def canceled(self) -> AsyncGenerator[str, None]:
         """Ids of running jobs as they are canceled or expire, for pools to drop them within one

@@ -105,9 +105,10 @@ class Usage(BaseModel):
     steps: int = 0
     """Denoising steps that ran, summed over the pictures."""
     device_seconds: float = 0.0
-    """Of a mesh slice: encoding, steps, decoding, and `compile_seconds`."""
+    """Of a mesh slice, in all attempts: encoding, steps, decoding, and `compile_seconds`."""
     compile_seconds: float = 0.0
-    """Of these, for compiling programs that this job was the first to need."""
+    """Of these, for compiling programs that this job was the first to need, however it ends: what
+    is still being compiled then is added when that is over."""
     queue_seconds: float = 0.0
 
 

@@ -14,7 +14,7 @@ from service.jobs.errors import (
     WireError,
 )
 from service.jobs.events import Event
-from service.jobs.handout import Claim, Claims, Doing, Handout
+from service.jobs.handout import Claim, Claims, Doing, Handout, Spent
 from service.jobs.intake import Depth, Intake, ModelStatus
 from service.jobs.profiles import Profiles
 from service.jobs.standing import Standing
@@ -32,6 +32,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QuotaExceeded",
+    "Spent",
     "Standing",
     "UnknownCursor",
     "WireError",

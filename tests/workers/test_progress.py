@@ -14,6 +14,7 @@ from service.jobs.queue import Claim, Queue
 from tests.workers.jobs import toy_job
 from tests.workers.polling import until
 from tests.workers.toy import SPEC
+from workers.bill import Bill
 from workers.progress import Progress
 from workers.row import Row
 
@@ -32,7 +33,7 @@ async def claim(queue: Queue) -> Claim:
 @asynccontextmanager
 async def telling(queue: Queue, claim: Claim) -> AsyncIterator[Progress]:
     """Without previews, which alone need an engine."""
-    progress = Progress(queue, claim, cast(Any, None), 0, lambda claim: None)
+    progress = Progress(queue, claim, cast(Any, None), 0, lambda claim: None, Bill())
     running = asyncio.create_task(progress.run())
     yield progress
     progress.close()

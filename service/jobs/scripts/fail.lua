@@ -1,5 +1,6 @@
 -- Ends a job badly: running → failed, or running → queued where it may be tried again.
--- args:  id, fence, retry, max_attempts, max_events
+-- args:  id, fence, retry, max_attempts, max_events,
+--        spent (what the claim has taken: see `spend`; or absent)
 -- texts: error (JSON)
 -- Keys:  common's
 -- Gives: {the new state, when it ended if it has}, or nil where the job is no longer held
@@ -8,6 +9,7 @@
 local before = settled(args.id, 'fail')
 if before then return {before, before == 'failed' and ended_at(args.id) or nil} end
 if not is_held(args.id, args.fence) then return nil end
+if args.spent then spend(key('job', args.id), args.fence, args.spent) end
 if args.retry and tonumber((fields(args.id, 'attempts'))) < args.max_attempts then
   requeue(args.id)
   return {settle(args.id, 'fail', 'queued')}

@@ -1,16 +1,18 @@
 -- Ends a job well: running → succeeded.
 -- args:  id, fence, max_events
--- texts: outputs, usage (JSON)
+-- texts: outputs, usage (JSON; its seconds are this claim's)
 -- Keys:  common's
 -- Gives: when it ended, or nil where the job is no longer held
 -- Sent twice: gives the first answer.
 
 if settled(args.id, 'finish') then return ended_at(args.id) end
 if not is_held(args.id, args.fence) then return nil end
+local usage = cjson.decode(ARGV[3])
+spend(key('job', args.id), args.fence, {usage.device_seconds, usage.compile_seconds})
 redis.call('HSET', key('job', args.id), 'outputs', ARGV[2], 'usage', ARGV[3])
 local bytes = 0
 for _, output in ipairs(cjson.decode(ARGV[2])) do bytes = bytes + output.bytes end
 keep(args.id, fields(args.id, 'tenant'), bytes)
-end_job(args.id, 'succeeded', '{}', cjson.decode(ARGV[3]).device_seconds)
+end_job(args.id, 'succeeded', '{}')
 settle(args.id, 'finish', 'succeeded')
 return ended_at(args.id)

@@ -26,14 +26,17 @@ local function requeue(id)
   redis.call('HDEL', key('job', id), 'started_at', 'detail')
   set_latest(job)
   if job.undone < 1 then redis.call('SADD', key('kept', job.model), id) end
-  settle_charge(job, job.cost * (1 - job.undone)) -- what is kept is paid for, the rest is not
+  settle_charge(job, job.cost * (1 - job.undone)) -- until it ends, what is kept is paid for alone
+  set_usage(key('job', id), (fields(id, 'step')))
   enqueue(id)
   set_state(job, 'queued', '{}', 'step', fields(id, 'kept') or 0)
 end
 
--- Device-seconds that a job has taken by now, as far as one can tell: of a queued one, those that
--- brought what is kept of it.
+-- Device-seconds that a job has taken by now, as pools have told, or as far as one can tell: then of
+-- a queued one, those that brought what is kept of it.
 local function used_by(id)
+  local told = spent_by(key('job', id))
+  if told then return told end
   local cost, step, steps = fields(id, 'cost', 'step', 'steps')
   local done = (tonumber(step) or 0) / math.max(1, tonumber(steps) or 1)
   return (tonumber(cost) or 0) * math.min(1, done)
@@ -68,10 +71,13 @@ local function keep_quiet(id, tenant)
   end
 end
 
-local function end_job(id, state, data, device_seconds)
+local function end_job(id, state, data)
   local job = facts_of(id)
-  local used = device_seconds or used_by(id)
-  if job.state == 'queued' then dequeue(job, 0) end
+  local used, steps = used_by(id), fields(id, 'step')
+  set_usage(key('job', id), state ~= 'succeeded' and steps)
+  if job.state == 'queued' then
+    dequeue(job, math.max(0, used - job.cost * (1 - job.undone))) -- that much is paid for
+  end
   if job.state == 'running' then settle_charge(job, used) end
   redeem(id, used)
   redis.call('ZREM', key('leases'), id)

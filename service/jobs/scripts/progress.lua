@@ -1,11 +1,14 @@
 -- Tells how far a running job is, and what it does.
--- args:  id, fence, step, steps, stage and expected_s (or absent), max_events, max_previews
+-- args:  id, fence, step, steps, stage and expected_s (or absent), max_events, max_previews,
+--        spent (what the claim has taken: see `spend`; or absent)
 -- texts: data of a preview event, or none
 -- Keys:  common's
 -- Gives: 1, or 0 where the job is no longer held
 -- Sent twice: writes no second event.
 
-if not is_held(args.id, args.fence) or expire(args.id) then return 0 end
+if not is_held(args.id, args.fence) then return 0 end
+if args.spent then spend(key('job', args.id), args.fence, args.spent) end
+if expire(args.id) then return 0 end
 
 local here = table.concat({args.fence, args.step, args.steps}, ' ')
 local told, shown, before = fields(args.id, 'told', 'shown', 'detail')

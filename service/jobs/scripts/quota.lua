@@ -5,8 +5,10 @@
 --   used:tenant         hash, minute: what jobs took that ended in it, for an hour
 --
 --   stored:tenant       bytes of its jobs' inputs and outputs, while the jobs are kept
+--   left:id             of a deleted job, what its account needs, for an hour
 --
--- A job has the field `stored` for its part of that. What is promised and used is in millionths of a device-second: whole numbers, so that nothing is
+-- A job has the field `stored` for its part of that, and `spent` (JSON), as pools tell it: by fence,
+-- what that claim has taken, and of that for compiling. What is promised and used is in millionths of a device-second: whole numbers, so that nothing is
 -- left when all is given back. A job has the field `promised` if it counts there.
 
 local MINUTE_S = 60
@@ -21,6 +23,61 @@ local function promise(id, tenant, device_seconds)
   redis.call('INCRBY', key('promised', tenant), millionths(device_seconds))
 end
 
+-- The hash with a job's `spent`: its own, or what a deletion left of it.
+local function account_of(id)
+  return redis.call('EXISTS', key('job', id)) == 1 and key('job', id) or key('left', id)
+end
+
+-- A claim has taken {device-seconds, of these for compiling} in all: tells may be late, and come
+-- again. Gives how many device-seconds of them nobody had told of.
+local function spend(account, fence, taken)
+  local claims = cjson.decode(redis.call('HGET', account, 'spent') or '{}')
+  local known = claims[whole(fence)] or {0, 0}
+  local all = math.max(known[1], tonumber(millionths(taken[1])))
+  local compiling = math.max(known[2], tonumber(millionths(taken[2])))
+  claims[whole(fence)] = {all, compiling}
+  redis.call('HSET', account, 'spent', cjson.encode(claims))
+  return (all - known[1]) / 1000000
+end
+
+-- Device-seconds that all claims of a job have taken, and of these for compiling; nil: no pool has
+-- told any.
+local function spent_by(account)
+  local told = redis.call('HGET', account, 'spent')
+  if not told then return nil end
+  local all, compiling = 0, 0
+  for _, claim in pairs(cjson.decode(told)) do
+    all, compiling = all + claim[1], compiling + claim[2]
+  end
+  return all / 1000000, compiling / 1000000
+end
+
+-- So that its client sees what it has taken. Args: steps: that ran, or nil: as it says already.
+local function set_usage(account, steps)
+  local all, compiling = spent_by(account)
+  if not all then return end
+  local usage = cjson.decode(redis.call('HGET', account, 'usage') or '{}')
+  usage.steps = tonumber(steps) or usage.steps
+  usage.device_seconds, usage.compile_seconds = all, compiling
+  redis.call('HSET', account, 'usage', cjson.encode(usage))
+end
+
+local function use(tenant, device_seconds)
+  local used = key('used', tenant)
+  redis.call('HINCRBY', used, math.floor(now / MINUTE_S), millionths(device_seconds))
+  redis.call('EXPIRE', used, HOUR_S + MINUTE_S)
+end
+
+-- An ended job is found to have taken so many device-seconds more.
+local function charge_late(account, device_seconds)
+  local tenant, model, weight, started, promised = unpack(redis.call('HMGET', account, 'tenant',
+    'model', 'weight', 'started_at', 'promised'))
+  if promised then use(tenant, device_seconds) end
+  settle_charge({model = model, tenant = tenant, weight = tonumber(weight) or 1, cost = 0,
+    started = started or now, queue = of_model('queue', model, tenant)}, device_seconds)
+  set_usage(account)
+end
+
 -- A job has ended, which it does once, and took so many device-seconds.
 local function redeem(id, device_seconds)
   local tenant, promised = fields(id, 'tenant', 'promised')
@@ -28,9 +85,7 @@ local function redeem(id, device_seconds)
   if redis.call('DECRBY', key('promised', tenant), promised) <= 0 then
     redis.call('DEL', key('promised', tenant))
   end
-  local used = key('used', tenant)
-  redis.call('HINCRBY', used, math.floor(now / MINUTE_S), millionths(device_seconds))
-  redis.call('EXPIRE', used, HOUR_S + MINUTE_S)
+  use(tenant, device_seconds)
 end
 
 -- The store has so many further bytes of a job.

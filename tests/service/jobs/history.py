@@ -184,7 +184,7 @@ class History(RuleBasedStateMachine):
 
         self.server.run(end())
         left = {name.partition(":")[0] for name in self.server.dump().keys}
-        assert left <= {"models", "seen", "reaped", "pools", "used", "call"}, left
+        assert left <= {"models", "seen", "reaped", "pools", "used", "left", "call"}, left
 
 
 def a_spec(name: str) -> ModelSpec:

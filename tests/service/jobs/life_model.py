@@ -43,6 +43,8 @@ class Life:
     usage: Usage = Usage()  # noqa: RUF009 - frozen
     error: str | None = None
     has_lapsed: bool = False
+    spent: dict[int, float] = field(default_factory=dict)
+    """Device-seconds of its claims, by fence, as they were told."""
     settled: tuple[int, str, Any] | None = None
     """How the last claim that ended itself did: fence, act, and what it was told."""
     told: tuple[int, int] | None = None
@@ -88,8 +90,26 @@ class Life:
 
     @property
     def used_s(self) -> float:
-        """Device-seconds that it has taken, as far as it told; of a queued one, what is kept."""
+        """Device-seconds that it has taken, as it told, or else by its steps; of a queued one, by
+        what is kept."""
+        if self.spent:
+            return sum(self.spent.values())
         return self.job.cost * min(1.0, self.step / self.job.steps)
+
+    def spend(self, fence: int, device_s: float) -> float:
+        """How much of it is new."""
+        before = self.spent.get(fence, 0.0)
+        self.spent[fence] = max(before, device_s)
+        return self.spent[fence] - before
+
+    def set_usage(self, steps: int | None = None) -> None:
+        """As its client sees it; nothing where no pool has told any."""
+        if self.spent:
+            update = {
+                "device_seconds": self.used_s,
+                "steps": self.usage.steps if steps is None else steps,
+            }
+            self.usage = self.usage.model_copy(update=update)
 
     @property
     def latest(self) -> float | None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize, rule
 from service.jobs.errors import IdempotencyConflict, QueueFull, QuotaExceeded
 from service.jobs.job import Job, JobState, Snapshot, Usage
 from service.jobs.life import QUEUED
-from service.jobs.queue import Claim, Queue
+from service.jobs.queue import Claim, Queue, Spent
 from service.settings import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
@@ -282,6 +282,13 @@ class Lives(History):
         self.let_time_pass(is_late)
         if claim := self.claim_of(n):
             self._snapshot(claim, steps, twice)
+
+    @rule(n=WHICH, device_s=st.sampled_from([0.0, 0.5, 8.0]), twice=TWICE)
+    def spend(self, n: int, device_s: float, twice: bool) -> None:
+        """Of a claim that may be over, and whose job may be deleted."""
+        if claim := self.claim_of(n):
+            answer = self.follow(self.queue(twice).spent(claim, Spent(device_s, 0.0)))
+            assert answer == self.model.spend(claim, device_s)
 
     def _snapshot(self, claim: Claim, steps: list[int], twice: bool) -> None:
         """Pictures that are finished have files of their own and no state."""

@@ -99,6 +99,13 @@ class Order:
         if life.job.id in self.charged:
             self.tags[tenant] = rounded(self.tag(tenant) + more)
 
+    def charge_late(self, life: Life, device_seconds: float) -> None:
+        """An ended job is found to have taken so much more."""
+        is_charged = life.job.id in self.charged if life.is_started else bool(self.waiting)
+        if is_charged and device_seconds:
+            tenant = life.job.tenant
+            self.tags[tenant] = rounded(self.tag(tenant) + device_seconds / life.job.weight)
+
     # who is taken
     def claim(self, offer: Offer, now: float, expire: Expire, touched: Sequence[str]) -> list[Life]:
         """

@@ -32,6 +32,8 @@ class Model:
     """By tenant and client's key: digest and job."""
     registered: set[str] = field(default_factory=set)
     trash: set[str] = field(default_factory=set)
+    left: dict[str, Life] = field(default_factory=dict)
+    """Deleted jobs whose claims may still tell what they have taken."""
     now: float = 0.0
     """Of the call that is being followed, by Redis's clock."""
 
@@ -120,7 +122,8 @@ class Model:
         if not life or not life.holds(claim.fence):
             return bool(self.told_before(claim, "finish"))
         life.outputs, life.usage = outputs, usage
-        self.end(life, "finish", "finish", usage.device_seconds)
+        life.spend(claim.fence, usage.device_seconds)
+        self.end(life, "finish", "finish")
         return self.settle(life, "finish", True)
 
     def fail(self, claim: Claim, code: str, retry: bool) -> JobState | None:
@@ -191,6 +194,27 @@ class Model:
             life.deaths = []
         return True
 
+    def spend(self, claim: Claim, device_s: float) -> bool:
+        life = self.lives.get(claim.job.id)
+        if not life:
+            return self.spend_of_deleted(claim, device_s)
+        more = life.spend(claim.fence, device_s)
+        if life.is_ended:
+            self.charge_late(life, more)
+        return True
+
+    def spend_of_deleted(self, claim: Claim, device_s: float) -> bool:
+        life = self.left.get(claim.job.id)
+        if life:
+            self.charge_late(life, life.spend(claim.fence, device_s))
+        return bool(life)
+
+    def charge_late(self, life: Life, device_seconds: float) -> None:
+        if life.is_promised:
+            self.used[life.job.tenant] += device_seconds
+        self.order(life.job.model).charge_late(life, device_seconds)
+        life.set_usage()
+
     def renew(self, claims: Iterable[Claim], has_lapsed: bool) -> list[Claim]:
         lost = []
         for claim in claims:
@@ -237,10 +261,12 @@ class Model:
         return True
 
     # what they have in common
-    def end(self, life: Life, name: str, script: str, device_seconds: float | None = None) -> None:
-        used_s = life.used_s if device_seconds is None else device_seconds
+    def end(self, life: Life, name: str, script: str) -> None:
+        used_s = life.used_s
+        life.set_usage(None if name == "finish" else life.step)
         if life.state is QUEUED:
-            self.order(life.job.model).remove(life)
+            unpaid = used_s - life.job.cost * (1 - life.undone)
+            self.order(life.job.model).remove(life, max(0.0, unpaid))
         else:
             self.order(life.job.model).settle(life, used_s)
         if life.is_promised:
@@ -254,11 +280,14 @@ class Model:
     def back(self, life: Life, name: str, script: str) -> None:
         order = self.order(life.job.model)
         order.settle(life, life.job.cost * (1 - life.undone))
+        life.set_usage(life.step)
         life.move(name, script)
         life.has_lapsed = False
         order.add(life)
 
     def forget(self, life: Life, script: str) -> None:
+        if script == "delete" and life.fence and life.state is not JobState.SUCCEEDED:
+            self.left[life.job.id] = life
         del self.lives[life.job.id]
         self.trash |= life.files
         known = (life.job.tenant, life.key or "")

@@ -16,7 +16,7 @@ from service.jobs import scripts
 from service.jobs.costs import CostKey, CostRow
 from service.jobs.job import Job, Warned
 from service.jobs.preemption import FullPool, Held
-from service.jobs.queue import Depth, Queue
+from service.jobs.queue import Depth, Queue, Spent
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
@@ -55,6 +55,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     said += [await queue.snapshot(one, [a_snapshot(one, step=n)]) for n in (3, 4)]
     said += [await queue.warn(one, [Warned(field="eta", message="has no effect")])]
     said += [await queue.finish(one, [an_output(one.job)], USAGE)]
+    said += [await queue.spent(one, Spent(USAGE.device_seconds + 1, 0.5))]
     said += [await queue.fail(two, FAILURE), await queue.fail(three, FAILURE, retry=True)]
     held = [Held(four.job.id, four.fence, left_s=60, pictures=1)]
     full = FullPool("pool", MODEL, slots=5, free=0, soonest_s=60, held=held)

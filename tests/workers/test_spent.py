@@ -1,0 +1,159 @@
+"""What jobs have taken is told to their clients and charged to their tenants: of attempts that
+died, were given back or failed, and of compiling that goes on when its job has left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from models.sharding import Layout
+from service.jobs.job import Job, JobState
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import QueueSettings, TenantSettings
+from tests.workers.at_work import at_work, has_step
+from tests.workers.jobs import ended, reached, toy_job
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import ToyPipeline
+
+LIMITS = TenantSettings(device_seconds_per_hour=1e6)
+NEW = {"width": 48, "height": 16, "phase": "slow-to-compile"}
+ROUNDED_S = 1e-5
+"""Of a few amounts in millionths."""
+
+
+async def charged(queue: Queue, job: Job) -> float:
+    """To its tenant, which has no other jobs."""
+    return (await queue.standing(job.tenant, LIMITS)).device_seconds
+
+
+async def compiles(queue: Queue, job: Job) -> bool:
+    found = await queue.get(job.id)
+    return found is not None and found.detail is not None
+
+
+async def goes_on_elsewhere(queue: Queue, layout: Layout, store: Store, job: Job) -> None:
+    """And ends well: all that was taken before counts, and what is taken there."""
+    before = await queue.get(job.id)
+    assert before.state is JobState.QUEUED and before.usage.device_seconds > 0
+    other = ToyPipeline()
+    other.gate.open()
+    async with at_work(other, layout, queue, store):
+        job = await ended(queue, job)
+    assert job.state is JobState.SUCCEEDED
+    assert job.usage.device_seconds > before.usage.device_seconds
+    assert await charged(queue, job) == pytest.approx(job.usage.device_seconds, abs=ROUNDED_S)
+
+
+async def test_an_attempt_that_died(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, redis_url: str
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=20)
+    await queue.put(job, limits=LIMITS)
+    brief = await Queue.connect(redis_url, QueueSettings(lease_s=1e-6))
+    async with at_work(pipeline, layout, queue, store, snapshot_share=1e-9) as (pool, task):
+        pipeline.gate.open(3)
+        await until(lambda: has_step(queue, job.id, 2))
+        pool.engine.die(RuntimeError("the device is gone"))
+        pipeline.gate.open()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 1
+
+        async def is_back() -> bool:
+            lost = await queue.get(job.id)
+            await brief.redis.zadd("{atelier}:leases", {job.id: 0}, xx=True)
+            await brief.reap()
+            return lost.state is JobState.QUEUED
+
+        await until(is_back)
+    await brief.close()
+    assert not (await queue.get(job.id)).snapshots, "all of it is done again"
+    await goes_on_elsewhere(queue, layout, store, job)
+
+
+async def test_an_attempt_that_a_drain_gave_back(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=50)
+    await queue.put(job, limits=LIMITS)
+    async with at_work(pipeline, layout, queue, store, drain_s=1) as (pool, task):
+        pipeline.gate.open(3)
+        await until(lambda: has_step(queue, job.id, 2))
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    await goes_on_elsewhere(queue, layout, store, job)
+
+
+async def test_an_attempt_that_failed(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(num_inference_steps=20, nan_at=10)
+    await queue.put(job, limits=LIMITS)
+    async with at_work(pipeline, layout, queue, store):
+        job = await ended(queue, job)
+    assert (job.state, job.error.code) == (JobState.FAILED, "non_finite")
+    assert job.usage.device_seconds > 0
+    assert await charged(queue, job) == pytest.approx(job.usage.device_seconds, abs=ROUNDED_S)
+
+
+@pytest.mark.parametrize("how", ["canceled", "deleted", "expired"])
+async def test_what_is_compiled_for_a_job_that_left(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, how: str
+) -> None:
+    """It is charged, and counts among what the pool compiles, until that is over."""
+    job, waiting = toy_job(**NEW), toy_job(width=40)
+    await queue.put(job, limits=LIMITS)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await until(lambda: compiles(queue, job))
+        if how == "canceled":
+            await queue.cancel(job.id)
+        elif how == "deleted":
+            await queue.delete(job.id)
+        else:
+            await queue.redis.hset(f"{{atelier}}:job:{job.id}", "deadline_at", 1)
+        await until(lambda: pool.jobs == 0)
+        assert pool._desk.compiling == 1
+        await queue.put(waiting)
+        before = await charged(queue, job)
+        assert (await queue.get(waiting.id)).state is JobState.QUEUED
+        pipeline.compile_gate.set()
+        assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
+
+        async def is_charged() -> bool:
+            return await charged(queue, job) > before
+
+        await until(is_charged)
+        assert pool._desk.compiling == 0
+    if how != "deleted":
+        usage = (await queue.get(job.id)).usage
+        assert usage.compile_seconds == usage.device_seconds
+        assert await charged(queue, job) == pytest.approx(usage.device_seconds, abs=ROUNDED_S)
+
+
+async def test_a_drain_does_not_wait_for_compilers(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(**NEW)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, drain_s=1e4) as (pool, task):
+        await until(lambda: compiles(queue, job))
+        pool.stop()
+        job = await reached(queue, job, JobState.QUEUED)
+        pipeline.compile_gate.set()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+    assert job.attempts == 0
+
+
+async def test_a_bucket_at_hand_may_have_to_be_compiled_even_so(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """By another scheduler, say: it counts, and others that have to be compiled wait."""
+    job, waiting = toy_job(phase="slow-to-compile"), toy_job(width=40)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await until(lambda: compiles(queue, job))
+        assert pool._desk.compiling == 1
+        pipeline.compile_gate.set()
+        await queue.put(waiting)
+        assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
+        assert pool._desk.compiling == 0
