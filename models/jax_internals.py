@@ -131,6 +131,11 @@ NAMES: Mapping[str, Name | Members] = MappingProxyType(
         "subjaxprs": Name(
             "jax.extend.core", "subjaxprs", "tests: the programs inside a traced one"
         ),
+        "reset_cache": Name(
+            "jax.experimental.compilation_cache.compilation_cache",
+            "reset_cache",
+            "opening another folder of compiled programs",
+        ),
         # Tests alone.
         "compiler": Name("jax._src", "compiler", "tests: compiling coarsely"),
         "fused_attention_stablehlo": Name(

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
+from models import jax_internals
 from service.jobs.private import check_own, private_folder
 from workers import metrics
 
@@ -39,7 +39,7 @@ def keep_compiled(folder: Path) -> None:
     except OSError as error:
         log.warning("compile_cache: %s cannot be used: %s", folder, error.strerror)
     jax.config.update("jax_compilation_cache_dir", str(folder.resolve()))
-    reset_cache()  # JAX keeps to the folder that it has opened, if any
+    jax_internals.reset_cache()  # JAX keeps to the folder that it has opened, if any
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
 import models.demo
+from models import jax_internals
 from models.sharding import Layout
 from service.jobs.outputs import Store
 from tests.workers.toy import ToyPipeline
@@ -63,7 +63,7 @@ def no_compile_cache(compile_cache: None) -> Iterator[None]:
 def set_compile_cache(folder: str | None) -> None:
     """JAX opens a folder once, and keeps to it until it is told to open another."""
     jax.config.update("jax_compilation_cache_dir", folder)
-    reset_cache()
+    jax_internals.reset_cache()
 
 
 @pytest.fixture(scope="session")

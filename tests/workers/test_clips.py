@@ -38,10 +38,9 @@ def flat(colour: tuple[int, int, int], frames: int = 3) -> np.ndarray:
 
 def read(data: bytes) -> tuple[Any, list[Any]]:
     """What the file says of its stream, and its frames."""
-    with av.open(io.BytesIO(data)) as container:
-        (stream,) = container.streams
-        frames = list(container.decode(stream))
-        return stream, frames
+    container = av.open(io.BytesIO(data))  # stays open: a closed one answers nothing
+    (stream,) = container.streams
+    return stream, list(container.decode(stream))
 
 
 def as_bt709(frame: Any) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -74,9 +75,8 @@ async def test_what_is_waited_for_and_what_is_a_setting(
 ) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while request := await reader.read(4096):
-            commands = request.count(b"\r\n*") + 1
-            is_info = b"INFO" in request
-            writer.write(answer if is_info else b"+OK\r\n" * commands)
+            for command in re.findall(rb"\*\d+\r\n\$\d+\r\n(\w+)", request):
+                writer.write(answer if command == b"INFO" else b"+OK\r\n")
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
