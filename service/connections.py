@@ -210,6 +210,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._drain_to = 0
         """Bytes of the body up to which a client may go on after its answer."""
         self._trailers = 0
+        self._plain_head: bytes | None = None
+        """Of a request that asks for an upgrade: what is to be parsed in its place."""
         self._unsent: tuple[float, int] | None = None
         """When bytes of answers were last seen waiting for the client, and how many."""
 
@@ -236,7 +238,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._has_begun = True
         try:
             self._feed(data)
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade:  # of CONNECT
             self.cycle.keep_alive = False  # what follows would be another protocol's
         except httptools.HttpParserError as error:
             self._refuse_for(error)
@@ -249,19 +251,37 @@ class BoundedProtocol(HttpToolsProtocol):
             self._body_bytes += len(data)
             if self.phase is Phase.BODY:
                 self._extend(len(data))
-            self.parser.feed_data(data)
+            self._parse(data)
             self._check_body()
 
     def _feed_head(self, data: bytes) -> bytes:
         """What is left behind the first bytes. Raises: Refused."""
         part = data[: MAX_HEAD_BYTES - self._head_bytes]
         messages = self._messages
-        self.parser.feed_data(part)
+        self._parse(part)
         if self.phase is Phase.HEAD and messages == self._messages:
             self._head_bytes += len(part)
             if self._head_bytes >= MAX_HEAD_BYTES:
                 self._refuse_because(self._head_too_large())
         return b"" if self._is_refused else data[len(part) :]
+
+    def _parse(self, data: bytes) -> None:
+        """Parse, as plain HTTP/1.1 also what asks for an upgrade, such as `curl --http2`.
+
+        httptools takes what follows such a head for another protocol, though it is the body: the
+        head is parsed again without that wish. The connection ends with the answer.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._plain_head is None:
+                raise
+            head, self._plain_head = self._plain_head, None
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+            self.parser.feed_data(head)
+            self.cycle.keep_alive = False
+            self._parse(data[upgrade.args[0] :])
 
     def _check_body(self) -> None:
         if self.phase is Phase.DRAIN and self._body_bytes > self._drain_to:
@@ -295,6 +315,9 @@ class BoundedProtocol(HttpToolsProtocol):
             raise self._head_too_large()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._plain_head = self._without_upgrade()
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             raise Refused("pipelined", Malformed("wait for the answers"))
         if not _is_ours(self.url, self.headers):
@@ -305,11 +328,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._enter(Phase.BODY)
         super().on_headers_complete()
 
+    def _without_upgrade(self) -> bytes:
+        """The head as it came, but for `Upgrade`."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        kept = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *kept, b"", b""])
+
     def on_body(self, body: bytes) -> None:
         self._data_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._plain_head is not None:
+            return
         super().on_message_complete()
         self._enter(Phase.IDLE if self.cycle.response_complete else Phase.ANSWER)
 

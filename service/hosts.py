@@ -20,7 +20,7 @@ from service.settings import ServerSettings
 WATCHED_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
 """What probes and Prometheus ask for by any name; it tells of no tenant."""
 
-_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]{1,255})(?::[0-9]{1,5})?", re.ASCII)
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]{1,255})(?::[0-9]{0,5})?", re.ASCII)
 LOOPBACK = ("localhost", "*.localhost")
 """Names that resolve to this machine wherever a browser looks them up."""
 

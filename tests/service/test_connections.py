@@ -101,6 +101,7 @@ TAKEN = {
     "an address": GET.replace(b"localhost", b"192.0.2.7:8000") + b"\r\n",
     "an address of IPv6": GET.replace(b"localhost", b"[2001:db8::1]:8000") + b"\r\n",
     "a probe by any name": GET.replace(b"localhost", b"pod-3.example") + b"\r\n",
+    "an empty port": GET.replace(b"localhost", b"localhost:") + b"\r\n",
     "an old probe": b"GET /readyz HTTP/1.0\r\n\r\n",
     "a listed name": b"GET / HTTP/1.1\r\nHost: Atelier.example:8000\r\n\r\n",
     "this machine": b"GET / HTTP/1.1\r\nHost: app.localhost:8000\r\n\r\n",
@@ -121,6 +122,20 @@ def test_a_trailer_is_no_header(server: Attacked) -> None:
     with server.connect() as client:
         client.sendall(chunked(head, BODY, end=end))
         assert status_of(received(client)) == 415
+
+
+@pytest.mark.parametrize("begins", [1, 60, 400])
+def test_a_body_counts_beside_a_wish_for_another_protocol(server: Attacked, begins: int) -> None:
+    """As `curl --http2` and Java's client ask."""
+    wish = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n"
+    body = b'{"wrong": 1, "image": "%s"}' % (b"A" * 100_000)
+    for framed in (sized(POST + wish, body), chunked(POST + wish, body[:9], body[9:])):
+        with server.connect() as client:
+            client.sendall(framed[:begins])
+            client.sendall(framed[begins:])
+            answer = received(client)
+            assert status_of(answer) == 422 and b'"field": "wrong"' in answer
+            assert b"connection: close" in answer and is_closed(client)
 
 
 def test_what_follows_another_protocol_is_not_served(server: Attacked) -> None:
