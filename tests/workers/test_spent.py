@@ -18,6 +18,7 @@ from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import ToyPipeline
 
 LIMITS = TenantSettings(device_seconds_per_hour=1e6)
+WARM = {"width": 32, "height": 16}
 NEW = {"width": 48, "height": 16, "phase": "slow-to-compile"}
 ROUNDED_S = 1e-5
 """Of a few amounts in millionths."""
@@ -150,7 +151,7 @@ async def test_a_bucket_at_hand_may_have_to_be_compiled_even_so(
     """By another scheduler, say: it counts, and others that have to be compiled wait."""
     job, waiting = toy_job(phase="slow-to-compile"), toy_job(width=40)
     await queue.put(job)
-    async with at_work(pipeline, layout, queue, store) as (pool, _):
+    async with at_work(pipeline, layout, queue, store, WARM) as (pool, _):
         await until(lambda: compiles(queue, job))
         assert pool._desk.compiling == 1
         pipeline.compile_gate.set()
