@@ -33,19 +33,21 @@ from workers.hosts.terms import Terms
 from workers.step_times import Way
 
 SILENCE_S = 60.0
+Asked = tuple[Fields, dict[str, bytes]]
+"""A request and its pictures."""
 ROUNDS = 3
 """Of all requests at once: enough steps to try an elastic layout."""
 
 
 def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) -> None:
-    """Args: folder: where the first process puts each case's pixels."""
+    """Args: folder: for each case's pixels, by the first process, and for what is traced once."""
     logging.basicConfig(level=logging.INFO)
     own = HostsSettings(count=hosts, coordinator=coordinator, index=index)
     join(own)
     for name, case in json.loads(cases.read_text()).items():
         lines = meet(own, SILENCE_S)
         pool, model = PoolSettings(**case["pool"]), ModelSettings(**case["model"])
-        pipeline, opened = loading.load(name, pool, model, jax.devices())
+        pipeline, opened = loading.load(name, pool, model, jax.devices(), folder / "kept")
         batching = of_settings(pool, model, opened.layout, pool.slots)
         terms = Terms.of(pipeline, opened.layout, batching.sizes, batching.elastic)
         if index:
@@ -55,10 +57,17 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
             continue
         followers = Followers(lines, SILENCE_S)
         leader = Leader(followers, terms)
-        drawn = asyncio.run(draw(pipeline, opened.layout, batching, leader, case["requests"]))
+        asked = [read(request, cases.parent) for request in case["requests"]]
+        drawn = asyncio.run(draw(pipeline, opened.layout, batching, leader, asked))
         np.savez(folder / f"{name}.npz", *drawn)
         followers.close()
     jax.distributed.shutdown()
+
+
+def read(fields: Fields, folder: Path) -> Asked:
+    """A request whose pictures are named by their files in that folder."""
+    names = [name for name in ("image", "mask_image") if name in fields]
+    return fields, {name: (folder / fields[name]).read_bytes() for name in names}
 
 
 async def draw(
@@ -66,28 +75,29 @@ async def draw(
     layout: Layout,
     batching: BatchSizes,
     leader: Leader,
-    requests: Sequence[Fields],
+    requests: Sequence[Asked],
 ) -> list[np.ndarray]:
     """Pixels of each request, with a preview beside; then, where several fit, of all at once, side
     by side on parts of the slice."""
     slots = max(batching.sizes)
     engine = Engine(pipeline, layout, slots, batching, leader)
     previews = []
-    requests = [{**pipeline.spec.defaults, **request} for request in requests]
+    requests = [({**pipeline.spec.defaults, **fields}, images) for fields, images in requests]
 
-    async def one(request: Fields) -> np.ndarray:
+    async def one(request: Asked) -> np.ndarray:
         def on_step(row: Any) -> None:
             if row.done == 1:
                 previews.append(asyncio.create_task(engine.preview(row)))
 
-        made = await engine.generate(request, {}, on_step)
+        made = await engine.generate(*request, on_step)
         return made.pixels
 
     try:
         made = [await one(request) for request in requests]
         if slots > 1:
-            await engine.warm_up(requests[:1])
-            (phase,) = engine.programs.shape(pipeline.prepare(requests[0], {})).phases.values()
+            first, images = requests[0]
+            await engine.warm_up([first])
+            (phase,) = engine.programs.shape(pipeline.prepare(first, images)).phases.values()
             del phase.programs[Way(slots)]  # so that rows go side by side, if not one by one
             for _ in range(ROUNDS):
                 made += await asyncio.gather(*(one(request) for request in requests))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from models import catalog
 from models.pipeline import Pipeline, generate
@@ -20,11 +21,12 @@ from tests import coarse
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
 from tests.parity.tiny_wan import make_wan
+from tests.workers.hosts.drawing import read
 from tests.workers.hosts.processes import free_port
 
 MOST_LEVELS, LEAST_DB = 2, 60.0
 """Between layouts: sums in another order."""
-DRAW_S = 900.0
+DRAW_S = 1800.0
 """For all cases, on a machine that does much else."""
 CFG = {"ici": {"context": 2}, "dcn": {"cfg": 2}}
 """A prompt on each host, its tokens swapped for heads inside."""
@@ -33,12 +35,18 @@ RING = {"ici": {"context": 2}, "dcn": {"context": 2}}
 ULYSSES = {**RING, "ring": 1}
 """Tokens are swapped for heads between hosts, too."""
 
+TENSOR = {"ici": {"context": 2}, "dcn": {"tensor": 2}}
+"""Every sum over heads or the feed-forward's width is one over hosts."""
+FSDP = {"ici": {"tensor": 2}, "dcn": {"fsdp": 2}}
+"""Weights come from the other host before they are used."""
+
 FEW: dict[str, Any] = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 4}
 REQUESTS: dict[str, dict[str, Any]] = {
     "flux": {"width": 32, "height": 48, "true_cfg_scale": 2.0, "negative_prompt": "a blue square"},
     "sdxl": {"width": 32, "height": 48, "guidance_scale": 4.0},
     "wan": {"width": 32, "height": 48, "num_frames": 5, "guidance_scale": 4.0},
 }
+REQUESTS["wan, from image"] = REQUESTS["wan"]
 LAYERS, CLIP, T5 = {"num_layers": 1}, {"num_hidden_layers": 2}, {"num_layers": 1}
 MAKE: dict[str, Callable[[Path], Path]] = {
     "flux": lambda folder: make_flux(
@@ -64,8 +72,18 @@ MAKE: dict[str, Callable[[Path], Path]] = {
         boundary_ratio=0.875,
         t5=T5,
     ),
+    "wan, from image": lambda folder: make_wan(
+        folder,
+        from_image=True,
+        transformer={**LAYERS, "num_attention_heads": 4},
+        vision={"num_hidden_layers": 1},
+        t5=T5,
+    ),
 }
-"""Few layers. Wan has two experts."""
+"""Few layers. Wan has two experts, or a picture encoder."""
+PICTURES = ("image.png", "mask.png")
+FROM_IMAGE: dict[str, Any] = {"image": "image.png", "strength": 0.6}
+INPAINTING: dict[str, Any] = {**FROM_IMAGE, "mask_image": "mask.png"}
 EXACT: list[dict[str, Any]] = [{}]
 EASED: list[dict[str, Any]] = [{}, {"quality": "fast"}]
 """And with a guidance interval, and a step cache where the family has one."""
@@ -76,6 +94,12 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]
     "sdxl, ring": ("sdxl", RING, EXACT, {}),
     "wan, cfg, swapped experts": ("wan", CFG, EASED, {"swap_experts": True}),
     "wan, ulysses": ("wan", ULYSSES, EXACT, {}),
+    "flux, tensor": ("flux", TENSOR, [FROM_IMAGE], {}),
+    "sdxl, tensor": ("sdxl", TENSOR, [FROM_IMAGE, INPAINTING], {}),
+    "wan, tensor, from image": ("wan, from image", TENSOR, [{"image": "image.png"}], {}),
+    "flux, fsdp": ("flux", FSDP, EXACT, {}),
+    "sdxl, fsdp": ("sdxl", FSDP, EXACT, {}),
+    "wan, fsdp": ("wan", FSDP, EXACT, {}),
 }
 """Family, mesh, what is asked for beside `REQUESTS`, settings of the model."""
 
@@ -99,6 +123,8 @@ def drawn(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
         for name, (family, mesh, more, settings) in CASES.items()
     }
     (folder / "cases.json").write_text(json.dumps(cases))
+    for number, name in enumerate(PICTURES):
+        noise_picture(40, 56, number).save(folder / name)
     for end in started(folder, hosts=2, devices=2):
         assert end == 0, "\n".join(path.read_text() for path in folder.glob("*.log"))
     return folder
@@ -122,12 +148,17 @@ def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
             process.wait()
 
 
+def noise_picture(width: int, height: int, seed: int) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (7, 11, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+
+
 def asked(family: str, more: dict[str, Any]) -> dict[str, Any]:
     return {**FEW, **REQUESTS[family], **more}
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoints: dict[str, Path]) -> Callable[[str, str], np.ndarray]:
+def expected(checkpoints: dict[str, Path], drawn: Path) -> Callable[[str, str], np.ndarray]:
     """What one device draws for a family's request, which is given as JSON."""
 
     @cache
@@ -137,12 +168,13 @@ def expected(checkpoints: dict[str, Path]) -> Callable[[str, str], np.ndarray]:
     @cache
     def draw(family: str, request: str) -> np.ndarray:
         model = pipeline(family)
-        return generate(model, {**model.spec.defaults, **json.loads(request)}, {})
+        fields, images = read(json.loads(request), drawn)
+        return generate(model, {**model.spec.defaults, **fields}, images)
 
     return draw
 
 
-@pytest.mark.timeout(900)  # all of them are drawn before the first: minutes on a busy machine
+@pytest.mark.timeout(1800)  # all of them are drawn before the first: minutes on a busy machine
 @pytest.mark.parametrize("name", CASES)
 def test_a_slice_of_two_processes_draws_what_one_device_draws(
     name: str, drawn: Path, expected: Callable[[str, str], np.ndarray]
