@@ -252,7 +252,8 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     ):
         if not isinstance(company, Link):  # of a slice the first process tells
             metrics.expect(pool.model, settings.tenant_classes)
-        agree(company, settings_of(pool, model))
+        if company:
+            agree(company, settings_of(pool, model))
         pipeline, mesh_slice = loading.load(
             pool_name, pool, model, own(devices), settings.compile_folder
         )

@@ -6,6 +6,8 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from workers.errors import EngineDied
 from workers.hosts.leaving import leave
 from workers.hosts.line import Line, LineLost, beat, listen
+from workers.hosts.reason import CAUSE_S, is_own, reason
 from workers.hosts.wire import Message, packed
 
 log = logging.getLogger(__name__)
@@ -28,12 +31,15 @@ class Followers:
         self._silence_s = silence_s
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._lost = threading.Event()
         self._loss: EngineDied | None = None
         self._tell_loss: Callable[[Exception], None] = lambda error: leave(1, error)
         self._asked: list[bool] = []
         """Whether at once, each time that a follower was asked to end."""
         self._stop: Mapping[bool, Callable[[], Any]] = {}
-        self._listening = [listen(line, self._hear, self._miss) for line in lines]
+        self._listening = [
+            listen(line, partial(self._hear, line.peer), self._miss) for line in lines
+        ]
         self._beating = beat(lambda: self._send("beat", {}, {}), silence_s, self._ended)
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
@@ -56,18 +62,31 @@ class Followers:
         try:
             self._send(kind, fields, arrays or {})
         except LineLost as error:
-            raise self.lose(error) from error
+            raise self.lose(str(error)) from error
 
-    def lose(self, error: Exception) -> EngineDied:
-        """Nothing can be launched any more: what to raise then. Told of the first time only."""
+    def fail(self, error: Exception) -> EngineDied:
+        """As `lose`, by an error in this process; it may be that of another that is gone."""
+        if not is_own(error):
+            self._lost.wait(CAUSE_S)
+        return self.lose(f"the first process failed: {reason(error)}")
+
+    def lose(self, why: str) -> EngineDied:
+        """Nothing can be launched any more: what to raise then. All are told, the first time."""
         with self._lock:
             is_first, tell = self._loss is None, self._tell_loss
             if self._loss is None:
-                self._loss = EngineDied(f"the slice ends: {error}")
+                self._loss = EngineDied(f"the slice ends: {why}")
+        self._lost.set()
         if is_first and not self._ended.is_set():
             log.error("%s", self._loss)
+            self._tell_all(why)
             tell(self._loss)
         return self._loss
+
+    def _tell_all(self, why: str) -> None:
+        for line in self._lines:
+            with suppress(LineLost):
+                line.send(Message("failed", {"why": why}))
 
     def close(self) -> None:
         """All leave in order. Does not return if one of them is lost: it ends this process."""
@@ -88,9 +107,11 @@ class Followers:
             line.send_packed(data)
 
     def _miss(self, error: LineLost) -> None:
-        self.lose(error)
+        self.lose(str(error))
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, peer: str, message: Message) -> None:
+        if message.kind == "failed":
+            self.lose(f"{peer} failed: {message.fields['why']}")
         if message.kind == "stop":
             now = bool(message.fields["now"])
             self._asked.append(now)

@@ -157,13 +157,13 @@ class Leader:
             try:
                 return call()
             except Exception as error:
-                raise self._followers.lose(error) from error
+                raise self._followers.fail(error) from error
 
     def _computed(self, results: PyTree) -> PyTree:
         try:
             return jax.block_until_ready(results)
         except Exception as error:
-            raise self._followers.lose(error) from error
+            raise self._followers.fail(error) from error
 
     def _handle(self) -> Handle:
         return Handle(next(self._numbers), self._followers.dropped)

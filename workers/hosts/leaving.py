@@ -8,7 +8,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -27,6 +28,18 @@ def leave_within(seconds: float, code: int) -> None:
     timer = threading.Timer(seconds, _exit, [code])
     timer.daemon = True
     timer.start()
+
+
+@contextmanager
+def leaving_after(seconds: float, why: str) -> Iterator[None]:
+    """Leave then, unless what is done in here has ended."""
+    timer = threading.Timer(seconds, leave, [1, why])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def leave_on_sigterm() -> None:

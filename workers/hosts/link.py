@@ -6,8 +6,10 @@ import logging
 import os
 import signal
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
+from typing import NoReturn
 
 import jax
 
@@ -16,6 +18,7 @@ from service.settings import ConfigError
 from workers.hosts.follower import Follower
 from workers.hosts.leaving import hear_of_ends, leave
 from workers.hosts.line import Line, LineLost, beat, listen, started
+from workers.hosts.reason import CAUSE_S, is_own, reason
 from workers.hosts.wire import Message
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,14 @@ class Link:
             log.debug("%s before %s", message.kind, kind)
         return message
 
+    def fail(self, error: Exception) -> None:
+        """Tell the first process why this one ends, unless it is told of another that is gone."""
+        if not is_own(error):
+            threading.Event().wait(CAUSE_S)
+        self._leaving.set()
+        with suppress(LineLost):
+            self._line.send(Message("failed", {"why": reason(error)}))
+
     def follow(self, follower: Follower) -> None:
         """Do as the first process says until it says to leave. In the main thread.
 
@@ -59,6 +70,8 @@ class Link:
         self._signals.put(number)
 
     def _hear(self, message: Message) -> None:
+        if message.kind == "failed" and not self._leaving.is_set():
+            leave(1, message.fields["why"])
         if message.kind == "leave":
             self._leaving.set()
         self._commands.put(message)
@@ -72,10 +85,10 @@ class Link:
             while (message := self._commands.get()).kind != "leave":
                 follower.obey(message)
         except ConfigError as error:
-            leave(os.EX_CONFIG, error)
+            self._fail(os.EX_CONFIG, error)
         except Exception as error:
             log.exception("what the first process asked for cannot be done here")
-            leave(1, error)
+            self._fail(1, error)
         self._signals.put(None)
 
     def _see_to_ends(self, launched: SimpleQueue[PyTree]) -> None:
@@ -84,4 +97,8 @@ class Link:
             while True:
                 jax.block_until_ready(launched.get())
         except Exception as error:
-            leave(1, error)
+            self._fail(1, error)
+
+    def _fail(self, code: int, error: Exception) -> NoReturn:
+        self.fail(error)
+        leave(code, reason(error))

@@ -17,11 +17,14 @@ import numpy as np
 
 from models import jax_internals
 from service.settings import ConfigError, HostsSettings
+from workers.hosts.leaving import leaving_after
 from workers.hosts.line import Line, LineLost
 from workers.hosts.wire import Message
 
 ARRIVE_S = 900
 """For all processes to come: another host may be fetching its image still."""
+SPARE_S = 60
+"""That JAX waits longer: at its own deadline it aborts the process, with another sentence."""
 INVITATION_BYTES = 1024
 MEET_S = 120.0
 """From JAX's joining to the last line: all processes are there, and nothing is loaded yet."""
@@ -34,26 +37,37 @@ SHUTDOWN_S = 30
 log = logging.getLogger(__name__)
 
 
-def join(hosts: HostsSettings) -> None:
-    """Make the processes' devices one set. Before anything uses JAX.
+def join(hosts: HostsSettings, arrive_s: int = ARRIVE_S) -> None:
+    """Make the processes' devices one set, or leave where some have not come in time. Before
+    anything uses JAX.
 
-    Raises:
-        ConfigError: they are not as many as the settings say.
-        RuntimeError: the others did not come.
+    Raises: ConfigError: they are not as many as the settings say.
     """
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     # On a TPU pod, where none of these is given, they know each other.
-    jax.distributed.initialize(
-        hosts.coordinator,
-        hosts.count if hosts.coordinator else None,
-        hosts.index,
-        initialization_timeout=ARRIVE_S,
-        shutdown_timeout_seconds=SHUTDOWN_S,
-    )
+    with leaving_after(arrive_s, not_all_came(hosts, arrive_s)):
+        jax.distributed.initialize(
+            hosts.coordinator,
+            hosts.count if hosts.coordinator else None,
+            hosts.index,
+            initialization_timeout=arrive_s + SPARE_S,
+            shutdown_timeout_seconds=SHUTDOWN_S,
+        )
     if jax.process_count() != hosts.count:
         found = jax.process_count()
         raise ConfigError(f"hosts.count: {hosts.count} processes were to come, not {found}")
+
+
+def not_all_came(hosts: HostsSettings, seconds: float) -> str:
+    """What process `hosts.index` says when it has waited for so long."""
+    own = "this one" if hosts.index is None else f"this one, process {hosts.index},"
+    where = hosts.coordinator or "the coordinator"
+    return (
+        f"after {seconds:.0f} s not all {hosts.count} processes of the slice have met {own} at "
+        f"{where}: start every one of them with the same coordinator and count and an index of its "
+        f"own, and see that it reaches {where}"
+    )
 
 
 def meet(hosts: HostsSettings, silence_s: float) -> list[Line]:

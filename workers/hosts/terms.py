@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from models.checkpoint import fingerprint
+from models.hub import resolve
 from models.pipeline import Pipeline, Prepared, Step
 from models.sharding import Layout
 from models.step_program import StepProgram
@@ -61,17 +64,30 @@ class Terms:
 
     def difference(self, theirs: Mapping[str, Any]) -> str:
         """What is not the same, in words; empty: nothing."""
-        return difference(self.as_json(), theirs)
+        ours = self.as_json()
+        return difference(ours, {name: theirs.get(name) for name in ours})
 
 
 def settings_of(pool: PoolSettings, model: ModelSettings) -> dict[str, Any]:
-    """All of a process that decides what it loads and compiles, known before it does, as JSON."""
+    """All of a process that decides what it loads and compiles, known before it does, as JSON.
+
+    Raises: CheckpointError: the model's files are not there.
+    """
+    packages = (name.rpartition("-") for name in identity.packages())
     return {
-        "jax": jax.__version__,
+        "Python": platform.python_version(),
+        **{f"package {name}": version for name, _, version in packages},
         "code": identity.code(Path(__file__).parents[2])[:12],
+        "fingerprint of the weights": weights(model.source)[:12],
         **_named("models", model.model_dump(mode="json", exclude=NO_PROGRAM)),
         **_named("pools", pool.model_dump(mode="json", include=OF_PROGRAMS)),
     }
+
+
+def weights(source: str) -> str:
+    """The fingerprint of a model's file or folder. Raises: CheckpointError: it is not there."""
+    file = Path(source).expanduser()
+    return fingerprint(file if file.is_file() else resolve(source))
 
 
 def _named(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,9 +97,9 @@ def _named(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """What is not the same in the first process, in words; empty: nothing."""
     return "; ".join(
-        f"{name} is {mine} here and {theirs.get(name)} in the first process"
-        for name, mine in ours.items()
-        if mine != theirs.get(name)
+        f"{name} is {ours.get(name)} here and {theirs.get(name)} in the first process"
+        for name in {**ours, **theirs}
+        if ours.get(name) != theirs.get(name)
     )
 
 

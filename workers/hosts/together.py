@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -16,12 +16,13 @@ from workers.hosts.followers import Followers
 from workers.hosts.leaving import leave
 from workers.hosts.link import Link
 from workers.hosts.meeting import join, meet
+from workers.hosts.reason import reason
 from workers.hosts.terms import difference
 
 log = logging.getLogger(__name__)
 
 
-def agree(company: Followers | Link | None, settings: Mapping[str, Any]) -> None:
+def agree(company: Followers | Link, settings: Mapping[str, Any]) -> None:
     """Hold what this process was given against what the first one was, before anything is loaded:
     processes that load differently may wait for each other for ever.
 
@@ -31,9 +32,9 @@ def agree(company: Followers | Link | None, settings: Mapping[str, Any]) -> None
     Raises: ConfigError: they differ, and in what.
     """
     if isinstance(company, Followers):
-        company.tell("settings", settings)
+        company.tell("settings", {"settings": settings})
     if isinstance(company, Link):
-        wrong = difference(settings, company.first("settings").fields)
+        wrong = difference(settings, company.first("settings").fields["settings"])
         if wrong:
             raise ConfigError(wrong)
 
@@ -52,6 +53,7 @@ def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | Lin
     if hosts.count == 1:
         yield None
         return
+    company: Followers | Link | None = None
     try:
         join(hosts)
         lines = meet(hosts, silence_s)
@@ -62,7 +64,15 @@ def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | Lin
         company.close()
         jax.distributed.shutdown()
     except (CheckpointError, ConfigError) as error:
-        leave(os.EX_CONFIG, error)
+        _fail(company, os.EX_CONFIG, error)
     except Exception as error:
         log.exception("this process of the slice failed")
-        leave(1, error)
+        _fail(company, 1, error)
+
+
+def _fail(company: Followers | Link | None, code: int, error: Exception) -> NoReturn:
+    if isinstance(company, Followers):
+        company.on_loss(lambda loss: leave(code, loss))
+    if company is not None:
+        company.fail(error)
+    leave(code, reason(error))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from workers.hosts.link import Link
 from workers.hosts.terms import settings_of
 from workers.hosts.together import agree
 
-POOL, MODEL = PoolSettings(model="m"), ModelSettings(source="/a")
+POOL = PoolSettings(model="m")
 
 
 @pytest.fixture
@@ -24,6 +26,16 @@ def slice() -> Iterator[tuple[Followers, Link]]:
     followers.on_loss(lambda error: None)  # the end of a line is no loss any more
     link.close()
     here.close()
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> dict[str, str]:
+    """Of two folders with the same files, and of one with others."""
+    texts = {"here": "{}", "there": "{}", "others": "[]"}
+    for name, text in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model_index.json").write_text(text)
+    return {name: str(tmp_path / name) for name in texts}
 
 
 @pytest.mark.parametrize(
@@ -37,17 +49,48 @@ def slice() -> Iterator[tuple[Followers, Link]]:
     ],
 )
 def test_a_process_with_other_settings_refuses_before_it_loads(
-    slice: tuple[Followers, Link], pool: dict, model: dict, said: str
+    slice: tuple[Followers, Link], sources: dict[str, str], pool: dict, model: dict, said: str
 ) -> None:
     followers, link = slice
-    agree(followers, settings_of(POOL, MODEL))
-    other = settings_of(PoolSettings(model="m", **pool), ModelSettings(source="/b", **model))
+    agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
+    other = ModelSettings(source=sources["here"], **model)
     with pytest.raises(ConfigError, match=said):
-        agree(link, other)
+        agree(link, settings_of(PoolSettings(model="m", **pool), other))
 
 
-def test_what_changes_no_program_may_differ(slice: tuple[Followers, Link]) -> None:
+def test_a_process_with_other_weights_refuses_before_it_loads(
+    slice: tuple[Followers, Link], sources: dict[str, str]
+) -> None:
     followers, link = slice
-    agree(followers, settings_of(POOL, MODEL))
-    agree(link, settings_of(PoolSettings(model="m", drain_s=3), ModelSettings(source="/b")))
-    agree(None, {})
+    agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
+    with pytest.raises(ConfigError, match=r"^fingerprint of the weights is \w+ here and \w+ in"):
+        agree(link, settings_of(POOL, ModelSettings(source=sources["others"])))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "said"),
+    [
+        ("Python", "3.9.1", "Python is 3.9.1 here and 3.[0-9.]+ in the first process"),
+        ("package jax", "0.1", "package jax is 0.1 here and [0-9.]+ in the first process"),
+        ("package tokamax", "0.1", "package tokamax is 0.1 here and None in the first process"),
+        ("package flax", None, "package flax is None here and [0-9.]+ in the first process"),
+        ("code", "abc", "code is abc here and"),
+    ],
+)
+def test_a_process_of_other_software_refuses_before_it_loads(
+    slice: tuple[Followers, Link], sources: dict[str, str], name: str, version: Any, said: str
+) -> None:
+    followers, link = slice
+    ours = settings_of(POOL, ModelSettings(source=sources["here"]))
+    agree(followers, ours)
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        agree(link, {**ours, name: version})
+
+
+def test_what_changes_no_program_may_differ(
+    slice: tuple[Followers, Link], sources: dict[str, str]
+) -> None:
+    followers, link = slice
+    agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
+    other = PoolSettings(model="m", drain_s=3)
+    agree(link, settings_of(other, ModelSettings(source=sources["here"])))

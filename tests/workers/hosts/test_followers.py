@@ -55,10 +55,27 @@ def test_one_that_is_lost_is_told_once_and_ends_all(group: Group) -> None:
 def test_who_asks_later_hears_of_an_earlier_loss(group: Group) -> None:
     followers, _ = group
     followers.on_loss(lambda error: None)
-    followers.lose(RuntimeError("a program failed"))
+    followers.lose("a program failed")
     losses: list[Exception] = []
     followers.on_loss(losses.append)
     assert "a program failed" in str(losses[0])
+
+
+def test_one_that_fails_is_named_to_all_others(group: Group) -> None:
+    followers, (first, second) = group
+    losses: SimpleQueue[Exception] = SimpleQueue()
+    followers.on_loss(losses.put)
+    second.send(Message("failed", {"why": "it ran out of memory"}))
+    why = "there failed: it ran out of memory"
+    assert str(losses.get(timeout=SILENCE_S / 2)) == f"the slice ends: {why}"
+    assert first.receive().fields["why"] == why
+
+
+def test_what_fails_because_another_is_gone_is_not_taken_for_the_cause(group: Group) -> None:
+    followers, (first, _) = group
+    followers.on_loss(lambda error: None)
+    first.close()
+    assert "there is gone" in str(followers.fail(RuntimeError("connection closed by peer")))
 
 
 def test_a_follower_that_is_asked_to_end_asks_the_first(group: Group) -> None:

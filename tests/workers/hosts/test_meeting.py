@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from service.settings import HostsSettings
 from tests.workers.hosts.ends import SILENCE_S
+from tests.workers.hosts.processes import free_port
+from tests.workers.polling import DEADLINE_S
 from workers.hosts.line import Line
 from workers.hosts.meeting import call, gathered, listening, own_address
 from workers.hosts.wire import Message
@@ -35,6 +39,26 @@ def test_strangers_are_turned_away_and_processes_sorted() -> None:
 def close(*lines: Line) -> None:
     for line in lines:
         line.close()
+
+
+ALONE = """
+import logging, sys
+from service.settings import HostsSettings
+from workers.hosts.meeting import join
+logging.basicConfig(level=logging.INFO)
+join(HostsSettings(count=2, coordinator=sys.argv[1], index=int(sys.argv[2])), arrive_s=1)
+"""
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_whose_others_never_come_says_so(index: int) -> None:
+    """JAX itself would abort it, with the guess that another has died."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-c", ALONE, address, str(index)]
+    left = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert left.returncode == 1, left.stderr
+    said = f"not all 2 processes of the slice have met this one, process {index}, at {address}"
+    assert said in left.stderr
 
 
 @pytest.mark.parametrize(
