@@ -50,7 +50,7 @@ packages = @$(BIN)/python -m deploy.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test test-newest lint lint-deploy format openapi life metrics rules dashboards pictures \
+.PHONY: install demo test test-newest fresh lint lint-deploy format openapi life metrics rules dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -62,7 +62,13 @@ test: $(RAN)-test ## every test
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-newest: ## the tests of tests/newest.txt with the newest packages: make test-newest PYTHON=python3.13
+	$(MAKE) fresh VENV=.venv-$(notdir $(PYTHON))
 	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@tests/newest.txt $(ARGS)"
+
+fresh: # removes an environment of another Python or of another pyproject.toml
+	@now="$$($(PYTHON) -c 'import sys; print(sys.base_prefix, sys.version)' && cksum pyproject.toml)" && \
+	if [ "$$(cat $(VENV)/.of 2>/dev/null)" != "$$now" ]; then \
+		rm -rf $(VENV) && mkdir -p $(VENV) && echo "$$now" > $(VENV)/.of; fi
 
 lint: $(RAN)-test ## style, formatting and types, changing nothing
 	$(BIN)/ruff check

@@ -40,9 +40,13 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _version(python: Path) -> str:
-    """Empty: it does not run, as pyenv's stand-ins for versions that are not switched on."""
+    """Empty: it is not there or does not run, as pyenv's stand-ins for versions that are not
+    switched on."""
     ask = "import sys; print('{}.{}'.format(*sys.version_info))"
-    done = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True)
+    try:
+        done = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True)
+    except OSError:
+        return ""
     return done.stdout.strip()
 
 

@@ -173,6 +173,27 @@ def test_an_install_takes_the_lock_and_the_newest_is_asked_for(tmp_path: Path) -
     assert "deploy.packages cuda" in made(tmp_path, "ACCELERATOR=cuda")
 
 
+def test_an_environment_of_another_python_or_project_is_made_again(tmp_path: Path) -> None:
+    project, python, venv = (tmp_path / name for name in ("pyproject.toml", "python", "venv"))
+    command = ["make", "--file", ROOT / "Makefile", "fresh", f"VENV={venv}", f"PYTHON={python}"]
+
+    def keeps(version: str, text: str) -> bool:
+        python.write_text(f"#!/bin/sh\necho {version}\n")
+        python.chmod(0o755)
+        project.write_text(text)
+        plain = {"PATH": os.environ["PATH"]}
+        subprocess.run(command, cwd=tmp_path, env=plain, capture_output=True, check=True)
+        was_there = (venv / "module").exists()
+        (venv / "module").touch()
+        return was_there
+
+    assert not keeps("3.13.0", "a") and keeps("3.13.0", "a")
+    assert not keeps("3.13.5", "a") and not keeps("3.13.5", "b") and keeps("3.13.5", "b")
+    python.write_text("#!/bin/sh\nexit 1\n")
+    assert subprocess.run(command, cwd=tmp_path, env={"PATH": os.environ["PATH"]}).returncode
+    assert (venv / "module").exists(), "no Python: nothing is thrown away"
+
+
 def test_what_is_run_with_the_newest_is_there() -> None:
     for line in (ROOT / "tests" / "newest.txt").read_text("utf-8").splitlines():
         path, _, test = line.partition("::")
