@@ -100,8 +100,11 @@ class ImageChecks:
 
     async def _end(self, child: Process) -> int:
         """Its exit code."""
-        with suppress(ProcessLookupError):
-            child.kill()
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                # Not by its own `kill`, which asks after it first: of a child that has just ended
+                # its exit code would go there, and be lost to whoever waits for it.
+                os.kill(child.pid, signal.SIGKILL)
         self._all.discard(child)
         return await child.wait()
 

@@ -17,7 +17,13 @@ OUTLIVE_JOBS = (
     "costs:MODEL",
 )
 """What has nothing to do with single jobs."""
-EXPIRE = {"call:CALL": 60.0, "used:TENANT": 3660.0, "profile:POOL": 3600.0, "profiled:ID": 600.0}
+EXPIRE = {
+    "call:CALL": 60.0,
+    "used:TENANT": 3660.0,
+    "left:ID": 3600.0,
+    "profile:POOL": 3600.0,
+    "profiled:ID": 600.0,
+}
 """What is told of jobs that are gone leaves by itself, in so many seconds at the most."""
 
 
