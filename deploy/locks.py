@@ -115,7 +115,7 @@ def digest(project: Mapping[str, Any]) -> str:
 
 
 def check(found: Sequence[Entry]) -> None:
-    """That there are wheels of everything, for every Python and machine.
+    """Check that there are wheels of everything, for every Python and machine.
 
     Raises: CalledProcessError: there are not; uv has said of what.
     """

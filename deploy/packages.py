@@ -1,4 +1,4 @@
-"""What `make install` installs: tested versions, out of the one lock, `python -m deploy.packages`.
+"""Choose what `make install` installs, out of the one lock: `python -m deploy.packages`.
 
 deploy/packages.lock (by `make locks`) has every package of every extra of pyproject.toml, for every
 Python that is served, with the hashes of its files; a last line of each says which extras it is
@@ -21,7 +21,7 @@ from typing import NamedTuple
 LOCK = Path(__file__).with_name("packages.lock")
 FOR = "    # for "
 CORE = "core"
-"""What comes with every install: no extra."""
+"""Extra of what comes with every install: none."""
 BUILD = "build"
 """Marks the build requirements of Atelier itself."""
 
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     """A version of a package."""
 
     pin: str
-    """As pip takes it: `name==version`, for some with the Pythons or machines that it is for."""
+    """Requirement as pip takes it: `name==version`, some for certain Pythons or machines."""
     hashes: tuple[str, ...]
     extras: tuple[str, ...]
 

@@ -91,7 +91,7 @@ class EmbeddedRedis:
             )
 
     def wait_until_ready(self) -> None:
-        """As long as it reads its file, and `START_S` for all else. Raises: NotStarted."""
+        """Wait while it reads its file, and `START_S` for all else. Raises: NotStarted."""
         until = time.monotonic() + START_S
         while (state := _state(self._socket)) != READY:
             if state == LOADING:

@@ -29,5 +29,5 @@ def show(settings: Settings) -> None:
 
 
 def revoke(settings: Settings, secret_id: str) -> bool:
-    """Whether there was such a secret. Raises: ConfigError: Redis is not there."""
+    """Revoke a secret; return whether there was one. Raises: ConfigError: Redis is not there."""
     return at_redis(settings, lambda redis: WebhookSecrets(redis).revoke(secret_id))

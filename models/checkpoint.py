@@ -71,7 +71,7 @@ class WeightsError(CheckpointError):
 
 
 BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError)
-"""What code raises that is given values which no sound config has."""
+"""Errors of code that is given values which no sound config has."""
 
 
 @contextmanager

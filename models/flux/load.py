@@ -51,7 +51,7 @@ NEEDS: Mapping[str, tuple[Need, ...]] = {
     "true_cfg_scale": (Need(field="negative_prompt"),),
     **dict.fromkeys(("negative_prompt", "negative_prompt_2"), _TRUE_CFG),
 }
-"""As in diffusers: only a scale above 1 together with a negative prompt has an effect."""
+"""Needs as diffusers has them: a scale above 1 together with a negative prompt."""
 
 
 def load(

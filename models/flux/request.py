@@ -87,7 +87,7 @@ class FluxRequest:
 
     @property
     def classifier_free(self) -> bool:
-        """As in diffusers: only a scale above 1 together with a negative prompt has an effect."""
+        """Return whether both prompts count: with a scale above 1 and a negative one."""
         return self.true_cfg_scale > 1 and self.negative_prompt is not None
 
     @property
