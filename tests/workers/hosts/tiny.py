@@ -1,0 +1,78 @@
+"""The smallest checkpoints that slices of several processes draw with, and what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.parity.tiny import make_flux
+from tests.parity.tiny_sdxl import make_sdxl
+from tests.parity.tiny_wan import make_wan
+
+MOST_LEVELS, LEAST_DB = 2, 60.0
+"""Between layouts: sums in another order."""
+CFG = {"ici": {"context": 2}, "dcn": {"cfg": 2}}
+"""A prompt on each host, its tokens swapped for heads inside."""
+FEW: dict[str, Any] = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 4}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "flux": {"width": 32, "height": 48, "true_cfg_scale": 2.0, "negative_prompt": "a blue square"},
+    "sdxl": {"width": 32, "height": 48, "guidance_scale": 4.0},
+    "wan": {
+        "width": 32,
+        "height": 48,
+        "num_frames": 5,
+        "guidance_scale": 4.0,
+        "max_sequence_length": 32,
+    },
+}
+REQUESTS["wan, from image"] = REQUESTS["wan"]
+LAYERS, CLIP, T5 = {"num_layers": 1}, {"num_hidden_layers": 2}, {"num_layers": 1}
+MAKE: dict[str, Callable[[Path], Path]] = {
+    "flux": lambda folder: make_flux(
+        folder,
+        transformer={"num_attention_heads": 4, "num_layers": 1, "num_single_layers": 1},
+        clip=CLIP,
+        t5=T5,
+    ),
+    "sdxl": lambda folder: make_sdxl(
+        folder,
+        unet={
+            "attention_head_dim": (4, 4),
+            "block_out_channels": (16, 32),
+            "transformer_layers_per_block": 1,
+        },
+        clip=CLIP,
+        clip_2=CLIP,
+    ),
+    "wan": lambda folder: make_wan(
+        folder,
+        transformer={**LAYERS, "num_attention_heads": 4},
+        transformer_2={**LAYERS, "num_attention_heads": 4},
+        boundary_ratio=0.875,
+        t5=T5,
+    ),
+    "wan, from image": lambda folder: make_wan(
+        folder,
+        from_image=True,
+        transformer={**LAYERS, "num_attention_heads": 4},
+        vision={"num_hidden_layers": 1},
+        t5=T5,
+    ),
+}
+"""Few layers. Wan has two experts, or a picture encoder."""
+
+
+def asked(family: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {**FEW, **REQUESTS[family], **more}
+
+
+def assert_same(pixels: np.ndarray, expected: np.ndarray) -> None:
+    """But for rounding."""
+    levels = np.abs(pixels.astype(int) - expected)
+    noise = np.mean(np.square(levels))
+    assert levels.max() <= MOST_LEVELS
+    assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
+    assert np.std(expected) > 10, "a picture without contrast proves nothing"
