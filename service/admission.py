@@ -93,6 +93,7 @@ async def admit(
                 "tenant": tenant,
                 "tenant_class": limits.metrics_class,
                 "weight": limits.weight,
+                "max_compiling": limits.max_compiling,
                 "traceparent": parent,
             }
         )

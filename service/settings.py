@@ -202,6 +202,9 @@ class TenantSettings(Section):
     """Its share of the pools, against those of others that wait."""
     max_queued: int | None = Field(None, gt=0)
     """Jobs that wait at the same time, of all models together."""
+    max_compiling: int | None = Field(None, gt=0)
+    """Jobs whose programs have to be compiled, at the same time and in all pools together; its
+    others of that kind wait. What one pool compiles at a time is `pools.NAME.max_compiling`."""
     metrics_class: str = Field("default", pattern=r"^[a-z0-9_-]{1,32}$")
     """What metrics call it, together with all others of that class: they name no tenant."""
     stored_bytes: int | None = Field(None, gt=0)

@@ -25,6 +25,7 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `jobs:STATE:TENANT`          | zset   | a tenant's jobs of a state, likewise | with the job      |
 | `promised:TENANT`            | string | what its unended jobs shall take     | with the last one |
 | `used:TENANT`                | hash   | minute: what its jobs took           | after an hour     |
+| `compiling:TENANT`           | hash   | jobs that are compiled for           | after an hour     |
 | `left:ID`                    | hash   | of a deleted job, its account        | after an hour     |
 | `stored:TENANT`              | string | bytes of its jobs' inputs, outputs   | with the last job |
 | `leases`                     | zset   | running jobs, by end of lease        | when it ends      |

@@ -63,7 +63,8 @@ local function suits(id, job)
     newer = true
     return false
   end
-  if not args.may_compile and not is_warm[job.bucket] then return false end
+  local is_cold = not is_warm[job.bucket]
+  if is_cold and (not args.may_compile or compiles_enough(job)) then return false end
   local slowness = slowness_in(job.bucket)
   local is_slow = job.deadline and job.run_s and slowness > 1
   if is_slow and now + job.run_s * job.undone * slowness > job.deadline then return false end
@@ -102,6 +103,18 @@ local function urgent()
   end
 end
 
+-- The first job of a tenant whose other ones may not be compiled for.
+local function first_warm_of(tenant)
+  local best = nil
+  for _, bucket in ipairs(args.warm) do
+    local id = first_of(of_model('lane', args.model, bucket, tenant))
+    local job = id and facts_of(id)
+    local is_next = job and (not best or tonumber(job.place) < tonumber(best.place))
+    if is_next and not is_late(id, job) and suits(id, job) then best = job end
+  end
+  return best
+end
+
 local function in_turn()
   for tenant in heads(key('tenants', args.model), TENANTS) do
     for id in heads(of_model('queue', args.model, tenant), math.huge) do
@@ -110,6 +123,11 @@ local function in_turn()
         if suits(id, job) then return job.id and job or facts_of(id) end
         if newer or makes_room then return nil end
         pass_over(id)
+        if not is_warm[job.bucket] and compiles_enough(job) then
+          local other = first_warm_of(tenant)
+          if other or newer or makes_room then return other end
+          break
+        end
       end
       if looks <= 0 then return nil end
     end
@@ -162,6 +180,7 @@ local claims, found, free = {}, {}, args.slots
 local function take(job)
   local attempt, fence = job.attempts + 1, job.fence + 1
   local order = dequeue(job, job.cost * job.undone)
+  if not is_warm[job.bucket] then compiles(job) end
   redis.call('ZADD', key('leases'), seconds(now + args.lease_s), job.id)
   set_state(job, 'running', cjson.encode({pool = args.pool, attempt = attempt}),
     'attempts', attempt, 'fence', fence, 'pool', args.pool, 'started_at', seconds(now))

@@ -17,10 +17,12 @@
 --   queued:model               how many jobs are queued
 --   waiting:model              these, by when they came, or came back
 --   latest:model               queued jobs with a deadline, by the latest start that meets it
+--   compiling:tenant           hash, job: claimed to be compiled for, until when it counts as such
 
 local HEAD = 256 -- tenants that are looked at together
 local CHUNK = 32 -- of an order, read at once
 local INSTANT = 0.000001 -- of virtual time
+local COMPILE_S = 60 -- of programs of which nothing is known
 
 local function of_model(kind, model, a, b) -- lengths keep 'a:b' + 'c' from 'a' + 'b:c'
   local start = prefix .. kind .. ':' .. #model .. ':' .. model .. ':'
@@ -85,19 +87,21 @@ end
 
 -- Of a job, what tells whether a pool may take it: of many jobs that are passed over.
 local function glance(id)
-  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths = fields(id, 'tenant',
-    'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps', 'bucket', 'deaths')
+  local tenant, weight, version, deadline, run_s, kept, steps, bucket, deaths, most = fields(id,
+    'tenant', 'weight', 'version', 'deadline_at', 'run_s', 'kept', 'steps', 'bucket', 'deaths',
+    'max_compiling')
   return {
     tenant = tenant, weight = tonumber(weight) or 1, version = tonumber(version) or 0,
     deadline = tonumber(deadline), run_s = tonumber(run_s), undone = undone_of(kept, steps),
-    bucket = bucket, deaths = deaths}
+    bucket = bucket, deaths = deaths, max_compiling = tonumber(most)}
 end
 
 -- What scripts ask of a job otherwise, read at once.
 local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
-    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at', 'room')
+    'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at', 'room',
+    'max_compiling', 'compile_s')
   local model, bucket, tenant = f[1], f[2], f[3]
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
@@ -107,7 +111,34 @@ local function facts_of(id)
     state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
     version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
     queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21], room = f[22],
+    max_compiling = tonumber(f[23]), compile_s = tonumber(f[24]) or 0,
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
+end
+
+-- A job is claimed whose programs may have to be compiled. It counts until its first step; or, if it
+-- is over before, for as long as they were expected to take: nobody stops a compiler.
+local function compiles(job)
+  if not job.max_compiling then return end
+  local set = key('compiling', job.tenant)
+  redis.call('HSET', set, job.id, seconds(now + (job.compile_s > 0 and job.compile_s or COMPILE_S)))
+  redis.call('EXPIRE', set, 3600)
+end
+
+-- Whether pools compile for as many of its tenant's jobs as they may at a time.
+local function compiles_enough(job)
+  if not job.max_compiling then return false end
+  local set, count = key('compiling', job.tenant), 0
+  local flat = redis.call('HGETALL', set)
+  for i = 1, #flat, 2 do
+    local state, step = fields(flat[i], 'state', 'step')
+    local begun = (tonumber(step) or 0) > 0
+    if not begun and (state == 'running' or now < tonumber(flat[i + 1])) then
+      count = count + 1
+    else
+      redis.call('HDEL', set, flat[i])
+    end
+  end
+  return count >= job.max_compiling
 end
 
 -- A pool makes room for a job; for so long no other does.

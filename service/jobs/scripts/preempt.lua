@@ -53,11 +53,13 @@ end
 -- The second value: a job of a newer wire version, behind which nothing is claimed by turns.
 local function look_at(id)
   local tenant, weight, priority, bucket, images, run_s, kept, steps, deadline, latest, queued, deaths,
-    version, room, compile_s = fields(id, 'tenant', 'weight', 'priority', 'bucket', 'images', 'run_s',
-    'kept', 'steps', 'deadline_at', 'latest_start', 'queued_at', 'deaths', 'version', 'room',
-    'compile_s')
+    version, room, compile_s, most = fields(id, 'tenant', 'weight', 'priority', 'bucket', 'images',
+    'run_s', 'kept', 'steps', 'deadline_at', 'latest_start', 'queued_at', 'deaths', 'version', 'room',
+    'compile_s', 'max_compiling')
   if tonumber(version) > args.version then return nil, true end
   if latest and now >= tonumber(latest) or is_reserved(room) then return nil end
+  local compiling = {tenant = tenant, max_compiling = tonumber(most)}
+  if not is_warm[bucket] and compiles_enough(compiling) then return nil end
   local takes_s = run_s and run_s * slowness_in(bucket) * undone_of(kept, steps)
   if takes_s and not is_warm[bucket] then takes_s = takes_s + (tonumber(compile_s) or 0) end
   if deadline and takes_s and now + takes_s > tonumber(deadline) then return nil end

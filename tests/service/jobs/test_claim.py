@@ -12,6 +12,7 @@ import pytest
 
 from service.jobs.job import PRIORITIES, JobState
 from service.jobs.queue import Claim, Queue
+from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, USAGE, a_job
 
@@ -196,3 +197,51 @@ async def test_what_has_to_be_compiled_waits_behind_what_has_not(queue: Queue) -
     taken = [bucket for _ in range(2) for bucket in await claimed(may_compile=True)]
     assert sorted(taken)[-1] == "usual", "it goes before the others for a while"
     assert all(count == 1 for count in map(taken.count, taken)), "one alone, without riders"
+
+
+async def test_a_tenant_is_compiled_for_within_its_bound_by_all_pools_together(
+    queue: Queue,
+) -> None:
+    for n in range(600):
+        await queue.put(a_job(bucket=f"new {n}", tenant="bounded", max_compiling=2))
+    await queue.put(a_job(bucket="usual", tenant="bounded", max_compiling=2))
+    other = await put(queue, bucket="another", tenant="other")
+
+    async def claimed(pool: str, *warm: str) -> list[Claim]:
+        return await queue.claim(pool, MODEL, 1, warm=warm, may_compile=lambda: True)
+
+    compiled = [claim for n in range(3) for claim in await claimed(f"pool-{n}")]
+    buckets = sorted(claim.job.bucket for claim in compiled)
+    assert buckets == ["another", "new 0", "new 1"], "the third one is another tenant's"
+    assert other in ids(compiled)
+    assert await claimed("pool-3") == []
+    (usual,) = await claimed("pool-3", "usual")
+    assert usual.job.bucket == "usual", "its programs are there, behind 598 that would be compiled"
+
+    first = next(claim for claim in compiled if claim.job.bucket == "new 0")
+    await queue.progress(first, 1, 4)
+    (third,) = await claimed("pool-3")
+    assert third.job.bucket == "new 2", "one of them is compiled"
+    await queue.cancel(third.job.id)
+    assert await claimed("pool-3") == [], "what is canceled is compiled to its end"
+
+
+async def test_what_a_canceled_job_is_compiled_for_counts_for_as_long_as_was_expected(
+    queue: Queue,
+) -> None:
+    for n in range(2):
+        await queue.put(a_job(bucket=f"new {n}", max_compiling=1, compile_s=0.2))
+
+    async def claimed() -> list[Claim]:
+        return await queue.claim("pool", MODEL, 1, may_compile=lambda: True)
+
+    (first,) = await claimed()
+    await queue.cancel(first.job.id)
+    found: list[Claim] = []
+
+    async def is_taken() -> bool:
+        found.extend(await claimed())
+        return bool(found)
+
+    await eventually(is_taken)
+    assert found[0].job.bucket == "new 1"
