@@ -1,7 +1,9 @@
-"""Published checkpoints by short names: what is planned is what is published."""
+"""Published checkpoints by short names: their full-size networks, by shapes alone."""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 
 import jax
@@ -9,15 +11,28 @@ import pytest
 
 from models import catalog, known
 from models.pipeline import Pipeline
-from models.published import gibibytes
 from models.reading import SHAPES
 
+README = Path(__file__).parents[2] / "README.md"
 NAMES = {
+    "sdxl": "SDXL base 1.0",
     "flux-schnell": "FLUX.1 schnell",
+    "flux-dev": "FLUX.1 dev",
+    "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",
+    "wan2.1-14b": "Wan 2.1 T2V 14B",
     "wan2.1-i2v-14b": "Wan 2.1 I2V 14B",
     "wan2.2-a14b": "Wan 2.2 T2V A14B",
+    "wan2.2-i2v-a14b": "Wan 2.2 I2V A14B",
     "wan2.2-5b": "Wan 2.2 TI2V 5B",
 }
+"""By the names that their authors gave them."""
+
+
+@cache
+def stated() -> dict[str, tuple[float, float]]:
+    """Billions of parameters and GiB, as the README has them."""
+    rows = re.findall(r"^\| ([\w. ]+) \| ([\d.]+) B \| ([\d.]+) GiB \|", README.read_text(), re.M)
+    return {name: (float(billions), float(size)) for name, billions, size in rows}
 
 
 def shapes(name: str, folder: Path) -> Pipeline:
@@ -25,14 +40,20 @@ def shapes(name: str, folder: Path) -> Pipeline:
     return catalog.load(name, str(folder), "bfloat16", {}, reader=SHAPES)
 
 
+def test_the_readme_states_the_size_of_every_checkpoint() -> None:
+    assert NAMES.keys() == known.CHECKPOINTS.keys()
+    assert stated().keys() == set(NAMES.values())
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_shapes_have_the_published_size(name: str, tmp_path: Path) -> None:
+def test_a_full_size_checkpoint_takes_what_the_readme_states(name: str, tmp_path: Path) -> None:
     weights = shapes(name, tmp_path).weights._asdict()
     del weights["preview"]  # ours, fitted to any autoencoder
     leaves = jax.tree.leaves(weights)
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    count = sum(leaf.size for leaf in leaves)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    assert size / 2**30 == gibibytes(NAMES[name], "bfloat16")
+    assert (round(count / 1e9, 1), round(size / 2**30, 1)) == stated()[NAMES[name]]
 
 
 def test_a_request_is_prepared_without_a_vocabulary(tmp_path: Path) -> None:
