@@ -187,26 +187,27 @@ class JobLate(Problem):
 
 
 TITLES = {
-    400: "The request cannot be read",
-    401: "An API key is needed",
-    404: "There is no such thing here",
-    405: "This address does not take this method",
-    406: "No answer fits the Accept header",
+    400: "Bad request",
+    401: "Unauthorized",
+    404: "Not found",
+    405: "Method not allowed",
+    406: "Not acceptable",
     408: "Request timeout",
-    409: "It conflicts with what is there",
-    410: "It is no longer there",
-    413: "The body is too large",
+    409: "Conflict",
+    410: "Gone",
+    413: "Content too large",
     414: "URI too long",
-    415: "The body is of the wrong type",
-    416: "The range lies outside",
+    415: "Unsupported media type",
+    416: "Range not satisfiable",
     421: "Misdirected request",
-    422: "The request cannot be served",
-    429: "Too much was asked for at once",
+    422: "Unprocessable content",
+    429: "Too many requests",
     431: "Request header fields too large",
-    500: "It failed here",
-    503: "Not available for the moment",
-    504: "It was not done in time",
+    500: "Internal server error",
+    503: "Service unavailable",
+    504: "Gateway timeout",
 }
+"""HTTP's own words. Source: RFC 9110, section 15; RFC 6585."""
 
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
