@@ -21,7 +21,7 @@ class QueueGauges:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._jobs = Gauge(
             "atelier_queue_jobs",
-            "Jobs that have not ended, by model and state.",
+            "Unfinished jobs, by model and state.",
             ("model", "state"),
             registry=registry,
         )
@@ -31,20 +31,20 @@ class QueueGauges:
 
         self._oldest = by_model(
             "atelier_queue_oldest_seconds",
-            "Since the queued job that has waited longest came, or came back; 0 where none waits.",
+            "Age of the oldest queued job in seconds; 0 if none is queued.",
         )
         self._backlog = by_model(
             "atelier_queue_backlog_device_seconds",
-            "Predicted time of a mesh slice for what is queued and what running jobs have left.",
+            "Predicted device-seconds of queued jobs and of what running jobs have left.",
         )
-        self._pools = by_model("atelier_model_pools", "Pools that serve the model now.")
+        self._pools = by_model("atelier_model_pools", "Pools serving the model.")
         self._ready = by_model(
             "atelier_model_ready",
-            "1 where a pool of the model has finished its warm-up, or else 0.",
+            "1 if a pool of the model has finished its warm-up, else 0.",
         )
         self._up = Gauge(
             "atelier_queue_up",
-            "1 while the front end reaches Redis, or else 0.",
+            "1 while the front end reaches Redis, else 0.",
             registry=registry,
         )
 

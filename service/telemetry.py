@@ -65,14 +65,14 @@ class Telemetry:
         )
         self.durations = Histogram(
             "atelier_http_request_duration_seconds",
-            "From the request's arrival to the last byte of its answer.",
+            "Seconds from a request's arrival to the last byte of its response.",
             ("route", "method"),
             buckets=DURATION_BUCKETS_S,
             registry=self.registry,
         )
         self.accepted = Counter(
             "atelier_jobs_accepted_total",
-            "Jobs that were put into the queue.",
+            "Jobs accepted into the queue.",
             ("model", "tenant_class"),
             registry=self.registry,
         )
@@ -84,24 +84,24 @@ class Telemetry:
         )
         self.damaged = Counter(
             "atelier_outputs_damaged_total",
-            "Reads of outputs whose bytes in the store are not those that were recorded.",
+            "Reads of outputs whose stored bytes do not match their checksum.",
             registry=self.registry,
         )
         self.admissions = Histogram(
             "atelier_admission_seconds",
-            "From a request's body to the job in the queue, of those that were accepted.",
+            "Seconds from a request's body to the queued job, accepted requests only.",
             ("model",),
             buckets=ADMISSION_BUCKETS_S,
             registry=self.registry,
         )
         self.connections = Gauge(
             "atelier_connections",
-            "Connections of clients that are open.",
+            "Open client connections.",
             registry=self.registry,
         )
         self.connections_closed = Counter(
             "atelier_connections_closed_total",
-            "Connections closed because a client broke a bound, by reason.",
+            "Connections closed because a client exceeded a limit, by reason.",
             ("reason",),
             registry=self.registry,
         )

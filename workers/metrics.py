@@ -41,111 +41,113 @@ tally = Tally(REGISTRY)
 
 stages = Histogram(
     "atelier_job_stage_seconds",
-    "One picture or clip in one stage, waiting for its turn there included.",
+    "Seconds an image or video spends in a stage, waiting included.",
     ["model", "stage"],
     buckets=STAGE_BUCKETS_S,
 )
 steps = Counter(
     "atelier_steps_total",
-    "Denoising steps of pictures; of the warm-up's, too.",
+    "Denoising steps executed, warm-up included.",
     ["model", "shape", "layout"],
 )
 step_seconds = Histogram(
     "atelier_step_seconds",
-    "One batch's step on the slice, by the rows it was compiled for and how these were laid out.",
+    "Latency of a batch's denoising step, by compiled batch size and layout.",
     ["model", "shape", "layout", "batch"],
     buckets=STEP_BUCKETS_S,
 )
 padding = Counter(
-    "atelier_padding_rows_total", "Rows computed only to fill up a batch of a step.", ["model"]
+    "atelier_padding_rows_total", "Padding rows computed to fill a step's batch.", ["model"]
 )
 device_busy = Counter(
-    "atelier_device_step_seconds_total", "Time that the slice spent on steps.", ["model"]
+    "atelier_device_step_seconds_total", "Seconds the slice spent on denoising steps.", ["model"]
 )
 device_wait = Counter(
     "atelier_device_wait_seconds_total",
-    "Time that the slice waited for the host with a step to do (an upper bound).",
+    "Seconds the slice waited for the host while a step was due (an upper bound).",
     ["model"],
 )
 flops = Counter(
     "atelier_flops_total",
-    "Floating-point operations of the pictures' steps, by the planner's count of the program.",
+    "Floating-point operations of denoising steps, as the planner counts them.",
     ["model"],
 )
 peak_flops = Gauge(
     "atelier_peak_flops",
-    "The slice's rated bfloat16 operations a second; absent for chips that are not in the table.",
+    "Rated bfloat16 operations per second of the slice; absent for unknown chips.",
     ["model"],
 )
 communication_ratio = Gauge(
     "atelier_communication_ratio",
-    "Share of a step's time that went into collectives, by the last profile; absent before one.",
+    "Share of step time spent in collectives, by the latest profile; absent before one.",
     ["model"],
 )
-slots = Gauge("atelier_slots", "Pictures that can be denoised together.", ["model"])
-slots_busy = Gauge("atelier_slots_busy", "Pictures that are being denoised.", ["model"])
+slots = Gauge("atelier_slots", "Slots: images or videos that can be denoised at once.", ["model"])
+slots_busy = Gauge("atelier_slots_busy", "Slots in use.", ["model"])
 device_memory = Gauge(
     "atelier_device_memory_bytes",
-    "Memory of one device as its runtime has it; absent where it tells nothing, as of a CPU.",
+    "Memory of a device as its runtime reports it; absent on CPUs.",
     ["device", "kind"],
 )
 swaps = Counter(
-    "atelier_expert_swaps_total", "Networks brought to the device in place of another.", ["model"]
+    "atelier_expert_swaps_total", "Experts loaded onto the device in place of another.", ["model"]
 )
 swap_seconds = Counter(
-    "atelier_expert_swap_seconds_total", "Time that the slice waited for them.", ["model"]
+    "atelier_expert_swap_seconds_total", "Seconds the slice waited for expert swaps.", ["model"]
 )
 compile_seconds = Histogram(
     "atelier_compile_seconds",
-    "Compiling one program, or reading it from the compile cache.",
+    "Seconds to compile one program, or to read it from the compile cache.",
     ["program"],
     buckets=COMPILE_BUCKETS_S,
 )
 compile_busy = Counter(
     "atelier_compiling_seconds_total",
-    "Time that the pool's compile threads spent on programs that were in no file.",
+    "Seconds compile threads spent on programs that were in no cache.",
     ["model"],
 )
 compile_cache = Counter(
     "atelier_compile_cache_total",
-    "Programs that JAX found in the compile cache, or compiled and put there.",
+    "Lookups in JAX's compile cache, by result.",
     ["result"],
 )
 executables = Counter(
     "atelier_executables_total",
-    "Programs read from their own files (hit), or not there (miss), there but not to be used "
-    "(refused), or compiled and not to be written down (unkept).",
+    "Lookups of AOT-compiled executables: hit, miss, refused (present but unusable), unkept "
+    "(compiled but not storable).",
     ["result"],
 )
 executable_seconds = Counter(
-    "atelier_executable_read_seconds_total", "Time that the hits took: nothing is traced for them."
+    "atelier_executable_read_seconds_total", "Seconds spent reading executables (hits)."
 )
-snapshots = Counter("atelier_snapshots_total", "Snapshots of unfinished pictures.", ["model"])
-snapshot_failures = Counter(
-    "atelier_snapshot_failures_total", "Of these, tries that kept nothing.", ["model"]
+snapshots = Counter(
+    "atelier_snapshots_total", "Snapshots taken of unfinished images and videos.", ["model"]
 )
+snapshot_failures = Counter("atelier_snapshot_failures_total", "Snapshots that failed.", ["model"])
 snapshot_seconds = Counter(
-    "atelier_snapshot_seconds_total", "Time from the copy to the queue's answer.", ["model"]
+    "atelier_snapshot_seconds_total",
+    "Seconds from a snapshot's copy to the queue's answer.",
+    ["model"],
 )
-resumed = Counter("atelier_resumed_total", "Pictures that went on from a snapshot.", ["model"])
-preemptions = Counter(
-    "atelier_preemptions_total", "Running jobs that were put aside for others.", ["model"]
-)
+resumed = Counter("atelier_resumed_total", "Images and videos resumed from a snapshot.", ["model"])
+preemptions = Counter("atelier_preemptions_total", "Running jobs preempted for others.", ["model"])
 claims = Counter("atelier_claims_total", "Jobs claimed from the queue.", ["model"])
-jobs = Counter("atelier_pool_jobs_total", "Jobs that left this pool.", ["model", "outcome"])
+jobs = Counter(
+    "atelier_pool_jobs_total", "Jobs that left this pool, by outcome.", ["model", "outcome"]
+)
 output_bytes = Counter(
     "atelier_output_bytes_total",
-    "Bytes of the outputs of jobs that succeeded.",
+    "Bytes of outputs of succeeded jobs.",
     ["model", "content_type"],
 )
 cost_ratio = Histogram(
     "atelier_job_cost_ratio",
-    "Device-seconds that a job took, over those that were predicted.",
+    "Device-seconds a job took, divided by the prediction.",
     ["model"],
     buckets=RATIO_BUCKETS,
 )
 ready = Gauge(
-    "atelier_pool_ready", "1 after the warm-up, while the pool takes jobs; or else 0.", ["model"]
+    "atelier_pool_ready", "1 once warm-up is done and while the pool takes jobs, else 0.", ["model"]
 )
 
 OF_A_MODEL = (

@@ -80,45 +80,45 @@ class Tally:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.wait = Histogram(
             "atelier_job_wait_seconds",
-            "From a job's acceptance to its first claim.",
+            "Seconds from a job's acceptance to its first claim.",
             ("model", "tenant_class"),
             buckets=WAIT_BUCKETS_S,
             registry=registry,
         )
         self.duration = Histogram(
             "atelier_job_duration_seconds",
-            "From a job's acceptance to its end.",
+            "Seconds from a job's acceptance to its end.",
             ("model", "outcome"),
             buckets=DURATION_BUCKETS_S,
             registry=registry,
         )
         self.ends = Counter(
             "atelier_jobs_ended_total",
-            "Jobs that have ended, told by the process whose call ended them.",
+            "Jobs ended, reported by the process whose call ended them.",
             ("model", "tenant_class", "outcome"),
             registry=registry,
         )
         self.failures = Counter(
             "atelier_job_failures_total",
-            "Jobs that failed for good, by why.",
+            "Jobs failed for good, by reason.",
             ("model", "reason"),
             registry=registry,
         )
         self.deadlines = Counter(
             "atelier_job_deadlines_total",
-            "Ended jobs with a deadline, but for those that were canceled.",
+            "Ended jobs that had a deadline, canceled ones excepted.",
             ("model", "tenant_class", "outcome"),
             registry=registry,
         )
         self.reclaimed = Counter(
             "atelier_reclaimed_leases_total",
-            "Leases that lapsed: the job was taken back from its pool.",
+            "Leases that expired: the job was reclaimed from its pool.",
             ("model",),
             registry=registry,
         )
         self.retries = Counter(
             "atelier_retries_total",
-            "Jobs that went back to the queue for another attempt, by why.",
+            "Jobs requeued for another attempt, by reason.",
             ("model", "reason"),
             registry=registry,
         )
