@@ -71,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="atelier", description="Pictures and clips from SDXL, Flux and Wan", epilog=EXITS
+        prog="atelier",
+        description="Generate images and video with SDXL, Flux and Wan",
+        epilog=EXITS,
     )
     parser.add_argument("--version", action=Version, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")

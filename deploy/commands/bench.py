@@ -14,7 +14,7 @@ BENCHES = {
 
 
 def add(commands: Commands) -> None:
-    bench = commands.add_parser("bench", help="how fast it is here: the engine, or a server")
+    bench = commands.add_parser("bench", help="measure the speed of the engine or of a server")
     kinds = bench.add_subparsers(required=True, metavar="what")
     for name, about in BENCHES.items():
         module = import_module(f"deploy.commands.bench_{name}")

@@ -36,44 +36,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         nargs="+",
         metavar="NAME-or-SOURCE",
-        help="flux-dev, sdxl, wan2.1-14b …, a folder of configs, or a hub id; one process each",
+        help="flux-dev, sdxl, wan2.1-14b …, a folder of configs, or a hub id; a process each",
     )
     parser.add_argument(
-        "--tiny", action="store_true", help="the demo model's networks of the same family instead"
+        "--tiny", action="store_true", help="use the demo model of the same family instead"
     )
     for name in REQUEST:
-        parser.add_argument(f"--{name}", type=count, metavar="N", help="(the model's default)")
-    parser.add_argument("--guidance", type=not_negative, metavar="X", help="1: no guidance")
-    parser.add_argument("--batch", type=count, default=1, metavar="N", help="requests at once (1)")
+        parser.add_argument(f"--{name}", type=count, metavar="N", help="default: the model's")
     parser.add_argument(
-        "--exact-rows", type=count, metavar="N", help="that one program steps (as many as --batch)"
+        "--guidance", type=not_negative, metavar="X", help="guidance scale; 1: no guidance"
+    )
+    parser.add_argument(
+        "--batch",
+        type=count,
+        default=1,
+        metavar="N",
+        help="number of requests at once (default: 1)",
+    )
+    parser.add_argument(
+        "--exact-rows", type=count, metavar="N", help="rows per compiled program (default: --batch)"
     )
     parser.add_argument(
         "--batching",
         choices=("exact", "fast"),
         default="exact",
-        help="fast: on GPUs with the autotuning that exact batching does without (exact)",
+        help="fast enables autotuning on GPUs (default: exact)",
     )
     parser.add_argument(
-        "--devices", type=devices, metavar="FIRST-LAST", help="of this machine (all of them)"
+        "--devices",
+        type=devices,
+        metavar="FIRST-LAST",
+        help="devices of this machine to use (default: all)",
     )
-    parser.add_argument("--mesh", type=mesh, default="auto", metavar="AXIS=N,…", help="(auto)")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
-    parser.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
+    parser.add_argument(
+        "--mesh", type=mesh, default="auto", metavar="AXIS=N,…", help="mesh axes (default: auto)"
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="bfloat16", help="data type of the weights"
+    )
+    parser.add_argument(
+        "--activation-dtype",
+        choices=DTYPES,
+        help="data type of activations (default: as the weights)",
+    )
     parser.add_argument(
         "--eight-bit",
         choices=EIGHT_BIT_PRODUCTS,
-        help="weights of 8 bits instead of exact ones, under exact activations or rounded ones",
+        help="8-bit weights, with exact (w8a16) or rounded (w8a8) activations",
     )
     parser.add_argument(
         "--vae-tiling",
         action=argparse.BooleanOptionalAction,
-        help="decode in tiles; left out: where memory demands it",
+        help="decode in tiles (default: only if memory is short)",
     )
-    parser.add_argument("--repeats", type=count, default=5, metavar="N", help="(5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every repeat's times; -: here")
     parser.add_argument(
-        "--compile-cache", type=Path, metavar="DIR", help="keep compiled programs for the next run"
+        "--repeats", type=count, default=5, metavar="N", help="number of repeats (default: 5)"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write every repeat's times as JSON; -: standard output",
+    )
+    parser.add_argument(
+        "--compile-cache", type=Path, metavar="DIR", help="folder to keep compiled programs in"
     )
 
 

@@ -38,49 +38,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_load(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("the load")
     load.add_argument(
-        "--trace", type=Path, metavar="FILE", help="send these requests: JSON lines (--write-trace)"
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="replay these requests (JSON lines, see --write-trace)",
     )
     load.add_argument(
-        "--mix", type=Path, metavar="FILE", help="draw them as this TOML file says; options win"
+        "--mix",
+        type=Path,
+        metavar="FILE",
+        help="draw requests from this TOML file; options override it",
     )
     load.add_argument(
         "--shape",
         action="append",
         type=named,
         metavar="MODEL[,FIELD=VALUE…]",
-        help="fields of the request, and share=X; repeat it (every model of the server)",
+        help="fields of a request, and share=X; repeatable (default: every model of the server)",
     )
     load.add_argument(
         "--tenant",
         action="append",
         type=named,
         metavar="NAME[,…]",
-        help="share=X,weight=X,key_variable=NAME; repeat it",
+        help="share=X,weight=X,key_variable=NAME; repeatable",
     )
     load.add_argument(
-        "--deadlines", type=positive, nargs="+", metavar="X", help="times what it takes alone"
+        "--deadlines",
+        type=positive,
+        nargs="+",
+        metavar="X",
+        help="deadlines, as multiples of a request's time alone",
     )
-    load.add_argument("--rate", type=positive, metavar="X", help="requests a second (1)")
-    load.add_argument("--seconds", type=positive, metavar="X", help="that they come (60)")
-    load.add_argument("--seed", type=int, metavar="N", help="the same one draws the same load (0)")
-    load.add_argument("--write-trace", type=Path, metavar="FILE", help="keep the load as a trace")
+    load.add_argument("--rate", type=positive, metavar="X", help="requests per second (default: 1)")
+    load.add_argument(
+        "--seconds", type=positive, metavar="X", help="length of the load in seconds (default: 60)"
+    )
+    load.add_argument("--seed", type=int, metavar="N", help="random seed of the load (default: 0)")
+    load.add_argument("--write-trace", type=Path, metavar="FILE", help="write the load as a trace")
 
 
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     measuring = parser.add_argument_group("what is measured")
     measuring.add_argument(
         "--alone", type=whole, default=ALONE, metavar="N",
-        help=f"single requests of each shape before the load; 0: none, and no goodput ({ALONE})",
+        help=f"single requests of each shape first; 0: none, and no goodput (default: {ALONE})",
     )  # fmt: skip
     measuring.add_argument(
-        "--alone-from", type=Path, metavar="FILE", help="take them from an earlier --json instead"
+        "--alone-from",
+        type=Path,
+        metavar="FILE",
+        help="read single-request times from an earlier --json",
     )
     measuring.add_argument(
-        "--scales", type=positive, nargs="+", default=SCALES, metavar="X", help="of goodput"
+        "--scales",
+        type=positive,
+        nargs="+",
+        default=SCALES,
+        metavar="X",
+        help="multiples of the single-request time that goodput allows",
     )
     measuring.add_argument(
         "--connections", type=count, default=CONNECTIONS, metavar="N",
-        help=f"open at the most ({CONNECTIONS})",
+        help=f"maximum number of open connections (default: {CONNECTIONS})",
     )  # fmt: skip
     measuring.add_argument(
         "--patience", type=positive, default=PATIENCE_S, metavar="S",
@@ -88,9 +108,14 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
         f" ({PATIENCE_S:.0f})",
     )  # fmt: skip
     measuring.add_argument(
-        "--no-fetch", dest="fetch", action="store_false", help="leave the files where they are"
+        "--no-fetch", dest="fetch", action="store_false", help="do not download outputs"
     )
-    measuring.add_argument("--json", type=Path, metavar="FILE", help="the whole report; -: here")
+    measuring.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the whole report as JSON; -: standard output",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
-    generate = commands.add_parser("generate", help="make a picture or clip on a running server")
-    generate.add_argument("prompt", help="what is to be seen")
+    generate = commands.add_parser(
+        "generate", help="generate an image or video on a running server"
+    )
+    generate.add_argument("prompt", help="what the image shows")
     generate.add_argument(
         "-o",
         "--output",
         type=Path,
-        help="file to write: .png, .jpg, .webp, .mp4, .webm, .gif; or a folder, for PNG files",
+        help="file to write (.png, .jpg, .webp, .mp4, .webm, .gif), or a folder for PNG files",
     )
     add_server(generate)
     add_fields(generate)

@@ -22,24 +22,30 @@ PAGE = 100
 
 
 def add(commands: Commands) -> None:
-    jobs = commands.add_parser("jobs", help="list, show, cancel and wait for jobs of a server")
+    jobs = commands.add_parser("jobs", help="list, show, cancel and wait for jobs on a server")
     acts = jobs.add_subparsers(required=True, metavar="act")
     _add_list(acts)
     shown = _add_one(acts, "show", "everything that the server says of a job, as JSON", _show)
     canceled = _add_one(acts, "cancel", "stop jobs within one denoising step", _cancel, nargs="+")
     waited = _add_one(acts, "wait", "follow a job to its end; 0 if it succeeded, else 1", _wait)
     waited.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="write its outputs (as generate does)"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the job's outputs (as generate does)",
     )
     for act in (shown, canceled, waited):
         add_server(act)
 
 
 def _add_list(acts: Commands) -> None:
-    listed = acts.add_parser("list", help="newest first: id, state, steps, model, time")
-    listed.add_argument("--state", choices=STATES, help="only those in that state")
-    listed.add_argument("--limit", type=count, default=20, metavar="N", help="at the most (20)")
-    listed.add_argument("--json", action="store_true", help="as JSON, one job a line")
+    listed = acts.add_parser("list", help="list jobs, newest first")
+    listed.add_argument("--state", choices=STATES, help="only jobs in this state")
+    listed.add_argument(
+        "--limit", type=count, default=20, metavar="N", help="maximum number of jobs (default: 20)"
+    )
+    listed.add_argument("--json", action="store_true", help="print JSON, one job per line")
     add_server(listed)
     listed.set_defaults(run=lambda args: ask(args, lambda client: _list(client, args)))
 
@@ -52,7 +58,7 @@ def _add_one(
     **options: Any,
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = acts.add_parser(name, help=said)
-    parser.add_argument("id", metavar="ID", help="job_…, as the list has it", **options)
+    parser.add_argument("id", metavar="ID", help="job id (job_…)", **options)
     parser.set_defaults(run=lambda args: ask(args, lambda client: act(client, args)))
     return parser
 

@@ -11,18 +11,20 @@ MAX_LABEL_CHARS = 80
 
 
 def add(commands: Commands) -> None:
-    keys = commands.add_parser("keys", help="API keys: make, list and revoke them")
+    keys = commands.add_parser("keys", help="create, list and revoke API keys")
     acts = keys.add_subparsers(required=True, metavar="act")
-    create = acts.add_parser("create", help="a new key, printed once on standard output")
-    create.add_argument("--tenant", required=True, metavar="NAME", help="whose jobs it makes")
+    create = acts.add_parser("create", help="create a key and print it once")
     create.add_argument(
-        "--name", type=_label, default="", metavar="TEXT", help="to know it by in the list"
+        "--tenant", required=True, metavar="NAME", help="tenant that the key acts for"
+    )
+    create.add_argument(
+        "--name", type=_label, default="", metavar="TEXT", help="label shown in the list"
     )
     create.set_defaults(run=_create)
-    shown = acts.add_parser("list", help="id, tenant, time and name of every key")
+    shown = acts.add_parser("list", help="list keys: id, tenant, time, name")
     shown.set_defaults(run=_list)
-    revoke = acts.add_parser("revoke", help="refuse a key from now on")
-    revoke.add_argument("id", metavar="ID", help="as the list has it")
+    revoke = acts.add_parser("revoke", help="revoke a key")
+    revoke.add_argument("id", metavar="ID", help="id shown by list")
     revoke.set_defaults(run=_revoke)
     for act in (create, shown, revoke):
         add_settings(act)

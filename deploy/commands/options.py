@@ -21,19 +21,25 @@ EIGHT_BIT_PRODUCTS = ("w8a16", "w8a8")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings (atelier.toml)")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="queue, outputs, compile cache")
-    parser.add_argument("--redis", metavar="URL", help="a Redis or Valkey server")
-    parser.add_argument("--log-level", choices=LOG_LEVELS, help="least that is logged (info)")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings file (default: atelier.toml)"
+    )
+    parser.add_argument(
+        "--state", type=Path, metavar="DIR", help="folder for queue, outputs and compile cache"
+    )
+    parser.add_argument("--redis", metavar="URL", help="URL of a Redis or Valkey server")
+    parser.add_argument("--log-level", choices=LOG_LEVELS, help="log level (default: info)")
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, metavar="N", help="0 takes a free one (8000)")
+    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="port to listen on; 0: any free one (default: 8000)"
+    )
     parser.add_argument(
         "--keys",
         action=argparse.BooleanOptionalAction,
-        help="whether requests need an API key; left out: unless this machine alone can reach it",
+        help="require API keys (default: unless only this machine can reach the server)",
     )
 
 

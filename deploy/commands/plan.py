@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     plan = commands.add_parser(
-        "plan", help="what fits and how fast, for chips that are not there (an estimate)"
+        "plan", help="estimate memory and speed for chips that are not at hand"
     )
     _add_machine(plan)
     _add_work(plan)
     plan.add_argument(
-        "--search", action="store_true", help="every layout in order, for latency and throughput"
+        "--search", action="store_true", help="rank every layout by latency and throughput"
     )
     plan.add_argument(
-        "--reckon", action="store_true", help="without a compiler: rougher, and takes seconds"
+        "--reckon", action="store_true", help="estimate without the compiler: rougher, in seconds"
     )
-    plan.add_argument("--json", action="store_true", help="on standard output, for programs")
+    plan.add_argument("--json", action="store_true", help="print JSON")
     plan.set_defaults(run=run)
 
 
@@ -39,41 +39,47 @@ def _add_machine(plan: argparse.ArgumentParser) -> None:
         metavar="NAME-or-SOURCE",
         help="flux-dev, sdxl, wan2.1-14b …, a folder of configs, or a hub id",
     )
-    plan.add_argument("--topology", required=True, help="such as v6e:2x4, v5p:2x2x2, h100:8")
+    plan.add_argument("--topology", required=True, help="chips, such as v6e:2x4, v5p:2x2x2, h100:8")
     plan.add_argument(
         "--mesh",
         type=mesh,
         default="auto",
         metavar="AXIS=N,…",
-        help="data, fsdp, cfg, context, tensor (one may be -1), ring; auto: the best by reckoning",
+        help="sizes of data, fsdp, cfg, context, tensor, ring (one may be -1); auto: the best",
     )
     plan.add_argument(
-        "--dcn", type=mesh, metavar="AXIS=N,…", help="the same between several such slices"
+        "--dcn", type=mesh, metavar="AXIS=N,…", help="sizes between several such slices"
     )
 
 
 def _add_work(plan: argparse.ArgumentParser) -> None:
     for name, said in (
-        ("width", "pixels (the model's default)"),
-        ("height", "pixels (the model's default)"),
-        ("num-frames", "of a clip (the model's default)"),
-        ("steps", "denoising steps (the model's default)"),
-        ("batch", "requests at once (1)"),
+        ("width", "width in pixels (default: the model's)"),
+        ("height", "height in pixels (default: the model's)"),
+        ("num-frames", "number of frames of a video (default: the model's)"),
+        ("steps", "number of denoising steps (default: the model's)"),
+        ("batch", "number of requests at once (default: 1)"),
     ):
         plan.add_argument(f"--{name}", type=count, metavar="N", help=said)
-    plan.add_argument("--guidance", type=float, metavar="X", help="1: no guidance")
-    plan.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights")
-    plan.add_argument("--activation-dtype", choices=DTYPES, help="(as the weights)")
-    plan.add_argument("--eight-bit", choices=EIGHT_BIT, help="weights of 8 bits; left out: none")
+    plan.add_argument("--guidance", type=float, metavar="X", help="guidance scale; 1: no guidance")
+    plan.add_argument(
+        "--dtype", choices=DTYPES, default="bfloat16", help="data type of the weights"
+    )
+    plan.add_argument(
+        "--activation-dtype",
+        choices=DTYPES,
+        help="data type of activations (default: as the weights)",
+    )
+    plan.add_argument("--eight-bit", choices=EIGHT_BIT, help="8-bit weights (default: none)")
     for name, doing in (
         ("vae-tiling", "decode in tiles"),
-        ("swap-experts", "have one expert at a time on the device (Wan 2.2)"),
+        ("swap-experts", "keep one expert at a time on the device (Wan 2.2)"),
         ("encoders-on-host", "keep the encoders in host memory"),
     ):
         plan.add_argument(
             f"--{name}",
             action=argparse.BooleanOptionalAction,
-            help=f"{doing}; left out: where memory demands it",
+            help=f"{doing} (default: only if memory is short)",
         )
 
 

@@ -11,11 +11,14 @@ from deploy.commands.options import Commands, add_settings, count, settings_of
 
 def add(commands: Commands) -> None:
     profile = commands.add_parser(
-        "profile", help="where the time of a running pool's steps goes, without stopping it"
+        "profile", help="profile a running pool's steps without stopping it"
     )
     add_settings(profile)
     profile.add_argument(
-        "--pool", required=True, metavar="NAME", help="of the settings, or one's own"
+        "--pool",
+        required=True,
+        metavar="NAME",
+        help="name of a pool in the settings, or of one worker",
     )
     for name, default, meaning in (
         ("steps", 10, "to record"),
@@ -26,9 +29,12 @@ def add(commands: Commands) -> None:
         kind = int if name == "wait" else count
         profile.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=told)
     profile.add_argument(
-        "--output", type=Path, metavar="DIR", help="keep the recording, for TensorBoard or Perfetto"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder to keep the trace in, for TensorBoard or Perfetto",
     )
-    profile.add_argument("--json", action="store_true", help="on standard output, for programs")
+    profile.add_argument("--json", action="store_true", help="print JSON")
     profile.set_defaults(run=run)
 
 

@@ -26,10 +26,12 @@ SERVER = "http://127.0.0.1:8000"
 
 def add_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--server", default=SERVER, metavar="URL", help=f"address of the server ({SERVER})"
+        "--server", default=SERVER, metavar="URL", help=f"address of the server (default: {SERVER})"
     )
     parser.add_argument(
-        "--key", metavar="KEY", help="an API key ($ATELIER_API_KEY, which other users can't see)"
+        "--key",
+        metavar="KEY",
+        help="API key (better: $ATELIER_API_KEY, which other users can't see)",
     )
 
 

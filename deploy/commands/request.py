@@ -14,32 +14,34 @@ from deploy.commands.options import given, positive
 
 PRIORITIES = ("low", "normal", "high")
 TEXTS = {
-    "model": "a name of the server's models; may be left out where it has only one",
-    "negative-prompt": "what is not to be seen; counts with guidance",
+    "model": "model to use (default: the server's only one)",
+    "negative-prompt": "what to avoid; needs guidance",
 }
 COUNTS = {
-    "width": "pixels (the model's default)",
-    "height": "pixels (the model's default)",
-    "num-frames": "of a clip (the model's default)",
-    "fps": "frames a second of a clip (the model's default)",
-    "steps": "denoising steps (the model's default)",
-    "seed": "the same one draws the same picture; left out: a random one",
-    "num-images": "pictures, with seeds one after the other (1)",
+    "width": "width in pixels (default: the model's)",
+    "height": "height in pixels (default: the model's)",
+    "num-frames": "number of frames of a video (default: the model's)",
+    "fps": "frames per second of a video (default: the model's)",
+    "steps": "number of denoising steps (default: the model's)",
+    "seed": "random seed; the same one gives the same image (default: random)",
+    "num-images": "number of images, with consecutive seeds (default: 1)",
 }
 SCALES = {
-    "guidance": "how closely the prompt is followed (the model's default)",
-    "guidance-2": "the same for Wan 2.2's second expert (as --guidance)",
-    "guidance-rescale": "0 to 1: against burnt colours of strong guidance (0)",
-    "true-cfg-scale": "of Flux with a negative prompt; above 1 it counts (the model's default)",
-    "strength": "0 to 1: how much of --image is drawn anew (the model's default)",
+    "guidance": "guidance scale: how closely to follow the prompt (default: the model's)",
+    "guidance-2": "guidance scale of Wan 2.2's second expert (default: --guidance)",
+    "guidance-rescale": "0 to 1: less oversaturation at strong guidance (default: 0)",
+    "true-cfg-scale": "guidance scale of Flux with a negative prompt (default: the model's)",
+    "strength": "0 to 1: how much of --image to redraw (default: the model's)",
 }
 
 
 def add_fields(generate: argparse.ArgumentParser) -> None:
-    generate.add_argument("--image", type=Path, metavar="FILE", help="picture to start from")
-    generate.add_argument("--mask", type=Path, metavar="FILE", help="white where it is drawn anew")
-    generate.add_argument("--last-image", type=Path, metavar="FILE", help="a clip's last picture")
-    generate.add_argument("--quality", metavar="NAME", help="a preset, such as exact")
+    generate.add_argument("--image", type=Path, metavar="FILE", help="image to start from")
+    generate.add_argument(
+        "--mask", type=Path, metavar="FILE", help="mask: white where the image is redrawn"
+    )
+    generate.add_argument("--last-image", type=Path, metavar="FILE", help="last frame of the video")
+    generate.add_argument("--quality", metavar="NAME", help="quality preset, such as exact")
     for options, (kind, metavar) in (
         (TEXTS, (str, "TEXT")),
         (COUNTS, (int, "N")),
@@ -51,26 +53,29 @@ def add_fields(generate: argparse.ArgumentParser) -> None:
         "--scheduler",
         type=named,
         metavar="NAME[,OPTION=VALUE…]",
-        help="another one than the checkpoint's own, such as unipc,flow_shift=3",
+        help="scheduler instead of the checkpoint's, such as unipc,flow_shift=3",
     )
     _add_service(generate)
 
 
 def _add_service(generate: argparse.ArgumentParser) -> None:
     generate.add_argument(
-        "--priority", choices=PRIORITIES, help="before or behind other jobs of the tenant (normal)"
+        "--priority", choices=PRIORITIES, help="priority among the tenant's jobs (default: normal)"
     )
     generate.add_argument(
-        "--deadline", type=positive, metavar="SECONDS", help="from now: later it is of no use"
+        "--deadline",
+        type=positive,
+        metavar="SECONDS",
+        help="expire the job if it is not done in this time",
     )
     generate.add_argument(
         "--metadata",
         type=_pair,
         action="append",
         metavar="NAME=TEXT",
-        help="given back untouched; may be repeated",
+        help="metadata returned with the job; repeatable",
     )
-    generate.add_argument("--webhook", metavar="URL", help="told when the job has ended")
+    generate.add_argument("--webhook", metavar="URL", help="URL to notify when the job has ended")
 
 
 def _pair(text: str) -> tuple[str, str]:

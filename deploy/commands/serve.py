@@ -8,7 +8,7 @@ from deploy.commands.options import Commands, add_address, add_settings, setting
 
 
 def add(commands: Commands) -> None:
-    serve = commands.add_parser("serve", help="one front end")
+    serve = commands.add_parser("serve", help="run one front end")
     add_settings(serve)
     add_address(serve)
     serve.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # a socket that listens already

@@ -1,4 +1,4 @@
-"""`atelier up`: the whole system on this machine."""
+"""`atelier up`: run the whole system on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deploy.commands.options import (
 
 
 def add(commands: Commands) -> None:
-    up = commands.add_parser("up", help="the whole system on this machine")
+    up = commands.add_parser("up", help="run the whole system on this machine")
     add_settings(up)
     add_address(up)
     up.add_argument(
@@ -28,18 +28,20 @@ def add(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=SOURCE",
-        help="a folder in diffusers' layout or a hub id; may be repeated; default: the demo models",
+        help="folder in diffusers' layout or hub id; repeatable (default: the demo models)",
     )
     up.add_argument(
         "--mesh",
         type=mesh,
         metavar="AXIS=N,…",
-        help="how each pool's slice splits its work, such as cfg=2,context=-1 (auto)",
+        help="mesh axes of each pool's slice, such as cfg=2,context=-1 (default: auto)",
     )
-    up.add_argument("--pools", type=count, metavar="N", help="pools of each model (1)")
-    up.add_argument("--dtype", choices=DTYPES, help="of the weights")
     up.add_argument(
-        "--host-devices", type=count, metavar="N", help="virtual CPU devices that each pool sees"
+        "--pools", type=count, metavar="N", help="number of pools per model (default: 1)"
+    )
+    up.add_argument("--dtype", choices=DTYPES, help="data type of the weights")
+    up.add_argument(
+        "--host-devices", type=count, metavar="N", help="number of virtual CPU devices per pool"
     )
     up.set_defaults(run=run)
 

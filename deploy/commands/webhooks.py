@@ -10,18 +10,20 @@ from deploy.commands.options import Commands, add_settings, settings_of
 
 def add(commands: Commands) -> None:
     webhooks = commands.add_parser(
-        "webhooks", help="secrets that sign a tenant's webhooks: make, list and revoke them"
+        "webhooks", help="create, list and revoke secrets that sign webhooks"
     )
     acts = webhooks.add_subparsers(required=True, metavar="act")
     create = acts.add_parser(
-        "create", help="a new secret, printed once on standard output, beside one there may be"
+        "create", help="create a secret and print it once; an older one stays valid"
     )
-    create.add_argument("--tenant", required=True, metavar="NAME", help="whose messages it signs")
+    create.add_argument(
+        "--tenant", required=True, metavar="NAME", help="tenant whose messages it signs"
+    )
     create.set_defaults(run=_create)
-    shown = acts.add_parser("list", help="id, tenant and time of every secret")
+    shown = acts.add_parser("list", help="list secrets: id, tenant, time")
     shown.set_defaults(run=_list)
-    revoke = acts.add_parser("revoke", help="sign no more messages with a secret")
-    revoke.add_argument("id", metavar="ID", help="as the list has it")
+    revoke = acts.add_parser("revoke", help="revoke a secret")
+    revoke.add_argument("id", metavar="ID", help="id shown by list")
     revoke.set_defaults(run=_revoke)
     for act in (create, shown, revoke):
         add_settings(act)

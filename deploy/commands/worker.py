@@ -9,20 +9,32 @@ from deploy.commands.options import Commands, add_settings, count, devices, give
 
 
 def add(commands: Commands) -> None:
-    worker = commands.add_parser("worker", help="one pool")
+    worker = commands.add_parser("worker", help="run one pool")
     add_settings(worker)
-    worker.add_argument("--pool", required=True, metavar="NAME", help="a pool of the settings")
     worker.add_argument(
-        "--devices", type=devices, metavar="FIRST-LAST", help="of this machine (all of them)"
+        "--pool", required=True, metavar="NAME", help="name of a pool in the settings"
     )
     worker.add_argument(
-        "--explain", action="store_true", help="print where everything lies, and serve nothing"
+        "--devices",
+        type=devices,
+        metavar="FIRST-LAST",
+        help="devices of this machine to use (default: all)",
     )
     worker.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="of a slice of several hosts: its first process"
+        "--explain", action="store_true", help="print the layout and memory plan, then exit"
     )
-    worker.add_argument("--num-processes", type=count, metavar="N", help="of that slice (1)")
-    worker.add_argument("--process-id", type=int, metavar="I", help="of this process, from 0")
+    worker.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="address of the first process, for a slice of several hosts",
+    )
+    worker.add_argument(
+        "--num-processes",
+        type=count,
+        metavar="N",
+        help="number of processes in the slice (default: 1)",
+    )
+    worker.add_argument("--process-id", type=int, metavar="I", help="index of this process, from 0")
     worker.set_defaults(run=run)
 
 
