@@ -11,7 +11,7 @@ import jax
 from models.sharding import Layout
 from workers import metrics
 from workers.batching import Batch
-from workers.plan.auto import known_chip
+from workers.plan.device_chip import known_chip
 from workers.shape import Phase
 from workers.step_times import Way
 

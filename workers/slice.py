@@ -17,6 +17,7 @@ from workers.axes import Shape, slots_of
 from workers.plan import auto
 from workers.plan.auto import NothingFits
 from workers.plan.chips import Chip
+from workers.plan.device_chip import chip_of
 from workers.plan.reckon import Reckoning, abstract_layout, reckon
 from workers.plan.residency import Residency, residencies
 from workers.plan.sketch import Sketch
@@ -98,7 +99,7 @@ def _with(
 ) -> Chosen:
     """Raises: NothingFits, ValueError: as `choose`."""
     hosts = len({device.process_index for device in devices})
-    each, chip, table = len(devices) // hosts, auto.chip_of(devices), table_of(pool.table)
+    each, chip, table = len(devices) // hosts, chip_of(devices), table_of(pool.table)
     if pool.mesh == "auto":
         soonest = _soonest(sketch, chip, each, hosts, table, residency)
         shape, why = soonest.shape, soonest.why

@@ -19,9 +19,9 @@ from tests.workers.flux import REQUEST
 from workers import loading, slice
 from workers.axes import Shape
 from workers.compiler import Compiler
-from workers.plan import auto
 from workers.plan.auto import NothingFits
 from workers.plan.chips import CHIPS
+from workers.plan.device_chip import chip_of
 from workers.plan.reckon import RESERVE, reckon
 from workers.plan.residency import ALL_ON_DEVICE, Residency, residencies
 from workers.plan.sketch import Sketch
@@ -191,7 +191,7 @@ def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Ske
 def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
     model: ModelSettings, sketch: Sketch
 ) -> None:
-    chip, one = auto.chip_of(jax.devices()), Shape().over(1)
+    chip, one = chip_of(jax.devices()), Shape().over(1)
     beside, *_ = (way for way in residencies(sketch, None, None) if way.on_host)
     assert beside.on_host == {"clip", "t5"} and not beside.by_turns
 
