@@ -1,33 +1,25 @@
-"""Logical axis → mesh axes: the one table, and what is split by it.
+"""Logical axis → mesh axes: the one table, and layouts, which are a mesh and a table.
 
-Networks name the axes of their parameters (models/nn/layers.py) and of their activations (`split`
-below) and know nothing of a mesh. A `Layout` is a mesh and a table; what is traced inside
-`layout.active()` is split by it, and what is traced outside runs whole, on one device.
+Networks name the axes of their parameters (models/nn/layers.py) and of their activations
+(models/placement.py) and know nothing of a mesh. A trace whose options have a layout
+(models/trace_options.py) is split by it; one without runs whole, on one device.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from models.dtypes import used_dtype
-
 MeshAxes = tuple[str, ...]
 Axes = tuple[str | None, ...]
 Table = Mapping[str, MeshAxes]
-
-State = TypeVar("State")
 
 MESH_AXES = ("data", "fsdp", "cfg", "ring", "ulysses", "tensor")
 """Of every mesh. `context` is two of them: rings between hosts, Ulysses inside."""
@@ -144,111 +136,15 @@ class Layout:
     def _is_free(self, name: str, taken: list[MeshAxes]) -> bool:
         return self.mesh.shape[name] > 1 and not any(name in names for names in taken)
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        """What is traced in here is split by this layout."""
-        token = _active.set(self)
-        try:
-            yield
-        finally:
-            _active.reset(token)
-
-
-_active: ContextVar[Layout | None] = ContextVar("layout", default=None)
-
-
-def active() -> Layout | None:
-    """The layout that is traced for; None: one device."""
-    return _active.get()
-
-
-def gathered(parameters: State) -> State:
-    """Parameters as they are used: what only their storage is split over is brought together, what
-    lies in host memory comes to the device, and each is in the dtype that it is used in.
-
-    Equal layers on a leading axis stay apart: they are gathered when their turn comes.
-    """
-    layout = _active.get()
-    used = None if layout is None else layout.in_use()
-
-    def whole(leaf: nnx.Variable) -> nnx.Variable:
-        if _is_apart(leaf):
-            return leaf
-        axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
-        if "layers" in axes:
-            return leaf
-        value, dtype = leaf[...], used_dtype(leaf)
-        if dtype.itemsize < value.dtype.itemsize:
-            value = value.astype(dtype)  # before it is sent
-        if used is not None:
-            value = _brought(value, used.sharding(axes, leaf.shape))
-        return leaf.replace(value.astype(dtype))
-
-    return jax.tree.map(whole, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-
-
-def in_place(parameters: State) -> State:
-    """Parameters where they lie, each in the dtype that it is used in: for products with so few
-    vectors that what comes out is less to send than what is multiplied with."""
-
-    def used(leaf: nnx.Variable) -> nnx.Variable:
-        if _is_apart(leaf):
-            return leaf
-        return leaf.replace(leaf[...].astype(used_dtype(leaf)))
-
-    return jax.tree.map(used, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-
-
-def _is_apart(leaf: nnx.Variable) -> bool:
-    """An array for each layer, each of which has its turn later (`models.nn.stack`)."""
-    return isinstance(leaf.get_value(), tuple)
-
-
-def _brought(value: jax.Array, place: NamedSharding) -> jax.Array:
-    """There, from wherever it is, host memory too."""
-    if jax.typeof(value).memory_space == jax.memory.Space.Host:
-        return jax.device_put(value, place)
-    return jax.lax.with_sharding_constraint(value, place)
-
-
-def split(x: jax.Array, *axes: str | None) -> jax.Array:
-    """The same array, laid out by its logical axes; as it is where no layout is active."""
-    layout = _active.get()
-    if layout is None:
-        return x
-    note(sys._getframe(1).f_code.co_qualname, axes, x, layout.split(axes, x.shape))
-    return jax.lax.with_sharding_constraint(x, layout.sharding(axes, x.shape))
-
 
 @dataclass(frozen=True)
 class Split:
-    """One activation of a traced program."""
+    """How a layout splits one activation of a traced program."""
 
     where: str
-    """The function that lays it out."""
+    """Qualified name of the function that asks for it."""
     axes: Axes
     shape: tuple[int, ...]
     dtype: str
     over: tuple[MeshAxes, ...]
     """Mesh axes that each of its axes is split over."""
-
-
-_notes: ContextVar[list[Split] | None] = ContextVar("notes", default=None)
-
-
-@contextmanager
-def noted() -> Iterator[list[Split]]:
-    """Every activation that is laid out by what is traced in here; of equal layers, once."""
-    notes: list[Split] = []
-    token = _notes.set(notes)
-    try:
-        yield notes
-    finally:
-        _notes.reset(token)
-
-
-def note(where: str, axes: Axes, x: jax.Array, over: tuple[MeshAxes, ...]) -> None:
-    """Remember an activation, where somebody asked for it."""
-    notes = _notes.get()
-    if notes is not None:
-        notes.append(Split(where, axes, x.shape, str(x.dtype), over))

@@ -16,8 +16,9 @@ from jax.stages import Compiled, Traced
 from jaxtyping import Array, Bool, Shaped
 
 from models.pipeline import Pipeline, PyTree, stack_rows
-from models.sharding import Layout
+from models.sharding import Layout, Split
 from models.step_program import StepProgram
+from models.trace_options import TraceOptions
 from workers import identity, metrics
 from workers.apart import stacks
 from workers.compiling import building
@@ -48,11 +49,19 @@ class Compiler:
             for what a step cache keeps; weights stay where they were loaded, and swapped networks
             come to where the layout has them. On a GPU stacks come apart (workers/apart.py).
         kept: where programs may be that need not be compiled.
+        record: called with each activation that a trace splits.
     """
 
-    def __init__(self, pipeline: Pipeline, layout: Layout, kept: Executables | None = None) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        layout: Layout,
+        kept: Executables | None = None,
+        record: Callable[[Split], None] | None = None,
+    ) -> None:
         self.pipeline = pipeline
         self.layout = layout
+        self._record = record
         self._kept = kept or NothingKept()
         self.sharding = NamedSharding(layout.mesh, PartitionSpec())
         self._layouts: Mapping[Way, Layout] = {}
@@ -272,10 +281,11 @@ class Compiler:
 
     def _jit(self, function: Callable[..., Any], to: PyTree, layout: Layout | None = None) -> Any:
         """Args: to: where what it returns goes; None: the function itself says so."""
+        options = TraceOptions(layout or self.layout, record=self._record)
 
         @functools.wraps(function)
         def split(*args: Any) -> Any:
-            with (layout or self.layout).active():
+            with options.active():
                 return function(*args)
 
         return jax.jit(split, out_shardings=to)

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from models.pipeline import Fields, Pipeline
-from models.sharding import Axes, Layout, MeshAxes, Split, noted
+from models.sharding import Axes, Layout, MeshAxes, Split
 from service.settings import ConfigError, PoolSettings, Settings
 from workers import batch_sizes, loading, warmup
 from workers.compiler import Compiler
@@ -72,21 +72,21 @@ def of_activations(
     pipeline: Pipeline, opened: MeshSlice, fields: Fields, rows: int
 ) -> Iterator[str]:
     """Of one denoising step of so many rows, in the order in which they are made."""
-    compiler = Compiler(pipeline, opened.layout)
     prepared = warmup.prepare(pipeline, fields)
-    row = compiler.trace_encode(prepared.inputs).out_info
+    row = Compiler(pipeline, opened.layout).trace_encode(prepared.inputs).out_info
     size = f"{prepared.width} x {prepared.height}"
     for phase, step in {step.phase: step for step in prepared.steps}.items():
-        with noted() as notes:
-            compiler.trace_step(phase, step.values, Way(rows), row)
+        splits: list[Split] = []
+        recorder = Compiler(pipeline, opened.layout, record=splits.append)
+        recorder.trace_step(phase, step.values, Way(rows), row)
         yield f"activations of a step ({phase}, {size} px, {rows} rows)"
-        yield from (f"  {line}" for line in _once(notes, opened.layout))
+        yield from (f"  {line}" for line in _once(splits, opened.layout))
 
 
-def _once(notes: Sequence[Split], layout: Layout) -> Iterator[str]:
+def _once(splits: Sequence[Split], layout: Layout) -> Iterator[str]:
     """Equal ones in a row are said once."""
     before = None
-    for one in notes:
+    for one in splits:
         if one != before:
             kind = f"{one.dtype}{_shape(one.shape)}"
             yield f"{one.where}  {kind}  {_said(one.axes, one.over, layout)}"

@@ -12,7 +12,7 @@ import optax
 from flax import nnx
 
 from models.demo.optimizer import optimizer
-from models.nn.stack import unrolled
+from models.trace_options import TraceOptions
 
 WARMUP, DECAY = 0.02, 0.4
 UNPROMPTED_SHARE = 0.05
@@ -50,7 +50,7 @@ def make_advance(graph: nnx.GraphDef, seed: int, batch: int) -> Callable[..., An
             model = nnx.merge(graph, parameters)
             return model.loss(latents, model.read(tokens), key)
 
-        with unrolled():
+        with TraceOptions(unroll=True).active():
             loss, gradient = jax.value_and_grad(error)(trained["parameters"])
         updates, memory = optimizer.update(gradient, trained["optimizer"], trained["parameters"])
         updates = jax.tree.map(lambda update: rate * update, updates)

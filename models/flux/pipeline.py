@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,17 +17,17 @@ from models.flux.conditions import Modulations
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import FluxRequest, noise_inputs, steps_of
-from models.nn.eight_bit import eight_bit
 from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning
+from models.placement import gathered, in_place
 from models.presets import eased, quality_of
 from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.schedules import FlowMatchSchedule
-from models.sharding import gathered, in_place
 from models.spec import ModelSpec
 from models.step_program import StepProgram
 from models.text.tokenizer import Tokenizer, cut_prompts
+from models.trace_options import trace_options
 from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
 
@@ -131,7 +132,7 @@ class FluxPipeline:
     ) -> Modulations:
         pooled = row["pooled_embeds"] if program.guided else row["pooled_embeds"][:1]
         pooled = jnp.broadcast_to(pooled, (len(values["timestep"]), *pooled.shape))
-        with eight_bit(program.quant):
+        with replace(trace_options(), quant=program.quant).active():
             return self._modulations(weights, pooled, values)
 
     def step(
@@ -144,7 +145,7 @@ class FluxPipeline:
     ) -> PyTree:
         seen = rows if program.guided else of_first_prompt(rows, *OF_PROMPTS)
         cache = cached_step(program.cache, rows, values)
-        with eight_bit(program.quant):
+        with replace(trace_options(), quant=program.quant).active():
             if conditions is None:
                 conditions = self._modulations(weights, seen["pooled_embeds"], values)
             velocity = self._velocity(weights, seen, conditions, cache)

@@ -25,7 +25,7 @@ from models.nn.norms import RMSNorm, modulate
 from models.nn.rope import RopeTable, apply_rope, rope_table
 from models.nn.stack import layers_of, scan, stack
 from models.nn.step_cache import CachedStep, Entered
-from models.sharding import split
+from models.placement import split
 
 Tokens = Float[Array, "batch tokens width"]
 ByHead = Float[Array, "batch tokens heads dim"]

@@ -15,9 +15,9 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from models import sharding
 from models.nn.strips import convolved
 from models.sharding import Layout, MeshAxes
+from models.trace_options import trace_options
 
 Features = Float[Array, "batch _height _width _channels"]
 
@@ -54,7 +54,7 @@ def inputs_apart(conv: nnx.Conv, x: Features) -> Features:
 
 
 def _shares(channels: int) -> tuple[Layout | None, MeshAxes]:
-    layout = sharding.active()
+    layout = trace_options().layout
     return layout, () if layout is None else layout.split(("channels",), (channels,))[0]
 
 

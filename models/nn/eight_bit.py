@@ -5,6 +5,7 @@ they are loaded, and a layer has them beside its exact ones or in their place. A
 rounded where they are used, by qwix, with a scale for each token. Only layers of a network's blocks
 have such weights: embeddings, norms and the last layer do not. Of what modulates the blocks weights
 alone are rounded: it is one vector a picture, which a product waits for less than for its weights.
+`TraceOptions.quant` says which products a trace has.
 
 Source: Dettmers et al. 2022 (LLM.int8()), section 2, vector-wise quantisation; Micikevicius et al.
 2022 (FP8 Formats for Deep Learning) for e4m3.
@@ -12,9 +13,6 @@ Source: Dettmers et al. 2022 (LLM.int8()), section 2, vector-wise quantisation; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -23,27 +21,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from models.quality import EightBitProducts
+from models.trace_options import trace_options
 
 FLOATS_FROM = 8.9
 """CUDA's compute capability from which products of 8-bit floats are as fast as int8's: Ada, Hopper.
 They need no rounding to equal steps, so they come first there."""
-
-_asked: ContextVar[EightBitProducts | None] = ContextVar("eight_bit", default=None)
-
-
-@contextmanager
-def eight_bit(products: EightBitProducts | None = "w8a8") -> Iterator[None]:
-    """What is traced in here has such products in its blocks; None: exact ones."""
-    token = _asked.set(products)
-    try:
-        yield
-    finally:
-        _asked.reset(token)
-
-
-def asked() -> EightBitProducts | None:
-    return _asked.get()
 
 
 class Rounded(nnx.Module):
@@ -116,8 +98,8 @@ def _of_floats(
 
 
 def multiplied(x: Float[Array, "*batch in"], kernel: Rounded) -> Float[Array, "*batch out"]:
-    """The product that is asked for; in the dtype of x."""
-    multiply = product if asked() == "w8a8" else weight_only
+    """The product that the trace's options name; in the dtype of x."""
+    multiply = product if trace_options().quant == "w8a8" else weight_only
     return multiply(x, kernel.values[...], kernel.scale[...])
 
 

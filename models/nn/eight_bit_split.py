@@ -15,11 +15,11 @@ from flax import nnx
 from jax.sharding import AbstractMesh, PartitionSpec
 from jaxtyping import Array, Float, Int32
 
-from models import sharding
 from models.nn.attention.blocks import LANES
-from models.nn.eight_bit import Rounded, asked
+from models.nn.eight_bit import Rounded
 from models.nn.eight_bit_kernel import Activation, OfStack, Product
 from models.sharding import Layout, MeshAxes
+from models.trace_options import trace_options
 
 Part = Float[Array, "batch tokens _features"] | Float[Array, "batch tokens _heads _dim"]
 
@@ -41,7 +41,7 @@ def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
     """Whether a leaf of a stack of layers is one that our kernel reads each layer's share of where
     it lies: one of 8 bits, on a device as it is used."""
     layout = _layout()
-    if layout is None or asked() != "w8a8" or tuple(path[-2:]) != ("eight", "values"):
+    if layout is None or trace_options().quant != "w8a8" or tuple(path[-2:]) != ("eight", "values"):
         return False
     if not isinstance(leaf, nnx.Variable) or leaf.ndim != 3 or "modulation" in leaf.axes:
         return False
@@ -53,7 +53,7 @@ def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
 
 def _layout() -> Layout | None:
     """The one that is traced for, where its chips have our kernel."""
-    layout = sharding.active()
+    layout = trace_options().layout
     if layout is None or layout.eight_bit is None or isinstance(layout.mesh, AbstractMesh):
         return None
     return layout

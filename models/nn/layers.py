@@ -16,10 +16,11 @@ from jax.sharding import AbstractMesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from models import jax_internals, sharding
-from models.nn.eight_bit import Rounded, asked, multiplied, scaled, upright_values
+from models import jax_internals
+from models.nn.eight_bit import Rounded, multiplied, scaled, upright_values
 from models.nn.eight_bit_kernel import Activation
 from models.nn.eight_bit_split import product_by_kernel
+from models.trace_options import trace_options
 
 Axes = tuple[str | None, ...]
 
@@ -28,7 +29,7 @@ _embedding = nnx.initializers.normal(0.02)
 
 
 class Linear(nnx.Linear):
-    """y = x W + b. Where it has its kernel in 8 bits, and that is asked for, by that one."""
+    """y = x W + b. By its kernel in 8 bits, where it has one and the trace's options ask for it."""
 
     eight: Rounded | None = None
 
@@ -47,14 +48,14 @@ class Linear(nnx.Linear):
     @property
     def asked(self) -> Rounded | None:
         """The kernel of 8 bits, where there is one and what is traced now is to use it."""
-        return self.eight if asked() else None
+        return self.eight if trace_options().quant else None
 
 
 def by_kernel(
     layer: Linear, parts: Sequence[Float[Array, "batch tokens *_features"]], **how: Any
 ) -> Array | None:
     """As `models.nn.eight_bit_split.product_by_kernel`; None, too, of exact activations."""
-    if layer.asked is None or asked() != "w8a8":
+    if layer.asked is None or trace_options().quant != "w8a8":
         return None
     bias = None if layer.bias is None else layer.bias[...]
     return product_by_kernel(layer.asked, parts, bias, **how)
@@ -121,7 +122,7 @@ def to_heads(
     Args:
         upright: nothing but attention is to read them: each head's tokens side by side, then.
     """
-    if layer.asked is not None and asked() == "w8a8":
+    if layer.asked is not None and trace_options().quant == "w8a8":
         own = by_kernel(layer, [x], heads=heads, upright=upright)
         return layer(x).reshape(*x.shape[:2], heads, -1) if own is None else own
     return _by_heads(layer, x, (x.shape[-1], heads, -1), (heads, -1))
@@ -131,7 +132,7 @@ def from_heads(
     layer: Linear, x: Float[Array, "batch tokens heads dim"]
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), of features apart by heads, which need not come together in memory."""
-    if layer.asked is not None and asked() == "w8a8":
+    if layer.asked is not None and trace_options().quant == "w8a8":
         own = by_kernel(layer, [x])
         return layer(x.reshape(*x.shape[:2], -1)) if own is None else own
     return _by_heads(layer, x, (*x.shape[2:], -1), (-1,))
@@ -179,7 +180,7 @@ def _in_rows(
     For a product with an axis of heads a TPU's compiler turns it round first, and takes longer
     for the product then: 2.25 + 0.3 ms instead of 1.43 (18,900 tokens, 5,120 to 5,120, v6e).
     """
-    layout = sharding.active()
+    layout = trace_options().layout
     if layout is None:
         return _rows_apart(kernel)
     if isinstance(layout.mesh, AbstractMesh):  # shapes alone are asked for

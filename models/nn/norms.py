@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.eight_bit import asked, eight_bit
 from models.nn.layers import linear
-from models.nn.strips import by_picture, strips, told
+from models.nn.strips import by_picture, told
+from models.trace_options import trace_options
 
 
 def layer_norm(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, "*batch width"]:
@@ -113,7 +115,8 @@ class GroupNorm(nnx.Module):
     ) -> Float[Array, "batch 1 1 channels"]:
         """Of each group of each picture, told to all of its channels and strips."""
         channels = by_picture(x.mean(axis=(1, 2)))
-        groups = channels.reshape(len(channels), strips(), self.groups, -1).mean(axis=(1, 3))
+        strips = trace_options().strips
+        groups = channels.reshape(len(channels), strips, self.groups, -1).mean(axis=(1, 3))
         return told(jnp.repeat(groups, x.shape[-1] // self.groups, axis=-1))[:, None, None]
 
 
@@ -137,7 +140,9 @@ class Modulation(nnx.Module):
         self.count = count
 
     def __call__(self, condition: Float[Array, "batch width"]) -> Float[Array, "batch count width"]:
-        with eight_bit(asked() and "w8a16"):  # it waits for its weights alone
+        options = trace_options()
+        # It waits for its weights alone.
+        with replace(options, quant=options.quant and "w8a16").active():
             vectors = self.linear(jax.nn.silu(condition))
         return vectors.reshape(len(vectors), self.count, -1)
 

@@ -8,9 +8,7 @@ are run one behind the other (`workers.apart`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -18,27 +16,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.nn.eight_bit_split import of_layer, stays_stacked
-from models.sharding import gathered, in_place
+from models.placement import gathered, in_place
+from models.trace_options import trace_options
 
 Layer = TypeVar("Layer", bound=nnx.Module)
 Carry = TypeVar("Carry")
 Result = TypeVar("Result")
-
-_unroll: ContextVar[bool | int] = ContextVar("unroll", default=1)
-
-
-@contextmanager
-def unrolled() -> Iterator[None]:
-    """What is traced in here has its scanned layers one behind the other, without a loop.
-
-    For training small networks on CPU, where a loop nearly doubles the time of a step; the price
-    is a compile time that grows with the layers.
-    """
-    token = _unroll.set(True)
-    try:
-        yield
-    finally:
-        _unroll.reset(token)
 
 
 def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Layer:
@@ -90,10 +73,10 @@ def scan(
         return jax.lax.scan(one, carry, (_together(parameters, some), *cut), unroll=True)
     stacked = (parameters, *of_layers)
     if between is None and not jax.tree.leaves(whole):
-        return jax.lax.scan(one, carry, stacked, unroll=_unroll.get())
+        return jax.lax.scan(one, carry, stacked, unroll=trace_options().unroll)
     # looked up in the whole stack: to cut some of it off would copy the weights
     numbers = jnp.arange(*(between or (0, layers_of(layers))))
-    return jax.lax.scan(numbered, carry, numbers, unroll=_unroll.get())
+    return jax.lax.scan(numbered, carry, numbers, unroll=trace_options().unroll)
 
 
 def is_variable(node: Any) -> bool:
@@ -131,4 +114,4 @@ def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:
     def one(_: None, layer: Any) -> tuple[None, Result]:
         return None, apply(nnx.merge(graph, in_place(layer)))
 
-    return jax.lax.scan(one, None, parameters, unroll=_unroll.get())[1]
+    return jax.lax.scan(one, None, parameters, unroll=trace_options().unroll)[1]

@@ -24,9 +24,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from models import sharding
+from models.placement import split
 from models.quality import COEFFICIENTS, THRESHOLD, CacheKind
-from models.sharding import split
+from models.trace_options import trace_options
 
 Tokens = Float[Array, "batch tokens width"]
 AXES = ("batch", "tokens", None)
@@ -191,7 +191,7 @@ def _one_round(
 
 def side_by_side(rows: int, prompts: int) -> int:
     """Rows that are run together, because the layout has devices for each of them."""
-    layout = sharding.active()
+    layout = trace_options().layout
     if layout is None:
         return 1
     (names,) = layout.split(("batch",), (rows * prompts,))

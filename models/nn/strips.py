@@ -3,14 +3,11 @@
 A TPU's registers hold eight pictures' channels at a time. Of a single picture its compiler makes
 eight strips in front of a convolution and a picture again behind it, and both take longer than the
 convolution itself. Here a picture is cut once, where it is smallest; each convolution then takes
-the columns beside a strip from its neighbours, and norms count a picture's strips together.
+the columns beside a strip from its neighbours, and norms count a picture's strips together. How
+many strips a picture is in is `TraceOptions.strips`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
@@ -20,28 +17,12 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, Shaped
 
 from models.sharding import Layout, MeshAxes
+from models.trace_options import trace_options
 
 ROWS = 8
 """Of a TPU's registers."""
 
 _NONE = ((0, 0),) * 3
-
-_count: ContextVar[int] = ContextVar("strips", default=1)
-
-
-@contextmanager
-def in_strips(count: int) -> Iterator[None]:
-    """What is traced in here takes pictures in so many strips; 1: as they are."""
-    token = _count.set(count)
-    try:
-        yield
-    finally:
-        _count.reset(token)
-
-
-def strips() -> int:
-    """That a picture is in; 1: it is whole."""
-    return _count.get()
 
 
 def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
@@ -88,10 +69,10 @@ def cut_up(
     x: Shaped[Array, "batch height _width channels"],
 ) -> Shaped[Array, "_strips height _columns channels"]:
     """Pictures → their strips, those of a picture one after the other."""
-    if strips() == 1:
+    if trace_options().strips == 1:
         return x
     batch, height, _, channels = x.shape
-    apart = x.reshape(batch, height, strips(), -1, channels).swapaxes(1, 2)
+    apart = x.reshape(batch, height, trace_options().strips, -1, channels).swapaxes(1, 2)
     return apart.reshape(-1, *apart.shape[2:])
 
 
@@ -99,7 +80,7 @@ def put_together(
     x: Shaped[Array, "_strips height _columns channels"],
 ) -> Shaped[Array, "batch height _width channels"]:
     """The inverse of `cut_up`, whatever became of the sizes."""
-    if strips() == 1:
+    if trace_options().strips == 1:
         return x
     joined = by_picture(x).swapaxes(1, 2)
     return joined.reshape(*joined.shape[:2], -1, joined.shape[-1])
@@ -107,12 +88,12 @@ def put_together(
 
 def told(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
     """What is said of each picture, to all of its strips."""
-    return jnp.repeat(x, strips(), axis=0)
+    return jnp.repeat(x, trace_options().strips, axis=0)
 
 
 def by_picture(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
     """The strips of each picture on an axis of their own."""
-    return x.reshape(-1, strips(), *x.shape[1:])
+    return x.reshape(-1, trace_options().strips, *x.shape[1:])
 
 
 def with_neighbours(
@@ -131,7 +112,7 @@ def convolved(
     layer: nnx.Conv, x: Shaped[Array, "_strips height _columns _in"]
 ) -> Shaped[Array, "_strips _height _columns_after _out"]:
     """layer(x). Its padding names rows and columns."""
-    if strips() == 1:
+    if trace_options().strips == 1:
         return layer(x)
     rows, (left, right) = np.broadcast_to(np.asarray(layer.padding), (2, 2)).tolist()
     strides = np.broadcast_to(np.asarray(layer.strides), 2).tolist()

@@ -1,6 +1,6 @@
 """Sequences that a layout splits: padded to whole shares, joined and cut without moving a token.
 
-Where no layout is active there is one share, and all of this is plain concatenation.
+Without a layout there is one share, and all of this is plain concatenation.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
-from models import sharding
+from models.trace_options import trace_options
 
 
 def shares() -> int:
     """Devices that a sequence is split over."""
-    layout = sharding.active()
+    layout = trace_options().layout
     return 1 if layout is None else layout.size("tokens")
 
 

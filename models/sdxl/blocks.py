@@ -26,8 +26,8 @@ from models.nn.layers import conv, linear
 from models.nn.norms import GroupNorm
 from models.nn.stack import scan, stack
 from models.nn.strips import cut_up, put_together, told
+from models.placement import split
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
-from models.sharding import split
 
 Features = Float[Array, "_batch _height _width _channels"]
 """Pictures, or all strips of each (models/nn/strips.py). Most layers change some of these sizes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -10,16 +11,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.nn.eight_bit import eight_bit
 from models.pictures import to_uint8
 from models.pipeline import Fields, Prepared, PyTree
+from models.placement import gathered
 from models.sampling.guidance import classifier_free, of_first_prompt, rescale
 from models.sampling.named import history, solver_step
 from models.sampling.scheduler import per_row
 from models.sdxl.conditions import encode_text
 from models.sdxl.prepare import Preparation
-from models.sharding import gathered
 from models.step_program import StepProgram
+from models.trace_options import trace_options
 
 OF_PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
 """What a row has of each of its prompts."""
@@ -91,7 +92,7 @@ class SdxlPipeline:
         conditions: None = None,
     ) -> PyTree:
         seen = rows if program.guided else of_first_prompt(rows, *OF_PROMPTS)
-        with eight_bit(program.quant):
+        with replace(trace_options(), quant=program.quant).active():
             output = self.predict(weights, seen, values)
         return self.advance(program, rows, output, values)
 

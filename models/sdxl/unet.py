@@ -6,6 +6,7 @@ UNet2DConditionModel. Equal transformer layers are stacked and scanned (models/n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,10 +14,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models import sharding
 from models.nn.layers import conv, linear
 from models.nn.norms import GroupNorm
-from models.nn.strips import convolved, cut_up, for_batch, in_strips, put_together
+from models.nn.strips import convolved, cut_up, for_batch, put_together
 from models.sdxl.blocks import (
     BY_LAYOUT,
     Attentions,
@@ -30,6 +30,7 @@ from models.sdxl.blocks import (
 )
 from models.sdxl.config import ACTIVATIONS, UNetConfig
 from models.sdxl.embeddings import Embedding, sinusoid
+from models.trace_options import trace_options
 
 
 class UNet(nnx.Module):
@@ -85,13 +86,15 @@ class UNet(nnx.Module):
         if self.encoder_hid_proj is not None:
             text = self.encoder_hid_proj(text)
         x = latents.astype(dtype)
-        with in_strips(self._strips(*x.shape[:3])):
+        with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
             return put_together(self.through_levels(cut_up(x), time, text))
 
     def _strips(self, batch: int, height: int, width: int) -> int:
         """Of each picture, whose sizes halve without a rest where there are some."""
         halved = 2 ** (len(self.down_blocks) - 1)
-        return for_batch(sharding.active(), batch, width // halved) if width % halved == 0 else 1
+        if width % halved:
+            return 1
+        return for_batch(trace_options().layout, batch, width // halved)
 
     def through_levels(self, x: Features, time: Vector, text: Text) -> Features:
         """The prediction from latents; both may be in strips."""

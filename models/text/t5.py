@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.nn.attention import Attention, default_attention
 from models.nn.layers import embed, linear
 from models.nn.stack import scan, stack
-from models.sharding import split
+from models.placement import split
 from models.text.config import check_numbers, known
 
 FEED_FORWARDS = ("relu", "gated-gelu")

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from models.nn.attention import Attention, default_attention
 from models.nn.layers import embed
 from models.nn.stack import scan, stack
-from models.sharding import split
+from models.placement import split
 from models.text.config import known
 from models.text.t5 import SHARED_RENAMES, Block, T5Config, position_bias, rms_norm
 

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Shaped
 
-from models import sharding
 from models.nn.attention.blockwise import by_queries
 from models.nn.attention.xla import xla_kernel
-from models.nn.strips import for_layout, in_strips, strips
-from models.sharding import Layout, MeshAxes, split
+from models.nn.strips import for_layout
+from models.placement import split
+from models.sharding import Layout, MeshAxes
+from models.trace_options import trace_options
 
 MOST_LOGITS = 32 << 20
 """Bytes of them at a time."""
@@ -33,13 +34,14 @@ def spread(height: int, width: int) -> Iterator[None]:
     Args:
         height, width: of the latents, which are the smallest picture: their shares grow with it.
     """
-    layout = sharding.active()
+    layout = trace_options().layout
     if layout is None:
         yield
         return
     rows, columns = cut(layout, height, width)
     here = {"picture_rows": rows, "picture_columns": columns, "positions": rows + columns}
-    with replace(layout, table={**layout.table, **here}).active():
+    by_picture = replace(layout, table={**layout.table, **here})
+    with replace(trace_options(), layout=by_picture).active():
         yield
 
 
@@ -47,11 +49,12 @@ def spread(height: int, width: int) -> Iterator[None]:
 def spread_in_strips(height: int, width: int) -> Iterator[None]:
     """`spread`, and in strips where they pay."""
     with spread(height, width):
-        layout = sharding.active()
-        count = 1
-        if layout is not None:
-            count = for_layout(layout, width, layout.table["picture_columns"])
-        with in_strips(count):
+        options = trace_options()
+        strips = 1
+        if options.layout is not None:
+            columns = options.layout.table["picture_columns"]
+            strips = for_layout(options.layout, width, columns)
+        with replace(options, strips=strips).active():
             yield
 
 
@@ -81,7 +84,7 @@ def cut_picture(
     x: Shaped[Array, "*batch height width channels"],
 ) -> Shaped[Array, "*batch height width channels"]:
     """The same picture or frames, each device having its rows and columns; or its strips."""
-    if strips() == 1:
+    if trace_options().strips == 1:
         return split(x, *(None,) * (x.ndim - 3), "picture_rows", "picture_columns", None)
     return split(x, "picture_columns", "picture_rows", None, None)
 
@@ -107,7 +110,7 @@ def over_positions(
     A head is as wide as the network there, wider than any flash kernel takes; so XLA's products,
     of some queries at a time: all logits of a picture of 1024² would take a GiB.
     """
-    layout = sharding.active()
+    layout = trace_options().layout
     if layout is None:
         return _attend(q, k, v)
     count = q.shape[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,19 +15,19 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from models.dtypes import used_dtype
-from models.nn.eight_bit import eight_bit
 from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.pipeline import Fields, Prepared, PyTree, RequestWarning
+from models.placement import gathered
 from models.presets import eased, quality_of
 from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.idle import idle_options
 from models.sampling.named import first_history, history, solver_key, solver_step
 from models.sampling.noise import TorchGenerator
 from models.sampling.scheduler import Plan, Scheduler
-from models.sharding import gathered
 from models.spec import ModelSpec
 from models.step_program import StepProgram
 from models.text.tokenizer import Tokenizer, cut_prompts
+from models.trace_options import trace_options
 from models.vae.config import Tiling
 from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
@@ -159,7 +160,7 @@ class WanPipeline:
     ) -> PyTree:
         seen = rows if program.guided else of_first_prompt(rows, "prompt_embeds")
         cache = cached_step(program.cache, rows, values)
-        with eight_bit(program.quant):
+        with replace(trace_options(), quant=program.quant).active():
             output = self._output(weights, program.network, seen, values["timestep"], cache)
         if program.guided:
             scale = values["guidance_scale"][:, None, None, None, None]

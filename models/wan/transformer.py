@@ -30,7 +30,7 @@ from models.nn.norms import LayerNorm, RMSNorm, layer_norm
 from models.nn.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.stack import scan, stack
 from models.nn.step_cache import CachedStep, Entered
-from models.sharding import split
+from models.placement import split
 from models.wan.config import WanConfig
 
 Tokens = Float[Array, "batch tokens width"]

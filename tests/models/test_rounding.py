@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from safetensors.numpy import save_file
 from models import catalog
 from models.nn.abstract import abstract_module
 from models.nn.attention.xla import xla_kernel
-from models.nn.eight_bit import eight_bit
 from models.nn.layers import from_heads, linear, to_heads
 from models.nn.norms import Modulation
 from models.nn.stack import each, scan, stack
@@ -27,6 +25,7 @@ from models.renames import Renames
 from models.rounding import Rounding, rounded
 from models.sharding import Layout
 from models.tensors import Part
+from models.trace_options import TraceOptions
 from models.weights import flat_parameters, load
 from workers.axes import Shape
 from workers.mesh import make_mesh
@@ -151,12 +150,11 @@ def test_every_layout_rounds_and_multiplies_the_same(
 
         def network(state: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
             module = nnx.merge(graph, state)
-            with eight_bit(products):
+            with TraceOptions(layout, products).active():
                 blocks, _ = scan(module.blocks, x, lambda block, x: block(x))
                 return blocks, each(module.told, lambda told: told(x[0]))
 
-        with nullcontext() if layout is None else layout.active():
-            return tuple(map(np.asarray, jax.jit(network)(state, x)))
+        return tuple(map(np.asarray, jax.jit(network)(state, x)))
 
     (one, told), (four, told_four) = run(whole, None), run(shared, layout)
     assert np.abs(four - one).max() <= (CLOSE if products == "w8a8" else SUMS) * np.abs(one).max()
@@ -178,11 +176,10 @@ def test_every_layout_multiplies_by_heads_the_same(part: Part, sizes: dict[str, 
         graph, state = nnx.split(module.blocks)
 
         def blocks(state: Any, x: jax.Array) -> jax.Array:
-            with eight_bit("w8a16"):
+            with TraceOptions(layout, "w8a16").active():
                 return scan(nnx.merge(graph, state), x, block)[0]
 
-        with nullcontext() if layout is None else layout.active():
-            return np.asarray(jax.jit(blocks)(state, x))
+        return np.asarray(jax.jit(blocks)(state, x))
 
     one, four = run(None), run(layout)
     assert np.abs(four - one).max() <= SUMS * np.abs(one).max()

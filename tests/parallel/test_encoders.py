@@ -13,10 +13,12 @@ from flax import nnx
 from jax.stages import Compiled
 
 from models.nn.by_size import placed_by_size
-from models.sharding import Layout, gathered
+from models.placement import gathered
+from models.sharding import Layout
 from models.text.clip import ClipConfig, ClipTextModel
 from models.text.t5 import T5Config, T5Encoder
 from models.text.umt5 import UMT5Config, UMT5Encoder
+from models.trace_options import TraceOptions
 from models.weights import flat_parameters
 from tests.parallel.layouts import layout
 
@@ -53,7 +55,7 @@ def ran(module: nnx.Module, by: Layout) -> tuple[Compiled, list[np.ndarray]]:
     tokens = jax.device_put(np.arange(32).reshape(2, 16), everywhere)
 
     def run(weights: nnx.State, tokens: jax.Array) -> Any:
-        with by.active():
+        with TraceOptions(by).active():
             return nnx.merge(graph, gathered(weights))(tokens)
 
     program = jax.jit(run, out_shardings=everywhere).lower(weights, tokens).compile()

@@ -13,7 +13,8 @@ from flax import nnx
 from models.nn.layers import from_heads, linear, to_heads
 from models.nn.norms import RMSNorm
 from models.nn.rope import apply_rope, grid_rope_table
-from models.sharding import split
+from models.placement import split
+from models.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 HEADS, WIDTH, GRID, AXES_DIMS = 4, 32, (2, 3, 4), (2, 2, 4)
@@ -47,7 +48,7 @@ def test_heads_apart_are_those_of_one_device(sizes: dict[str, Any]) -> None:
         return leaf.replace(jax.device_put(leaf[...], by.of_parameter("", leaf)))
 
     apart = jax.tree.map(place, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    with by.active():
+    with TraceOptions(by).active():
         program = jax.jit(lambda state, x: nnx.merge(graph, state)(x)).lower(apart, x).compile()
     np.testing.assert_allclose(program(apart, x), nnx.merge(graph, state)(x), atol=CLOSE)
     assert "all-gather" not in (program.as_text() or "")

@@ -21,9 +21,10 @@ from models.flux.config import FluxConfig
 from models.flux.latents import image_ids
 from models.flux.transformer import FluxTransformer
 from models.nn.abstract import abstract_module
+from models.placement import gathered
 from models.sdxl.config import UNetConfig
 from models.sdxl.unet import UNet
-from models.sharding import gathered
+from models.trace_options import TraceOptions
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
 from tests.parallel.layouts import layout
@@ -107,7 +108,7 @@ def compiled(family: str, **sizes: int) -> Compiled:
     ]
 
     def run(weights: nnx.State, *inputs: jax.Array) -> jax.Array:
-        with by.active():
+        with TraceOptions(by).active():
             return call(nnx.merge(graph, gathered(weights)), *inputs)
 
     return jax.jit(run).lower(weights, *inputs).compile()

@@ -16,6 +16,7 @@ from models.nn.step_cache import side_by_side
 from models.pipeline import Pipeline, Prepared, PyTree
 from models.quality import Quality, StepCache
 from models.sharding import Layout
+from models.trace_options import TraceOptions
 from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
@@ -204,5 +205,5 @@ def stepped(
 def test_as_few_rows_run_together_as_keep_all_devices_at_work(
     sizes: dict[str, int], rows: int, prompts: int, expected: int
 ) -> None:
-    with layout(**sizes).active():
+    with TraceOptions(layout(**sizes)).active():
         assert side_by_side(rows, prompts) == expected

@@ -13,9 +13,11 @@ from flax import nnx
 from jax.stages import Compiled
 
 from models.nn.abstract import abstract_module
+from models.placement import gathered
 from models.sdxl.blocks import ResnetBlock
 from models.sdxl.config import UNetConfig
-from models.sharding import Layout, gathered
+from models.sharding import Layout
+from models.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5
@@ -57,7 +59,7 @@ def ran(by: Layout, width: int, *kind: Any) -> tuple[Compiled, np.ndarray]:
     ]
 
     def run(weights: nnx.State, *inputs: jax.Array) -> jax.Array:
-        with by.active():
+        with TraceOptions(by).active():
             return nnx.merge(graph, gathered(weights))(*inputs)
 
     program = jax.jit(run, out_shardings=everywhere).lower(weights, *inputs).compile()

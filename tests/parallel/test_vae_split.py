@@ -13,7 +13,9 @@ import pytest
 from flax import nnx
 from jax.stages import Compiled
 
-from models.sharding import Layout, MeshAxes, gathered
+from models.placement import gathered
+from models.sharding import Layout, MeshAxes
+from models.trace_options import TraceOptions
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from models.vae.spread import cut
@@ -100,7 +102,7 @@ def ran(name: str, call: str, by: Layout, x: np.ndarray) -> tuple[Compiled, np.n
     there = by.sharding((None,) * x.ndim, x.shape)
 
     def run(weights: nnx.State, x: jax.Array) -> jax.Array:
-        with by.active():
+        with TraceOptions(by).active():
             return CALLS[call](nnx.merge(graph, gathered(weights)), x)
 
     x = jax.device_put(x, there)

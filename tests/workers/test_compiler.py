@@ -6,7 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from models.pipeline import PyTree
 from models.step_program import StepProgram
+from models.trace_options import TraceOptions, trace_options
 from tests.workers.toy import ToyPipeline
 from workers.compiler import Compiler, check_row, signature
 from workers.mesh import one_device
@@ -63,6 +65,20 @@ def test_signature_tells_programs_apart(compiler: Compiler) -> None:
     assert plain == signature(prepare({"seed": 2, "prompt": "x"}, {}).inputs)
     assert plain != signature(prepare({"encode": "hopeless"}, {}).inputs)
     assert plain != signature(prepare({"width": 64}, {}).inputs)
+
+
+def test_options_around_a_compiler_do_not_reach_its_programs() -> None:
+    seen: list[TraceOptions] = []
+
+    class Watched(ToyPipeline):
+        def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
+            seen.append(trace_options())
+            return super().decode(weights, row)
+
+    compiler = Compiler(Watched(), one_device(jax.devices()[0]))
+    with TraceOptions(quant="w8a8", strips=8, unroll=True).active():
+        compiler.trace_decode(rows(compiler, 1)[0])
+    assert seen == [TraceOptions(compiler.layout)]
 
 
 def test_a_row_that_changes_its_type_is_refused_by_name() -> None:

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from models import sharding
 from models.nn.attention.split import split_cross_attention, split_self_attention
 from models.nn.tokens import counted, pad, padding
+from models.trace_options import trace_options
 
 
 @runtime_checkable
@@ -92,7 +92,7 @@ def token_attention(
 ) -> Float[Array, "batch tokens heads dim"]:
     """By the layout that is traced for, and its kernel. A sequence that does not come padded to
     equal shares is padded here."""
-    layout = sharding.active()
+    layout = trace_options().layout
     if layout is None:
         return attention(q, k, v, keys=keys)
     tokens = q.shape[1]
@@ -109,7 +109,7 @@ def cross_attention(
 ) -> Float[Array, "batch q_tokens heads dim"]:
     """By the layout that is traced for, which has the keys whole on each device, and its kernel.
     Queries that do not come padded to equal shares are padded here."""
-    layout = sharding.active()
+    layout = trace_options().layout
     if layout is None:
         return attention(q, k, v)
     found = split_cross_attention(layout, pad(q), k, v, q.shape[-1] ** -0.5)

@@ -16,9 +16,10 @@ from models import jax_internals
 from models.flux.config import FluxConfig
 from models.flux.transformer import FluxTransformer
 from models.nn.abstract import abstract_module
-from models.nn.eight_bit import Rounded, eight_bit, kind_of, product, weight_only
+from models.nn.eight_bit import Rounded, kind_of, product, weight_only
 from models.nn.layers import from_heads, linear, to_heads
 from models.rounding import Rounding, rounded
+from models.trace_options import TraceOptions
 from models.wan.config import WanConfig
 from models.wan.transformer import WanTransformer
 
@@ -105,14 +106,14 @@ def test_only_layers_of_8_bits_and_only_where_asked(
     layer.kernel[...] = kernel
     layer.bias[...] = jnp.arange(96.0)  # type: ignore[index]
     exact = layer(tokens)
-    with eight_bit(products):
+    with TraceOptions(quant=products).active():
         assert (layer(tokens) == exact).all(), "it has no kernel of 8 bits"
     values, scale = rounded(kernel, jnp.int8)
     layer.eight = Rounded(nnx.Param(values), nnx.Param(scale))
     assert (layer(tokens) == exact).all(), "nobody asked"
-    with eight_bit(None):
+    with TraceOptions(quant=None).active():
         assert (layer(tokens) == exact).all()
-    with eight_bit(products):
+    with TraceOptions(quant=products).active():
         flat = layer(tokens)
         assert (flat == multiply(tokens, values, scale) + jnp.arange(96.0)).all()
         assert (to_heads(layer, tokens, 4) == flat.reshape(2, 48, 4, 24)).all()
@@ -139,7 +140,7 @@ def of_network(
 
     def program(products: Any) -> Any:
         def network(state: Any) -> Any:
-            with eight_bit(products):
+            with TraceOptions(quant=products).active():
                 return call(nnx.merge(graph, state))
 
         return jax.make_jaxpr(network)(state).jaxpr

@@ -14,7 +14,7 @@ import qwix
 from flax import nnx
 
 from models.nn.activations import tanh_gelu
-from models.nn.eight_bit import Rounded, eight_bit
+from models.nn.eight_bit import Rounded
 from models.nn.eight_bit_kernel import (
     BLOCK_BYTES,
     OfStack,
@@ -28,6 +28,7 @@ from models.nn.layers import Linear, activated, from_heads, linear, of_joined, t
 from models.nn.stack import scan, stack
 from models.rounding import rounded
 from models.sharding import Layout
+from models.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 SUMS = 1e-6
@@ -152,13 +153,13 @@ def test_layers_by_layouts(name: str, sizes: dict[str, int]) -> None:
     axes, call = LAYERS[name]
     layer = layer_of(512, 512, axes)
     x = normal(2, 40, 512)[None].repeat(2, axis=0)
-    with eight_bit():
+    with TraceOptions(quant="w8a8").active():
         expected = call(layer, x)
     graph, state = nnx.split(layer)
     chosen = by_kernel(sizes)
 
     def run(state: Any, x: jax.Array) -> jax.Array:
-        with chosen.active(), eight_bit():
+        with TraceOptions(chosen, quant="w8a8").active():
             found: jax.Array = call(nnx.merge(graph, state), x)
             return found
 
@@ -180,14 +181,11 @@ def test_a_scan_reads_kernels_where_they_lie(sizes: dict[str, int]) -> None:
     x, chosen = normal(6, 16, 256)[None], by_kernel(sizes)
     graph, state = nnx.split(layers)
 
-    def run(state: Any, x: jax.Array) -> jax.Array:
-        with eight_bit():
+    def run(state: Any, x: jax.Array, by: Layout | None = None) -> jax.Array:
+        with TraceOptions(by, quant="w8a8").active():
             return scan(nnx.merge(graph, state), x, lambda layer, x: layer(x) / 8)[0]
 
-    def split(state: Any, x: jax.Array) -> jax.Array:
-        with chosen.active():
-            return run(state, x)
-
+    split = partial(run, by=chosen)
     cut = "i8[1,256,256]"  # what `product_by_kernel` makes of a layer's own
     assert (cut in str(jax.make_jaxpr(split)(state, x))) == ("fsdp" in sizes)
     expected, found = run(state, x), jax.jit(split)(state, x)
@@ -199,10 +197,10 @@ def test_narrow_layers_are_qwixs(inputs: int) -> None:
     """What does not fill lanes is not for the kernel; nor is anything where a layout has none."""
     layer = layer_of(inputs, 128, ("embed", "mlp"))
     x = normal(3, 16, inputs)[None]
-    with eight_bit():
+    with TraceOptions(quant="w8a8").active():
         expected = layer(x)
-        with by_kernel({"data": 1}).active():
-            assert (layer(x) == expected).all()
+    with TraceOptions(by_kernel({"data": 1}), quant="w8a8").active():
+        assert (layer(x) == expected).all()
 
 
 @pytest.mark.parametrize(

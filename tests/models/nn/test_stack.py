@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 
 from models.nn.layers import linear
-from models.nn.stack import scan, stack, unrolled
+from models.nn.stack import scan, stack
+from models.trace_options import TraceOptions
 
 
 def test_without_a_loop_the_numbers_are_the_same() -> None:
@@ -22,7 +23,7 @@ def test_without_a_loop_the_numbers_are_the_same() -> None:
     for kernel, bias in zip(layers.kernel[...], layers.bias[...], strict=True):
         by_hand = jnp.tanh(by_hand @ kernel + bias)
     looped = jax.jit(run).lower(x)
-    with unrolled():
+    with TraceOptions(unroll=True).active():
         flat = jax.jit(lambda x: run(x)).lower(x)
     assert "while" in looped.as_text()
     assert "while" not in flat.as_text()

@@ -11,6 +11,7 @@ import pytest
 
 from models.nn.step_cache import MAX_SIGNAL, CachedStep, Entered, blank
 from models.quality import COEFFICIENTS, THRESHOLD, CacheKind
+from models.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 TOKENS, WIDTH, PROMPTS = 6, 4, 2
@@ -151,7 +152,7 @@ def test_rows_side_by_side_each_take_their_own() -> None:
     """Where a layout has devices for two rows, the third one's blocks run beside the first."""
     x = tokens(10, 2)
     near = x * 1.05
-    with layout(data=2).active():
+    with TraceOptions(layout(data=2)).active():
         _, kept, _ = step("first-block", fresh(4, prompts=1), x, [0.0] * 4)
         hidden, after, _ = step("first-block", kept, near, [0.1, 0.1, 0.0, 0.1])
     residual = np.asarray(kept["residual"]).reshape(hidden.shape)

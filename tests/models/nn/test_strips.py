@@ -17,13 +17,13 @@ from models.nn.strips import (
     fitting,
     for_batch,
     for_layout,
-    in_strips,
     put_together,
     together,
 )
 from models.sdxl.config import UNetConfig
 from models.sdxl.unet import UNet
 from models.sharding import MESH_AXES, Layout, abstract_mesh
+from models.trace_options import TraceOptions
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
 from tests import coarse
@@ -74,7 +74,7 @@ def test_strips_make_the_whole_picture(name: str) -> None:
 
     def run(count: int) -> np.ndarray:
         def in_them(state: nnx.State, x: jax.Array) -> jax.Array:
-            with in_strips(count):
+            with TraceOptions(strips=count).active():
                 return put_together(method(nnx.merge(graph, state))(cut_up(x)))
 
         return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
@@ -110,7 +110,7 @@ def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
 
     def run(count: int) -> np.ndarray:
         def in_them(state: nnx.State, x: jax.Array, time: jax.Array, text: jax.Array) -> jax.Array:
-            with in_strips(count):
+            with TraceOptions(strips=count).active():
                 levels = nnx.merge(graph, state).through_levels
                 return put_together(levels(cut_up(x), time, text))
 
@@ -125,7 +125,7 @@ def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
 
 def test_a_picture_comes_back_as_it_was() -> None:
     x = np.random.default_rng(4).normal(size=(2, 4, 8, 5)).astype(np.float32)
-    with in_strips(COUNT):
+    with TraceOptions(strips=COUNT).active():
         strips = cut_up(jnp.asarray(x))
         assert strips.shape == (8, 4, 2, 5)
         np.testing.assert_array_equal(strips[1], x[0, :, 2:4])
@@ -140,18 +140,14 @@ def test_devices_share_strips_and_rows() -> None:
     by = layout(context=4, tensor=2)
     by = replace(by, table={**by.table, **here})
 
-    def run(state: nnx.State, x: jax.Array) -> jax.Array:
-        with in_strips(8):
-            return put_together(nnx.merge(graph, state).decoder(cut_up(x)))
+    def run(by: Layout | None) -> np.ndarray:
+        def in_them(state: nnx.State, x: jax.Array) -> jax.Array:
+            with TraceOptions(by, strips=8).active():
+                return put_together(nnx.merge(graph, state).decoder(cut_up(x)))
 
-    def over_devices(state: nnx.State, x: jax.Array) -> jax.Array:
-        with by.active():
-            return run(state, x)
+        return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
 
-    whole, shared = (
-        np.asarray(jax.jit(one).lower(state, x).compile(coarse.OPTIONS)(state, x))
-        for one in (run, over_devices)
-    )
+    whole, shared = run(None), run(by)
     np.testing.assert_allclose(shared, whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
 
 

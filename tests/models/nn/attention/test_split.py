@@ -18,6 +18,7 @@ from models.nn.attention.kernel import Attended, Kernel
 from models.nn.attention.splash import splash_kernel
 from models.nn.attention.xla import xla_kernel
 from models.sharding import Layout
+from models.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 CLOSE = 2e-6
@@ -48,7 +49,7 @@ def inputs(rows: int, tokens: int, heads: int) -> tuple[jax.Array, jax.Array, ja
 
 def compiled(layout: Layout, *arguments: jax.Array) -> Compiled:
     def run(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        with layout.active():
+        with TraceOptions(layout).active():
             crosses = q.shape[1] != k.shape[1]
             return (cross_attention if crosses else token_attention)(q, k, v)
 
