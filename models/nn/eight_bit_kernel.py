@@ -60,6 +60,11 @@ class OfStack(NamedTuple):
     values: Int8[Array, "layers in_features out_features"]
     number: Int32[Array, ""]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[in, out] of the one kernel."""
+        return self.values.shape[1:]
+
 
 @runtime_checkable
 class Product(Protocol):

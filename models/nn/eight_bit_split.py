@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,19 +20,16 @@ from models.sharding import Layout, MeshAxes
 from models.trace_options import trace_options
 
 Part = Float[Array, "batch tokens _features"] | Float[Array, "batch tokens _heads _dim"]
+State = TypeVar("State")
 
 
-_number: ContextVar[Int32[Array, ""] | None] = ContextVar("number", default=None)
-
-
-@contextmanager
-def of_layer(number: Int32[Array, ""]) -> Iterator[None]:
-    """What is traced in here is the layer of this number, of those whose kernels lie in stacks."""
-    token = _number.set(number)
-    try:
-        yield
-    finally:
-        _number.reset(token)
+def of_layer(stacks: State, number: Int32[Array, ""]) -> State:
+    """Return the parameters of one layer: each is its stack and the layer's number."""
+    return jax.tree.map(
+        lambda leaf: leaf.replace(OfStack(leaf[...], number)),
+        stacks,
+        is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
+    )
 
 
 def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
@@ -113,16 +108,16 @@ def product_by_kernel(
         ),
         out_specs=used.spec(out_axes, sizes),
         check_vma=False,
-    )(list(parts), _of_stack(values[...]), kernel.scale[...], bias)
+    )(list(parts), _of_stack(values), kernel.scale[...], bias)
     return found
 
 
-def _of_stack(values: Array) -> OfStack:
-    if values.ndim == 2:
-        return OfStack(values[None], jnp.zeros((), jnp.int32))
-    number = _number.get()
-    assert number is not None, "a stack of kernels, and no layer of it"
-    return OfStack(values, number)
+def _of_stack(values: nnx.Variable) -> OfStack:
+    """Return where a layer's kernel lies; one that is in no stack is a stack of one."""
+    kernel = values.get_value()
+    if isinstance(kernel, OfStack):
+        return kernel
+    return OfStack(kernel[None], jnp.zeros((), jnp.int32))
 
 
 def _local(

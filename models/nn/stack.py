@@ -59,13 +59,13 @@ def scan(
     graph, *states = nnx.split(layers, stays_stacked, ...)
     whole, parameters = states
 
-    def one(carry: Carry, own: Any) -> tuple[Carry, Carry]:
+    def one(carry: Carry, own: Any, in_stacks: Any = whole) -> tuple[Carry, Carry]:
         layer, *others = own
-        return apply(nnx.merge(graph, whole, gathered(layer)), carry, *others), carry
+        return apply(nnx.merge(graph, in_stacks, gathered(layer)), carry, *others), carry
 
     def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
-        with of_layer(number):
-            return one(carry, jax.tree.map(lambda leaf: at(leaf, number), stacked))
+        own = jax.tree.map(lambda leaf: at(leaf, number), stacked)
+        return one(carry, own, of_layer(whole, number))
 
     if _are_apart(parameters):
         some = slice(*(between or (None,)))
