@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from service.jobs import connection
 from service.jobs.scripts import Scripts
+from service.jobs.scripts.script import Answer, Common, Script
 from service.jobs.subscriber import Subscriber
 from service.jobs.tally import Tally
 from service.settings import QueueSettings, RedisSettings, Settings
@@ -25,7 +26,8 @@ class Calls:
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         self._redis = redis
         self._settings = settings
-        self._scripts = Scripts(redis)
+        common = Common(settings.max_events, settings.priority_advance_s)
+        self._scripts = Scripts(redis, common)
         self._subscriber = Subscriber(redis)
         self.tally = Tally(CollectorRegistry())
         """Counts what this queue's calls do; whoever wants to tell of it puts one there that is on
@@ -79,14 +81,8 @@ class Calls:
     async def ping(self) -> None:
         await self._redis.ping()
 
-    async def _run(self, script: str, *texts: str, **args: Any) -> Any:
-        return await self._scripts.run(
-            script,
-            *texts,
-            max_events=self._settings.max_events,
-            advance_s=self._settings.priority_advance_s,
-            **args,
-        )
+    async def _run(self, script: Script[Answer]) -> Answer:
+        return await self._scripts.run(script)
 
 
 def new_call() -> str:

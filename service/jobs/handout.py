@@ -6,10 +6,10 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -30,6 +30,8 @@ from service.jobs.job import (
     Warned,
 )
 from service.jobs.preemption import FullPool
+from service.jobs.scripts import consumer
+from service.jobs.scripts.consumer import Spent
 from service.jobs.tally import End
 from service.settings import QueueSettings
 
@@ -59,14 +61,6 @@ class Doing:
     expected_s: float | None = None
 
 
-class Spent(NamedTuple):
-    """What one claim has taken by now, in device-seconds."""
-
-    device_s: float
-    """With what compiling took."""
-    compile_s: float
-
-
 Claims = list[Claim]
 
 
@@ -83,22 +77,23 @@ class Handout(Calls):
     ) -> None:
         """Announce a pool and its model; a heartbeat too, so call it every `lease_s` / 3."""
         await self._run(
-            "register",
-            spec.model_dump_json(),
-            pool=pool,
-            model=spec.name,
-            ready=ready,
-            fresh_s=self._settings.lease_s,
-            facts=facts and asdict(facts),
+            consumer.Register(
+                pool=pool,
+                model=spec.name,
+                ready=ready,
+                fresh_s=self._settings.lease_s,
+                facts=facts,
+                spec=spec.model_dump_json(),
+            )
         )
 
     async def unregister(self, pool: str, model: str) -> None:
-        await self._run("unregister", pool=pool, model=model)
+        await self._run(consumer.Unregister(pool, model))
 
     async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
         """Tell what was measured; rows of the same keys are replaced."""
         told = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
-        await self._run("measured", model=model, rows=told, max_rows=MAX_COSTS)
+        await self._run(consumer.Measured(model, told, MAX_COSTS))
 
     async def claim(
         self,
@@ -129,18 +124,22 @@ class Handout(Calls):
         if slots < 1:
             return []
         until = asyncio.get_running_loop().time() + wait_s
-        once = partial(
-            self._claim_now,
+        wanted = consumer.Claim(
             pool=pool,
             model=model,
             slots=slots,
+            version=WIRE_VERSION,
+            lease_s=self._settings.lease_s,
             warm=list(warm),
+            rides_wait=may_compile is not None,
+            warm_s=self._settings.affinity_s,
             slowness=slowness,
             slowness_in=dict(slowness_in),
-            busy=busy,
-            may_compile=may_compile,
-            has_room=has_room,
+            room_s=self._settings.lease_s,
+            credit_s=self._settings.deadline_credit_s,
+            answer_ms=ANSWER_MS,
         )
+        once = partial(self._claim_now, wanted, busy, may_compile, has_room)
         claims = await self._or_release(once)
         if claims or wait_s <= 0:
             return claims
@@ -168,38 +167,25 @@ class Handout(Calls):
 
     async def _claim_now(
         self,
+        wanted: consumer.Claim,
         busy: Callable[[], bool],
         may_compile: Callable[[], bool] | None,
         has_room: Callable[[], bool],
-        **wanted: Any,
     ) -> Claims:
         """A claim without an answer may have been carried out: the pool's next one repeats it."""
         if not has_room():
             return []
-        pool, model = wanted["pool"], wanted["model"]
+        pool, model = wanted.pool, wanted.model
         call = self._unanswered.pop(pool, None) or new_call()
+        may = may_compile is None or may_compile()
         try:
-            found = await self._run(
-                "claim",
-                call=call,
-                answer_ms=ANSWER_MS,
-                version=WIRE_VERSION,
-                lease_s=self._settings.lease_s,
-                warm_s=self._settings.affinity_s,
-                credit_s=self._settings.deadline_credit_s,
-                room_s=self._settings.lease_s,
-                busy=busy() or None,
-                may_compile=may_compile is None or may_compile(),
-                rides_wait=may_compile is not None,
-                **wanted,
-            )
+            found = await self._run(replace(wanted, call=call, busy=busy(), may_compile=may))
         except (RedisError, OSError):
             self._unanswered[pool] = call
             raise
-        if found and found[-1] == "newer":
+        if found.is_newer_there:
             logger.warning("a job of %r needs a newer pool than %r: upgrade it", model, pool)
-            found.pop()
-        claims = [_claim(wire.parse(text)) for text in found]
+        claims = [_claim(fields) for fields in found.jobs]
         for claim in claims:
             if claim.fence == 1:
                 self.tally.claimed(claim.job)
@@ -214,16 +200,16 @@ class Handout(Calls):
                 a slot is free by itself.
             room_s: how long no other pool makes room for that one.
         """
-        pair = await self._run(
-            "preempt",
-            **asdict(full),
-            ratio=ratio,
-            room_s=room_s,
-            version=WIRE_VERSION,
-            warm_s=self._settings.affinity_s,
-            credit_s=self._settings.deadline_credit_s,
+        return await self._run(
+            consumer.Preempt(
+                **vars(full),
+                ratio=ratio,
+                room_s=room_s,
+                version=WIRE_VERSION,
+                warm_s=self._settings.affinity_s,
+                credit_s=self._settings.deadline_credit_s,
+            )
         )
-        return (pair[0], pair[1]) if pair else None
 
     async def renew(self, claims: Sequence[Claim], spent: Sequence[Spent] = ()) -> Claims:
         """Extend the leases; returns the claims that are no longer ours (lost, canceled).
@@ -231,11 +217,11 @@ class Handout(Calls):
         Args:
             spent: by each of the claims; none: nothing is known.
         """
-        held: list[tuple[Any, ...]] = [(claim.job.id, claim.fence) for claim in claims]
+        held: list[consumer.Lease] = [(claim.job.id, claim.fence) for claim in claims]
         if spent:
-            held = [(*one, taken) for one, taken in zip(held, spent, strict=True)]
-        lost = await self._run("renew", claims=held, lease_s=self._settings.lease_s)
-        return [claims[number - 1] for number in lost]
+            held = [(*one[:2], taken) for one, taken in zip(held, spent, strict=True)]
+        lost = await self._run(consumer.Renew(held, self._settings.lease_s))
+        return [claims[i] for i in lost]
 
     async def progress(
         self,
@@ -248,26 +234,30 @@ class Handout(Calls):
     ) -> bool:
         """False: no longer ours. `preview` is a data URI."""
         shown = {"step": step, "steps": steps, "preview": preview}
-        texts = [json.dumps(shown)] if preview else []
-        return await self._held(
-            "progress",
-            claim,
-            *texts,
-            step=step,
-            steps=steps,
-            max_previews=MAX_PREVIEWS,
-            spent=spent,
-            **(asdict(doing) if doing else {}),
+        return await self._run(
+            consumer.Progress(
+                claim.job.id,
+                claim.fence,
+                step=step,
+                steps=steps,
+                stage=doing.stage if doing else None,
+                expected_s=doing.expected_s if doing else None,
+                max_previews=MAX_PREVIEWS,
+                spent=spent,
+                preview=json.dumps(shown) if preview else None,
+            )
         )
 
     async def snapshot(self, claim: Claim, snapshots: Sequence[Snapshot]) -> bool:
         """Keep how far its pictures are, each named once, in place of what was kept before: whose
         files `reap` hands out. False: no longer ours; what was stored for it may be deleted."""
-        return await self._held("snapshot", claim, wire.snapshots_json(snapshots))
+        kept = wire.snapshots_json(snapshots)
+        return await self._run(consumer.Snapshot(claim.job.id, claim.fence, kept))
 
     async def warn(self, claim: Claim, warnings: Sequence[Warned]) -> bool:
         """Keep these in place of the job's warnings. False: no longer ours."""
-        return await self._held("warn", claim, wire.warnings_json(warnings))
+        said = wire.warnings_json(warnings)
+        return await self._run(consumer.Warn(claim.job.id, claim.fence, said))
 
     async def finish(self, claim: Claim, outputs: Sequence[Output], usage: Usage) -> bool:
         """False: no longer ours; what was stored for it may be deleted.
@@ -276,14 +266,15 @@ class Handout(Calls):
             usage: its seconds are this claim's; those of claims before it are added.
         """
         finished_at = await self._run(
-            "finish",
-            wire.outputs_json(outputs),
-            usage.model_dump_json(),
-            id=claim.job.id,
-            fence=claim.fence,
+            consumer.Finish(
+                claim.job.id,
+                claim.fence,
+                outputs=wire.outputs_json(outputs),
+                usage=usage.model_dump_json(),
+            )
         )
         if finished_at:
-            self.tally.ended(End.of(claim.job, JobState.SUCCEEDED, float(finished_at)))
+            self.tally.ended(End.of(claim.job, JobState.SUCCEEDED, finished_at))
         return bool(finished_at)
 
     async def fail(
@@ -291,23 +282,22 @@ class Handout(Calls):
     ) -> JobState | None:
         """With retry it goes back to the queue, until `max_attempts`. None: no longer ours."""
         answer = await self._run(
-            "fail",
-            error.model_dump_json(),
-            id=claim.job.id,
-            fence=claim.fence,
-            retry=retry,
-            max_attempts=self._settings.max_attempts,
-            spent=spent,
+            consumer.Fail(
+                claim.job.id,
+                claim.fence,
+                retry=retry,
+                max_attempts=self._settings.max_attempts,
+                spent=spent,
+                error=error.model_dump_json(),
+            )
         )
-        if not answer:
+        if answer is None:
             return None
-        state, *finished_at = answer
-        if finished_at:
-            end = End.of(claim.job, JobState(state), float(finished_at[0]), error.code)
-            self.tally.ended(end)
+        if answer.finished_at:
+            self.tally.ended(End.of(claim.job, answer.state, answer.finished_at, error.code))
         else:
             self.tally.retried(claim.job.model, error.code)
-        return JobState(state)
+        return answer.state
 
     async def release(
         self, claim: Claim, *, preempted: bool = False, spent: Spent | None = None
@@ -318,12 +308,12 @@ class Handout(Calls):
             preempted: for a job that should go before it: its place moves by the time that it ran,
                 since it has not waited meanwhile.
         """
-        return await self._held("release", claim, preempted=preempted or None, spent=spent)
+        return await self._run(consumer.Release(claim.job.id, claim.fence, preempted, spent))
 
     async def spent(self, claim: Claim, spent: Spent) -> bool:
         """Tell what a claim has taken, of one that is over, too: its tenant is charged for it, once
         however often it is told. False: nothing is known of the job any more."""
-        return await self._held("spend", claim, spent=spent)
+        return await self._run(consumer.Spend(claim.job.id, claim.fence, spent))
 
     async def canceled(self) -> AsyncGenerator[str, None]:
         """Ids of running jobs as they are canceled or expire, for pools to drop them within one
@@ -332,10 +322,6 @@ class Handout(Calls):
         with self._subscriber.feed(keys.STOPPED) as stopped:
             while (job_id := await stopped.get()) is not None:
                 yield job_id
-
-    async def _held(self, script: str, claim: Claim, *texts: str, **args: Any) -> bool:
-        """A transition that only the holder of a claim may make; whether it was."""
-        return bool(await self._run(script, *texts, id=claim.job.id, fence=claim.fence, **args))
 
 
 def _claim(fields: dict[str, str]) -> Claim:

@@ -5,7 +5,7 @@ Each script may be sent twice: a command whose answer got lost with its connecti
 
 from __future__ import annotations
 
-from service.jobs.announcements import Announcement, Announcements
+from service.jobs.announcements import Announcements
 from service.jobs.errors import (
     IdempotencyConflict,
     QueueFull,
@@ -14,9 +14,12 @@ from service.jobs.errors import (
     WireError,
 )
 from service.jobs.events import Event
-from service.jobs.handout import Claim, Claims, Doing, Handout, Spent
-from service.jobs.intake import Depth, Intake, ModelStatus
+from service.jobs.handout import Claim, Claims, Doing, Handout
+from service.jobs.intake import Intake
 from service.jobs.profiles import Profiles
+from service.jobs.scripts.consumer import Spent
+from service.jobs.scripts.producer import Depth, ModelStatus
+from service.jobs.scripts.webhooks import Announcement
 from service.jobs.standing import Standing
 from service.jobs.upkeep import Upkeep
 

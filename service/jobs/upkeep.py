@@ -3,13 +3,12 @@ is forgotten."""
 
 from __future__ import annotations
 
-import json
-
 from redis.asyncio import Redis
 
 from service.jobs import journey
 from service.jobs.calls import ANSWER_MS, Calls, new_call
 from service.jobs.job import JobError
+from service.jobs.scripts import maintenance
 from service.settings import QueueSettings
 
 REAP_BATCH = 200
@@ -44,25 +43,25 @@ class Upkeep(Calls):
         more, done = True, self._reaped
         while more:
             more, self._reaped, notes = await self._run(
-                "reap",
-                poisonous.model_dump_json(),
-                call=self._reap,
-                answer_ms=ANSWER_MS,
-                batch=REAP_BATCH,
-                files=REAP_FILES,
-                deleted=done,
-                lease_s=self._settings.lease_s,
-                silence_s=self._silence_s,
-                max_deaths=max_deaths,
-                deposit_s=self._settings.deposit_s,
-                retention_s=self._settings.retention_s,
-                model_retention_s=self._settings.model_retention_s,
+                maintenance.Reap(
+                    call=self._reap,
+                    answer_ms=ANSWER_MS,
+                    batch=REAP_BATCH,
+                    files=REAP_FILES,
+                    deleted=done,
+                    lease_s=self._settings.lease_s,
+                    silence_s=self._silence_s,
+                    max_deaths=max_deaths,
+                    deposit_s=self._settings.deposit_s,
+                    retention_s=self._settings.retention_s,
+                    model_retention_s=self._settings.model_retention_s,
+                    poisonous=poisonous.model_dump_json(),
+                )
             )
             self._reap, done = new_call(), []
             for note in notes:
-                said = json.loads(note)
-                self.tally.hear(said)
-                journey.hear(said)
+                self.tally.hear(note)
+                journey.hear(note)
         return self._reaped
 
     @property

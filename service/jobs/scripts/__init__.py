@@ -1,20 +1,23 @@
 """The Lua scripts: one a transition, each sent behind the text that all of them share.
 
 A script gets one key (the prefix that all keys share) and its arguments by name, as one JSON
-object `args`; longer texts follow as plain strings (`texts`), which no script has to parse.
+object `args`; longer texts follow as plain strings (`texts`), which no script has to parse. Each
+has a dataclass with these, and with its answer: in `producer` those that front ends run, in
+`consumer` pools, in `maintenance` reapers, in `webhooks` senders of webhooks.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 
 from service.jobs.keys import PREFIX
+from service.jobs.scripts.script import Answer, Common, Script
 
 SHARED = ("common", "order", "quota", "life")
 """What goes before every script, in this order."""
@@ -22,23 +25,29 @@ FORGETTING = frozenset({"delete", "reap"})
 """Scripts that remove jobs: `forget.lua` goes before them."""
 
 
+def parts(name: str) -> tuple[str, ...]:
+    """Files that a script is put together from, in their order."""
+    return (*SHARED, *(("forget",) if name in FORGETTING else ()), name)
+
+
 @cache
 def source(name: str) -> str:
     """The whole text that the server runs."""
     folder = files(__package__)
-    parts = (*SHARED, *(("forget",) if name in FORGETTING else ()), name)
-    return "\n".join(folder.joinpath(f"{part}.lua").read_text() for part in parts)
+    return "\n".join(folder.joinpath(f"{part}.lua").read_text() for part in parts(name))
 
 
 class Scripts:
     """Runs scripts by their digest, and sends the text only to a server that lacks it."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, common: Common) -> None:
         self._redis = redis
+        self._common = asdict(common)
         self._known: dict[str, AsyncScript] = {}
 
-    async def run(self, script: str, *texts: str, **args: Any) -> Any:
-        if script not in self._known:
-            self._known[script] = self._redis.register_script(source(script))
-        given = json.dumps({name: value for name, value in args.items() if value is not None})
-        return await self._known[script](keys=[PREFIX], args=[given, *texts])
+    async def run(self, script: Script[Answer]) -> Answer:
+        name = script.name()
+        if name not in self._known:
+            self._known[name] = self._redis.register_script(source(name))
+        args = json.dumps(self._common | script.args(), default=asdict)
+        return script.parse(await self._known[name](keys=[PREFIX], args=[args, *script.texts()]))

@@ -1,5 +1,5 @@
 -- The client stops a job: queued or running → canceled.
--- args:  call (of this request, random), id, max_events
+-- args:  call (of this request, random), id
 -- Keys:  common's
 -- Gives: the job, or nil; `ended_by` of its hash is the call that stopped it
 -- Sent twice: an ended job stays as it is.

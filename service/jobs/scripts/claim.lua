@@ -9,12 +9,12 @@
 -- share; or else the tenant's whose turn it is. For a while a job of a warm bucket goes before that.
 -- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
 --        slots, version, lease_s, warm (buckets that this pool has compiled), may_compile (false:
---        it takes jobs of no others now), rides_wait (true: of others it takes one alone), warm_s (how long a job
---        of another one waits for a pool that has its own), slowness (how many times as long a job
---        takes here as on the fastest pool), slowness_in (the same by bucket, where it differs),
---        busy (true: the pool has other jobs; or absent), room_s (how long no other pool makes room
---        for the same suspect), credit_s (device-seconds by which a deadline may bring a tenant
---        ahead), advance_s, max_events
+--        it takes jobs of no others now), rides_wait (true: of others it takes one alone),
+--        warm_s (how long a job of another one waits for a pool that has its own), slowness (how many
+--        times as long a job takes here as on the fastest pool), slowness_in (the same by bucket,
+--        where it differs), busy (true: the pool has other jobs), room_s (how long no other pool
+--        makes room for the same suspect), credit_s (device-seconds by which a deadline may bring a
+--        tenant ahead)
 -- Keys:  call:call  and common's
 -- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
 -- Sent twice: gives what it took before and what is still held.

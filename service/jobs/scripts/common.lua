@@ -1,6 +1,8 @@
 -- Prepended to every script.
 -- KEYS[1]  the prefix of every key
--- ARGV[1]  args, a JSON object; `max_events` wherever an event may be written
+-- ARGV[1]  args, a JSON object: those that the script's header names, and
+-- args:  max_events (that are kept of one job), advance_s (device-seconds that one level of priority
+--        is worth between tenants)
 -- ARGV[2…] texts
 --
 -- With order.lua, quota.lua and life.lua, reads and writes for the job `id`:

@@ -1,5 +1,5 @@
 -- Removes a job: ended → nothing; before that, queued or running → canceled.
--- args:  call (of this request, random), id, answer_ms (how long it may be sent again), max_events
+-- args:  call (of this request, random), id, answer_ms (how long it may be sent again)
 -- Keys:  call:call  left:id  forget's and common's
 -- Gives: the job as it was last, or nil; `ended_by` of its hash is the call that stopped it
 -- Sent twice: gives the first answer.

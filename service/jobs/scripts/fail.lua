@@ -1,6 +1,5 @@
 -- Ends a job badly: running → failed, or running → queued where it may be tried again.
--- args:  id, fence, retry, max_attempts, max_events,
---        spent (what the claim has taken: see `spend`; or absent)
+-- args:  id, fence, retry, max_attempts, spent (what the claim has taken: see `spend`; or absent)
 -- texts: error (JSON)
 -- Keys:  common's
 -- Gives: {the new state, when it ended if it has}, or nil where the job is no longer held

@@ -1,6 +1,6 @@
 -- Ends a job well: running → succeeded.
--- args:  id, fence, max_events
--- texts: outputs, usage (JSON; its seconds are this claim's)
+-- args:  id, fence
+-- texts: outputs (JSON), usage (JSON; its seconds are this claim's)
 -- Keys:  common's
 -- Gives: when it ended, or nil where the job is no longer held
 -- Sent twice: gives the first answer.

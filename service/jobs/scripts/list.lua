@@ -1,5 +1,5 @@
 -- A page of a tenant's jobs, newest first. It costs what the page costs, whatever others have.
--- args:  tenant, states (those to list), after (id of a job, or absent), limit
+-- args:  tenant, states (those to list), after (id of a job; or absent), limit
 -- Keys:  jobs:state:tenant  job:id
 -- Gives: {job, …}, or nil where `after` is none of the tenant's jobs
 

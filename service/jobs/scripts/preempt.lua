@@ -5,7 +5,7 @@
 -- args:  pool, model, slots, free (slots; none, or less), soonest_s (until one is free by itself),
 --        held ({{id, fence, left_s, pictures}, …}: those that may be put aside), ratio (how many times
 --        as long as the one that waits takes), room_s (how long other pools make no room for it),
---        version, warm, warm_s, slowness, slowness_in, credit_s, advance_s (as of a claim)
+--        version, warm, warm_s, slowness, slowness_in, credit_s (as of a claim)
 -- Keys:  queued:model  virtual:model  tenants:model  latest:model  queue:model:tenant  job:id
 -- Keeps: of each held job, in its field `yields`, that it may be put aside; outlook.lua reads it
 -- Gives: {id to put aside, id of the one that waits}, or nil

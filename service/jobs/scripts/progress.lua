@@ -1,7 +1,7 @@
 -- Tells how far a running job is, and what it does.
--- args:  id, fence, step, steps, stage and expected_s (or absent), max_events, max_previews,
---        spent (what the claim has taken: see `spend`; or absent)
--- texts: data of a preview event, or none
+-- args:  id, fence, step, steps, stage (or absent), expected_s (that it takes; or absent),
+--        max_previews, spent (what the claim has taken: see `spend`; or absent)
+-- texts: preview (data of its event; or absent)
 -- Keys:  common's
 -- Gives: 1, or 0 where the job is no longer held
 -- Sent twice: writes no second event.

@@ -1,11 +1,11 @@
 -- Accepts a job: nothing → queued.
 -- args:  id, model, tenant, priority, priority_s (how long a level of priority may make others wait),
---        deadline_at and run_s (one alone; or absent), max_queued, advance_s, max_events,
---        tenant_max_queued, device_seconds_per_hour, stored_bytes (quotas, or absent), cost,
---        input_bytes (that the store has of it already), retention_s,
---        idempotency (key's name, or absent), digest, idempotency_ms,
---        refused (a new job is not to be taken), webhook (true: its end is announced; or absent)
--- texts: name, value, … of the job's hash
+--        deadline_at (or absent), run_s (of one alone; or absent), max_queued,
+--        tenant_max_queued (a quota; or absent), device_seconds_per_hour (another; or absent),
+--        stored_bytes (another; or absent), cost, input_bytes (that the store has of it already),
+--        retention_s, idempotency (key's name; or absent), digest, idempotency_ms,
+--        refused (true: a new job is not to be taken), webhook (true: its end is announced)
+-- texts: fields (name, value, … of the job's hash)
 -- Keys:  job:id  jobs  idempotency:tenant:digest  quota's and common's
 -- Gives: {'new' or 'old', the job} or {'full'} or {'conflict'} or {'refused'}
 --        or {'quota', which, what the tenant has taken, id of its oldest queued job if any}

@@ -10,8 +10,8 @@
 --        lease_s, silence_s (without a reap: longer than that tells that all stood still),
 --        deposit_s (that files wait for their job to be put),
 --        max_deaths (of its pools until a job is set aside), retention_s,
---        model_retention_s, max_events
--- texts: error of a job that is set aside (JSON)
+--        model_retention_s
+-- texts: poisonous (error of a job that is set aside, JSON)
 -- Keys:  trash  models  reaped  deposits  seen  costs:model  pools:model  layouts:model  tags:model
 --        call:call  forget's and common's
 -- Gives: {1 where more is due, store keys to delete, notes (see life.lua)}

@@ -1,5 +1,5 @@
 -- A pool gives a job back unharmed, or puts it aside: running → queued, the attempt not counted.
--- args:  id, fence, preempted (true: for a job that should go before it; or absent), max_events,
+-- args:  id, fence, preempted (true: for a job that should go before it),
 --        spent (what the claim has taken: see `spend`; or absent)
 -- Keys:  common's
 -- Gives: 1, or 0 where the job is no longer held

@@ -1,5 +1,5 @@
 -- Extends the leases of a pool's claims.
--- args:  claims ([id, fence, what it has taken: see `spend`; or absent], …), lease_s, max_events
+-- args:  claims ([id, fence, what it has taken if that is known: see `spend`], …), lease_s
 -- Keys:  common's
 -- Gives: which of them, 1, 2, …, are no longer held (lost, canceled, expired)
 -- Sent twice: the lease is a little longer.

@@ -1,5 +1,5 @@
 -- Keeps how far the pictures of a running job are, in place of what was kept before.
--- args:  id, fence, max_events
+-- args:  id, fence
 -- texts: snapshots (JSON)
 -- Keys:  trash and common's
 -- Gives: 1, or 0 where the job is no longer held

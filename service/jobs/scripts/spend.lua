@@ -1,6 +1,6 @@
 -- Tells what a claim has taken, also of one that is over: its job may have ended, be waiting or run
 -- elsewhere by now, while what it made its pool compile goes on.
--- args:  id, fence, spent (see `spend`), max_events
+-- args:  id, fence, spent (see `spend`)
 -- Keys:  left:id and common's
 -- Gives: 1, or 0 where nothing is known of the job any more
 -- Sent twice: the second adds nothing.

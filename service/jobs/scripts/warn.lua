@@ -1,5 +1,5 @@
 -- Keeps what of a running job's request has no effect, in place of what was kept before.
--- args:  id, fence, max_events
+-- args:  id, fence
 -- texts: warnings (JSON)
 -- Keys:  common's
 -- Gives: 1, or 0 where the job is no longer held

@@ -1,11 +1,155 @@
-"""Scripts reach a server that does not know them."""
+"""Each script's header, its Lua text and its dataclass name the same arguments and texts. Scripts
+reach a server that does not know them."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
 from redis.asyncio import Redis
 
+from service.jobs import scripts
 from service.jobs.queue import Queue
+from service.jobs.scripts.script import TEXT, Common, Script, Silent
 from tests.service.jobs.examples import a_job
+
+TEXTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
+PREPENDED = {*scripts.SHARED, "forget"}
+ENTRY = r"\w+(?: \([^()]+\))?"
+LIST = re.compile(rf"{ENTRY}(?:, {ENTRY})*")
+
+
+def leaves(base: type) -> set[type]:
+    below = base.__subclasses__()
+    return {leaf for one in below for leaf in leaves(one)} if below else {base}
+
+
+CLASSES = {
+    leaf.name(): leaf for leaf in leaves(Script) if leaf.__module__.startswith(scripts.__name__)
+}
+"""The dataclass of each script."""
+
+
+def declared(text: str, label: str) -> dict[str, bool]:
+    """What a header names behind a label: `name (what it is; or absent)`, and whether it may be
+    absent."""
+    found = re.search(rf"^-- {label}: +(.*(?:\n--  +.*)*)", text, re.M)
+    if not found:
+        return {}
+    said = re.sub(r"\n-- +", " ", found[1])
+    assert LIST.fullmatch(said), f"not names with something in parentheses: {said}"
+    entries = re.findall(r"(\w+)(?: \(([^()]+)\))?", said)
+    return {name: prose.endswith("or absent") for name, prose in entries}
+
+
+def typed(script: type, is_text: bool) -> dict[str, bool]:
+    """Fields of a dataclass, and whether they may be None."""
+    hints = get_type_hints(script)
+    mine = (one.name for one in fields(script) if bool(one.metadata) == is_text)
+    return {name: type(None) in getattr(hints[name], "__args__", ()) for name in mine}
+
+
+def functions(text: str) -> dict[str, str]:
+    """Those at the top of a Lua text."""
+    return dict(re.findall(r"^local function (\w+)(.*?^end)", text, re.M | re.S))
+
+
+def used(text: str, shared: dict[str, str]) -> set[str]:
+    """Arguments that a Lua text uses, by itself or in functions that it calls."""
+    code, seen = re.sub(r"--.*", "", text), set[str]()
+    while more := set(re.findall(r"(?<![.\w'])\w+", code)) & shared.keys() - seen:
+        seen |= more
+        code += "".join(re.sub(r"--.*", "", shared[name]) for name in sorted(more))
+    return set(re.findall(r"\bargs\.(\w+)", code))
+
+
+def texts_used(text: str) -> int:
+    """How many texts a Lua text reads."""
+    return max(map(int, re.findall(r"ARGV(?:\[|, )(\d+)", text)), default=1) - 1
+
+
+def check(script: type, text: str) -> None:
+    """Header, code and dataclass of a script agree."""
+    name = script.name() if issubclass(script, Script) else "common"
+    before = [TEXTS[part] for part in scripts.parts(name)[:-1]]
+    shared = {key: body for one in before for key, body in functions(one).items()}
+    args, texts = declared(text, "args"), declared(text, "texts")
+    assert args == typed(script, is_text=False)
+    assert texts == typed(script, is_text=True)
+    if issubclass(script, Script):
+        assert used(text, shared) - typed(Common, is_text=False).keys() == args.keys()
+        assert texts_used(text) == len(texts)
+
+
+def test_every_script_has_a_dataclass_and_every_dataclass_a_script() -> None:
+    assert CLASSES.keys() == TEXTS.keys() - PREPENDED
+
+
+@pytest.mark.parametrize("name", sorted(CLASSES))
+def test_header_code_and_dataclass_agree(name: str) -> None:
+    check(CLASSES[name], TEXTS[name])
+
+
+def test_every_script_is_given_the_common_arguments() -> None:
+    check(Common, TEXTS["common"])
+    assert used("\n".join(TEXTS.values()), {}) >= typed(Common, is_text=False).keys()
+
+
+@dataclass(frozen=True)
+class Example(Silent):
+    fence: int
+    spent: float | None
+    reason: str = field(metadata=TEXT)
+
+
+EXAMPLE = """-- Does something.
+-- args:  fence (of the claim), spent (device-seconds,
+--        summed; or absent)
+-- texts: reason (JSON)
+-- Gives: what it gives
+
+if args.spent then settle('id', 'fail', ARGV[2]) end -- by args.fence
+"""
+
+
+def test_an_example_agrees() -> None:
+    check(Example, EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("fence (of the claim), ", ""),
+        ("fence (of the claim), ", "fence (of the claim), step, "),
+        ("spent (", "spend ("),
+        ("; or absent", ""),
+        ("fence (of the claim), ", "fence and "),
+        ("-- texts: reason (JSON)\n", ""),
+        ("reason (JSON)", "reason (JSON), other"),
+        ("reason (JSON)", "other (JSON)"),
+        ("args.spent", "args.spend"),
+        ("args.spent", "args.spent and args.step"),
+        ("if args.spent then", "if true then"),
+        ("settle('id'", "reserve('id'"),
+        ("ARGV[2]", "ARGV[3]"),
+        ("ARGV[2]", "'queued'"),
+    ],
+    ids=[
+        "the header lacks an argument", "the dataclass lacks an argument", "another name",
+        "not said to be optional", "irregular", "the header lacks a text",
+        "the dataclass lacks a text", "another text", "the code has another name",
+        "the code uses one more", "the code does not use it",
+        "a function that is called uses another", "the code reads one more text",
+        "the code does not read it",
+    ],
+)  # fmt: skip
+def test_what_does_not_agree_is_found(right: str, wrong: str) -> None:
+    assert right in EXAMPLE
+    with pytest.raises(AssertionError):
+        check(Example, EXAMPLE.replace(right, wrong, 1))
 
 
 async def test_a_server_that_forgot_the_scripts(queue: Queue, empty_redis: Redis) -> None:

@@ -1,0 +1,226 @@
+"""Scripts that pools run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from service.jobs import wire
+from service.jobs.costs import PoolFacts
+from service.jobs.job import JobState, Stage
+from service.jobs.preemption import FullPool
+from service.jobs.scripts.script import TEXT, IfHeld, OfClaim, Script, Silent
+
+
+class Spent(NamedTuple):
+    """What one claim has taken by now, in device-seconds."""
+
+    device_s: float
+    """With what compiling took."""
+    compile_s: float
+
+
+Lease = tuple[str, int] | tuple[str, int, Spent]
+"""A claim's job, its fence, and what it has taken if that is known."""
+
+
+class Claimed(NamedTuple):
+    jobs: list[dict[str, str]]
+    """Hashes, with the fields that only the scripts use."""
+    is_newer_there: bool
+    """Whether a job of a newer wire version came up."""
+
+
+class MakesRoom(NamedTuple):
+    """What a full pool should do."""
+
+    put_aside: str
+    """Id of the job that it should release."""
+    waiting: str
+    """Id of the job that its next claim takes then."""
+
+
+class Failed(NamedTuple):
+    state: JobState
+    finished_at: float | None
+    """None: it may be tried again."""
+
+
+@dataclass(frozen=True)
+class Register(Silent):
+    """A pool is alive."""
+
+    pool: str
+    model: str
+    ready: bool
+    fresh_s: float
+    """How long it counts as alive."""
+    facts: PoolFacts | None
+    spec: str = field(metadata=TEXT)
+    """The model's, as JSON."""
+
+
+@dataclass(frozen=True)
+class Unregister(Silent):
+    """A pool leaves."""
+
+    pool: str
+    model: str
+
+
+@dataclass(frozen=True)
+class Measured(Silent):
+    """What a pool has measured."""
+
+    model: str
+    rows: Sequence[tuple[str, Mapping[str, float | None]]]
+    """By the key of the table: a row's fields."""
+    max_rows: int
+    """Rows that are kept; the oldest leave."""
+
+
+@dataclass(frozen=True)
+class Claim(Script[Claimed]):
+    """Jobs for a pool. Fields with a default are set anew for each try."""
+
+    pool: str
+    model: str
+    slots: int
+    version: int
+    """Newest wire version that the pool reads."""
+    lease_s: float
+    warm: Sequence[str]
+    """Buckets that the pool has compiled."""
+    rides_wait: bool
+    """Whether a job of another bucket is taken alone."""
+    warm_s: float
+    """How long a job of another bucket waits for a pool that has its own."""
+    slowness: float
+    """How many times as long as on the fastest pool a job takes here."""
+    slowness_in: Mapping[str, float]
+    """The same by bucket, where it differs."""
+    room_s: float
+    """How long no other pool makes room for the same job."""
+    credit_s: float
+    """Device-seconds by which a deadline may bring a tenant ahead."""
+    answer_ms: int
+    call: str = ""
+    busy: bool = False
+    """Whether the pool has other jobs."""
+    may_compile: bool = True
+    """Whether it takes jobs of other buckets than `warm`."""
+
+    @staticmethod
+    def parse(answer: Sequence[str]) -> Claimed:
+        is_newer_there = answer[-1:] == ["newer"]
+        texts = answer[:-1] if is_newer_there else answer
+        return Claimed([wire.parse(text) for text in texts], is_newer_there)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preempt(FullPool, Script[MakesRoom | None]):
+    """What a full pool should put aside; None: nothing. The last three are as of a `Claim`."""
+
+    ratio: float
+    """How many times as long as the one that waits takes, it would be until a slot is free."""
+    room_s: float
+    """How long no other pool makes room for that one."""
+    version: int
+    warm_s: float
+    credit_s: float
+
+    @staticmethod
+    def parse(answer: Sequence[str] | None) -> MakesRoom | None:
+        return MakesRoom(*answer) if answer else None
+
+
+@dataclass(frozen=True)
+class Renew(Script[list[int]]):
+    """Extend leases; gives the positions of those claims that are no longer held."""
+
+    claims: Sequence[Lease]
+    lease_s: float
+
+    @staticmethod
+    def parse(answer: Sequence[int]) -> list[int]:
+        return [number - 1 for number in answer]
+
+
+@dataclass(frozen=True)
+class Progress(IfHeld):
+    """How far a job is, and what is done with it."""
+
+    step: int
+    steps: int
+    stage: Stage | None
+    expected_s: float | None
+    """How long the stage takes."""
+    max_previews: int
+    """Previews that are kept of one job."""
+    spent: Spent | None
+    preview: str | None = field(metadata=TEXT)
+    """Data of its event, as JSON."""
+
+
+@dataclass(frozen=True)
+class Snapshot(IfHeld):
+    """How far a job's images are kept."""
+
+    snapshots: str = field(metadata=TEXT)
+    """As JSON."""
+
+
+@dataclass(frozen=True)
+class Warn(IfHeld):
+    """What of a job's request has no effect."""
+
+    warnings: str = field(metadata=TEXT)
+    """As JSON."""
+
+
+@dataclass(frozen=True)
+class Release(IfHeld):
+    """Give a job back unharmed."""
+
+    preempted: bool
+    """Whether it is put aside for a job that should go before it."""
+    spent: Spent | None
+
+
+@dataclass(frozen=True)
+class Spend(IfHeld):
+    """What a claim has taken, also one that is over; answers whether the job is known."""
+
+    spent: Spent
+
+
+@dataclass(frozen=True)
+class Finish(OfClaim[float | None]):
+    """End a job well; gives when it ended, None where it is no longer held."""
+
+    outputs: str = field(metadata=TEXT)
+    usage: str = field(metadata=TEXT)
+    """As JSON; its seconds are this claim's."""
+
+    @staticmethod
+    def parse(answer: str | None) -> float | None:
+        return float(answer) if answer else None
+
+
+@dataclass(frozen=True)
+class Fail(OfClaim[Failed | None]):
+    """End a job badly, or queue it again; None: it is no longer held."""
+
+    retry: bool
+    max_attempts: int
+    spent: Spent | None
+    error: str = field(metadata=TEXT)
+    """As JSON."""
+
+    @staticmethod
+    def parse(answer: Sequence[Any] | None) -> Failed | None:
+        if not answer:
+            return None
+        state, *finished_at = answer
+        return Failed(JobState(state), float(finished_at[0]) if finished_at else None)

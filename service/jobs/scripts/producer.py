@@ -1,0 +1,249 @@
+"""Scripts that front ends run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from models.spec import ModelSpec
+from service.jobs import standing, wire
+from service.jobs.costs import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
+from service.jobs.job import Job, JobState
+from service.jobs.look import Look
+from service.jobs.scripts.script import TEXT, Script, Silent
+
+Hash = dict[str, str]
+"""A job's, with the fields that only the scripts use."""
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    spec: ModelSpec
+    pools: tuple[str, ...]
+    """Names of the pools that serve it now (their heartbeat is fresh)."""
+    ready: bool
+    """At least one of them has finished its warm-up."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Of one model's queue."""
+
+    queued: int
+    running: int
+    oldest_s: float
+    """Since the queued job that has waited longest came, or came back; 0: none waits."""
+    backlog_s: float
+    """Device-seconds, as predicted: of what is queued, and of what running jobs have left."""
+
+
+class Stored(NamedTuple):
+    """The job that a `Put` leads to."""
+
+    job: Job
+    is_new: bool
+
+
+class OverQuota(NamedTuple):
+    """Why a `Put` was refused, and what its tenant has taken."""
+
+    quota: str
+    standing: standing.Standing
+    oldest: str | None
+    """Id of its oldest queued job."""
+
+
+Refusal = Literal["full", "conflict", "refused"]
+
+
+@dataclass(frozen=True)
+class Deposit(Silent):
+    """Files of this job are about to be stored."""
+
+    id: str
+
+
+@dataclass(frozen=True)
+class Put(Script[Stored | OverQuota | Refusal]):
+    """Accept a job."""
+
+    id: str
+    model: str
+    tenant: str
+    priority: int
+    priority_s: float
+    """How long a level of priority may make others wait."""
+    deadline_at: float | None
+    run_s: float | None
+    """What it takes alone."""
+    max_queued: int
+    """Jobs of the model, over all tenants."""
+    tenant_max_queued: int | None
+    device_seconds_per_hour: float | None
+    stored_bytes: int | None
+    cost: float
+    """Device-seconds."""
+    input_bytes: int
+    """What the store has of it already."""
+    retention_s: float
+    idempotency: str | None
+    """Name of the client's key."""
+    digest: str
+    """Of the request's body."""
+    idempotency_ms: int
+    refused: bool
+    """Whether a new job is not to be taken."""
+    webhook: bool
+    """Whether its end is announced."""
+    fields: Sequence[str] = field(metadata=TEXT)
+    """Name, value, … of its hash."""
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> Stored | OverQuota | Refusal:
+        match answer:
+            case [("new" | "old") as outcome, job]:
+                return Stored(wire.from_hash(wire.parse(job)), outcome == "new")
+            case ["quota", quota, taken, *oldest]:
+                return OverQuota(quota, standing.Standing.parse(taken), *(oldest or [None]))
+            case [("full" | "conflict" | "refused") as refusal]:
+                return refusal
+        raise ValueError(f"put.lua answered {answer!r}")
+
+
+@dataclass(frozen=True)
+class Standing(Script[standing.Standing]):
+    """What a tenant has taken of its quotas."""
+
+    tenant: str
+    device_seconds_per_hour: float | None
+    retention_s: float
+
+    @staticmethod
+    def parse(answer: Sequence[str | int]) -> standing.Standing:
+        return standing.Standing.parse(answer)
+
+
+@dataclass(frozen=True)
+class Get(Script[Job | None]):
+    id: str
+
+    @staticmethod
+    def parse(answer: str | None) -> Job | None:
+        return wire.from_hash(wire.parse(answer)) if answer else None
+
+
+@dataclass(frozen=True)
+class List(Script[list[Job] | None]):
+    """A page of a tenant's jobs, newest first; None: it has no job `after`."""
+
+    tenant: str
+    states: Sequence[JobState]
+    after: str | None
+    """Id of the last job of the page before."""
+    limit: int
+
+    @staticmethod
+    def parse(answer: Sequence[str] | None) -> list[Job] | None:
+        return None if answer is None else [wire.from_hash(wire.parse(text)) for text in answer]
+
+
+@dataclass(frozen=True)
+class Outlook(Script[Look]):
+    """What waits of a model, and what runs."""
+
+    model: str
+    looked_at: int
+    """Running jobs, and urgent ones, at most."""
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> Look:
+        return Look.parse(answer)
+
+
+class Stopping(Script[Hash | None]):
+    """Base of scripts that stop a job: they give it as it is then; None: there is none."""
+
+    @staticmethod
+    def parse(answer: str | None) -> Hash | None:
+        return None if answer is None else wire.parse(answer)
+
+
+@dataclass(frozen=True)
+class Cancel(Stopping):
+    call: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Delete(Stopping):
+    call: str
+    id: str
+    answer_ms: int
+
+
+@dataclass(frozen=True)
+class Models(Script[dict[str, ModelStatus]]):
+    """What every pool announced, by model."""
+
+    @staticmethod
+    def parse(answer: Sequence[Sequence[str]]) -> dict[str, ModelStatus]:
+        found = [_status(*row) for row in answer]
+        return {status.spec.name: status for status in sorted(found, key=lambda s: s.spec.name)}
+
+
+@dataclass(frozen=True)
+class Depths(Script[dict[str, Depth]]):
+    """How much is to be done, by registered model."""
+
+    looked_at: int
+    """Jobs with something kept, at most."""
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> dict[str, Depth]:
+        return {
+            model: Depth(queued, running, float(oldest_s), float(backlog_s))
+            for model, queued, running, oldest_s, backlog_s in answer
+        }
+
+
+@dataclass(frozen=True)
+class Costs(Script[CostTable]):
+    """What pools have measured of a model."""
+
+    model: str
+
+    @staticmethod
+    def parse(answer: Sequence[Any]) -> CostTable:
+        rows, pools, now = answer
+        return CostTable(
+            {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},
+            {name: _pool_facts(text) for name, text in _pairs(pools)},
+            float(now),
+        )
+
+
+def _pairs(flat: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+@lru_cache(maxsize=MAX_COSTS)
+def _cost_row(text: str) -> CostRow:
+    return CostRow.model_validate_json(text)
+
+
+@lru_cache(maxsize=MAX_COSTS)
+def _pool_facts(text: str) -> PoolFacts:
+    told = json.loads(text)  # by a script, which has no empty lists
+    return PoolFacts(told["layout"], told["slots"], tuple(told.get("warm") or ()))
+
+
+def _status(spec: str, *pools: str) -> ModelStatus:
+    return ModelStatus(_spec(spec), tuple(sorted(pools[::2])), "ready" in pools[1::2])
+
+
+@lru_cache(maxsize=256)
+def _spec(text: str) -> ModelSpec:
+    return ModelSpec.model_validate_json(text)

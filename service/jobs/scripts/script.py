@@ -1,0 +1,73 @@
+"""One call of a Lua script: its arguments by name, its texts, and the type of its answer."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+Answer = TypeVar("Answer", covariant=True)
+
+TEXT = {"is_text": True}
+"""Metadata of a field that is sent as it is, for the script to store: a `str`, a sequence of them,
+or None for none."""
+
+
+@dataclass(frozen=True)
+class Common:
+    """Arguments that every script is given, whether or not it uses them."""
+
+    max_events: int
+    """Events that are kept of one job."""
+    advance_s: float
+    """Device-seconds that one level of priority is worth between tenants."""
+
+
+@dataclass(frozen=True)
+class Script(ABC, Generic[Answer]):
+    """Base of the scripts: `AnnounceLater` is announce_later.lua, whose header says what its
+    arguments mean. An argument that is None is not sent."""
+
+    @classmethod
+    def name(cls) -> str:
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+    def args(self) -> dict[str, object]:
+        given = ((one.name, getattr(self, one.name)) for one in fields(self) if not one.metadata)
+        return {name: value for name, value in given if value is not None}
+
+    def texts(self) -> Iterator[str]:
+        for value in (getattr(self, one.name) for one in fields(self) if one.metadata):
+            yield from (value,) if isinstance(value, str) else value or ()
+
+    @staticmethod
+    @abstractmethod
+    def parse(answer: Any) -> Answer:
+        """What Redis gave, typed."""
+
+
+class Silent(Script[None]):
+    """Base of scripts that answer nothing."""
+
+    @staticmethod
+    def parse(answer: Any) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class OfClaim(Script[Answer]):
+    """Base of scripts about one claim, most of which only its holder may run."""
+
+    id: str
+    """The job's."""
+    fence: int
+
+
+class IfHeld(OfClaim[bool]):
+    """Base of those that answer whether they were carried out."""
+
+    @staticmethod
+    def parse(answer: Any) -> bool:
+        return bool(answer)
