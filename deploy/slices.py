@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from service.settings import ConfigError, PoolSettings, Settings
-from workers.axes import Shape
+from workers.slice.mesh_shape import Shape
 
 ACCELERATORS = (
     ("nvidia[0-9]*", "CUDA_VISIBLE_DEVICES"),

@@ -111,14 +111,14 @@ def test_every_import_follows_an_arrow() -> None:
     [
         ("service.app", "import jax"),
         ("service.app", "from models.flux import pipeline"),
-        ("service.app", "from workers.pool import run_pool"),
+        ("service.app", "from workers.pool.worker import run_pool"),
         ("service.jobs.queue", "from service.errors import Problem"),
         ("service.jobs.queue", "import fastapi"),
         ("models.catalog", "import jax.numpy"),
         ("service.jobs.queue", "def late():\n    import service.routes.generate"),
-        ("workers.pool", "from service.app import create_app"),
-        ("workers.pool", "import diffusers"),
-        ("workers.pool", "from deploy import local"),
+        ("workers.pool.worker", "from service.app import create_app"),
+        ("workers.pool.worker", "import diffusers"),
+        ("workers.pool.worker", "from deploy import local"),
         ("models.flux.pipeline", "from models.sdxl.unet import UNet"),
         ("models.flux.pipeline", "from models import wan"),
         ("models.weights", "import torch"),
@@ -133,10 +133,10 @@ def test_a_breach_is_found(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("service.app", "from models.spec import ModelSpec"),
-        ("workers.pool", "from service.jobs.queue import Queue"),
+        ("workers.pool.worker", "from service.jobs.queue import Queue"),
         ("models.flux.pipeline", "from models.text.clip import ClipText"),
         ("models.catalog", "from models.flux.config import FluxConfig"),
-        ("deploy.local", "from workers.pool import run_pool"),
+        ("deploy.local", "from workers.pool.worker import run_pool"),
     ],
 )
 def test_an_arrow_is_no_breach(module: str, source: str) -> None:

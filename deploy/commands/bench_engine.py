@@ -132,7 +132,7 @@ def _one(args: argparse.Namespace) -> dict[str, Any]:
 
     ask = _ask(args, args.model[0])
     if args.compile_cache:
-        from workers.compile_cache import keep_compiled
+        from workers.programs.xla_cache import keep_compiled
 
         keep_compiled(args.compile_cache)
     say(f"{ask.model}: making weights, compiling, then {ask.repeats} times {ask.batch} request(s)")

@@ -12,8 +12,8 @@ from deploy.commands.needs import check_pools
 from deploy.commands.options import DTYPES, EIGHT_BIT, Commands, count, given, mesh
 
 if TYPE_CHECKING:
-    from workers.axes import Shape
     from workers.plan.make import Ask
+    from workers.slice.mesh_shape import Shape
 
 
 def add(commands: Commands) -> None:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
     from models.pipeline import RequestError
     from workers.plan import make, report
-    from workers.plan.topology import PlanError
+    from workers.slice.topology import PlanError
 
     try:
         ask, sketch = make.settled(_ask(args))
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 def _ask(args: argparse.Namespace) -> Ask:
     """Raises: PlanError: a topology or a mesh that there is none of."""
     from workers.plan.make import Ask
-    from workers.plan.topology import Topology
+    from workers.slice.topology import Topology
 
     shape = _shape(args)
     return Ask(
@@ -141,8 +141,8 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
 
 def _shape(args: argparse.Namespace) -> Shape | Literal["auto"]:
     """Raises: PlanError."""
-    from workers.axes import Shape
-    from workers.plan.topology import PlanError
+    from workers.slice.mesh_shape import Shape
+    from workers.slice.topology import PlanError
 
     if args.mesh == "auto":
         return "auto"

@@ -40,13 +40,13 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_pools()
-    from workers.hosts.leaving import leave_on_sigterm
+    from workers.multihost.exits import leave_on_sigterm
 
     leave_on_sigterm()
     from deploy.logs import log_to_stderr
     from service.jobs.about import everywhere
     from service.jobs.private import be_private
-    from workers.pool import run_pool
+    from workers.pool.worker import run_pool
 
     be_private()
     hosts = given(coordinator=args.coordinator, count=args.num_processes, index=args.process_id)
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     log_to_stderr(settings.log_level, settings.log_format)
     everywhere(pool=args.pool)
     if args.explain:
-        from workers.explain import explain
+        from workers.loading.explain import explain
 
         print(explain(settings, args.pool, args.devices))
         return 0

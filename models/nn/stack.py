@@ -3,7 +3,7 @@
 One layer is traced and compiled however deep the network, so a full-size model compiles in
 seconds. A stacked leaf has the path of the single layer's leaf and one more leading axis, named
 "layers". While a program is traced it may have a tuple of arrays instead, one a layer: then layers
-are run one behind the other (`workers.apart`).
+are run one behind the other (`workers.programs.unstack`).
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ import jax
 
 from models import catalog
 from models.pipeline import Pipeline
-from workers.compile_cache import keep_compiled
-from workers.engine import Engine
-from workers.mesh import one_device
-from workers.row import Row
-from workers.step_times import MEMORY
+from workers.engine.engine import Engine
+from workers.engine.row import Row
+from workers.programs.step_latency import MEMORY
+from workers.programs.xla_cache import keep_compiled
+from workers.slice.mesh import one_device
 
 MODEL = "bench"
 SLOTS = 4

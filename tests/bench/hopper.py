@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from workers.flags import chosen
+from workers.slice.xla_flags import chosen
 
 os.environ |= {
     # There are no CUDA libraries here, nor a driver, and none is needed to compile.
@@ -49,12 +49,12 @@ from models.quality import OF_EIGHT_BITS, EightBitProducts
 from models.rounding import Rounding
 from models.sharding import Layout
 from tests.bench.moves import moves, table
-from workers import warmup
-from workers.axes import Shape
-from workers.compiler import Compiler
-from workers.mesh import make_mesh
 from workers.plan.model import abstract
-from workers.step_times import Way
+from workers.programs import warmup
+from workers.programs.compiler import Compiler
+from workers.programs.step_latency import Way
+from workers.slice.mesh import make_mesh
+from workers.slice.mesh_shape import Shape
 
 H200 = """
 platform_name: "CUDA"

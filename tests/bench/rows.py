@@ -20,13 +20,13 @@ import models.demo
 from models import catalog
 from models.pipeline import Pipeline
 from tests.bench.quality.wide import _CLIP, _T5, _VAE, Wide, opened
-from workers import warmup
-from workers.batching import Batch
-from workers.compiler import Compiler
-from workers.mesh import one_device
-from workers.row import Row
-from workers.shape import Phase, Shape, finished
-from workers.step_times import Way
+from workers.engine.batching import Batch
+from workers.engine.row import Row
+from workers.programs import warmup
+from workers.programs.bucket_programs import Phase, Shape, finished
+from workers.programs.compiler import Compiler
+from workers.programs.step_latency import Way
+from workers.slice.mesh import one_device
 
 PICTURES, EXACT_ROWS = (1, 2, 4, 8), (1, 2, 4)
 WIDE = Wide(

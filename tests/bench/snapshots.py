@@ -30,12 +30,12 @@ from service.jobs.job import Job, JobState, new_job_id
 from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.settings import PoolSettings, QueueSettings
-from workers.compile_cache import keep_compiled
-from workers.engine import Engine
-from workers.kept import Origin, to_bytes
-from workers.mesh import one_device
-from workers.pool import Pool
-from workers.row import Row
+from workers.engine.engine import Engine
+from workers.engine.row import Row
+from workers.engine.snapshot import Origin, to_bytes
+from workers.pool.worker import Pool
+from workers.programs.xla_cache import keep_compiled
+from workers.slice.mesh import one_device
 
 DEMO = Path(models.demo.__file__).parent
 STEPS = {"flux": 2000, "wan": 2000}

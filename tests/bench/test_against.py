@@ -30,9 +30,9 @@ from tests.bench.against.compare import (
 from tests.bench.against.pipelines import made
 from tests.bench.against.table import show
 from tests.bench.against.theirs import parsed, turn
-from workers import warmup
-from workers.compiler import Compiler
-from workers.mesh import one_device
+from workers.programs import warmup
+from workers.programs.compiler import Compiler
+from workers.slice.mesh import one_device
 
 DEMO = Path(models.demo.__file__).parent
 SIZES: dict[str, dict[str, Any]] = {

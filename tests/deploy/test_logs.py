@@ -91,11 +91,12 @@ everywhere(pool="flux")
 try:
     raise ValueError("broken")
 except ValueError:
-    logging.getLogger("workers.pool").exception("it failed")
+    logging.getLogger("workers.pool.worker").exception("it failed")
 warnings.warn("old")
-logging.getLogger("workers.pool").debug("small")
+logging.getLogger("workers.pool.worker").debug("small")
 logging.getLogger("elsewhere").info("not ours")
-thread = threading.Thread(target=lambda: logging.getLogger("workers.stepper").info("beside"))
+steps = logging.getLogger("workers.engine.step_loop")
+thread = threading.Thread(target=lambda: steps.info("beside"))
 thread.start()
 thread.join()
 """

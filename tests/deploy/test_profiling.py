@@ -10,8 +10,8 @@ import pytest
 import atelier
 from deploy.commands.exits import EXIT_USAGE
 from deploy.profiling import as_text
-from workers.profiling.shares import Kind, Report, Top
-from workers.profiling.taking import Unreadable, read_elsewhere
+from workers.profiling.breakdown import Kind, Report, Top
+from workers.profiling.recorder import Unreadable, read_elsewhere
 
 
 def test_a_report_tells_of_one_step() -> None:

@@ -15,7 +15,7 @@ import pytest
 from service.client import Client
 from tests import coarse
 from tests.e2e.system import System, until
-from tests.workers.test_exact import FAMILIES
+from tests.workers.engine.test_exact import FAMILIES
 
 SLOTS = 4
 END_S = 300

@@ -28,10 +28,10 @@ from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.settings import PoolSettings, QueueSettings
 from tests.workers.polling import until
-from workers import warmup
-from workers.engine import Engine
-from workers.mesh import one_device
-from workers.pool import Pool
+from workers.engine.engine import Engine
+from workers.pool.worker import Pool
+from workers.programs import warmup
+from workers.slice.mesh import one_device
 
 MODEL = "wan-demo"
 FRAMES = {"short": 5, "clip": 17}

@@ -27,8 +27,8 @@ from models.sharding import Layout
 from models.tensors import Part
 from models.trace_options import TraceOptions
 from models.weights import flat_parameters, load
-from workers.axes import Shape
-from workers.mesh import make_mesh
+from workers.slice.mesh import make_mesh
+from workers.slice.mesh_shape import Shape
 
 DEMO = Path(catalog.__file__).parent / "demo"
 LAYERS, WIDTH, INNER = 3, 32, 64

@@ -12,11 +12,11 @@ from models.nn.attention.xla import xla_kernel
 from models.pipeline import Pipeline, Prepared, PyTree
 from models.sharding import Layout
 from tests.parallel.place import placed
-from workers.axes import Shape
-from workers.compiler import Compiler
-from workers.conditions import computed, place
-from workers.mesh import make_mesh
-from workers.shape import Program
+from workers.programs.bucket_programs import Program
+from workers.programs.compiler import Compiler
+from workers.programs.conditioning import computed, place
+from workers.slice.mesh import make_mesh
+from workers.slice.mesh_shape import Shape
 
 
 def layout(ring: int | None = None, **sizes: int) -> Layout:

@@ -15,7 +15,7 @@ from models.sharding import Layout
 from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
-from workers.compiler import Compiler
+from workers.programs.compiler import Compiler
 
 FIELDS: dict[str, Any] = {"prompt": "a red circle", "width": 48, "height": 80}
 GUIDED = {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}

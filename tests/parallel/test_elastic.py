@@ -17,9 +17,9 @@ from tests.parallel.layouts import layout
 from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
 from tests.workers.flux import REQUEST
-from workers.batch_sizes import fast
-from workers.engine import Engine
-from workers.meter import layout_name
+from workers.engine.engine import Engine
+from workers.engine.step_metrics import layout_name
+from workers.programs.batch_sizes import fast
 
 PIXEL_TOLERANCE = 2
 """Of 255: layouts differ by the order of their sums, and so by rounding."""

@@ -12,7 +12,7 @@ from tests.parallel.layouts import layout
 from tests.parity.tiny import make_flux
 from tests.workers.flux import REQUEST
 from tests.workers.resume import disturbed_at
-from workers.engine import Engine
+from workers.engine.engine import Engine
 
 LEAST_DB = 60.0
 """Of what one layout gives for the whole picture: rounding alone, in the steps that are left."""

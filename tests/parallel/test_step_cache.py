@@ -20,8 +20,8 @@ from models.trace_options import TraceOptions
 from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
-from workers.compiler import Compiler
-from workers.leaves import places
+from workers.programs.compiler import Compiler
+from workers.programs.row_tree import places
 
 LATENTS = 1e-4
 """Relative: sums in another order."""

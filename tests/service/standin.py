@@ -16,7 +16,7 @@ from service.jobs.outputs import Store, output_key
 from service.jobs.queue import Claim, Queue
 from service.jobs.tasks import cancel
 from service.schemas import MEDIA_TYPES
-from workers.clips import encode_clip
+from workers.media.video import encode_clip
 
 MODEL = "flux-demo"
 POOL = "stand-in"

@@ -16,9 +16,9 @@ from service.jobs.queue import Queue
 from service.settings import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.batch_sizes import BatchSizes
-from workers.engine import Engine
-from workers.pool import Pool
+from workers.engine.engine import Engine
+from workers.pool.worker import Pool
+from workers.programs.batch_sizes import BatchSizes
 
 LEASE_S = 3.0
 

@@ -13,8 +13,8 @@ from models import jax_internals
 from models.sharding import Layout
 from service.jobs.outputs import Store
 from tests.workers.toy import ToyPipeline
-from workers.compile_cache import keep_compiled
-from workers.mesh import one_device
+from workers.programs.xla_cache import keep_compiled
+from workers.slice.mesh import one_device
 
 
 @pytest.fixture(scope="module", autouse=True)

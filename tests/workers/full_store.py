@@ -17,9 +17,9 @@ from service.jobs.outputs import Store
 from service.jobs.queue import Queue
 from service.settings import PoolSettings, QueueSettings
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.engine import Engine
-from workers.mesh import one_device
-from workers.pool import Pool
+from workers.engine.engine import Engine
+from workers.pool.worker import Pool
+from workers.slice.mesh import one_device
 
 SETTINGS = QueueSettings(max_attempts=2)
 

@@ -11,15 +11,16 @@ import jax
 
 from service.settings import load_settings
 from tests.workers.toy import SPEC, ToyPipeline
-from workers import metrics, page
-from workers.axes import Shape
-from workers.launch import OneHost
-from workers.loading import MeshSlice
-from workers.mesh import one_device
-from workers.plan.residency import ALL_ON_DEVICE
-from workers.pool import serve
-from workers.slice import Chosen
-from workers.vitals import Vitals
+from workers import metrics
+from workers.health import http
+from workers.health.liveness import Vitals
+from workers.loading.layout import Chosen
+from workers.loading.model import MeshSlice
+from workers.plan.offload import ALL_ON_DEVICE
+from workers.pool.worker import serve
+from workers.programs.launcher import OneHost
+from workers.slice.mesh import one_device
+from workers.slice.mesh_shape import Shape
 
 
 def main() -> int:
@@ -30,7 +31,7 @@ def main() -> int:
     signal.signal(signal.SIGUSR2, lambda *_: pipeline.gate.open())
     vitals = Vitals()
     pool = settings.pools["toy"]
-    with page.shown("toy", pool.metrics_port, vitals) as shown:
+    with http.shown("toy", pool.metrics_port, vitals) as shown:
         assert shown
         print(shown.server_address[1], flush=True)
         sys.stdin.readline()  # the model is being loaded

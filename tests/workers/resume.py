@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from workers.engine import Engine, Picture
-from workers.kept import Kept, Origin, from_bytes, to_bytes
-from workers.row import Row
+from workers.engine.engine import Engine, Picture
+from workers.engine.row import Row
+from workers.engine.snapshot import Kept, Origin, from_bytes, to_bytes
 
 
 async def disturbed_at(

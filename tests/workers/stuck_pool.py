@@ -19,14 +19,14 @@ from models.pipeline import PyTree
 from models.step_program import StepProgram
 from service.settings import Settings
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.axes import Shape
-from workers.launch import OneHost
-from workers.loading import MeshSlice
-from workers.mesh import one_device
-from workers.plan.residency import Residency
-from workers.pool import serve
-from workers.slice import Chosen
-from workers.vitals import Vitals
+from workers.health.liveness import Vitals
+from workers.loading.layout import Chosen
+from workers.loading.model import MeshSlice
+from workers.plan.offload import Residency
+from workers.pool.worker import serve
+from workers.programs.launcher import OneHost
+from workers.slice.mesh import one_device
+from workers.slice.mesh_shape import Shape
 
 STAGES = ("decode", "step", "compile")
 

@@ -20,10 +20,11 @@ from models.quality import OF_EIGHT_BITS, EightBitProducts
 from models.random_weights import RandomWeights
 from models.reading import SHAPES
 from service.settings import ModelSettings, PoolSettings
-from workers import loading, warmup
-from workers.loading import MeshSlice
+from workers.loading import model as loading
+from workers.loading.layout import own
+from workers.loading.model import MeshSlice
 from workers.plan.make import check
-from workers.slice import own
+from workers.programs import warmup
 
 DEMO = Path(models.demo.__file__).parent
 PROMPT = "a red circle on a blue background"
@@ -79,7 +80,8 @@ def opened(ask: Ask) -> Opened:
 
     Raises:
         models.checkpoint.CheckpointError: no such model; names those that there are.
-        workers.loading.NoRoom, service.settings.ConfigError: it does not fit; says the numbers.
+        workers.loading.model.NoRoom, service.settings.ConfigError: it does not fit; says by how
+            much.
         models.pipeline.RequestError: the model cannot make this; names the field.
     """
     with configs_of(ask) as folder:

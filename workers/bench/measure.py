@@ -12,16 +12,16 @@ from typing import Any
 import jax
 
 from models.step_program import StepProgram
-from workers import warmup
-from workers.batch_sizes import exact
 from workers.bench.ask import Ask, Opened, opened
 from workers.bench.matrix import matrix_rate
 from workers.bench.memory import memory_of
 from workers.bench.result import Result
 from workers.bench.timed import STAGES, Span, TimedEngine
-from workers.measuring import measure as try_ways
-from workers.meter import layout_name
-from workers.shape import Shape
+from workers.engine.step_metrics import layout_name
+from workers.pool.cost_reporting import measure as try_ways
+from workers.programs import warmup
+from workers.programs.batch_sizes import exact
+from workers.programs.bucket_programs import Shape
 
 MATRIX_REPEATS = 5
 

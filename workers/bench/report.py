@@ -10,8 +10,8 @@ from models.pipeline import RequestError
 from workers.bench.ask import Ask
 from workers.bench.machine import flags, machine, versions
 from workers.bench.measure import measured
-from workers.errors import PictureFailed
-from workers.loading import NoRoom
+from workers.engine.errors import PictureFailed
+from workers.loading.model import NoRoom
 
 
 def report(ask: Ask) -> dict[str, Any]:

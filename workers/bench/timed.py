@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from workers.engine import Engine
+from workers.engine.engine import Engine
 
 STAGES = ("encode", "denoise", "decode", "request")
 

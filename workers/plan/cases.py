@@ -16,14 +16,15 @@ from jax.stages import Lowered
 from models.nn.attention.select import kernel_for
 from models.nn.eight_bit_kernel import eight_bit_for
 from models.sharding import Layout
-from workers import flags, warmup
-from workers.axes import Shape
-from workers.compiler import Compiler
-from workers.plan import libtpu
-from workers.plan.chips import CLOCK_HZ
+from workers.plan import tpu_compiler
 from workers.plan.model import abstract
-from workers.plan.topology import Topology
-from workers.step_times import Way
+from workers.programs import warmup
+from workers.programs.compiler import Compiler
+from workers.programs.step_latency import Way
+from workers.slice import xla_flags
+from workers.slice.chips import CLOCK_HZ
+from workers.slice.mesh_shape import Shape
+from workers.slice.topology import Topology
 
 DTYPE = "bfloat16"
 NO_PLACES = 0
@@ -68,9 +69,9 @@ CASES: Mapping[str, Case] = {
 
 def lowered(case: Case, rows: int = 1) -> Lowered:
     """A step as the compiler gets it: the phase that comes first. Seconds, whatever the size."""
-    libtpu.prepare(case.slice, case.family)
-    devices = libtpu.devices_of(case.slice)
-    mesh = libtpu.mesh_of(case.shape, devices)
+    tpu_compiler.prepare(case.slice, case.family)
+    devices = tpu_compiler.devices_of(case.slice)
+    mesh = tpu_compiler.mesh_of(case.shape, devices)
     own = eight_bit_for(devices[0].device_kind)
     layout = Layout(mesh, kernel_for(devices[0], DTYPE), eight_bit=own)
     pipeline = abstract(case.model, DTYPE, layout.of_parameter, swap_experts=False)
@@ -114,6 +115,6 @@ def fingerprint(case: Case, program: str) -> str:
         program: StableHLO. What its long constants hold takes no time, and may differ in a last
             bit from one processor to the next.
     """
-    chosen = flags.chosen(case.slice.chip.name, case.family)["libtpu"]
+    chosen = xla_flags.chosen(case.slice.chip.name, case.family)["libtpu"]
     told = [repr(asdict(case)), *chosen, _CONSTANT.sub("dense<>", program)]
     return sha256("\0".join(told).encode()).hexdigest()

@@ -16,19 +16,19 @@ from models.sharding import Layout
 from models.spec import ModelSpec
 from models.vae.config import Tiling
 from service.settings import TilingSettings
-from workers import warmup
-from workers.axes import Shape
-from workers.plan import libtpu
-from workers.plan.auto import NothingFits, choose
-from workers.plan.compiled import Program, programs
+from workers.plan import tpu_compiler
+from workers.plan.auto_layout import NothingFits, choose
+from workers.plan.collectives import Wires
+from workers.plan.estimate import Reckoning, reckon
+from workers.plan.lowered import Program, programs
 from workers.plan.model import abstract, sketch_of
+from workers.plan.offload import Residency, residencies
 from workers.plan.plan import Plan
-from workers.plan.reckon import Reckoning, reckon
-from workers.plan.residency import Residency, residencies
 from workers.plan.search import Found, search
-from workers.plan.sketch import Sketch
-from workers.plan.topology import PlanError, Topology
-from workers.plan.traffic import Wires
+from workers.plan.trace import Sketch
+from workers.programs import warmup
+from workers.slice.mesh_shape import Shape
+from workers.slice.topology import PlanError, Topology
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def planned(
     )
     if not compiles or ask.topology.chip.kind != "tpu":
         return plan
-    libtpu.prepare(ask.topology, sketch.family)
+    tpu_compiler.prepare(ask.topology, sketch.family)
     found: list[Program] = []
     for program in _programs(ask, plan.reckoning):
         tell(f"{program.name}: {program.refused or 'compiled'} ({program.compile_s:.0f} s)")
@@ -196,10 +196,10 @@ def planned(
 
 def _programs(ask: Ask, reckoning: Reckoning) -> Iterator[Program]:
     shape = reckoning.shape
-    devices = libtpu.devices_of(ask.topology, math.prod(shape.dcn.values()))
+    devices = tpu_compiler.devices_of(ask.topology, math.prod(shape.dcn.values()))
     kernel = kernel_for(devices[0], ask.activation_dtype or ask.dtype)
     own = eight_bit_for(devices[0].device_kind)
-    layout = Layout(libtpu.mesh_of(shape, devices), kernel, eight_bit=own)
+    layout = Layout(tpu_compiler.mesh_of(shape, devices), kernel, eight_bit=own)
     residency = reckoning.residency
     pipeline: Pipeline = abstract(
         ask.model,

@@ -14,9 +14,9 @@ from models.pipeline import Pipeline
 from models.reading import SHAPES
 from models.spec import ModelSpec
 from models.weights import Sharding
-from workers import warmup
-from workers.plan.logical import logical_layout
-from workers.plan.sketch import Sketch, sketch
+from workers.jaxpr.logical_mesh import logical_layout
+from workers.plan.trace import Sketch, sketch
+from workers.programs import warmup
 
 NO_DEFAULTS: Mapping[str, Any] = {}
 

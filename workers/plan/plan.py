@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.quality import EightBit
-from workers.plan.chips import Chip
-from workers.plan.compiled import Program
-from workers.plan.reckon import Reckoning
-from workers.plan.sketch import Sketch
-from workers.plan.topology import Topology
+from workers.plan.estimate import Reckoning
+from workers.plan.lowered import Program
+from workers.plan.trace import Sketch
+from workers.slice.chips import Chip
+from workers.slice.topology import Topology
 
 
 @dataclass(frozen=True)

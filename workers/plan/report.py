@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from workers.axes import AXES, Shape
-from workers.plan.chips import COLLECTIVE_S, GIB
-from workers.plan.compiled import Program
+from workers.plan.collectives import Traffic
 from workers.plan.duration import duration
+from workers.plan.estimate import Reckoning
+from workers.plan.lowered import Program
+from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.plan import Plan
-from workers.plan.reckon import Reckoning
-from workers.plan.residency import ALL_ON_DEVICE, Residency
 from workers.plan.search import Found
-from workers.plan.traffic import Traffic
+from workers.slice.chips import COLLECTIVE_S, GIB
+from workers.slice.mesh_shape import AXES, Shape
 
 SHOWN = 8
 """Layouts of a search, as text; JSON has all."""

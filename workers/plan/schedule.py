@@ -24,14 +24,14 @@ from models.nn.attention.blocks import of_chip
 from models.nn.attention.bundles import dump_to
 from models.nn.attention.search import Case as Shape
 from models.nn.attention.search import upright_cycles
-from workers.plan import hlo, libtpu
+from workers.plan import hlo, tpu_compiler
 from workers.plan.cases import CASES, DTYPE, Case, compiled, fingerprints
 from workers.plan.duration import duration
+from workers.plan.estimate import abstract_layout
 from workers.plan.model import sketch_of
 from workers.plan.operations import Kind, Operation, operations
-from workers.plan.reckon import abstract_layout
+from workers.plan.per_device import share
 from workers.plan.report import versions
-from workers.plan.shares import share
 
 Result = TypeVar("Result")
 
@@ -44,8 +44,8 @@ def kernels(case: Case, shapes: Sequence[Shape]) -> list[float]:
     """
     with tempfile.TemporaryDirectory() as dumps:
         os.environ["LIBTPU_INIT_ARGS"] = dump_to(dumps)
-        libtpu.prepare(case.slice, case.family)
-        device = libtpu.devices_of(case.slice)[0]
+        tpu_compiler.prepare(case.slice, case.family)
+        device = tpu_compiler.devices_of(case.slice)[0]
         choose = of_chip(device.device_kind)
         found = []
         for one in shapes:

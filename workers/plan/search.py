@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from models.sharding import TABLE, Table
-from workers.axes import AXES, Shape
-from workers.plan.chips import Chip
-from workers.plan.reckon import Reckoning, reckon
-from workers.plan.residency import ALL_ON_DEVICE, Residency
-from workers.plan.sketch import Sketch
-from workers.plan.why import why
+from workers.plan.estimate import Reckoning, reckon
+from workers.plan.explanation import why
+from workers.plan.offload import ALL_ON_DEVICE, Residency
+from workers.plan.trace import Sketch
+from workers.slice.chips import Chip
+from workers.slice.mesh_shape import AXES, Shape
 
 TIE = 0.02
 """Estimates that differ by less say nothing about which is faster."""

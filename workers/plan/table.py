@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workers.plan.chips import GIB
 from workers.plan.duration import duration
+from workers.plan.estimate import Reckoning
 from workers.plan.make import Ask, searched, sketched
-from workers.plan.reckon import Reckoning
 from workers.plan.report import versions
 from workers.plan.search import Found
-from workers.plan.sketch import Sketch
-from workers.plan.topology import Topology
+from workers.plan.trace import Sketch
+from workers.slice.chips import GIB
+from workers.slice.topology import Topology
 
 MODELS: Mapping[str, Mapping[str, int]] = {
     "sdxl": {"height": 1024, "width": 1024},

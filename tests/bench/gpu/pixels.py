@@ -31,9 +31,10 @@ import models.demo
 from models.pipeline import Fields, Pipeline
 from service.settings import ModelSettings, PoolSettings
 from tests.bench.quality.drawing import psnr_db
-from workers import loading, warmup
-from workers.engine import Engine, Picture
-from workers.loading import MeshSlice
+from workers.engine.engine import Engine, Picture
+from workers.loading import model as loading
+from workers.loading.model import MeshSlice
+from workers.programs import warmup
 
 DEMO = Path(models.demo.__file__).parent
 PROMPTS = {

@@ -1,4 +1,4 @@
-"""A pool's start as `workers.pool.run_pool` has it, of a model whose weights are hollow."""
+"""A pool's start as `workers.pool.worker.run_pool` has it, of a model whose weights are hollow."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from models.sharding import Layout
 from models.text.tokenizer import Tokenizer
 from service.settings import ModelSettings, PoolSettings
 from tests.bench.hollow_start.parts import Parts
-from workers import loading, warmup
-from workers.axes import Shape
-from workers.batch_sizes import fast, powers_of_two
-from workers.compile_cache import keep_compiled
-from workers.engine import Engine
-from workers.loading import MeshSlice
-from workers.measuring import measure
-from workers.mesh import make_mesh
-from workers.plan.residency import Residency
-from workers.pool import Pool as _Pool  # noqa: F401  (a pool imports it)
-from workers.slice import Chosen, own
+from workers.engine.engine import Engine
+from workers.loading import model as loading
+from workers.loading.layout import Chosen, own
+from workers.loading.model import MeshSlice
+from workers.plan.offload import Residency
+from workers.pool.cost_reporting import measure
+from workers.pool.worker import Pool as _Pool  # noqa: F401  (a pool imports it)
+from workers.programs import warmup
+from workers.programs.batch_sizes import fast, powers_of_two
+from workers.programs.xla_cache import keep_compiled
+from workers.slice.mesh import make_mesh
+from workers.slice.mesh_shape import Shape
 
 
 def started(name: str, dtype: str, slots: int, folder: Path, parts: Parts) -> None:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from workers.plan.chips import CHIPS, GIB, Chip
+from workers.loading.layout import BETWEEN
 from workers.plan.duration import duration
+from workers.plan.estimate import Reckoning
 from workers.plan.make import Ask, sketched
-from workers.plan.reckon import Reckoning
 from workers.plan.search import search
-from workers.plan.sketch import Sketch
-from workers.plan.topology import Topology
-from workers.slice import BETWEEN
+from workers.plan.trace import Sketch
+from workers.slice.chips import CHIPS, GIB, Chip
+from workers.slice.topology import Topology
 
 PICTURE: Mapping[str, Any] = {"width": 1024, "height": 1024}
 CLIP: Mapping[str, Any] = {"width": 1280, "height": 720, "num_frames": 81}

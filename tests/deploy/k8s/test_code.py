@@ -26,7 +26,7 @@ from tests.deploy.k8s.rendering import (
     rendered,
 )
 from tests.deploy.k8s.settings import SECRETS, pool_of, settings_of, toml_of
-from workers import page
+from workers.health import http
 
 OTHERS = {"HOME", "LD_LIBRARY_PATH", "XLA_CLIENT_MEM_FRACTION", OTEL_RESOURCE_ATTRIBUTES}
 """Variables that the system, its loader, JAX and OpenTelemetry read."""
@@ -49,7 +49,7 @@ def app_paths() -> set[str]:
 
 def pool_paths() -> set[str]:
     """That a pool's page at pools.*.metrics_port answers."""
-    return set(re.findall(r'case "(/\w+)"', inspect.getsource(page.Handler.do_GET)))
+    return set(re.findall(r'case "(/\w+)"', inspect.getsource(http.Handler.do_GET)))
 
 
 def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:

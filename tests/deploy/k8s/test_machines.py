@@ -14,9 +14,9 @@ from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, te
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of
 from tests.deploy.k8s.test_scaling import query
-from workers.axes import Shape
-from workers.plan.chips import GPU_SHARE
-from workers.pool import ENDING, LAST_WORDS_S, PUTTING_ASIDE
+from workers.pool.worker import ENDING, LAST_WORDS_S, PUTTING_ASIDE
+from workers.slice.chips import GPU_SHARE
+from workers.slice.mesh_shape import Shape
 
 SPOT_PODS_S = 15
 """Of the 30 s after a Spot machine's notice, what GKE leaves to pods that are not the system's."""

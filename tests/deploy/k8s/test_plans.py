@@ -10,9 +10,9 @@ from tests.deploy.k8s.objects import of_kind, pods_of
 from tests.deploy.k8s.plans import CASES, CLIP, Case, best, row, sketch_of
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of
-from workers.axes import Shape, slots_of
-from workers.plan.reckon import reckon
-from workers.plan.residency import ALL_ON_DEVICE
+from workers.plan.estimate import reckon
+from workers.plan.offload import ALL_ON_DEVICE
+from workers.slice.mesh_shape import Shape, slots_of
 
 ALWAYS = [case for case in CASES if case.model == "flux-dev"]
 """Planned anew in each run; for the others, which take longer, the documentation's rows stand."""

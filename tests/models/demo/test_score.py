@@ -22,8 +22,8 @@ from models.demo import checker, clip_checker
 from models.demo.checker import Report
 from models.demo.dataset import held_out_scenes
 from models.demo.moving import held_out_prompts
-from workers.engine import Engine
-from workers.mesh import one_device
+from workers.engine.engine import Engine
+from workers.slice.mesh import one_device
 
 HERE = Path(models.demo.__file__).parent
 BFLOAT16_WITHIN = 0.02

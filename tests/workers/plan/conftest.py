@@ -8,7 +8,7 @@ import pytest
 
 import models.demo
 from workers.plan.model import sketch_of
-from workers.plan.sketch import Sketch
+from workers.plan.trace import Sketch
 
 DEMO = Path(models.demo.__file__).parent
 

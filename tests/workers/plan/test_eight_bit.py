@@ -6,11 +6,11 @@ import pytest
 
 from models.rounding import Rounding
 from tests.workers.plan.conftest import DEMO
-from workers.axes import Shape
-from workers.plan.chips import CHIPS
+from workers.plan.estimate import reckon
 from workers.plan.model import sketch_of
-from workers.plan.reckon import reckon
-from workers.plan.sketch import Sketch
+from workers.plan.trace import Sketch
+from workers.slice.chips import CHIPS
+from workers.slice.mesh_shape import Shape
 
 ONE = Shape({}).over(1)
 

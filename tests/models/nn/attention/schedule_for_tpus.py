@@ -15,7 +15,7 @@ from models.jax_internals import get_topology_desc
 from models.nn.attention.blocks import of_chip
 from models.nn.attention.bundles import dump_to
 from models.nn.attention.search import TOPOLOGIES, Case, upright_cycles
-from workers.plan.chips import CLOCK_HZ, TPU_V6E
+from workers.slice.chips import CLOCK_HZ, TPU_V6E
 
 CHIP = "TPU v6 lite"
 WAN = Case("bfloat16", 128, 75_600, 75_600)

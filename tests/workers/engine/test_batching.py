@@ -1,0 +1,194 @@
+"""Who goes next, and with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from itertools import count
+from types import MappingProxyType
+
+import numpy as np
+
+from models.pipeline import Step
+from models.step_program import StepProgram
+from workers.engine.batching import next_batch
+from workers.engine.row import Row
+from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.step_latency import Way
+
+
+def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> Shape:
+    """Two phases whose programs add each row's value to it; `experts` by phase."""
+
+    def program(weights, rows, values):  # type: ignore[no-untyped-def]
+        return tuple(r + s for r, s in zip(rows, values["add"], strict=True)), None
+
+    made = Shape("a")
+    for name in ("first", "second"):
+        made.phases[StepProgram(name)] = Phase(StepProgram(name), experts.get(name))
+        for size in sizes:
+            made.phases[StepProgram(name)].programs[Way(size)] = Future()
+            made.phases[StepProgram(name)].programs[Way(size)].set_result(program)
+    return made
+
+
+def row(shape: Shape, phase: str = "first", steps: int = 9, add: float = 1.0) -> Row:
+    step = Step(StepProgram(phase), {"add": np.float32(add)})
+    return Row(shape, (step,) * steps, 0.0, lambda row: None, lambda row, failure: None)
+
+
+def take_turns(rows: list[Row], turns: int) -> list[list[int]]:
+    """Which rows, by number, go in each turn."""
+    taken, tickets = [], count(1)
+    for _ in range(turns):
+        batch = next_batch(rows)
+        for one in batch.rows:
+            one.send(None, next(tickets))
+            one.done = one.sent
+        taken.append([rows.index(one) for one in batch.rows])
+    return taken
+
+
+def test_rows_of_a_phase_advance_at_one_pace() -> None:
+    one = shape(1, 2)
+    rows = [row(one) for _ in range(3)]
+    assert take_turns(rows, 3) == [[0, 1], [2, 0], [1, 2]]
+    assert [r.sent for r in rows] == [2, 2, 2]
+
+
+def test_phases_take_turns() -> None:
+    one = shape(1, 2, 4)
+    rows = [row(one), row(one), row(one, "second"), row(shape(1))]
+    assert take_turns(rows, 6) == [[0, 1], [2], [3]] * 2
+
+
+def test_a_row_in_doubt_goes_alone_and_not_ahead() -> None:
+    one = shape(1, 2, 4)
+    rows = [row(one) for _ in range(3)]
+    rows[1].rewind()
+    assert take_turns(rows, 2) == [[0, 2], [1]]
+    rows[1].sent += 1
+    assert not rows[1].sendable
+
+
+def test_nothing_to_send() -> None:
+    one = row(shape(1), steps=1)
+    other = row(shape(1))
+    one.send(None, 1)
+    other.canceled = True
+    assert next_batch([one, other]) is None
+
+
+def test_padding_repeats_a_real_row_and_each_row_has_its_own_values() -> None:
+    one = shape(4)
+    batch = next_batch([row(one, add=add) for add in (1, 2, 3)])
+    states, _ = batch.run([])
+    assert states == (1, 2, 3, 3)
+
+
+def test_values_that_are_arrays_are_stacked() -> None:
+    adds = [np.full((2, 3), add, np.float32) for add in (1, 2)]
+    one = shape(2)
+    batch = next_batch([row(one, add=add) for add in adds])
+    states, _ = batch.run([])
+    assert [state.tolist() for state in states] == [add.tolist() for add in adds]
+
+
+EXPERTS = {"first": "high", "second": "low"}
+
+
+def two_phases(one: Shape, first: int, second: int) -> Row:
+    steps = (Step(StepProgram("first"), {}),) * first + (Step(StepProgram("second"), {}),) * second
+    return Row(one, steps, 0.0, lambda row: None, lambda row, failure: None)
+
+
+def swaps(arriving: Mapping[int, Row], turns: int, slots: int) -> tuple[list[str], list[Row]]:
+    """The networks that came to the device, in order, and the rows as they ended.
+
+    Args:
+        arriving: rows by the turn in which they come.
+    """
+    resident, brought, seated, ended, waiting, tickets = None, [], [], [], [], count(1)
+    for turn in range(turns):
+        waiting += [arriving[turn]] if turn in arriving else []
+        while waiting and len(seated) < slots:
+            seated.append(waiting.pop(0))
+            seated[-1].seated = next(tickets)
+        batch = next_batch(seated, resident)
+        if batch is None:
+            continue
+        if batch.phase.expert not in (None, resident):
+            resident = batch.phase.expert
+            brought.append(resident)
+        for one in batch.rows:
+            one.send(None, next(tickets))
+            one.done = one.sent
+        ended += [one for one in seated if one.all_sent]
+        seated = [one for one in seated if not one.all_sent]
+    return brought, ended
+
+
+def test_rows_that_run_together_swap_together() -> None:
+    """Of other lengths, of other shapes: one swap each way for all of them."""
+    shapes = [shape(1, 2, 4, experts=EXPERTS), shape(1, experts=EXPERTS)]
+    rows = [two_phases(shapes[i % 2], 3 + i, 7 - i) for i in range(4)]
+    brought, ended = swaps(dict(enumerate(rows)), 60, slots=4)
+    assert brought == ["high", "low"]
+    assert len(ended) == 4
+
+
+def test_one_after_the_other_swaps_once_a_row_and_expert() -> None:
+    one = shape(1, experts=EXPERTS)
+    rows = [two_phases(one, 2, 2) for _ in range(3)]
+    brought, ended = swaps(dict(enumerate(rows)), 20, slots=1)
+    assert brought == ["high", "low"] * 3
+    assert ended == rows
+
+
+def test_newcomers_do_not_keep_a_row_from_its_other_network() -> None:
+    """In every turn one more row comes that needs the first network alone, for ever."""
+    one = shape(1, 2, 4, experts=EXPERTS)
+    mine = two_phases(one, 2, 2)
+    others = {turn: two_phases(one, 3, 0) for turn in range(1, 60)}
+    brought, ended = swaps({0: mine} | others, 60, slots=4)
+    assert mine in ended
+    assert ended.index(mine) < 5, "it waited for those that came after it"
+    assert brought[:2] == ["high", "low"]
+
+
+def test_a_phase_without_a_swapped_network_waits_for_none() -> None:
+    one = shape(1, experts={"second": "low"})
+    rows = [two_phases(one, 9, 0), two_phases(one, 0, 2)]
+    brought, ended = swaps(dict(enumerate(rows)), 20, slots=2)
+    assert brought == ["low"]
+    assert ended == rows[::-1]
+
+
+def test_a_row_in_doubt_holds_its_network() -> None:
+    """Its step may have to be done again, with the network that is there."""
+    one = shape(1, experts=EXPERTS)
+    doubtful, away = two_phases(one, 3, 0), two_phases(one, 0, 3)
+    doubtful.alone, doubtful.sent = True, 1
+    away.seated = 5
+    assert next_batch([doubtful, away], "high") is None
+    doubtful.done, doubtful.alone = 1, False
+    assert next_batch([doubtful, away], "high").rows == (doubtful,)
+
+
+def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
+    phase = shape(1, 2, 4).phases[StepProgram("first")]
+    phase.shrink(Way(4))
+    assert phase.ways == [Way(1), Way(2)]
+    phase.shrink(Way(2))
+    phase.shrink(Way(4))  # told late: a batch that was on its way
+    assert phase.ways == [Way(1)]
+
+
+def test_a_layout_that_ran_out_of_memory_leaves_the_others_alone() -> None:
+    phase = shape(1, 2, 4).phases[StepProgram("first")]
+    for way in (Way(2, 2), Way(4, 4)):
+        phase.programs[way] = phase.programs[Way(1)]
+    phase.shrink(Way(4, 4))
+    assert phase.ways == [Way(1), Way(2), Way(2, 2), Way(4)]
+    phase.shrink(Way(1))
+    assert Way(1) in phase.ways, "the last way out stays open"

@@ -1,0 +1,341 @@
+"""The engine against plain NumPy, on a pipeline that misbehaves when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.sharding import Layout
+from models.step_program import StepProgram
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import ToyPipeline, reference
+from workers import metrics
+from workers.engine.engine import Engine, Picture
+from workers.engine.errors import EngineDied, PictureFailed
+from workers.engine.row import Row
+from workers.engine.snapshot import Kept
+from workers.programs.batch_sizes import fast
+
+PIXEL_TOLERANCE = 1
+"""Of 255: NumPy and XLA round a colour that lies between two values in their own ways."""
+
+
+@pytest.fixture
+async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(pipeline, layout, 4, fast(4))
+    yield engine
+    pipeline.gate.open()
+    pipeline.compile_gate.set()
+    engine.close()
+
+
+async def make(engine: Engine, **fields: Any) -> Picture:
+    async with asyncio.timeout(DEADLINE_S):
+        return await engine.generate(fields, {})
+
+
+async def at_gate(pipeline: ToyPipeline) -> None:
+    await asyncio.to_thread(pipeline.gate.wait)
+
+
+def sizes(engine: Engine, phase: str, **fields: Any) -> list[int]:
+    """Batch sizes that the engine would use now."""
+    prepared = engine.pipeline.prepare({"phase": phase, **fields}, {})
+    return [way.size for way in engine.programs.shape(prepared).phases[StepProgram(phase)].ways]
+
+
+def assert_is_reference(picture: Picture, pipeline: ToyPipeline, **fields: Any) -> None:
+    expected = reference(pipeline, fields).astype(int)
+    assert picture.pixels.shape == expected.shape
+    assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
+    assert np.std(expected) > 10, "a picture without contrast proves nothing"
+
+
+async def test_one_picture_is_the_reference(engine: Engine, pipeline: ToyPipeline) -> None:
+    fields = {"prompt": "a hat", "seed": 7, "num_inference_steps": 5}
+    picture = await make(engine, **fields)
+    assert_is_reference(picture, pipeline, **fields)
+    assert (picture.seed, picture.steps) == (7, 5)
+    assert picture.device_seconds > 0
+
+
+async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipeline) -> None:
+    """Steps, guidance, sizes and phases of every kind, more pictures than slots."""
+    requests: list[dict[str, Any]] = [
+        {"seed": seed, "num_inference_steps": steps, "guidance_scale": guidance, **other}
+        for seed, (steps, guidance, other) in enumerate(
+            [
+                (3, 1.0, {}),
+                (9, 4.0, {}),
+                (5, 2.0, {"phase": "double"}),
+                (6, 2.0, {"phase": "plain", "second_phase": "double"}),
+                (4, 3.0, {"width": 64}),
+                (1, 3.0, {"width": 64, "phase": "double"}),
+                (7, 1.5, {}),
+                (6, 3.0, {"phase": "plain", "second_phase": "noisy"}),
+            ]
+        )
+    ]
+    pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
+    for picture, request in zip(pictures, requests, strict=True):
+        assert_is_reference(picture, pipeline, **request)
+
+
+async def test_a_picture_that_joins_and_leaves_midway_changes_nothing(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    """The long one is held in a step while the short one comes in."""
+    long = {"seed": 1, "num_inference_steps": 8, "phase": "gated"}
+    short = {"seed": 2, "num_inference_steps": 2, "phase": "gated"}
+    stays = asyncio.create_task(make(engine, **long))
+    await at_gate(pipeline)
+    visits = asyncio.create_task(make(engine, **short))
+    await until(lambda: engine.stepper.load == 2)
+    pipeline.gate.open()
+    for task, fields in ((visits, short), (stays, long)):
+        assert_is_reference(await task, pipeline, **fields)
+
+
+async def test_cancel_lets_at_most_one_more_step_begin(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    task = asyncio.create_task(make(engine, phase="gated", num_inference_steps=50))
+    await at_gate(pipeline)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    begun = pipeline.gate.count
+    pipeline.gate.open()
+    await make(engine)  # the loop has gone on, past every step that it had sent
+    assert pipeline.gate.count - begun <= 1
+
+
+async def test_cancel_while_waiting_for_a_slot(engine: Engine, pipeline: ToyPipeline) -> None:
+    running = [asyncio.create_task(make(engine, seed=i, phase="gated")) for i in range(4)]
+    await at_gate(pipeline)
+    waiting = asyncio.create_task(make(engine, phase="gated", num_inference_steps=50))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    pipeline.gate.open()
+    for picture in await asyncio.gather(*running):
+        assert picture.steps == 4
+    assert pipeline.gate.count <= 16
+
+
+async def test_nan_fails_its_row_alone(engine: Engine, pipeline: ToyPipeline) -> None:
+    good = {"seed": 3, "num_inference_steps": 6}
+    bad = asyncio.create_task(make(engine, nan_at=2, num_inference_steps=6))
+    picture = await make(engine, **good)
+    with pytest.raises(PictureFailed) as failure:
+        await bad
+    assert failure.value.error.code == "non_finite"
+    assert "step 3 of 6" in failure.value.error.message
+    assert_is_reference(picture, pipeline, **good)
+
+
+async def test_out_of_memory_shrinks_the_batch(engine: Engine, pipeline: ToyPipeline) -> None:
+    await engine.warm_up([{"phase": "greedy"}])
+    assert sizes(engine, "greedy") == [1, 2, 4]
+    requests = [{"seed": seed, "phase": "greedy"} for seed in range(4)]
+    pictures = await asyncio.gather(*(make(engine, **request) for request in requests))
+    for picture, request in zip(pictures, requests, strict=True):
+        assert_is_reference(picture, pipeline, seed=request["seed"])
+    assert sizes(engine, "greedy") == [1], "it is remembered"
+
+
+async def test_a_picture_too_large_alone_fails_alone(engine: Engine, pipeline: ToyPipeline) -> None:
+    bad = [asyncio.create_task(make(engine, phase="hopeless", seed=seed)) for seed in range(2)]
+    assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
+    for task in bad:
+        with pytest.raises(PictureFailed) as failure:
+            await task
+        assert failure.value.error.code == "out_of_memory"
+
+
+@pytest.mark.parametrize("stage", ["encode", "decode"])
+async def test_an_error_beside_the_loop_fails_its_row_alone(
+    engine: Engine, pipeline: ToyPipeline, stage: str
+) -> None:
+    bad = asyncio.create_task(make(engine, **{stage: "hopeless"}))
+    assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
+    with pytest.raises(PictureFailed) as failure:
+        await bad
+    assert failure.value.error.code == "out_of_memory"
+
+
+async def test_a_bad_request_names_its_field(engine: Engine) -> None:
+    with pytest.raises(PictureFailed) as failure:
+        await make(engine, width=33)
+    assert failure.value.error.code == "invalid_request"
+    assert "width" in failure.value.error.message
+
+
+async def test_a_new_shape_compiles_beside_running_pictures(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    """The newcomer's program is held in the compiler until its neighbour is done."""
+    newcomer = asyncio.create_task(make(engine, phase="slow-to-compile"))
+    assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
+    assert not newcomer.done()
+    pipeline.compile_gate.set()
+    assert_is_reference(await newcomer, pipeline)
+
+
+async def test_steps_and_previews_are_reported(engine: Engine) -> None:
+    seen: list[int] = []
+    previews: list[asyncio.Task[np.ndarray]] = []
+
+    def on_step(row: Any) -> None:
+        seen.append(row.done)
+        previews.append(asyncio.create_task(engine.preview(row)))
+
+    await engine.generate({"num_inference_steps": 6}, {}, on_step)
+    assert seen == sorted(seen)
+    assert seen[-1] == 6
+    for pixels in await asyncio.gather(*previews):
+        assert (pixels.dtype, pixels.shape) == (np.uint8, (1, 8, 3))
+
+
+async def test_each_row_has_the_noise_of_its_own_steps(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    """Values that are arrays, stacked in batches of every size."""
+    requests = [{"seed": seed, "phase": "noisy", "num_inference_steps": 5} for seed in range(3)]
+    for picture in await asyncio.gather(*(make(engine, **request) for request in requests)):
+        assert_is_reference(picture, pipeline, **{**requests[0], "seed": picture.seed})
+    plain = reference(pipeline, {**requests[0], "phase": "plain"}).astype(int)
+    assert np.abs(plain - reference(pipeline, requests[0])).mean() > 10, "the noise does nothing"
+
+
+async def test_a_clip_and_its_preview_have_four_dimensions(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    fields = {"seed": 4, "num_frames": 5}
+    previews: list[asyncio.Task[np.ndarray]] = []
+
+    def on_step(row: Any) -> None:
+        previews.append(asyncio.create_task(engine.preview(row)))
+
+    clip = await engine.generate(fields, {}, on_step)
+    assert_is_reference(clip, pipeline, **fields)
+    assert clip.pixels.shape[0] == 5
+    for pixels in await asyncio.gather(*previews):
+        assert (pixels.dtype, pixels.shape) == (np.uint8, (5, 1, 8, 3))
+
+
+async def test_warm_up_compiles_every_size(engine: Engine) -> None:
+    await engine.warm_up([{"second_phase": "double"}])
+    assert sizes(engine, "plain") == [1, 2, 4]
+    assert sizes(engine, "double") == [1, 2, 4]
+
+
+async def test_a_batch_that_does_not_compile_is_done_without(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    await engine.warm_up([{"phase": "single"}])
+    assert sizes(engine, "single") == [1]
+    requests = [{"seed": seed, "phase": "single"} for seed in range(3)]
+    for picture in await asyncio.gather(*(make(engine, **request) for request in requests)):
+        assert_is_reference(picture, pipeline, seed=picture.seed)
+
+
+async def test_what_failed_to_compile_is_compiled_anew(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    with pytest.raises(PictureFailed) as failure:
+        await make(engine, phase="flawed")
+    assert failure.value.error.code == "internal"
+    assert "compiling" in failure.value.error.message
+    assert_is_reference(await make(engine, phase="flawed"), pipeline)
+
+
+async def test_steps_are_counted(engine: Engine) -> None:
+    def steps() -> float:
+        (family,) = metrics.steps.collect()
+        return sum(one.value for one in family.samples if one.labels["model"] == "toy")
+
+    before = steps()
+    await asyncio.gather(*(make(engine, seed=i, num_inference_steps=3) for i in range(3)))
+    assert steps() - before == 9
+
+
+async def test_an_error_of_the_loop_itself_ends_every_picture(
+    engine: Engine, pipeline: ToyPipeline
+) -> None:
+    running = asyncio.create_task(make(engine, phase="gated"))
+    await at_gate(pipeline)
+    engine.stepper.submit(None)  # what no caller would do
+    pipeline.gate.open()
+    with pytest.raises(EngineDied):
+        await running
+    assert isinstance(engine.died.result(), EngineDied)
+    with pytest.raises(EngineDied):
+        await make(engine)
+
+
+async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[Picture, Kept]:
+    """A picture, and what was kept of it after that many steps."""
+    keeping: list[asyncio.Task[Kept]] = []
+
+    def on_step(row: Row) -> None:
+        if row.done >= at and not keeping:
+            keeping.append(asyncio.create_task(engine.keep(row)))
+
+    picture = await engine.generate(fields, {}, on_step)
+    return picture, await keeping[0]
+
+
+async def test_a_picture_goes_on_where_another_engine_left_it(
+    engine: Engine, layout: Layout
+) -> None:
+    """With the noise of its own later steps, through more than one phase."""
+    fields = {"seed": 4, "num_inference_steps": 20, "second_phase": "noisy", "prompt": "a hat"}
+    picture, kept = await undisturbed(engine, 3, **fields)
+    assert set(kept.leaves) == {"['latents']"}, "the prompt is encoded again"
+    other = Engine(ToyPipeline(), layout, slots=1)
+    seen: list[int] = []
+    try:
+        again = await other.generate(fields, {}, lambda row: seen.append(row.done), kept)
+        assert (again.pixels == picture.pixels).all()
+        assert (again.steps, len(seen)) == (20, 20 - kept.done)
+        assert again.device_seconds > kept.device_seconds > 0
+        elsewhere = replace(kept, leaves={"['latents']": kept.leaves["['latents']"] + 1})
+        moved = await other.generate(fields, {}, begin=elsewhere)
+        assert (moved.pixels != picture.pixels).any(), "the kept state does nothing"
+        for unfit in (replace(kept, leaves={}), replace(kept, done=21)):
+            anew = await other.generate(fields, {}, begin=unfit)
+            assert (anew.pixels == picture.pixels).all()
+        done, everything = await undisturbed(engine, 20, **fields)
+        whole = await other.generate(fields, {}, begin=everything)
+        assert (whole.pixels == done.pixels).all()
+    finally:
+        other.close()
+
+
+async def test_a_held_row_stands_still(engine: Engine, pipeline: ToyPipeline) -> None:
+    """Its neighbour goes on, and what is kept of it is its last step's."""
+    rows: list[Row] = []
+    fields = {"phase": "gated", "num_inference_steps": 50, "seed": 2}
+    task = asyncio.create_task(engine.generate(fields, {}, rows.append))
+    pipeline.gate.open(3)
+    for _ in range(4):  # the fourth is kept there
+        await asyncio.to_thread(pipeline.gate.wait)
+    await until(lambda: bool(rows))
+    holding = asyncio.create_task(engine.hold(rows[0]))
+    await asyncio.sleep(0)
+    assert not holding.done(), "a step is at the gate"
+    pipeline.gate.open()
+    await holding
+    begun, kept = pipeline.gate.count, await engine.keep(rows[0])
+    assert 3 < kept.done == rows[0].sent < 50
+    assert_is_reference(await make(engine, seed=1), pipeline, seed=1)
+    assert pipeline.gate.count == begun
+    again = await engine.generate(fields, {}, begin=kept)
+    assert_is_reference(again, pipeline, **fields)
+    task.cancel()
+    await asyncio.wait([task])

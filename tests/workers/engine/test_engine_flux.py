@@ -1,0 +1,76 @@
+"""The engine with a real, tiny Flux, against the plain loop that knows no engine."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models import catalog
+from models.pipeline import Pipeline, generate
+from models.sharding import Layout
+from tests.workers.flux import REQUEST, SLOTS
+from tests.workers.resume import disturbed_at
+from workers.engine.engine import Engine
+
+PIXEL_TOLERANCE = 2
+"""Of 255: the engine's programs and the plain loop's differ by their batch, and so by rounding."""
+
+
+@pytest.fixture(scope="module")
+def flux(flux_folder: Path) -> Pipeline:
+    return catalog.load("flux", str(flux_folder), "float32", {})
+
+
+def picture() -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
+    """Text and picture to picture side by side, of other lengths and guidance, more than slots."""
+    requests: list[tuple[dict[str, Any], dict[str, bytes]]] = [
+        ({**REQUEST}, {}),
+        ({**REQUEST, "seed": 2, "num_inference_steps": 11, "guidance_scale": 1.5}, {}),
+        ({**REQUEST, "seed": 3, "prompt": "a star", "num_inference_steps": 3}, {}),
+        ({**REQUEST, "seed": 4, "strength": 0.6}, {"image": picture()}),
+    ]
+    engine = Engine(flux, layout, SLOTS)
+    try:
+        await engine.warm_up([REQUEST])
+        together = await asyncio.gather(*(engine.generate(*request) for request in requests))
+        alone = [await engine.generate(*request) for request in requests]
+    finally:
+        engine.close()
+    for one, other in zip(together, alone, strict=True):
+        difference = np.abs(one.pixels.astype(int) - other.pixels)
+        assert difference.max() <= PIXEL_TOLERANCE
+    expected = generate(flux, *requests[-1]).astype(int)
+    assert np.abs(together[-1].pixels - expected).max() <= PIXEL_TOLERANCE
+    first, second = together[0].pixels.astype(int), together[1].pixels
+    assert np.abs(first - second).mean() > 10, "pictures that are all alike prove nothing"
+
+
+async def test_the_rest_of_a_picture_is_the_same_to_the_bit(flux: Pipeline, layout: Layout) -> None:
+    """From a picture too, which is encoded again for nothing but its embeddings."""
+    requests = [
+        ({**REQUEST, "num_inference_steps": 20}, {}),
+        ({**REQUEST, "num_inference_steps": 16, "strength": 0.75}, {"image": picture()}),
+    ]
+    first, second = Engine(flux, layout, slots=1), Engine(flux, layout, slots=1)
+    try:
+        for fields, images in requests:
+            whole, kept = await disturbed_at(3, first, fields, images)
+            assert set(kept.leaves) == {"['latents']", "['denoised']"}
+            rest = await second.generate(fields, images, begin=kept)
+            assert (rest.pixels == whole.pixels).all()
+    finally:
+        first.close()
+        second.close()

@@ -1,0 +1,91 @@
+"""The engine with a real, tiny Wan 2.2: experts on the host, held against the plain loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from models import catalog
+from models.pipeline import Pipeline, generate
+from models.sharding import Layout
+from tests.workers.resume import disturbed_at
+from workers.engine.engine import Engine
+
+PIXEL_TOLERANCE = 2
+"""Of 255: the engine's programs and the plain loop's differ by their batch, and so by rounding."""
+REQUEST: dict[str, Any] = {
+    "prompt": "a red circle moves",
+    "negative_prompt": "",
+    "seed": 1,
+    "width": 32,
+    "height": 48,
+    "num_frames": 5,
+    "fps": 8,
+    "num_inference_steps": 4,
+    "guidance_scale": 4.0,
+    "max_sequence_length": 16,
+    "num_images": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def wan(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    from tests.parity.tiny_wan import make_wan  # torch: only where it is needed
+
+    folder = make_wan(
+        tmp_path_factory.mktemp("wan"),
+        transformer={"num_layers": 1},
+        transformer_2={"num_layers": 1},
+        boundary_ratio=0.875,
+    )
+    return catalog.load("wan", str(folder), "float32", {}, swap_experts=True)
+
+
+def swaps() -> float:
+    return REGISTRY.get_sample_value("atelier_expert_swaps_total", {"model": "wan"}) or 0
+
+
+async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout: Layout) -> None:
+    experts = [jax.tree.leaves(getattr(wan.weights, f"transformer{n}")) for n in ("", "_2")]
+    assert all(isinstance(leaf, np.ndarray) for leaves in experts for leaf in leaves)
+    phases = [step.phase for step in wan.prepare(REQUEST, {}).steps]
+    assert {phase.network for phase in phases} == {"transformer", "transformer_2"}
+    before = swaps()
+    engine = Engine(wan, layout, slots=1)
+    try:
+        clip = await engine.generate(REQUEST, {})
+    finally:
+        engine.close()
+    assert swaps() - before == 2, "one to begin with, one at the boundary"
+    assert clip.pixels.shape == (5, 48, 32, 3)
+    expected = generate(wan, REQUEST, {}).astype(int)
+    assert np.abs(clip.pixels - expected).max() <= PIXEL_TOLERANCE
+    assert np.std(expected) > 10, "a clip without contrast proves nothing"
+
+
+@pytest.mark.parametrize("scheduler", ["unipc", "dpmpp_2m_sde"])
+async def test_the_rest_of_a_clip_is_the_same_to_the_bit(
+    wan: Pipeline, layout: Layout, scheduler: str
+) -> None:
+    """Multistep history goes on; the noise of each step is that of its own number; the second
+    expert may be the first that the other engine needs."""
+    steps = {**REQUEST, "num_inference_steps": 8, "scheduler": {"name": scheduler}}
+    first, second = Engine(wan, layout, slots=1), Engine(wan, layout, slots=1)
+    try:
+        whole, kept = await disturbed_at(3, first, steps, {})
+        assert "['prompt_embeds']" not in kept.leaves
+        assert any(name.startswith("['history']") for name in kept.leaves)
+        rest = await second.generate(steps, {}, begin=kept)
+        assert (rest.pixels == whole.pixels).all()
+        empty = {name: 0 * leaf for name, leaf in kept.leaves.items() if "history" in name}
+        without = replace(kept, leaves={**kept.leaves, **empty})
+        other = await second.generate(steps, {}, begin=without)
+        assert (other.pixels != whole.pixels).any(), "the history does nothing"
+    finally:
+        first.close()
+        second.close()

@@ -1,0 +1,181 @@
+"""Exact batching, by the engine and real networks of every family: a picture has the same bits
+alone, beside any others, at any place of a padded batch, and on another engine midway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import catalog
+from models.pipeline import Fields, Pipeline
+from models.quality import Quality, StepCache
+from models.sharding import Layout
+from tests.workers.engine.test_engine_wan import REQUEST as WAN
+from tests.workers.flux import REQUEST as FLUX
+from tests.workers.resume import disturbed_at
+from workers.engine.batching import Batch
+from workers.engine.engine import Engine
+from workers.engine.row import Row
+from workers.engine.snapshot import Kept
+from workers.programs.batch_sizes import exact, fast
+from workers.programs.step_latency import Way
+
+DTYPES = ("float32", "bfloat16")
+ROWS = 3
+CACHED = {"cached": Quality(step_cache=StepCache(kind="teacache", threshold=0.3))}
+SDXL = {**FLUX, "negative_prompt": "", "guidance_scale": 5.0}
+SDXL = {name: value for name, value in SDXL.items() if not name.startswith(("max", "true"))}
+
+
+def make_flux(folder: Path) -> Path:
+    from tests.parity import tiny  # torch: only where it is needed
+
+    return tiny.make_flux(folder, transformer={"num_layers": 1, "num_single_layers": 1})
+
+
+def make_sdxl(folder: Path) -> Path:
+    from tests.parity import tiny_sdxl
+
+    blocks = {"block_out_channels": (16, 32), "transformer_layers_per_block": 1}
+    return tiny_sdxl.make_sdxl(folder, unet={"attention_head_dim": (2, 4), **blocks})
+
+
+def make_wan(folder: Path) -> Path:
+    from tests.parity import tiny_wan
+
+    return tiny_wan.make_wan(folder, transformer={"num_layers": 2})
+
+
+FAMILIES: Mapping[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
+    "flux": (make_flux, FLUX),
+    "sdxl": (make_sdxl, SDXL),
+    "wan": (make_wan, WAN),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FAMILIES[family][0](tmp_path_factory.mktemp(family))
+
+
+@pytest.fixture(scope="module", params=DTYPES)
+def pipeline(request: pytest.FixtureRequest, family: str, folder: Path) -> Pipeline:
+    qualities = {} if family == "sdxl" else CACHED
+    return catalog.load(family, str(folder), request.param, {}, qualities=qualities)
+
+
+def mixed(family: str) -> list[Fields]:
+    """Eight of other lengths, prompts and guidance, some of a preset with a step cache."""
+    base = FAMILIES[family][1]
+    quality = "exact" if family == "sdxl" else "cached"
+    return [
+        {
+            **base,
+            "seed": seed,
+            "prompt": ("a red circle", "a star", "", "a blue star on green")[seed % 4],
+            "num_inference_steps": 4 + seed,
+            "guidance_scale": base["guidance_scale"] + seed,
+            "quality": quality if seed % 2 else "exact",
+        }
+        for seed in range(8)
+    ]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    pixels: bytes
+    latents: bytes
+    """After the last step: of float32, where rounding shows that pixels hide."""
+
+
+async def one(engine: Engine, fields: Fields, begin: Kept | None = None) -> Drawn:
+    states: list[Any] = []
+    picture = await engine.generate(
+        fields, {}, lambda row: states.append(row.checked.state["latents"]), begin
+    )
+    return Drawn(picture.pixels.tobytes(), np.asarray(states[-1]).tobytes())
+
+
+async def drawn(engine: Engine, requests: Sequence[Fields], together: bool) -> list[Drawn]:
+    if together:
+        return await asyncio.gather(*(one(engine, fields) for fields in requests))
+    return [await one(engine, fields) for fields in requests]
+
+
+async def test_company_changes_no_bit(pipeline: Pipeline, family: str, layout: Layout) -> None:
+    """One row at a time with four slots, and with one; where one goes on from what the other one
+    has kept, a step cache too."""
+    requests = mixed(family)
+    engine, other = Engine(pipeline, layout, slots=4), Engine(pipeline, layout, slots=1)
+    try:
+        together = await drawn(engine, requests, together=True)
+        assert together == await drawn(other, requests, together=False)
+        _, kept = await disturbed_at(2, engine, requests[-1], {})
+        assert await one(other, requests[-1], kept) == together[-1]
+    finally:
+        engine.close()
+        other.close()
+    assert len({picture.pixels for picture in together}) == len(requests), "all alike"
+
+
+async def test_a_padded_batch_is_alike_at_every_place(
+    pipeline: Pipeline, family: str, layout: Layout
+) -> None:
+    """One step of each row at each place, beside others and beside its likes; and whole pictures,
+    together and alone."""
+    requests = mixed(family)[::2]
+    engine = Engine(pipeline, layout, 4, exact(ROWS))
+    try:
+        together = await drawn(engine, requests, together=True)
+        assert together == await drawn(engine, requests, together=False)
+        rows = [begun(engine, fields) for fields in requests[:ROWS]]
+    finally:
+        engine.close()
+    alone = [stepped(engine, [row])[0] for row in rows]
+    for turn in range(ROWS):
+        turned = [*range(turn, ROWS), *range(turn)]
+        found = stepped(engine, [rows[number] for number in turned])
+        assert found == [alone[number] for number in turned]
+
+
+def begun(engine: Engine, fields: Fields) -> Row:
+    prepared = engine.pipeline.prepare(fields, {})
+    shape = engine.programs.shape(prepared)
+    state = engine._encode(shape, prepared)
+    return Row(shape, prepared.steps, state, lambda row: None, lambda row, failure: None)
+
+
+def stepped(engine: Engine, rows: list[Row]) -> list[bytes]:
+    """The rows' latents after their first step, in one batch."""
+    batch = Batch(rows[0].phase, tuple(rows), Way(ROWS))
+    states, _ = batch.run(engine.stepper._weights.bring(batch.phase.expert))
+    return [np.asarray(state["latents"]).tobytes() for state in states[: len(rows)]]
+
+
+async def test_what_fast_batching_tells_is_what_it_does(flux_folder: Path, layout: Layout) -> None:
+    """As many levels as lie between the pictures of its batch sizes, measured once."""
+    flux = catalog.load("flux", str(flux_folder), "bfloat16", {})
+    engine = Engine(flux, layout, 2, fast(2))
+    alone = Engine(flux, layout, 2)
+    try:
+        told = await engine.levels(FLUX)
+        one = (await alone.generate(FLUX, {})).pixels.astype(int)
+        prepared = flux.prepare(FLUX, {})
+        shape = engine.programs.shape(prepared)
+        del shape.phases[prepared.steps[0].phase].programs[Way(1)]
+        two = (await engine.generate(FLUX, {})).pixels
+    finally:
+        engine.close()
+        alone.close()
+    assert told == np.abs(two - one).max()

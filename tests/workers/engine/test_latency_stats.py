@@ -1,0 +1,270 @@
+"""What a pool knows of its costs: by the queue's buckets, from the steps that it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from models.pipeline import Fields, Prepared
+from models.sharding import Layout
+from models.step_program import StepProgram
+from service.jobs.costs import CostKey, CostRow
+from service.jobs.keys import PREFIX
+from service.jobs.queue import Queue
+from tests.workers.polling import until
+from tests.workers.toy import SPEC, ToyPipeline
+from workers.engine.engine import Engine
+from workers.engine.latency_stats import MAX_BUCKETS, Costs, describe
+from workers.pool.cost_reporting import (
+    CONFIRM_S,
+    KNOWN_S,
+    NO_NUMBERS,
+    TELL_EVERY_S,
+    Herald,
+    measure,
+)
+from workers.programs.batch_sizes import fast
+from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.step_latency import TRIALS, Way
+
+SMALL: dict[str, Any] = {"width": 32, "height": 16}
+BUCKET = SPEC.bucket(SMALL)
+
+
+def a_shape(name: str = "shape", **phases: dict[Way, float]) -> Shape:
+    """One whose encoding took 0.5 s and whose decoding took 2 s."""
+    shape = Shape(name)
+    shape.encode_times.observe(0.5)
+    shape.decode_times.observe(2.0)
+    for phase, ways in phases.items():
+        phase = StepProgram.parse(phase)
+        shape.phases[phase] = Phase(phase)
+        for way, seconds in ways.items():
+            for _ in range(TRIALS):
+                shape.phases[phase].times.observe(way, seconds)
+    return shape
+
+
+def steps_of(costs: Costs) -> dict[int, float]:
+    return {key.batch: row.step_s for key, row in costs.rows("here", 1).items()}
+
+
+def test_a_row_a_batch_size() -> None:
+    costs = Costs(SPEC)
+    costs.uses(SMALL, a_shape(plain={Way(1): 1.0, Way(4): 3.0, Way(4, 4): 2.0}))
+    rows = costs.rows("here", 8)
+    assert rows.keys() == {CostKey(BUCKET, "here", 1), CostKey(BUCKET, "here", 4)}
+    four = rows[CostKey(BUCKET, "here", 4)]
+    assert (four.step_s, four.encode_s, four.decode_s) == (2.0, 0.5, 2.0), "the layout that is used"
+    assert (four.devices, four.samples) == (8, 3 * TRIALS)
+
+
+def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
+    """A median would know of one kind alone."""
+    costs, shape = Costs(SPEC), a_shape(**{"plain first-block": {Way(1): 4.0}})
+    for _ in range(2 * TRIALS):
+        shape.phases[StepProgram.parse("plain first-block")].times.observe(Way(1), 1.0)
+    costs.uses(SMALL, shape)
+    assert steps_of(costs) == {1: 2.0}
+
+
+def test_phases_and_shapes_count_by_their_steps() -> None:
+    """Twice as many steps of one expert as of the other; and requests with and without guidance,
+    which the queue does not tell apart."""
+    costs = Costs(SPEC)
+    shape = a_shape(high={Way(1): 4.0}, low={Way(1): 1.0})
+    for _ in range(TRIALS):
+        shape.phases[StepProgram("low")].times.observe(Way(1), 1.0)
+    costs.uses(SMALL, shape)
+    assert steps_of(costs)[1] == pytest.approx(2.0)
+    costs.uses(SMALL, a_shape("guided", plain={Way(1): 8.0}))
+    assert steps_of(costs)[1] == pytest.approx((2.0 * 3 + 8.0) / 4)
+
+
+def test_disturbed_steps_do_not_count() -> None:
+    shape = a_shape(plain={Way(1): 1.0})
+    for seconds in (1.0, 9.0, 1.0, 7.0, 1.0, 30.0):
+        shape.phases[StepProgram("plain")].times.observe(Way(1), seconds)
+    costs = Costs(SPEC)
+    costs.uses(SMALL, shape)
+    assert steps_of(costs) == {1: 1.0}
+
+
+def test_what_was_never_done_has_no_row() -> None:
+    costs = Costs(SPEC)
+    costs.uses(SMALL, Shape("compiling"))
+    costs.uses({"width": 64, "height": 16}, a_shape(plain={}))
+    costs.uses({"prompt": "no size"}, a_shape(plain={Way(1): 1.0}))
+    assert costs.rows("here", 1) == {}
+    assert costs.warm == []
+
+
+def test_the_longest_unused_bucket_makes_room() -> None:
+    costs = Costs(SPEC)
+    for width in range(MAX_BUCKETS + 1):
+        costs.uses(SMALL | {"width": width}, a_shape(plain={Way(1): 1.0}))
+        costs.uses(SMALL, a_shape(plain={Way(1): 1.0}))
+    found = {key.bucket for key in costs.rows("here", 1)}
+    assert len(found) == MAX_BUCKETS
+    assert BUCKET in found and SPEC.bucket(SMALL | {"width": 0}) not in found
+
+
+@pytest.fixture
+async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(pipeline, layout, 4, fast(4))
+    yield engine
+    engine.close()
+
+
+async def test_warm_up_measures_every_size(engine: Engine, layout: Layout) -> None:
+    request = {**SMALL, "phase": "plain", "second_phase": "double", "num_inference_steps": 20}
+    await engine.warm_up([request])
+    await measure(engine, [request])
+    rows = engine.costs.rows(describe("toy", layout, engine.batching), 1)
+    assert {key.batch for key in rows} == {1, 2, 4}
+    assert {(key.bucket, key.layout) for key in rows} == {(BUCKET, "toy on cpu")}
+    assert all(min(row.step_s, row.encode_s, row.decode_s) > 0 for row in rows.values())
+    assert engine.costs.warm == [BUCKET]
+
+
+async def test_batches_that_others_have_measured_are_not_tried_again(
+    engine: Engine, queue: Queue, empty_redis: Any
+) -> None:
+    """One picture is made even so: that shows that it can be."""
+    request = {**SMALL, "num_inference_steps": 20}
+    await engine.warm_up([request])
+    herald = Herald(engine, queue, "toy")
+    layout = herald.facts.layout
+    assert await herald.known() == set()
+    row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
+    told = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
+    await queue.measured(SPEC.name, told)
+    known = await herald.known()
+    assert known == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
+    await measure(engine, [request], known)
+    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1}
+    await measure(engine, [request], [(BUCKET, 1), (BUCKET, 2)])
+    assert {key.batch for key in engine.costs.rows(layout, 1)} == {1, 2, 4}
+    at = (await queue.costs(SPEC.name)).at - KNOWN_S - 1
+    for key in told:
+        old = row.model_copy(update={"at": at}).model_dump_json()
+        await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old)
+    assert await herald.known() == set(), "that is too long ago"
+
+
+async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
+    await measure(engine, [{**SMALL, "nan_at": 1}, SMALL])
+    assert engine.costs.rows("here", 1)
+
+
+async def test_a_model_whose_every_warm_up_request_breaks_down_is_told(engine: Engine) -> None:
+    assert await measure(engine, [{**SMALL, "nan_at": 1}, {**SMALL, "nan_at": 0}]) == NO_NUMBERS
+    assert await measure(engine, [{**SMALL, "nan_at": 1}, SMALL]) is None
+    assert await measure(engine, []) is None
+
+
+async def test_what_breaks_down_in_larger_batches_or_by_one_seed_alone_is_no_broken_model(
+    layout: Layout,
+) -> None:
+    """Of a pool with one warm-up request, the default: it would never be ready."""
+    engine = Engine(UnluckyPipeline(), layout, 4, fast(4))
+    try:
+        for request in ({"seed": 0}, {"seed": 1, "nan_at": TRIALS, "num_inference_steps": 9}):
+            assert await measure(engine, [{**SMALL, **request}]) is None
+        assert await measure(engine, [{**SMALL, "seed": 1, "nan_at": 0}]) == NO_NUMBERS
+    finally:
+        engine.close()
+
+
+class UnluckyPipeline(ToyPipeline):
+    """Its first seed gives no numbers."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        unlucky = {} if fields["seed"] else {"nan_at": 0}
+        return super().prepare({**fields, **unlucky}, images)
+
+
+async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyPipeline) -> None:
+    wide = SMALL | {"width": 64}
+    for fields in (SMALL, wide, SMALL):
+        await engine.generate(fields, {})
+    expected = [BUCKET, SPEC.bucket(wide)]
+    await until(lambda: engine.costs.warm == expected)  # previews compile last
+
+
+async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
+    herald = Herald(engine, queue, "toy")
+    key = CostKey(BUCKET, herald.facts.layout, 1)
+    shape = a_shape(plain={Way(1): 1.0})
+    engine.costs.uses(SMALL, shape)
+    await herald.tell()
+    told = (await queue.costs(SPEC.name)).rows
+    assert told[key].step_s == 1.0
+    await herald.tell()
+    assert (await queue.costs(SPEC.name)).rows == told, "it was written again"
+    for _ in range(20):
+        shape.phases[StepProgram("plain")].times.observe(Way(1), 2.0)
+    await herald.tell()
+    assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
+
+
+async def test_what_was_measured_again_is_told_in_a_while(
+    engine: Engine, queue: Queue, empty_redis: Any
+) -> None:
+    """So that the front end knows that it still is so."""
+    herald = Herald(engine, queue, "toy")
+    key = CostKey(BUCKET, herald.facts.layout, 1)
+    shape = a_shape(plain={Way(1): 1.0})
+    engine.costs.uses(SMALL, shape)
+
+    async def told_at() -> float:
+        await herald.tell()
+        return (await queue.costs(SPEC.name)).rows[key].at
+
+    first = await told_at()
+    shape.phases[StepProgram("plain")].times.observe(Way(1), 1.0)
+    assert await told_at() == first, "that is not so long ago"
+    told = (await queue.costs(SPEC.name)).rows[key]
+    old = told.model_copy(update={"at": first - CONFIRM_S})
+    await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
+    assert await told_at() > first
+    await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old.model_dump_json())
+    assert await told_at() == old.at, "nothing was measured meanwhile"
+
+
+async def test_a_table_that_was_lost_is_told_anew(
+    engine: Engine, queue: Queue, empty_redis: Any
+) -> None:
+    herald = Herald(engine, queue, "toy")
+    engine.costs.uses(SMALL, a_shape(plain={Way(1): 1.0}))
+    await herald.tell()
+    await empty_redis.flushall()
+    await herald.tell()
+    assert (await queue.costs(SPEC.name)).rows
+
+
+async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue) -> None:
+    herald = Herald(engine, queue, "toy")
+    engine.costs.uses(SMALL, a_shape(plain={Way(1): 3.0}))
+    fast = dataclasses.replace(herald.facts, layout="faster")
+    await queue.register("other", SPEC, ready=True, facts=fast)
+    await herald.tell()
+    assert herald.slowness == 1.0
+    mine = (await queue.costs(SPEC.name)).rows[CostKey(BUCKET, herald.facts.layout, 1)]
+    quick = mine.model_copy(update={"step_s": 1.0})
+    await queue.measured(SPEC.name, {CostKey(BUCKET, "faster", 1): quick})
+    await herald.tell()
+    assert (herald.slowness, herald.slowness_in) == (3.0, {BUCKET: 3.0})
+
+
+async def test_very_many_pools_look_less_often(engine: Engine, queue: Queue) -> None:
+    herald = Herald(engine, queue, "toy")
+    await herald.tell()
+    assert herald.pause_s == TELL_EVERY_S
+    for number in range(200):
+        await queue.register(f"pool-{number}", SPEC, ready=True, facts=herald.facts)
+    await herald.tell()
+    assert herald.pause_s == 2 * TELL_EVERY_S

@@ -1,0 +1,114 @@
+"""What is kept of a picture, as a file: only what fits is taken up."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from models.quality import GuidanceInterval, Quality
+from tests.workers.toy import SPEC
+from workers.engine.snapshot import (
+    VERSION,
+    Kept,
+    Origin,
+    Unfit,
+    check_fit,
+    from_bytes,
+    to_bytes,
+    with_levers,
+)
+from workers.programs.batch_sizes import exact, fast
+
+FIELDS = {"prompt": "a hat", "seed": 3, "num_inference_steps": 8}
+ORIGIN = Origin.of("0123", FIELDS, exact())
+KEPT = Kept(
+    5,
+    1.25,
+    {
+        "latents": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "half": np.arange(4).astype(ml_dtypes.bfloat16),
+        "count": np.int32(7) * np.ones((), np.int32),
+        "empty": np.zeros((3, 0), np.float32),
+    },
+)
+
+
+def test_there_and_back() -> None:
+    found = from_bytes(to_bytes(KEPT, ORIGIN), ORIGIN)
+    assert (found.done, found.device_seconds) == (5, 1.25)
+    assert found.leaves.keys() == KEPT.leaves.keys()
+    for name, leaf in KEPT.leaves.items():
+        assert found.leaves[name].dtype == leaf.dtype
+        np.testing.assert_array_equal(found.leaves[name], leaf)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (Origin.of("4567", FIELDS, exact()), "fingerprint"),
+        (Origin.of("0123", {**FIELDS, "seed": 4}, exact()), "request"),
+        (Origin.of("0123", FIELDS, exact(2)), "batching is 'exact by 1', not 'exact by 2'"),
+        (Origin.of("0123", FIELDS, fast(1)), "batching is 'exact by 1', not 'fast'"),
+    ],
+)
+def test_another_picture_s_is_refused(other: Origin, named: str) -> None:
+    with pytest.raises(Unfit, match=named):
+        from_bytes(to_bytes(KEPT, ORIGIN), other)
+
+
+def test_a_preset_that_does_something_else_by_now_is_another_request() -> None:
+    """What was measured of it is no part of what it does; `exact` is what it always was."""
+    mine = Quality(guidance=GuidanceInterval(stop=0.7))
+    other = Quality(guidance=GuidanceInterval(stop=0.3))
+    first, same, later = (
+        Origin.of("0123", with_levers(spec, {**FIELDS, "quality": "mine"}), exact())
+        for spec in (
+            SPEC.model_copy(update={"qualities": {"mine": preset}})
+            for preset in (mine, mine.model_copy(update={"about": "measured"}), other)
+        )
+    )
+    assert first == same != later
+    assert with_levers(SPEC, plain := {**FIELDS, "quality": "exact"}) == plain
+
+
+def test_another_version_is_refused() -> None:
+    data = to_bytes(KEPT, ORIGIN)[: -hashlib.sha256().digest_size]
+    newer = data.replace(b'"version": %d' % VERSION, b'"version": %d' % (VERSION + 1))
+    with pytest.raises(Unfit, match="version"):
+        from_bytes(newer + hashlib.sha256(newer).digest(), ORIGIN)
+
+
+@pytest.mark.parametrize("size", [0, 10, 40, -1])
+def test_half_a_file_is_refused(size: int) -> None:
+    with pytest.raises(Unfit):
+        from_bytes(to_bytes(KEPT, ORIGIN)[:size], ORIGIN)
+
+
+def test_a_damaged_file_is_refused() -> None:
+    file = bytearray(to_bytes(KEPT, ORIGIN))
+    file[-50] ^= 1
+    with pytest.raises(Unfit, match="damaged"):
+        from_bytes(bytes(file), ORIGIN)
+
+
+def test_only_what_fits_the_row_is_taken_up() -> None:
+    row = {**KEPT.leaves, "prompt_embeds": np.zeros(9)}
+    names = frozenset(KEPT.leaves)
+    check_fit(KEPT, row, names, steps=8)
+    check_fit(KEPT, row, names, steps=5)
+    wrong = {
+        "more steps than there are": (KEPT, row, names, 4),
+        "no step": (replace(KEPT, done=0), row, names, 8),
+        "another shape": (KEPT, {**row, "latents": np.zeros((3, 2), np.float32)}, names, 8),
+        "another type": (KEPT, {**row, "latents": np.zeros((2, 3))}, names, 8),
+        "too little": (KEPT, row, names | {"prompt_embeds"}, 8),
+        "too much": (KEPT, row, names - {"half"}, 8),
+    }
+    for why, given in wrong.items():
+        with pytest.raises(Unfit):
+            check_fit(*given)
+            pytest.fail(why)

@@ -1,0 +1,181 @@
+"""What an engine's steps add up to: few series, and operations that are the step's own."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from models.sharding import Layout
+from models.step_program import StepProgram
+from tests.workers.toy import DIM, SPEC, ToyPipeline
+from workers import metrics
+from workers.engine.batching import Batch
+from workers.engine.engine import Engine
+from workers.engine.row import Row
+from workers.engine.step_metrics import MAX_SHAPES, Meter, layout_name, rate, tell_memory
+from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.compiler import Compiler
+from workers.programs.step_latency import Way
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def batch(phase: Phase, bucket: str, rows: int, size: int) -> Batch:
+    one = Row(Shape(bucket), (), None, on_step=lambda row: None, on_end=lambda row, error: None)
+    return Batch(phase, (one,) * rows, Way(size))
+
+
+def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
+    meter = Meter("many", lambda way: layout)
+    for number in range(3 * MAX_SHAPES):
+        meter.step(batch(Phase(StepProgram("one")), f"{number}x8", 1, 1), 0.5)
+    shapes = {
+        sample.labels["shape"]: sample.value
+        for family in metrics.step_seconds.collect()
+        for sample in family.samples
+        if sample.labels["model"] == "many" and sample.name.endswith("_count")
+    }
+    assert len(shapes) == MAX_SHAPES + 1
+    assert shapes["0x8"] == 1 and shapes["other"] == 2 * MAX_SHAPES
+
+
+def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) -> None:
+    meter, phase = Meter("counted", lambda way: layout), Phase(StepProgram("one"))
+    phase.flops = Future()
+    meter.step(batch(phase, "8x8", 3, 4), 0.5)
+    meter.waited(0.25)
+    where = {"model": "counted", "shape": "8x8", "layout": "one device"}
+    assert value("atelier_steps_total", **where) == 3
+    assert value("atelier_padding_rows_total", model="counted") == 1
+    assert value("atelier_device_step_seconds_total", model="counted") == 0.5
+    assert value("atelier_device_wait_seconds_total", model="counted") == 0.25
+    assert value("atelier_step_seconds_sum", **where, batch="4") == 0.5
+    assert value("atelier_flops_total", model="counted") == 0
+    phase.flops.set_result(100.0)
+    meter.step(batch(phase, "8x8", 2, 2), 0.5)
+    assert value("atelier_flops_total", model="counted") == 500
+
+
+def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
+    meter = Meter("uncounted", lambda way: layout)
+    for end in (lambda f: f.set_exception(ValueError("no")), lambda f: f.cancel()):
+        phase = Phase(StepProgram("one"))
+        phase.flops = Future()
+        end(phase.flops)
+        meter.step(batch(phase, "8x8", 1, 1), 0.5)
+    assert value("atelier_flops_total", model="uncounted") == 0
+
+
+class Looped(ToyPipeline):
+    """A step of two products in a loop of five rounds."""
+
+    def step(
+        self, program: Any, weights: Any, rows: Any, values: Any, conditions: Any = None
+    ) -> Any:
+        def body(latents: jax.Array, _: None) -> tuple[jax.Array, None]:
+            return latents @ weights["in"] @ weights["back"], None
+
+        latents, _ = jax.lax.scan(body, rows["latents"], None, length=5)
+        return {**rows, "latents": latents}
+
+
+def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
+    """The compiler's own count has a loop's body once, which is why it is not asked."""
+    pipeline = Looped()
+    prepared = pipeline.prepare({"width": 32, "height": 16}, {})
+    compiler = Compiler(pipeline, layout)
+    row = compiler.trace_encode(prepared.inputs).out_info
+    values = prepared.steps[0].values
+    tokens = row["latents"].shape[0]
+    expected = 5 * 2 * (2 * tokens * DIM * DIM)
+    assert compiler.flops(prepared.steps[0].phase, values, row) == expected
+    program, _ = compiler.step(prepared.steps[0].phase, values, Way(1), row)
+    assert program.cost_analysis()["flops"] < expected / 2
+
+
+async def test_an_engine_counts_its_pictures_and_their_stages(
+    pipeline: ToyPipeline, layout: Layout
+) -> None:
+    engine = Engine(pipeline, layout, slots=1)
+    names = [
+        f"atelier_job_stage_seconds_count/{stage}" for stage in ("encode", "denoise", "decode")
+    ]
+
+    def counts() -> list[float]:
+        return [
+            value(name.split("/")[0], model=SPEC.name, stage=name.split("/")[1]) for name in names
+        ]
+
+    try:
+        before, flops = counts(), value("atelier_flops_total", model=SPEC.name)
+        await engine.warm_up([{}])
+        await engine.try_out({}, 2)
+        assert counts() == before, "nobody asked for the warm-up's pictures"
+        await engine.generate({"prompt": "a"}, {})
+        assert counts() == [count + 1 for count in before]
+        phase = next(iter(engine.programs.shape(pipeline.prepare({}, {})).phases.values()))
+        assert phase.flops is not None and phase.flops.result(60) > 0
+        await engine.generate({"prompt": "b"}, {})
+        grown = value("atelier_flops_total", model=SPEC.name) - flops
+        assert grown == pytest.approx(10 * phase.flops.result()), "two, and two of four steps each"
+    finally:
+        engine.close()
+
+
+def a_device(kind: str, platform: str = "gpu", **stats: int) -> Any:
+    return SimpleNamespace(
+        id=3, device_kind=kind, platform=platform, memory_stats=lambda: stats or None
+    )
+
+
+def test_peaks_of_chips_that_are_known() -> None:
+    """Devices are stood in for: there is no accelerator where tests run."""
+    rate("h", [a_device("NVIDIA H200"), a_device("NVIDIA H200")])
+    assert value("atelier_peak_flops", model="h") == 2 * 989e12
+    rate("v", [a_device("TPU v6 lite", "tpu")])
+    assert value("atelier_peak_flops", model="v") == 918e12
+    for unknown in (a_device("NVIDIA L40"), a_device("cpu", "cpu")):
+        rate("unknown", [unknown])
+    assert REGISTRY.get_sample_value("atelier_peak_flops", {"model": "unknown"}) is None
+
+
+def test_memory_where_the_runtime_tells_it() -> None:
+    stats = {"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9, "num_allocs": 1}
+    tell_memory([a_device("NVIDIA H200", **stats), *jax.local_devices()[:1]])
+    told = {kind: value("atelier_device_memory_bytes", device="3", kind=kind) for kind in
+            ("in_use", "peak", "limit")}  # fmt: skip
+    assert told == {"in_use": 5, "peak": 7, "limit": 9}
+    assert REGISTRY.get_sample_value(
+        "atelier_device_memory_bytes", {"device": "0", "kind": "in_use"}
+    ) is None  # fmt: skip
+
+
+def test_layouts_are_named_by_what_splits(layout: Layout) -> None:
+    assert layout_name(layout) == "one device"
+    mesh = SimpleNamespace(shape={"data": 1, "cfg": 2, "ulysses": 4})
+    assert layout_name(SimpleNamespace(mesh=mesh)) == "cfg=2,ulysses=4"  # type: ignore[arg-type]
+
+
+def test_a_profile_tells_its_share() -> None:
+    metrics.profiled("profiled", 0.25)
+    assert value("atelier_communication_ratio", model="profiled") == 0.25
+
+
+def test_the_compile_cache_is_heard(compile_cache: None) -> None:
+    def program(x: jax.Array) -> jax.Array:
+        return x * 3.25 + 1.75
+
+    compiled = {result: value("atelier_compile_cache_total", result=result) for result in
+                ("hit", "miss")}  # fmt: skip
+    jax.jit(program).lower(np.float32(1)).compile()
+    jax.clear_caches()
+    jax.jit(program).lower(np.float32(1)).compile()
+    assert value("atelier_compile_cache_total", result="hit") > compiled["hit"]

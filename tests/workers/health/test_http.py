@@ -1,0 +1,223 @@
+"""A pool's page: in a process of its own, with a model that waits to be let on, and by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from shutil import which
+
+import httpx
+import pytest
+from redis.asyncio import Redis
+
+from deploy.redis import embedded
+from models.sharding import Layout
+from service.jobs.job import JobState
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.settings import ConfigError, QueueSettings
+from tests.service.test_telemetry import check
+from tests.workers.jobs import ended, toy_job
+from tests.workers.polling import until
+from tests.workers.pool.test_worker import at_work
+from tests.workers.toy import SPEC, ToyPipeline
+from workers.health.http import MAX_OPEN, Page, shown
+from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Vitals
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def vitals(clock: Clock) -> Vitals:
+    return Vitals(clock)
+
+
+@pytest.fixture
+def page(vitals: Vitals) -> Iterator[Page]:
+    with shown("toy", 0, vitals) as page:
+        assert page
+        yield page
+
+
+@pytest.fixture
+def http(page: Page) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"http://127.0.0.1:{page.server_address[1]}", timeout=30) as http:
+        yield http
+
+
+def reason(answer: httpx.Response) -> str:
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+    assert answer.headers["content-type"] == "application/problem+json"
+    return str(answer.json()["detail"])
+
+
+def one_beat(vitals: Vitals) -> None:
+    async def beat() -> None:
+        beating = asyncio.create_task(vitals.beat())
+        await asyncio.sleep(0)
+        beating.cancel()
+
+    asyncio.run(beat())
+
+
+def test_it_tells_three_things_and_no_more(http: httpx.Client) -> None:
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert reason(http.get("/readyz?verbose")) == LOADING
+    metrics = http.get("/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert http.head("/metrics").content == b""
+    for path in ("/", "/metrics/", "/favicon.ico", "/debug"):
+        assert http.get(path).status_code == 404
+    assert http.post("/healthz").status_code == 501
+
+
+def test_alive_while_the_loops_turn(http: httpx.Client, vitals: Vitals, clock: Clock) -> None:
+    clock.now += 10 * LOOP_S
+    assert http.get("/healthz").is_success, "loading takes as long as it takes"
+    vitals.warms_up()
+    one_beat(vitals)
+    assert reason(http.get("/readyz")) == WARMING_UP
+    vitals.serves()
+    assert http.get("/readyz").is_success
+    clock.now += LOOP_S + 1
+    assert "event loop" in reason(http.get("/healthz"))
+    assert "event loop" in reason(http.get("/readyz"))
+    one_beat(vitals)
+    assert http.get("/healthz").is_success
+
+
+def test_a_claim_that_never_comes_back_is_an_illness(
+    http: httpx.Client, vitals: Vitals, clock: Clock
+) -> None:
+    vitals.serves()
+    vitals.claims()
+    clock.now += CLAIM_S + 1
+    one_beat(vitals)
+    assert "claim" in reason(http.get("/healthz"))
+    vitals.rests()  # full: a step may take for ever
+    clock.now += 100 * CLAIM_S
+    one_beat(vitals)
+    assert http.get("/healthz").is_success
+    vitals.claims()
+    clock.now += CLAIM_S + 1
+    vitals.drains()
+    assert http.get("/healthz").is_success, "a drain has its own end"
+    assert "drains" in reason(http.get("/readyz"))
+
+
+def test_silent_clients_keep_nobody_out(page: Page, http: httpx.Client) -> None:
+    with ExitStack() as stack:
+        for _ in range(2 * MAX_OPEN):
+            stack.enter_context(socket.create_connection(("127.0.0.1", page.server_address[1])))
+        assert http.get("/healthz").is_success
+
+
+def test_a_port_that_is_taken_is_told(page: Page) -> None:
+    port = page.server_address[1]
+    with (
+        pytest.raises(ConfigError, match=rf"pools\.toy\.metrics_port: {port}"),
+        shown("toy", port, Vitals()),
+    ):
+        pass
+
+
+async def test_a_pool_without_redis_lives(
+    pipeline: ToyPipeline, layout: Layout, store: Store, tmp_path: Path
+) -> None:
+    """Its claims fail one after the other, and each is a sign of life."""
+    with embedded(tmp_path) as url:
+        queue = await Queue.connect(url, QueueSettings())
+        async with Redis.from_url(url) as redis:
+            server = int((await redis.info("server"))["process_id"])
+        async with at_work(pipeline, layout, queue, store, slots=1) as (pool, _):
+            vitals = pool.vitals
+            await until(lambda: vitals.unready is None)
+            claims = vitals.claims_begun
+            os.kill(server, signal.SIGKILL)
+            await until(lambda: vitals.claims_begun >= claims + 2)
+            assert vitals.illness is None
+        await queue.close()
+
+
+@pytest.fixture
+async def process(
+    redis_url: str, empty_redis: Redis, state_dir: Path, tmp_path: Path
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    """A pool's process that is loading, and a client of its page."""
+    pool = {"model": "toy", "slots": 1, "metrics_port": 0, "drain_s": 600, "preview_every_s": 0}
+    model = {"source": "", "warmup": [{"phase": "slow-to-compile"}]}
+    settings = {
+        "ATELIER_REDIS__URL": redis_url,
+        "ATELIER_STATE_DIR": str(state_dir),
+        "ATELIER_MODELS": json.dumps({"toy": model}),
+        "ATELIER_POOLS": json.dumps({"toy": pool}),
+        "JAX_NUM_CPU_DEVICES": "1",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.workers.page_process"),
+        env=os.environ | settings,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    port = int(await process.stdout.readline())
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+        yield process, http
+    if process.returncode is None:
+        process.kill()
+    await process.communicate()
+
+
+async def test_from_loading_to_the_last_step(
+    process: tuple[asyncio.subprocess.Process, httpx.AsyncClient], queue: Queue
+) -> None:
+    """However long each stage takes, the process is alive; it is ready after the warm-up, and no
+    more when it drains."""
+    pool, http = process
+
+    async def says(path: str, status: int, text: str = "") -> bool:
+        answer = await http.get(path)
+        return answer.status_code == status and text in answer.text
+
+    assert await says("/readyz", 503, LOADING)
+    assert await says("/healthz", 200)
+    assert pool.stdin is not None
+    pool.stdin.write(b"\n")
+    await until(lambda: says("/readyz", 503, WARMING_UP))
+    assert await says("/healthz", 200)
+    assert await says("/metrics", 200, 'atelier_pool_ready{model="toy"} 0.0')
+    pool.send_signal(signal.SIGUSR1)
+    await until(lambda: says("/readyz", 200))
+    assert await says("/metrics", 200, 'atelier_pool_ready{model="toy"} 1.0')
+    job = toy_job(phase="gated")
+    await queue.put(job)
+    await until(lambda: says("/metrics", 200, 'atelier_slots_busy{model="toy"} 1.0'))
+    assert await says("/healthz", 200)
+    assert await says("/readyz", 200)
+    pool.send_signal(signal.SIGTERM)
+    await until(lambda: says("/readyz", 503, "drains"))
+    assert await says("/healthz", 200)
+    page = (await http.get("/metrics")).text
+    assert 'atelier_pool_ready{model="toy"} 0.0' in page
+    check(which("promtool"), page)
+    pool.send_signal(signal.SIGUSR2)
+    assert (await ended(queue, job)).state is JobState.SUCCEEDED
+    assert await pool.wait() == 0
+    assert not (await queue.models())[SPEC.name].pools

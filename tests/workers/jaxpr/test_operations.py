@@ -1,0 +1,110 @@
+"""FLOPs of traced programs against what XLA counts in compiled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from workers.jaxpr.axis_tags import Tag, reshaped
+from workers.jaxpr.logical_mesh import logical_layout
+from workers.jaxpr.operations import Work, work_of
+
+LAYERS = 5
+
+
+def of(function: Callable[..., Any], *shapes: tuple[int, ...], weights: Any = ()) -> Work:
+    """Args: weights: the axes of the first arguments."""
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    tags = [Tag(dims=axes) for axes in weights] + [Tag()] * (len(shapes) - len(weights))
+    return work_of(jax.make_jaxpr(function)(*arguments), tags)[0]
+
+
+def counted(function: Callable[..., Any], *shapes: tuple[int, ...]) -> float:
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return float(jax.jit(function).lower(*arguments).compile().cost_analysis()["flops"])
+
+
+def attention(q: jax.Array, k: jax.Array) -> jax.Array:
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(logits), k)
+
+
+def conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    dims = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=dims)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x, w: x @ w, ((96, 64), (64, 128))),
+        (attention, ((2, 64, 4, 64), (2, 96, 4, 64))),
+        (conv, ((1, 24, 24, 16), (3, 3, 16, 32))),
+    ],
+    ids=["product", "attention", "convolution"],
+)
+def test_flops_are_those_of_the_compiled_program(
+    function: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    # Softmax is a few operations a logit, over 128 of both products together.
+    assert of(function, *shapes).flops == pytest.approx(counted(function, *shapes), rel=0.05)
+
+
+def test_of_platforms_the_other_ones_count() -> None:
+    """Or what TPUs multiply for RoPE would count as the network's own products."""
+
+    def by_platform(x: jax.Array) -> jax.Array:
+        return jax.lax.platform_dependent(x, tpu=lambda x: x @ x, default=lambda x: x + x)
+
+    assert of(by_platform, (8, 8)).flops == 0
+
+
+def test_a_loop_counts_as_often_as_it_runs() -> None:
+    def deep(weights: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x, w: (x @ w, None), x, weights)[0]
+
+    shapes = (LAYERS, 32, 32), (8, 32)
+    axes = ("layers", "embed", "mlp")
+    assert of(deep, *shapes, weights=[axes]).flops == LAYERS * 2 * 8 * 32 * 32
+
+
+def test_the_weights_axes_split_a_product_and_what_follows_until_they_are_summed() -> None:
+    def pair(up: jax.Array, down: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.nn.relu(x @ up) @ down
+
+    axes = [("embed", "mlp"), ("mlp", "embed")]
+    work = of(pair, (16, 64), (64, 16), (8, 16), weights=axes)
+    assert {op.axes for op in work.ops} == {(("mlp", 64),)}
+    (sent,) = work.exchanges
+    assert (sent.kind, sent.on, sent.sent_bytes, sent.axes) == ("reduce", "mlp", 8 * 16 * 4, ())
+
+
+def test_constraints_say_what_is_split() -> None:
+    layout = logical_layout()
+    place = NamedSharding(layout.mesh, PartitionSpec("batch", "tokens"))
+
+    def run(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, place) @ w
+
+    work = of(run, (16, 32), (2, 24, 16), weights=[(None, "heads")])
+    (op,) = work.ops
+    assert op.axes == (("batch", 2), ("heads", 32), ("tokens", 24))
+
+
+@pytest.mark.parametrize(
+    ("before", "dims", "after", "expected"),
+    [
+        ((64, 96), ("embed", "heads"), (64, 3, 32), ("embed", "heads", None)),
+        ((3, 32, 64), ("heads", None, "embed"), (96, 64), ("heads", "embed")),
+        ((1, 64, 96), (None, "embed", "heads"), (64, 96), ("embed", "heads")),
+    ],
+)
+def test_a_weights_axes_outlive_a_reshape(
+    before: tuple[int, ...], dims: Any, after: tuple[int, ...], expected: Any
+) -> None:
+    assert reshaped(dims, before, after) == expected

@@ -1,0 +1,178 @@
+"""Clips are read back by a decoder: what they say of themselves, and what they show."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
+from PIL import Image
+
+from workers.media.video import encode_clip
+
+FPS = 12
+CODECS = {"mp4": "h264", "webm": "vp9"}
+COLOURS = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0), (200, 120, 40)]
+COLOUR_TOLERANCE = 3
+"""Of 255: YUV has 220 levels of 256, rounded twice, and the encoder drops a little more."""
+
+
+def moving(frames: int = 7, height: int = 48, width: int = 64) -> np.ndarray:
+    """A bright square that goes right, on a dark gradient: each frame differs from each other."""
+    column, row = np.meshgrid(np.arange(width), np.arange(height))
+    ground = np.stack([row, column, row + column], axis=-1) % 128
+    clip = np.repeat(ground[None], frames, axis=0).astype(np.uint8)
+    for number in range(frames):
+        clip[number, 8:24, 4 + 5 * number : 20 + 5 * number] = (240, 200, 30)
+    return clip
+
+
+def flat(colour: tuple[int, int, int], frames: int = 3) -> np.ndarray:
+    return np.broadcast_to(np.array(colour, np.uint8), (frames, 32, 48, 3)).copy()
+
+
+def read(data: bytes) -> tuple[Any, list[Any]]:
+    """What the file says of its stream, and its frames."""
+    container = av.open(io.BytesIO(data))  # stays open: a closed one answers nothing
+    (stream,) = container.streams
+    return stream, list(container.decode(stream))
+
+
+def as_bt709(frame: Any) -> np.ndarray:
+    """RGB of a frame, taken for BT.709 in the limited range whatever it says of itself."""
+    return frame.reformat(
+        format="rgb24",
+        src_colorspace=Colorspace.ITU709,
+        src_color_range=ColorRange.MPEG,
+        dst_color_range=ColorRange.JPEG,
+    ).to_ndarray()
+
+
+def animation(data: bytes) -> tuple[list[np.ndarray], list[int], Any]:
+    """Frames and durations in ms of a GIF or WebP, and the file."""
+    image = Image.open(io.BytesIO(data))
+    pixels, durations = [], []
+    for number in range(image.n_frames):
+        image.seek(number)
+        pixels.append(np.asarray(image.convert("RGB")))
+        durations.append(image.info["duration"])
+    return pixels, durations, image
+
+
+@pytest.mark.parametrize("format", CODECS)
+def test_video_is_tagged_and_whole(format: str) -> None:
+    clip = moving()
+    stream, frames = read(encode_clip(clip, format, FPS))
+    context = stream.codec_context
+    assert (context.codec.canonical_name, context.pix_fmt) == (CODECS[format], "yuv420p")
+    assert (context.width, context.height) == (64, 48)
+    assert len(frames) == len(clip)
+    assert stream.average_rate == FPS
+    times = [frame.pts * frame.time_base for frame in frames]
+    assert times == pytest.approx([Fraction(i, FPS) for i in range(len(clip))], abs=1e-3)
+    for said in (context, frames[0]):
+        assert said.color_range == ColorRange.MPEG
+        assert said.colorspace == Colorspace.ITU709
+        assert said.color_primaries == ColorPrimaries.BT709
+        assert said.color_trc == ColorTrc.BT709
+
+
+@pytest.mark.parametrize("format", CODECS)
+@pytest.mark.parametrize("colour", COLOURS)
+def test_colours_come_back(format: str, colour: tuple[int, int, int]) -> None:
+    _, frames = read(encode_clip(flat(colour), format, FPS))
+    for frame in frames:
+        difference = np.abs(as_bt709(frame).astype(int) - colour)
+        assert difference.max() <= COLOUR_TOLERANCE
+
+
+def test_the_matrix_is_told_apart() -> None:
+    """The test above bites: BT.601's matrix misses these colours by far."""
+    _, frames = read(encode_clip(flat((200, 40, 200)), "mp4", FPS))
+    wrong = frames[0].reformat(
+        format="rgb24",
+        src_colorspace=Colorspace.ITU601,
+        src_color_range=ColorRange.MPEG,
+        dst_color_range=ColorRange.JPEG,
+    )
+    assert np.abs(wrong.to_ndarray().astype(int) - (200, 40, 200)).max() > 5 * COLOUR_TOLERANCE
+
+
+@pytest.mark.parametrize("format", CODECS)
+def test_a_clip_looks_like_itself(format: str) -> None:
+    clip = moving()
+    _, frames = read(encode_clip(clip, format, FPS, quality=100))
+    for frame, pixels in zip(frames, clip, strict=True):
+        assert np.abs(as_bt709(frame).astype(int) - pixels).mean() < 6  # chroma is subsampled
+
+
+def test_the_index_of_an_mp4_comes_first() -> None:
+    data = encode_clip(moving(), "mp4", FPS)
+    assert data[4:8] == b"ftyp"
+    assert 0 < data.index(b"moov") < data.index(b"mdat")
+
+
+def test_an_odd_side_gets_its_last_pixels_twice() -> None:
+    clip = moving(height=47, width=63)
+    stream, frames = read(encode_clip(clip, "mp4", FPS))
+    assert (stream.codec_context.width, stream.codec_context.height) == (64, 48)
+    shown = as_bt709(frames[0]).astype(int)
+    assert np.abs(shown[-1] - shown[-2]).max() <= 12  # one row of 4:2:0 chroma, encoded
+    stream, _ = read(encode_clip(clip, "webm", FPS))
+    assert (stream.codec_context.width, stream.codec_context.height) == (63, 47)
+
+
+@pytest.mark.parametrize("format", CODECS)
+def test_quality_is_honoured(format: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (4, 48, 64, 3), np.uint8)
+    sizes = [len(encode_clip(noise, format, FPS, quality)) for quality in (10, 60, 100)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1] / 2
+
+
+@pytest.mark.parametrize("format", [*CODECS, "gif", "webp"])
+def test_same_frames_same_bytes(format: str) -> None:
+    """Beside other encoders too: in x264 one way of doing its work was not the same every time."""
+    clip = moving()
+    with ThreadPoolExecutor(8) as threads:
+        files = threads.map(lambda _: encode_clip(clip.copy(), format, FPS), range(100))
+        assert len(set(files)) == 1
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+@pytest.mark.parametrize("format", CODECS)
+def test_the_shortest_clips(format: str, frames: int) -> None:
+    assert len(read(encode_clip(moving(frames), format, FPS))[1]) == frames
+
+
+@pytest.mark.parametrize(("format", "tolerance"), [("gif", 8), ("webp", 8)])  # mean, of 255
+def test_animations(format: str, tolerance: float) -> None:
+    clip = moving()
+    pixels, durations, image = animation(encode_clip(clip, format, FPS))
+    assert image.info["loop"] == 0, "plays for ever"
+    assert sum(durations) == pytest.approx(1000 * len(clip) / FPS, abs=10)
+    assert np.abs(np.stack(pixels).astype(int) - clip).mean() < tolerance
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_gif_has_the_colours_themselves(colour: tuple[int, int, int]) -> None:
+    clip = np.concatenate([flat(colour, 2), flat((9, 9, 9), 1)])
+    pixels, _, _ = animation(encode_clip(clip, "gif", FPS))
+    assert np.abs(pixels[0].astype(int) - colour).max() <= 1
+
+
+def test_a_gif_keeps_time_at_any_rate() -> None:
+    """16 frames a second are 6.25 hundredths each: some get 6, some 7."""
+    _, durations, _ = animation(encode_clip(moving(9), "gif", 16))
+    assert set(durations) == {60, 70}
+    assert sum(durations) == pytest.approx(9000 / 16, abs=5)
+
+
+def test_another_format_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"'avi'.*mp4, webm, gif, webp"):
+        encode_clip(moving(), "avi", FPS)

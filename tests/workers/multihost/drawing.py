@@ -1,0 +1,118 @@
+"""One process of a slice that draws what a file lists: real hosts' messages, no queue around.
+
+The processes find each other once; each case has a model, lines and an engine of its own, so that
+many layouts share one start of JAX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from models.pipeline import Fields, Pipeline
+from models.sharding import Layout
+from service.settings import HostsSettings, ModelSettings, PoolSettings
+from workers.engine.engine import Engine
+from workers.loading import model as loading
+from workers.multihost.exits import leave
+from workers.multihost.follower import Follower
+from workers.multihost.followers import Followers
+from workers.multihost.handshake import Terms
+from workers.multihost.leader import Leader
+from workers.multihost.leader_link import Link
+from workers.multihost.rendezvous import join, meet
+from workers.programs.batch_sizes import BatchSizes, of_settings
+from workers.programs.step_latency import Way
+
+SILENCE_S = 60.0
+Asked = tuple[Fields, dict[str, bytes]]
+"""A request and its pictures."""
+ROUNDS = 3
+"""Of all requests at once: enough steps to try an elastic layout."""
+
+
+def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) -> None:
+    """Args: folder: for each case's pixels, by the first process, and for what is traced once."""
+    logging.basicConfig(level=logging.INFO)
+    own = HostsSettings(count=hosts, coordinator=coordinator, index=index)
+    join(own)
+    for name, case in json.loads(cases.read_text()).items():
+        lines = meet(own, SILENCE_S)
+        pool, model = PoolSettings(**case["pool"]), ModelSettings(**case["model"])
+        pipeline, opened = loading.load(name, pool, model, jax.devices(), folder / "kept")
+        batching = of_settings(pool, model, opened.layout, pool.slots)
+        terms = Terms.of(pipeline, opened.layout, batching.sizes, batching.elastic)
+        if index:
+            link = Link(lines[0], SILENCE_S)
+            link.follow(Follower(pipeline, opened.layout, terms))
+            link.close()
+            continue
+        followers = Followers(lines, SILENCE_S)
+        leader = Leader(followers, terms)
+        asked = [read(request, cases.parent) for request in case["requests"]]
+        drawn = asyncio.run(draw(pipeline, opened.layout, batching, leader, asked))
+        np.savez(folder / f"{name}.npz", *drawn)
+        followers.close()
+    jax.distributed.shutdown()
+
+
+def read(fields: Fields, folder: Path) -> Asked:
+    """A request whose pictures are named by their files in that folder."""
+    names = [name for name in ("image", "mask_image") if name in fields]
+    return fields, {name: (folder / fields[name]).read_bytes() for name in names}
+
+
+async def draw(
+    pipeline: Pipeline,
+    layout: Layout,
+    batching: BatchSizes,
+    leader: Leader,
+    requests: Sequence[Asked],
+) -> list[np.ndarray]:
+    """Pixels of each request, with a preview beside; then, where several fit, of all at once, side
+    by side on parts of the slice."""
+    slots = max(batching.sizes)
+    engine = Engine(pipeline, layout, slots, batching, leader)
+    previews = []
+    requests = [({**pipeline.spec.defaults, **fields}, images) for fields, images in requests]
+
+    async def one(request: Asked) -> np.ndarray:
+        def on_step(row: Any) -> None:
+            if row.done == 1:
+                previews.append(asyncio.create_task(engine.preview(row)))
+
+        made = await engine.generate(*request, on_step)
+        return made.pixels
+
+    try:
+        made = [await one(request) for request in requests]
+        if slots > 1:
+            first, images = requests[0]
+            await engine.warm_up([first])
+            (phase,) = engine.programs.shape(pipeline.prepare(first, images)).phases.values()
+            del phase.programs[Way(slots)]  # so that rows go side by side, if not one by one
+            for _ in range(ROUNDS):
+                made += await asyncio.gather(*(one(request) for request in requests))
+            assert Way(slots, slots) in phase.times.known()
+        for preview in previews:
+            assert np.ptp(await preview) > 0
+        return made
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    address, count, number, listed, out = sys.argv[1:]
+    try:
+        main(address, int(count), int(number), Path(listed), Path(out))
+    except Exception as error:  # JAX would wait for the others
+        logging.exception("this process failed")
+        leave(1, error)

@@ -1,0 +1,16 @@
+"""Two processes' ends of a line, both in this one."""
+
+from __future__ import annotations
+
+import socket
+
+from workers.multihost.connection import Line
+
+SILENCE_S = 20.0
+"""Longer than any test that does not wait for it."""
+
+
+def ends(silence_s: float = SILENCE_S) -> tuple[Line, Line]:
+    """One calls the other `there`, and is called `here` by it."""
+    here, there = socket.socketpair()
+    return Line(here, "there", silence_s), Line(there, "here", silence_s)

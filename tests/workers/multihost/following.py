@@ -1,0 +1,48 @@
+"""A follower in a process of its own, of a leader in the tests' process, with toys on both sides.
+
+Each has a device of its own and computes all alone: no collectives, and no JAX in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import jax
+
+from models.step_program import StepProgram
+from tests.workers.toy import ToyPipeline
+from workers.multihost.follower import Follower
+from workers.multihost.handshake import Terms
+from workers.multihost.leader_link import Link
+from workers.multihost.rendezvous import call
+from workers.slice.mesh import one_device
+
+SILENCE_S = 60.0
+"""On a machine that does much else."""
+CALLS = "calls the first process"
+
+
+class Smaller(ToyPipeline):
+    """On a device that has no memory for what the phase "double" needs."""
+
+    def step(self, program: StepProgram, *arguments: Any, **more: Any) -> Any:
+        if program.network == "double":
+            program = StepProgram("hopeless")
+        return super().step(program, *arguments, **more)
+
+
+def main(port: int, token: str, sizes: list[int]) -> None:
+    logging.basicConfig(level=logging.INFO)
+    logging.info(CALLS)
+    link = Link(call(("127.0.0.1", port), token, 1, SILENCE_S), SILENCE_S)
+    pipeline, layout = Smaller(), one_device(jax.devices()[0])
+    terms = Terms.of(pipeline, layout, sizes, elastic=False)
+    link.follow(Follower(pipeline, layout, terms))
+    link.close()
+
+
+if __name__ == "__main__":
+    port, token, *sizes = sys.argv[1:]
+    main(int(port), token, [int(size) for size in sizes])

@@ -1,0 +1,103 @@
+"""The processes of one slice, on this machine: each with virtual devices of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests import coarse
+from tests.workers.polling import until
+from tests.workers.pool_process import START_S
+
+POOL = "one"
+WORKER, STARVING = "atelier", "tests.workers.multihost.starving"
+
+
+class SliceProcesses:
+    """`atelier worker` on each of so many hosts, as the settings of `config` have the pool `POOL`.
+
+    Args:
+        devices: of each process.
+        starves: the process that runs out of memory midway.
+        late: the first process has long been waiting when the others start.
+    """
+
+    def __init__(
+        self,
+        config: Path,
+        folder: Path,
+        hosts: int,
+        devices: int,
+        *,
+        starves: int | None = None,
+        late: bool = False,
+    ) -> None:
+        folder.mkdir()
+        self._logs = [folder / f"{index}.log" for index in range(hosts)]
+        own = {"ATELIER_CONFIG": str(config), "JAX_NUM_CPU_DEVICES": str(devices)}
+        self._environment = {**os.environ, **own, "XLA_FLAGS": coarse.FLAGS}
+        self._port = free_port()
+        self._starves = starves
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for index in range(1 if late else hosts):
+            self._start(index)
+
+    def _start(self, index: int) -> None:
+        main = STARVING if index == self._starves else WORKER
+        slice_of = ("--coordinator", f"127.0.0.1:{self._port}", "--process-id", str(index))
+        of = (*slice_of, "--num-processes", str(len(self._logs)))
+        command = [sys.executable, "-m", main, "worker", "--pool", POOL, *of]
+        with self._logs[index].open("w") as log:
+            self._processes.append(
+                subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+            )
+
+    async def ready(self) -> None:
+        if len(self._processes) < len(self._logs):
+            await self._alive_until(self._is_met)
+            for index in range(len(self._processes), len(self._logs)):
+                self._start(index)
+        await self._alive_until(lambda: "is ready" in self._logs[0].read_text())
+
+    async def _alive_until(self, condition: Callable[[], bool]) -> None:
+        def is_so() -> bool:
+            assert all(process.poll() is None for process in self._processes), self.said
+            return condition()
+
+        await until(is_so, START_S)
+
+    def _is_met(self) -> bool:
+        """Whether the first process waits for the others."""
+        try:
+            socket.create_connection(("127.0.0.1", self._port)).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    def send(self, index: int, number: signal.Signals) -> None:
+        self._processes[index].send_signal(number)
+
+    async def exit_codes(self, deadline_s: float) -> list[int]:
+        """Of all processes, in order. Raises: TimeoutError: one of them has not ended."""
+        await until(lambda: all(p.poll() is not None for p in self._processes), deadline_s)
+        return [process.returncode for process in self._processes]
+
+    @property
+    def said(self) -> str:
+        return "\n".join(f"--- {log.stem}\n{log.read_text()}" for log in self._logs if log.exists())
+
+    def end(self) -> None:
+        """For good, in whatever state they are."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

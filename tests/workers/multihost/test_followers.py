@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from tests.workers.multihost.ends import SILENCE_S, ends
+from workers.engine.array_framing import Message
+from workers.engine.errors import EngineDied
+from workers.multihost.connection import Line
+from workers.multihost.followers import Followers
+
+Group = tuple[Followers, list[Line]]
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    """Two followers and their own ends of the lines."""
+    pairs = [ends() for _ in range(2)]
+    followers = Followers([here for here, _ in pairs], SILENCE_S)
+    yield followers, [there for _, there in pairs]
+    followers.on_loss(lambda error: None)  # or else the end of these lines ended this process
+    for pair in pairs:
+        for line in pair:
+            line.close()
+
+
+def test_all_are_told_the_same(group: Group) -> None:
+    followers, lines = group
+    followers.dropped.extend([3, 5])
+    followers.tell("step", {"x": 1}, {"a": np.ones(2)})
+    followers.tell("beat", {})
+    for line in lines:
+        message = line.receive()
+        assert (message.kind, message.fields) == ("step", {"x": 1, "drop": [3, 5]})
+        assert (message.arrays["a"] == 1).all()
+        assert line.receive().fields == {"drop": []}, "what is dropped is told once"
+
+
+def test_one_that_is_lost_is_told_once_and_ends_all(group: Group) -> None:
+    followers, (first, second) = group
+    losses: SimpleQueue[Exception] = SimpleQueue()
+    followers.on_loss(losses.put)
+    second.close()
+    assert isinstance(losses.get(timeout=SILENCE_S / 2), EngineDied)
+    first.close()
+    with pytest.raises(EngineDied, match="there is gone"):
+        while True:
+            followers.tell("beat", {}, {"a": np.zeros(10_000)})
+    assert losses.empty()
+
+
+def test_who_asks_later_hears_of_an_earlier_loss(group: Group) -> None:
+    followers, _ = group
+    followers.on_loss(lambda error: None)
+    followers.lose("a program failed")
+    losses: list[Exception] = []
+    followers.on_loss(losses.append)
+    assert "a program failed" in str(losses[0])
+
+
+def test_one_that_fails_is_named_to_all_others(group: Group) -> None:
+    followers, (first, second) = group
+    losses: SimpleQueue[Exception] = SimpleQueue()
+    followers.on_loss(losses.put)
+    second.send(Message("failed", {"why": "it ran out of memory"}))
+    why = "there failed: it ran out of memory"
+    assert str(losses.get(timeout=SILENCE_S / 2)) == f"the slice ends: {why}"
+    assert first.receive().fields["why"] == why
+
+
+def test_what_fails_because_another_is_gone_is_not_taken_for_the_cause(group: Group) -> None:
+    followers, (first, _) = group
+    followers.on_loss(lambda error: None)
+    first.close()
+    assert "there is gone" in str(followers.fail(RuntimeError("connection closed by peer")))
+
+
+def test_a_follower_that_is_asked_to_end_asks_the_first(group: Group) -> None:
+    followers, (first, second) = group
+    asked: SimpleQueue[str] = SimpleQueue()
+    first.send(Message("stop", {"now": False}))
+    followers.on_stop(drain=lambda: asked.put("drain"), stop_now=lambda: asked.put("stop now"))
+    assert asked.get(timeout=SILENCE_S) == "drain"
+    second.send(Message("stop", {"now": True}))
+    assert asked.get(timeout=SILENCE_S) == "stop now"

@@ -1,0 +1,115 @@
+"""A process that never prepared a request, as a follower is, traces any step from its key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.pipeline import Pipeline, Prepared
+from models.reading import SHAPES
+from models.sampling.schedulers import SOLVERS
+from models.step_program import StepProgram
+from service.settings import ModelSettings, PoolSettings
+from tests.parity.tiny_wan import make_wan
+from workers.jaxpr.logical_mesh import logical_layout
+from workers.loading.model import read, rounding_of
+from workers.multihost.handshake import outline, outlined
+from workers.programs.compiler import Compiler, signature
+from workers.programs.step_latency import Way
+
+DEMO = Path(__file__).parents[3] / "models" / "demo"
+FEW = {"prompt": "a red circle", "seed": 1, "num_inference_steps": 5}
+GUIDANCE: dict[str, list[dict[str, Any]]] = {
+    "flux": [{}, {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}],
+    "sdxl": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+    "wan": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
+}
+"""Of each family, without a negative prompt and with one."""
+THRESHOLDING: dict[str, Any] = {"thresholding": True, "sample_max_value": 2.5}
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "ddim": [{}, {"eta": 0.7}, THRESHOLDING],
+    "dpmpp_2m": [{}, {"solver_order": 3}],
+    "unipc": [{}, {"solver_order": 1}],
+    "lcm": [{"original_inference_steps": 50}],
+}
+"""Of a scheduler, options that change its arithmetic."""
+
+
+def abstract(source: Path) -> Pipeline:
+    """A pipeline of that checkpoint without weights, which has prepared nothing."""
+    model = ModelSettings(source=str(source), dtype="float32", eight_bit="beside")
+    return read(
+        PoolSettings(model="m"),
+        model,
+        reader=SHAPES,
+        sharding=logical_layout().of_parameter,
+        rounding=rounding_of(model),
+        swap_experts=False,
+    )
+
+
+def requests(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
+    """Every scheduler and every preset with a negative prompt; the first of both without."""
+    spec = pipeline.spec
+    names = [name for name in spec.schedulers if name.islower()]
+    wishes = [
+        {"scheduler": {"name": name, **options}}
+        for name in names
+        for options in OPTIONS.get(name, [{}])
+    ]
+    presets = [{"quality": name} for name in spec.quality_names]
+    without, guided = GUIDANCE[spec.family]
+    for guidance, more in [(without, {}), *product([guided], wishes + presets)]:
+        yield {**spec.defaults, **FEW, **guidance, **more}
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wan 2.2 with two experts of one layer."""
+    layer = {"num_layers": 1}
+    folder = tmp_path_factory.mktemp("fresh") / "wan"
+    return make_wan(folder, transformer=layer, transformer_2=layer, boundary_ratio=0.875)
+
+
+@pytest.mark.parametrize("name", ["flux", "sdxl", "wan", "experts"])
+def test_a_fresh_pipeline_traces_any_step_from_its_key(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    source = request.getfixturevalue(name) if name == "experts" else DEMO / name
+    first, fresh = abstract(source), Compiler(abstract(source), logical_layout())
+    rows: dict[Hashable, Any] = {}
+    programs: set[StepProgram] = set()
+    for fields in requests(first):
+        message = json.loads(json.dumps(outline(first.prepare(fields, {}))))
+        programs |= traced(fresh, outlined(message), rows)
+    assert {program.guided for program in programs} == {True, False}
+    assert {program.quant for program in programs} == {None, "w8a8", "w8a16"}
+    caches = {None} if name == "sdxl" else {None, "first-block", "teacache"}
+    assert {program.cache for program in programs} == caches
+    networks = {"experts": {"transformer", "transformer_2"}, "sdxl": {"unet"}}
+    assert {program.network for program in programs} == networks.get(name, {"transformer"})
+    methods = {type(program.solver) for program in programs}
+    if name == "sdxl":
+        assert methods == {one for one in SOLVERS if one.METHOD != "flow_match_euler"}
+    elif name != "flux":
+        assert {one.METHOD for one in methods} == {"unipc", "dpm", "flow_match_euler"}
+
+
+def traced(compiler: Compiler, prepared: Prepared, rows: dict[Hashable, Any]) -> set[StepProgram]:
+    """The keys of all its steps, which were traced.
+
+    Args:
+        rows: by kind of inputs, what they make a row of.
+    """
+    kind = signature(prepared.inputs)
+    if kind not in rows:
+        rows[kind] = compiler.trace_encode(prepared.inputs).out_info
+    steps = {step.phase: step for step in prepared.steps}
+    for step in steps.values():
+        compiler.trace_step(step.phase, step.values, Way(1), rows[kind])
+    return set(steps)

@@ -1,0 +1,283 @@
+"""A leader and a follower in one process, each with a pipeline of its own: what one launches, the
+other launches too."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from models.pipeline import generate
+from models.sharding import Layout
+from service.settings import ConfigError
+from tests.workers.engine.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
+from tests.workers.experts import TwoExperts, fields
+from tests.workers.multihost.ends import SILENCE_S, ends
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.resume import disturbed_at
+from tests.workers.toy import ToyPipeline
+from workers.engine.array_framing import Message
+from workers.engine.engine import Engine
+from workers.engine.errors import EngineDied
+from workers.multihost.connection import Line, LineLost, started
+from workers.multihost.follower import Follower
+from workers.multihost.followers import Followers
+from workers.multihost.handshake import Terms
+from workers.multihost.leader import Leader
+from workers.programs.batch_sizes import fast
+from workers.slice.mesh import one_device
+
+SLOTS = 2
+SIZES = (1, 2)
+
+
+class Other:
+    """The other process: its commands, done in a thread."""
+
+    def __init__(self, line: Line, layout: Layout, pipeline: ToyPipeline) -> None:
+        self.line = line
+        pipeline.gate.open()
+        self.follower = Follower(pipeline, layout, terms(pipeline, layout))
+        self.obeyed: list[Message] = []
+        self.failed: SimpleQueue[Exception] = SimpleQueue()
+        self._marks: SimpleQueue[int] = SimpleQueue()
+        self._numbers = itertools.count()
+        self._thread = started(self._run, "other process")
+
+    def caught_up(self, leader: Followers) -> None:
+        """All that was launched so far has been launched here too. Raises: what went wrong here."""
+        if not self.failed.empty():
+            raise self.failed.get()
+        mark = next(self._numbers)
+        leader.tell("beat", {"mark": mark})
+        while self._marks.get(timeout=DEADLINE_S) != mark:
+            pass
+
+    def close(self) -> None:
+        self.line.close()
+        self._thread.join()
+        self.follower.close()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                message = self.line.receive()
+                self.follower.obey(message)
+                self.obeyed.append(message)
+                if "mark" in message.fields:
+                    self._marks.put(message.fields["mark"])
+        except LineLost:
+            return
+        except Exception as error:
+            self.failed.put(error)
+
+
+def terms(pipeline: ToyPipeline, layout: Layout) -> Terms:
+    return Terms.of(pipeline, layout, SIZES, elastic=True)
+
+
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+"""JAX's cache is for processes: of two threads one may read what the other writes."""
+
+
+@pytest.fixture
+def pipeline(request: pytest.FixtureRequest) -> ToyPipeline:
+    return getattr(request, "param", ToyPipeline)()
+
+
+@pytest.fixture
+def followers() -> Iterator[tuple[Followers, Line]]:
+    here, there = ends()
+    group = Followers([here], SILENCE_S)
+    yield group, there
+    group.on_loss(lambda error: None)  # the end of a line is no loss any more
+    here.close()
+
+
+@pytest.fixture
+def group(followers: tuple[Followers, Line]) -> Followers:
+    return followers[0]
+
+
+@pytest.fixture
+def other(
+    followers: tuple[Followers, Line], layout: Layout, pipeline: ToyPipeline
+) -> Iterator[Other]:
+    other = Other(followers[1], layout, type(pipeline)())
+    yield other
+    followers[0].on_loss(lambda error: None)
+    other.close()
+
+
+@pytest.fixture
+async def engine(
+    pipeline: ToyPipeline, layout: Layout, group: Followers, other: Other
+) -> AsyncIterator[Engine]:
+    leader = Leader(group, terms(pipeline, layout))
+    engine = Engine(pipeline, layout, SLOTS, fast(SLOTS, SIZES), launcher=leader)
+    yield engine
+    pipeline.gate.open()
+    engine.close()
+
+
+async def test_what_one_launches_the_other_launches(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    """Pictures of several kinds side by side and in one batch, with previews: every state of theirs
+    is the same there, to the bit."""
+    await engine.warm_up([{}])
+    requests = [
+        {"seed": 1, "num_inference_steps": 50},  # enough to meet its neighbour
+        {"seed": 4, "num_inference_steps": 50},
+        {"seed": 2, "num_inference_steps": 6, "phase": "noisy"},
+        {"seed": 3, "width": 64, "second_phase": "double"},
+        {"seed": 7, "num_inference_steps": 20, "phase": "told"},
+    ]
+    states: list[np.ndarray] = []
+    previews: list[asyncio.Task[np.ndarray]] = []
+
+    def on_step(row: Any) -> None:
+        held = row.known
+        other.caught_up(group)
+        theirs = other.follower.rows[held.handle.number]
+        states.append(np.asarray(theirs["latents"] == held.row["latents"]))
+        previews.append(asyncio.create_task(engine.preview(row)))
+
+    pictures = await asyncio.gather(*(engine.generate(r, {}, on_step) for r in requests))
+    for picture, request in zip(pictures, requests, strict=True):
+        assert_is_reference(picture, pipeline, **request)
+    assert len(states) == 50 + 50 + 6 + 4 + 20
+    while 2 not in batches(other):  # on a busy machine two of 50 steps may miss each other
+        pair = ({"seed": seed, "num_inference_steps": 200} for seed in (5, 6))
+        pictures += await asyncio.gather(*(engine.generate(one, {}, on_step) for one in pair))
+        other.caught_up(group)
+    await asyncio.gather(*previews)
+    assert all(same.all() for same in states)
+    other.caught_up(group)
+    kinds = [message.kind for message in other.obeyed]
+    assert kinds.count("show") == len(pictures) + len(previews)
+    assert kinds.count("grow") >= 2
+    assert kinds.count("conditions") == 2  # for sixteen steps each
+    assert other.failed.empty()
+
+
+def batches(other: Other) -> set[int]:
+    """How many rows the steps had that it was told of."""
+    return {len(message.fields.get("rows", ())) for message in other.obeyed}
+
+
+async def test_the_other_forgets_what_nobody_here_refers_to(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    task = asyncio.create_task(make(engine, num_inference_steps=50, phase="gated"))
+    await at_gate(pipeline)
+    other.caught_up(group)
+    assert other.follower.rows, "rows under way are kept"
+    task.cancel()
+    pipeline.gate.open()
+    await make(engine, seed=2)
+    del task
+
+    def forgotten() -> bool:
+        gc.collect()
+        other.caught_up(group)  # brings what was dropped
+        return not other.follower.rows
+
+    await until(forgotten)
+
+
+async def test_what_one_takes_up_the_other_takes_up(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    fields = {"num_inference_steps": 30, "seed": 6, "phase": "noisy"}
+    whole, kept = await disturbed_at(3, engine, fields, {})
+    latents: list[np.ndarray] = []
+
+    def on_step(row: Any) -> None:
+        held = row.known  # before the mark: the loop goes on meanwhile
+        other.caught_up(group)
+        theirs = other.follower.rows[held.handle.number]
+        latents.append(np.asarray(theirs["latents"] == held.row["latents"]))
+
+    rest = await engine.generate(fields, {}, on_step, kept)
+    assert (rest.pixels == whole.pixels).all()
+    assert len(latents) == 30 - kept.done
+    assert all(same.all() for same in latents)
+
+
+@pytest.mark.parametrize("pipeline", [TwoExperts], indirect=True)
+async def test_each_process_brings_its_own_experts(
+    engine: Engine, pipeline: TwoExperts, group: Followers, other: Other
+) -> None:
+    """Pictures one after the other, so that the networks change places several times."""
+    for seed in range(2):
+        picture = await engine.generate(fields(4, seed), {}, lambda row: None)
+        expected = generate(pipeline, fields(4, seed), {}).astype(int)
+        assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
+    latents: list[np.ndarray] = []
+
+    def on_step(row: Any) -> None:
+        held = row.known  # before the mark: the loop goes on meanwhile
+        other.caught_up(group)
+        theirs = other.follower.rows[held.handle.number]
+        latents.append(np.asarray(theirs["latents"] == held.row["latents"]))
+
+    await engine.generate(fields(4), {}, on_step)
+    assert len(latents) == 4
+    assert all(same.all() for same in latents)
+
+
+async def test_a_lost_process_ends_what_waits_for_it(
+    engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
+) -> None:
+    """The step loop is held in a step, as by a device that waits for one that is gone."""
+    waiting = asyncio.create_task(make(engine, phase="gated"))
+    await at_gate(pipeline)
+    other.line.close()
+    with pytest.raises(EngineDied, match="there is gone"):
+        await waiting
+    with pytest.raises(EngineDied):
+        await make(engine)
+
+
+async def test_an_error_of_a_program_ends_the_slice(
+    engine: Engine, group: Followers, other: Other
+) -> None:
+    """It may have failed here alone: the others would wait in it for ever."""
+    with pytest.raises(EngineDied, match="RESOURCE_EXHAUSTED"):
+        await make(engine, phase="hopeless")
+    assert isinstance(engine.died.result(), EngineDied)
+
+
+async def test_what_does_not_compile_ends_its_own_picture_alone(
+    engine: Engine, pipeline: ToyPipeline, other: Other
+) -> None:
+    """Nothing was launched yet."""
+    with pytest.raises(Exception, match="compiling"):
+        await make(engine, phase="flawed")
+    assert_is_reference(await make(engine, seed=4), pipeline, seed=4)
+
+
+def test_a_process_with_other_settings_refuses(
+    pipeline: ToyPipeline, layout: Layout, other: Other
+) -> None:
+    ours = terms(pipeline, layout)
+    for changed in (replace(ours, jax="0.1"), replace(ours, sizes=[1, 4])):
+        message = Message("terms", {**changed.as_json(), "drop": []})
+        with pytest.raises(ConfigError, match=r"in the first process"):
+            other.follower.obey(message)
+    other.follower.obey(Message("terms", {**ours.as_json(), "drop": []}))
+
+
+def test_devices_are_terms(pipeline: ToyPipeline, layout: Layout) -> None:
+    second = one_device(jax.devices()[1])
+    difference = terms(pipeline, second).difference(terms(pipeline, layout).as_json())
+    assert difference == "devices is [1] here and [0] in the first process"

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from service.settings import HostsSettings
+from tests.workers.multihost.ends import SILENCE_S
+from tests.workers.multihost.processes import free_port
+from tests.workers.polling import DEADLINE_S
+from workers.engine.array_framing import Message
+from workers.multihost.connection import Line
+from workers.multihost.rendezvous import call, gathered, listening, own_address
+
+TOKEN = "the right one"
+
+
+def test_strangers_are_turned_away_and_processes_sorted() -> None:
+    with listening(0) as server, ThreadPoolExecutor(1) as leader:
+        address = ("127.0.0.1", server.getsockname()[1])
+        meeting = leader.submit(gathered, server, 2, TOKEN, SILENCE_S)
+        wrong = call(address, "a guess", 1, SILENCE_S)
+        with socket.create_connection(address) as noise:
+            noise.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        second, first = (call(address, TOKEN, index, SILENCE_S) for index in (2, 1))
+        lines = meeting.result()
+    assert [line.peer for line in lines] == ["process 1", "process 2"]
+    for line, follower in zip(lines, (first, second), strict=True):
+        line.send(Message("hello", {"to": line.peer}))
+        assert follower.receive().fields == {"to": line.peer}
+    with pytest.raises(ConnectionError):
+        wrong.receive()
+    close(wrong, first, second, *lines)
+
+
+def close(*lines: Line) -> None:
+    for line in lines:
+        line.close()
+
+
+ALONE = """
+import logging, sys
+from service.settings import HostsSettings
+from workers.multihost.rendezvous import join
+logging.basicConfig(level=logging.INFO)
+join(HostsSettings(count=2, coordinator=sys.argv[1], index=int(sys.argv[2])), arrive_s=1)
+"""
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_whose_others_never_come_says_so(index: int) -> None:
+    """JAX itself would abort it, with the guess that another has died."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-c", ALONE, address, str(index)]
+    left = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert left.returncode == 1, left.stderr
+    said = f"not all 2 processes of the slice have met this one, process {index}, at {address}"
+    assert said in left.stderr
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "address"),
+    [("leader.pods:8476", "leader.pods"), ("10.0.0.7:1", "10.0.0.7"), ("[fd00::1]:1", "fd00::1")],
+)
+def test_the_first_process_is_where_the_coordinator_is(coordinator: str, address: str) -> None:
+    assert own_address(HostsSettings(count=2, coordinator=coordinator, index=1)) == address

@@ -1,0 +1,221 @@
+"""The reckoning against programs that are really compiled, for virtual devices."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+from jax.stages import Compiled
+
+from models.nn.attention.xla import xla_kernel
+from models.sharding import Layout
+from tests.workers.plan.conftest import DEMO
+from workers.plan import hlo
+from workers.plan.auto_layout import NothingFits, choose
+from workers.plan.estimate import Reckoning, abstract_layout, reckon, row_bytes, weight_bytes
+from workers.plan.model import abstract, sketch_of
+from workers.plan.offload import Residency
+from workers.plan.search import Found, factors, search
+from workers.plan.trace import Sketch
+from workers.programs import warmup
+from workers.programs.compiler import Compiler
+from workers.programs.conditioning import STEPS
+from workers.programs.row_tree import places
+from workers.programs.step_latency import Way
+from workers.slice.chips import CHIPS, GIB
+from workers.slice.mesh import make_mesh
+from workers.slice.mesh_shape import Shape
+
+V6E = CHIPS["v6e"]
+SHAPE = Shape({"fsdp": 2, "context": 4}, {}, 2).over(8)
+"""Gathers, rings and Ulysses in one."""
+
+
+class Step(NamedTuple):
+    """One step of the demo's Flux by `SHAPE`, for virtual devices, from shapes alone."""
+
+    program: Compiled
+    row: Any
+    conditions: Compiled
+
+
+@pytest.fixture(scope="module")
+def step() -> Step:
+    layout = Layout(make_mesh(SHAPE, jax.devices()[:8]), xla_kernel)
+    pipeline = abstract(str(DEMO / "flux"), "float32", layout.of_parameter)
+    prepared = warmup.prepare(pipeline, warmup.requests(pipeline.spec, [{}])[0])
+    compiler = Compiler(pipeline, layout)
+    row = compiler.trace_encode(prepared.inputs).out_info
+    first = prepared.steps[0]
+    traced = compiler.trace_step(first.phase, first.values, Way(1), row)
+    told = compiler.trace_conditions(first.phase, first.values, row)
+    return Step(traced.lower().compile(), row, told.lower().compile())
+
+
+def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step) -> None:
+    program, _ = flux.steps[flux.phase]
+    weights = sum(weight_bytes(program.weights, abstract_layout(SHAPE)).values())
+    read = {name: leaf for name, leaf in step.row.items() if name != "denoised"}
+    of_row = sum(leaf.size * leaf.dtype.itemsize for leaf in read.values())
+    of_step = 4 * len(("sigma", "sigma_next", "true_cfg_scale", "place of the conditions"))
+    expected = weights + of_row + flux.conditions_bytes + of_step
+    assert step.program.memory_analysis().argument_size_in_bytes == expected
+
+
+def test_rows_are_reckoned_as_they_lie() -> None:
+    """What a step cache keeps by shares, all else whole: to the byte."""
+    shape = Shape({"cfg": 2, "context": 2}).over(4)
+    layout = Layout(make_mesh(shape, jax.devices()[:4]), xla_kernel)
+    fields = {"quality": "first-block-cache"}
+    cached = sketch_of(str(DEMO / "flux"), "float32", fields)
+    pipeline = abstract(str(DEMO / "flux"), "float32", layout.of_parameter)
+    prepared = warmup.prepare(pipeline, warmup.requests(pipeline.spec, [fields])[0])
+    row = Compiler(pipeline, layout).encoding(prepared.inputs).row
+    lying = jax.tree.map(
+        lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        row,
+        places(row, layout),
+    )
+    assert row_bytes(cached, abstract_layout(shape)) == sum(jax.tree.leaves(lying))
+    residual = row["step_cache"]["residual"]
+    whole = row_bytes(cached, abstract_layout(Shape().over(1)))
+    spared = whole - row_bytes(cached, abstract_layout(shape))
+    assert spared == residual.size * residual.dtype.itemsize * 3 // 4 > 0
+
+
+def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
+    """Its work; and its temporaries with little more, for what is kept goes in and out."""
+    cached = sketch_of(str(DEMO / "flux"), "float32", {"quality": "first-block-cache"})
+    (step, _), (exact, _) = cached.steps[cached.phase], flux.steps[flux.phase]
+    assert step.work.flops == pytest.approx(exact.work.flops, rel=1e-3)
+    one = Shape().over(1)
+    more, least = (reckon(sketch, one, V6E).memory["temporaries"] for sketch in (cached, flux))
+    assert least <= more < 1.25 * least
+
+
+def test_what_makes_conditions_stays_where_it_lies(flux: Sketch, step: Step) -> None:
+    """No weight is gathered: the devices tell each other the vectors of a layer alone."""
+    (program, runs) = flux.conditions[f"conditions of {flux.phase}"]
+    assert runs == math.ceil(flux.steps[flux.phase][1] / STEPS)
+    assert program.work.flops > 0
+    collectives = hlo.read(step.conditions.as_text(), [0] * 8).collectives
+    kernels = [w for w in flux.weights if w.axes == ("layers", "embed", "modulation")]
+    widest = max(math.prod(kernel.shape[1:]) * kernel.itemsize for kernel in kernels)
+    sent = [one.sent_bytes for one in collectives]
+    assert sent and max(sent) < widest / 2, "two devices would send each other half of it"
+
+
+def test_exchange_is_reckoned_as_it_is_compiled(flux: Sketch, step: Step) -> None:
+    sent: Counter[str] = Counter()
+    for one, count in hlo.read(step.program.as_text(), [0] * 8).collectives.items():
+        sent[one.kind] += one.sent_bytes * count  # type: ignore[assignment]
+    reckoned = reckon(flux, SHAPE, V6E).step.traffic
+    # XLA splits what comes before and after each attention a little otherwise.
+    permute, swap = reckoned["permute (ring)"], reckoned["all-to-all (Ulysses)"]
+    assert permute.ici_bytes == pytest.approx(sent["collective-permute"], rel=0.1)
+    assert swap.ici_bytes == pytest.approx(sent["all-to-all"], rel=0.1)
+
+
+def test_a_share_of_the_work(flux: Sketch) -> None:
+    whole = reckon(flux, Shape().over(1), V6E)
+    part = reckon(flux, Shape({"context": 4}).over(4), V6E)
+    # Padding, and time and text that every device embeds.
+    assert whole.step.flops / 4 <= part.step.flops <= whole.step.flops / 4 * 1.3
+    assert whole.step.flops == flux.steps[flux.phase][0].work.flops
+    assert not whole.step.traffic and part.step.traffic
+
+
+def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
+    shape = Shape().over(1)
+    one, three = reckon(flux, shape, V6E, 1), reckon(flux, shape, V6E, 3)
+    assert three.memory["rows"] == 3 * one.memory["rows"]
+    assert three.memory["weights of transformer"] == one.memory["weights of transformer"]
+    assert three.step.flops == 3 * one.step.flops
+
+
+def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
+    """Pictures are decoded one at a time; only their states lie side by side."""
+    shape = Shape().over(1)
+    alone, several = reckon(flux, shape, V6E), reckon(flux, shape, V6E, 5, launch=2)
+    two = reckon(flux, shape, V6E, 2)
+    assert several.memory["rows"] == 5 * alone.memory["rows"]
+    assert several.memory["temporaries"] == two.memory["temporaries"]
+    assert several.step == two.step
+    around_s = alone.request_s - sum(
+        alone.passes[phase].seconds * count for phase, (_, count) in flux.steps.items()
+    )
+    assert several.request_s - 5 * around_s == pytest.approx(3 * (two.request_s - 2 * around_s))
+
+
+def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
+    shape = Shape().over(1)
+    residency = Residency(by_turns=frozenset({"t5", "transformer"}))
+    turns = reckon(flux, shape, V6E, residency=residency).memory
+    assert turns["weights of t5 or transformer"] == flux.networks["transformer"]
+
+
+def small(sketch: Sketch, share: float) -> float:
+    """Memory of a chip that holds so much of the weights."""
+    return share * sum(sketch.networks.values())
+
+
+def found(sketch: Sketch, memory: float = V6E.memory_bytes, devices: int = 8) -> Found:
+    return search(sketch, replace(V6E, memory_bytes=int(memory)), devices)
+
+
+def best(found: Found) -> Reckoning:
+    return found.latency[0]
+
+
+def test_cfg_comes_first_where_guidance_is_used(flux: Sketch) -> None:
+    assert best(found(flux)).shape.size("cfg") == 2
+    assert "guidance" in best(found(flux)).why
+
+
+def test_cfg_is_left_out_where_there_is_no_guidance(unguided: Sketch) -> None:
+    assert unguided.prompts == 1
+    assert all(one.shape.size("cfg") == 1 for one in found(unguided).latency)
+
+
+def test_fsdp_is_for_what_does_not_fit(flux: Sketch) -> None:
+    assert best(found(flux)).shape.size("fsdp") == 1
+    tight = found(flux, small(flux, 0.6))
+    split = best(tight).shape.size("fsdp") * best(tight).shape.size("tensor")
+    assert split > 1 and tight.refused
+    assert all(one.fits for one in (*tight.latency, *tight.throughput))
+
+
+def test_throughput_has_requests_side_by_side(flux: Sketch) -> None:
+    first = found(flux).throughput[0]
+    assert first.slots > 1 and first.slots == first.shape.size("data")
+
+
+def test_a_model_too_big_is_refused_with_numbers(flux: Sketch) -> None:
+    chip = replace(V6E, memory_bytes=4 << 20)
+    with pytest.raises(NothingFits, match=r"8 x v6e: .* needs about .* GiB a device, but .* 0\.00"):
+        choose(flux, chip, 8)
+
+
+def test_slices_between_which_data_goes_by_dcn(flux: Sketch) -> None:
+    shape = Shape({"cfg": 2, "context": 4}, {"context": 2}, 2).over(8, 2)
+    traffic = reckon(flux, shape, V6E).step.traffic
+    assert traffic["permute (ring)"].dcn_bytes > 0 == traffic["permute (ring)"].ici_bytes
+    assert (
+        traffic["all-to-all (Ulysses)"].ici_bytes > 0 == traffic["all-to-all (Ulysses)"].dcn_bytes
+    )
+
+
+def test_factors() -> None:
+    ways = list(factors(8, 3))
+    assert len(ways) == len(set(ways)) == 10
+    assert all(math.prod(way) == 8 for way in ways)
+
+
+def test_memory_is_told_by_kind(flux: Sketch) -> None:
+    kinds = reckon(flux, Shape().over(1), V6E).memory
+    assert {"weights of transformer", "weights of t5", "rows", "temporaries"} <= kinds.keys()
+    assert sum(kinds.values()) < 1 * GIB + kinds["reserve"]

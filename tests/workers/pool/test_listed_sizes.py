@@ -1,0 +1,51 @@
+"""The sizes that a model serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.spec import Size, Sizes
+from service.settings import ConfigError, ModelSettings
+from tests.service.standin import SPEC, VIDEO
+from workers.pool import listed_sizes
+
+
+def of(spec: Any, **settings: Any) -> Sizes:
+    return listed_sizes.of_settings(ModelSettings(source="", **settings), spec)
+
+
+def test_any_size_unless_the_settings_list_some() -> None:
+    assert of(SPEC) == Sizes()
+    listed = of(VIDEO, sizes=[{"width": 64, "height": 32, "num_frames": 5}])
+    size = Size(width=64, height=32, num_frames=5, max_sequence_length=64)
+    assert listed == Sizes(mode="listed", listed=(size,))
+
+
+def test_listed_are_those_that_are_compiled_first() -> None:
+    warmup = [{}, {"width": 64}, {"num_inference_steps": 9}]
+    assert list(map(str, of(SPEC, sizes="listed", warmup=warmup).listed)) == ["96 x 64", "64 x 64"]
+    assert list(map(str, of(VIDEO, sizes="listed").listed)) == ["96 x 64 x 5 frames"]
+
+
+def test_a_listed_size_has_the_default_length_of_text_unless_it_names_one() -> None:
+    sides = {"width": 64, "height": 64}
+    listed = of(SPEC, sizes=[sides, {**sides, "max_sequence_length": 32}]).listed
+    assert [size.max_sequence_length for size in listed] == [64, 32]
+    assert of(SPEC, sizes="listed").listed[0].max_sequence_length == 64
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ({"width": 40, "height": 64}, "no multiple of 16"),
+        ({"width": 512, "height": 64}, "no multiple of 16 from 32 to 256"),
+        ({"width": 256, "height": 256}, "more than 16384 pixels"),
+        ({"width": 64, "height": 64, "num_frames": 4}, "num_frames must be 1 more than"),
+        ({"width": 64, "height": 64, "max_sequence_length": 999}, "must be 128 at most"),
+    ],
+)
+def test_what_the_model_cannot_serve_is_named(size: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"sizes: .*{said}"):
+        of(VIDEO, sizes=[size])

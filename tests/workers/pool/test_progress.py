@@ -1,0 +1,75 @@
+"""What the queue is told of a job's steps, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis
+
+from service.jobs.queue import Claim, Queue
+from tests.workers.jobs import toy_job
+from tests.workers.polling import until
+from tests.workers.toy import SPEC
+from workers.engine.row import Row
+from workers.pool.progress import Progress
+from workers.pool.usage import Bill
+
+STEPS = 4
+POOL = "pool"
+
+
+@pytest.fixture
+async def claim(queue: Queue) -> Claim:
+    await queue.register(POOL, SPEC, ready=True)
+    await queue.put(toy_job(num_inference_steps=STEPS))
+    (claim,) = await queue.claim(POOL, SPEC.name, 1)
+    return claim
+
+
+@asynccontextmanager
+async def telling(queue: Queue, claim: Claim) -> AsyncIterator[Progress]:
+    """Without previews, which alone need an engine."""
+    progress = Progress(queue, claim, cast(Any, None), 0, lambda claim: None, Bill())
+    running = asyncio.create_task(progress.run())
+    yield progress
+    progress.close()
+    await asyncio.wait_for(running, 10)
+
+
+def row_after(steps: int) -> Row:
+    shape: Any = None
+    all_steps: Any = (None,) * STEPS
+    return Row(shape, all_steps, None, lambda row: None, lambda row, error: None, done=steps)
+
+
+async def calls(redis: Redis) -> int:
+    """Scripts that Redis has run."""
+    return int((await redis.info("commandstats"))["cmdstat_evalsha"]["calls"])
+
+
+async def test_what_is_known_is_not_told_again(
+    queue: Queue, claim: Claim, empty_redis: Redis
+) -> None:
+    """The end of a job does not wait for it, which takes a round trip."""
+
+    async def is_told() -> bool:
+        return (await queue.get(claim.job.id)).step == STEPS
+
+    async with telling(queue, claim) as progress:
+        progress.step(0, row_after(STEPS))
+        await until(is_told, 10)
+        before = await calls(empty_redis)
+    assert await calls(empty_redis) == before
+
+
+async def test_the_last_step_is_told_before_the_end(queue: Queue, claim: Claim) -> None:
+    """However soon after the one before it that comes."""
+    async with telling(queue, claim) as progress:
+        progress.step(0, row_after(STEPS - 1))
+        await asyncio.sleep(0)
+        progress.step(0, row_after(STEPS))
+    assert (await queue.get(claim.job.id)).step == STEPS

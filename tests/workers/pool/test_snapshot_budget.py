@@ -1,0 +1,77 @@
+"""Snapshots are taken as often as their measured cost allows, and no more often."""
+
+from __future__ import annotations
+
+from tests.workers.engine.test_batching import row, shape
+from workers.engine.row import Row
+from workers.pool.snapshot_budget import Budget
+
+SHARE = 0.01
+
+
+def keeping(budget: Budget, one: Row, step_s: float, cost_s: float, steps: int) -> list[int]:
+    """The steps after which a snapshot was taken; each takes `cost_s`."""
+    account, taken = budget.account(one.device_seconds), []
+    for step in range(1, steps + 1):
+        one.advance(None, step_s)
+        if account.pays(one, size=1000):
+            account.spend(one, cost_s)
+            taken.append(step)
+    return taken
+
+
+def test_no_more_than_the_share() -> None:
+    for step_s, cost_s in ((0.01, 0.002), (0.1, 0.5), (3.0, 1.5)):
+        budget = Budget(SHARE)
+        keeping(budget, row(shape(1)), step_s, cost_s, 1000)  # the costs are known from here on
+        steps = 20_000
+        taken = keeping(budget, row(shape(1)), step_s, cost_s, steps)
+        assert len(taken) * cost_s <= SHARE * steps * step_s
+        assert (len(taken) + 1) * cost_s >= SHARE * steps * step_s * 0.99, "it could be more often"
+
+
+def test_the_first_waits_until_it_pays() -> None:
+    budget = Budget(SHARE)
+    first = keeping(budget, row(shape(1)), 0.1, 0.5, 1000)[0]
+    assert first * 0.1 * SHARE >= budget.expected("of no snapshot yet", 1000)
+    known = keeping(budget, row(shape(1)), 0.1, 0.5, 1000)[0]
+    assert known * 0.1 * SHARE >= 0.5
+
+
+def test_a_store_that_becomes_slow_is_used_less() -> None:
+    budget = Budget(SHARE)
+    often = keeping(budget, row(shape(1)), 0.1, 0.1, 10_000)
+    seldom = keeping(budget, row(shape(1)), 0.1, 2.0, 10_000)
+    assert len(seldom) * 2.0 <= SHARE * 10_000 * 0.1 + 2.0, "only the first was not foreseen"
+    assert len(seldom) < len(often) / 10
+
+
+def test_earlier_claims_do_not_pay_for_this_one() -> None:
+    budget, begun = Budget(SHARE), row(shape(1))
+    keeping(budget, begun, 0.1, 0.5, 1000)
+    account = budget.account(begun.device_seconds)
+    assert not account.pays(begun, size=1000)
+
+
+def test_putting_aside_pays_when_it_costs_no_more_than_the_share() -> None:
+    """A snapshot of half a second, and a prompt that takes as long to encode: after 100 s of this
+    claim, whatever was kept before."""
+    budget, begun = Budget(SHARE), row(shape(1))
+    keeping(budget, begun, 0.1, 0.5, 2000)
+    begun.shape.encode_times.observe(0.5)
+    account = budget.account(begun.device_seconds)
+    begun.advance(None, 99.0)
+    account.spend(begun, 0.5)
+    assert not account.pays_aside(begun, size=1000)
+    begun.advance(None, 2.0)
+    assert account.pays_aside(begun, size=1000)
+    assert not Budget(0).account(0.0).pays_aside(begun, size=1000), "only a drain keeps anything"
+
+
+def test_none_at_all() -> None:
+    assert keeping(Budget(0), row(shape(1)), 10.0, 1e-6, 1000) == []
+
+
+def test_a_larger_state_is_taken_to_cost_more() -> None:
+    budget = Budget(SHARE)
+    assert budget.expected("a", 10**8) > 10 * budget.expected("a", 10**3)

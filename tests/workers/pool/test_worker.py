@@ -1,0 +1,326 @@
+"""A pool in this process, at the real queue, with a pipeline that misbehaves when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import logging
+from collections.abc import Mapping
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+from prometheus_client import REGISTRY
+
+from deploy.logs import Json
+from models.pipeline import Fields, Prepared
+from models.sharding import Layout
+from service.jobs.job import JobState, Warned
+from service.jobs.outputs import Store, input_key
+from service.jobs.queue import Queue
+from service.settings import ConfigError, Settings
+from tests.workers.at_work import at_work, has, status
+from tests.workers.jobs import ended, pixels, toy_job
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import SPEC, ToyPipeline, reference
+from workers.media.outputs import DEFAULT_FPS
+from workers.pool.cost_reporting import NO_NUMBERS
+from workers.pool.worker import run_pool
+from workers.programs.batch_sizes import fast
+
+
+async def test_ready_only_after_the_warm_up_and_gone_at_the_end(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with at_work(pipeline, layout, queue, store):
+        await until(lambda: has(queue, (1, False)))
+        await until(lambda: has(queue, (1, True)))
+    assert await status(queue) == (0, False)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+async def test_how_its_batches_are_is_told(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, mode: str
+) -> None:
+    """Where they have several sizes, with the levels that were measured before it was ready."""
+    batching = fast(2) if mode == "fast" else None
+    async with at_work(
+        pipeline, layout, queue, store, warmup={"prompt": "a hat"}, batching=batching
+    ):
+        await until(lambda: has(queue, (1, True)))
+        told = (await queue.models())[SPEC.name].spec.batching
+    assert told.mode == mode
+    assert (told.levels is not None) == (mode == "fast")
+
+
+async def test_a_signal_ends_the_warm_up(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    slow = {"phase": "slow-to-compile"}
+    async with at_work(pipeline, layout, queue, store, warmup=slow) as (pool, task):
+        await until(lambda: has(queue, (1, False)))
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+
+
+async def test_a_model_of_no_finite_numbers_is_never_ready(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    async with at_work(pipeline, layout, queue, store, warmup={"nan_at": 0}) as (pool, task):
+        await until(lambda: pool.vitals.unready == NO_NUMBERS)
+        assert await status(queue) == (1, False)
+        assert pool.vitals.illness is None, "started again, it would load the same weights"
+        pool.stop()
+        assert await asyncio.wait_for(task, DEADLINE_S) == 0
+
+
+async def test_a_model_that_does_not_compile_ends_the_pool(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    with pytest.raises(AssertionError):
+        async with at_work(pipeline, layout, queue, store, warmup={"phase": "flawed"}) as (_, task):
+            await asyncio.wait_for(task, DEADLINE_S)
+    assert await status(queue) == (0, False)
+
+
+async def test_jobs_become_files(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    """More jobs than slots, one of three pictures: each is the reference's, with its own seed."""
+    jobs = [toy_job(seed=10 * i, num_inference_steps=3 + i) for i in range(6)]
+    jobs.append(toy_job(seed=2**63 - 4, num_images=3))
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store):
+        for job in [await ended(queue, job) for job in jobs]:
+            made = await pixels(store, job)
+            assert len(made) == job.images
+            for index, picture in enumerate(made):
+                seed = job.request["seed"] + index
+                expected = reference(pipeline, {**job.request, "seed": seed}).astype(int)
+                assert np.abs(picture - expected).max() <= 1  # as in test_engine
+                assert (job.outputs[index].seed, job.outputs[index].index) == (seed, index)
+            assert job.step == job.steps == job.usage.steps
+            assert job.usage.device_seconds > 0
+            assert job.usage.queue_seconds == pytest.approx(job.started_at - job.created_at)
+
+
+async def test_warnings_of_the_pipeline_join_those_of_the_front_end(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    known = Warned(field="eta", message="has no effect")
+    long = toy_job(prompt="a red circle on a blue background", num_images=2)
+    job = long.model_copy(update={"warnings": [known]})
+    short = toy_job(prompt="a cat")
+    for one in (job, short):
+        await queue.put(one)
+    async with at_work(pipeline, layout, queue, store):
+        first, *others = (await ended(queue, job)).warnings
+        assert first == known
+        ((field, message),) = [(other.field, other.message) for other in others]
+        assert (field, message.startswith("not read: '")) == ("prompt", True)
+        assert (await ended(queue, short)).warnings == []
+
+
+async def test_predictions_are_held_against_what_was_taken(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    def told(name: str) -> float:
+        labels = {"model": SPEC.name}
+        return REGISTRY.get_sample_value(f"atelier_job_cost_ratio_{name}", labels) or 0
+
+    count, total = told("count"), told("sum")
+    job, other = toy_job().model_copy(update={"run_s": 1.0, "cost": 1e-3}), toy_job()
+    for each in (job, other):
+        await queue.put(each)
+    async with at_work(pipeline, layout, queue, store):
+        job, _ = [await ended(queue, each) for each in (job, other)]
+        await until(lambda: told("count") > count)
+    assert told("count") - count == 1, "of the other one nothing was predicted"
+    rounded = 1e-6 / job.cost  # the account is in millionths
+    expected = pytest.approx(job.usage.device_seconds / job.cost, abs=rounded)
+    assert told("sum") - total == expected
+
+
+async def test_clips_become_one_file_each(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    formats = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
+    jobs = [toy_job(num_frames=5, output={"format": format}) for format in formats]
+    jobs.append(toy_job(num_frames=5, fps=None, num_images=2, output={"format": "mp4"}))
+    for job in jobs:
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store):
+        *single, double = [await ended(queue, job) for job in jobs]
+    for job, (format, content_type) in zip(single, formats.items(), strict=True):
+        [output] = job.outputs
+        assert output.content_type == content_type
+        assert output.key.endswith(f".{format}")
+        assert (output.num_frames, output.fps, output.duration_s) == (5, 8, 0.625)
+        assert (output.height, output.width) == (8, 64)
+        with av.open(io.BytesIO(await store.get(output.key))) as file:
+            assert len(list(file.decode(video=0))) == 5
+    assert [output.index for output in double.outputs] == [0, 1]
+    assert [output.fps for output in double.outputs] == [DEFAULT_FPS] * 2
+
+
+class Quoting(ToyPipeline):
+    """Says in its errors what was asked of it, as other people's code may."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        if fields.get("prompt"):
+            logging.getLogger("elsewhere").warning("odd: %s", fields["prompt"])
+            raise ValueError(f"cannot read {fields['prompt']!r}")
+        return super().prepare(fields, images)
+
+
+async def test_the_log_has_the_whole_error_and_not_the_prompt(
+    layout: Layout, queue: Queue, store: Store
+) -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(Json())
+    logging.getLogger().addHandler(handler)
+    job = toy_job(prompt="a fox's den")
+    await queue.put(job)
+    try:
+        async with at_work(Quoting(), layout, queue, store):
+            job = await ended(queue, job)
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert job.error.code == "internal" and "the pool's log has the whole" in job.error.message
+    assert "fox" not in written.getvalue()
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    (failed,) = (line for line in lines if "exception" in line)
+    assert "in prepare" in failed["exception"] and "ValueError: cannot read" in failed["exception"]
+    (odd,) = (line for line in lines if line["logger"] == "elsewhere")
+    assert odd["job"] == failed["job"] == job.id, "in a thread, too"
+
+
+async def test_frames_become_files_that_are_counted_on(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(num_frames=3, num_images=2, seed=5)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store):
+        job = await ended(queue, job)
+    assert [output.index for output in job.outputs] == list(range(6))
+    assert [output.seed for output in job.outputs] == [5, 5, 5, 6, 6, 6]
+    assert {(output.content_type, output.num_frames) for output in job.outputs} == {
+        ("image/png", None)
+    }
+    clips = [reference(pipeline, {**job.request, "seed": seed}) for seed in (5, 6)]
+    made = await pixels(store, job)
+    assert (
+        np.abs(np.stack(made) - np.concatenate(clips).astype(int)).max() <= 1
+    )  # as in test_engine
+
+
+async def test_pictures_of_the_request_reach_the_pipeline(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job()
+    job.request["image"] = input_key(job.id, "image")
+    await store.put(job.request["image"], b"the picture's bytes", "image/png")
+    await queue.put(job)
+    missing = toy_job()
+    missing.request["image"] = input_key(missing.id, "image")
+    await queue.put(missing)
+    async with at_work(pipeline, layout, queue, store):
+        assert (await ended(queue, job)).state == JobState.SUCCEEDED
+        assert pipeline.images == {"image": b"the picture's bytes"}
+        missing = await ended(queue, missing)
+    assert (missing.state, missing.error.code) == (JobState.FAILED, "store")
+
+
+async def test_failures_end_their_jobs_alone(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    expected = {
+        "non_finite": toy_job(nan_at=1),
+        "invalid_request": toy_job(width=33),
+        "out_of_memory": toy_job(phase="hopeless"),
+    }
+    partly = toy_job(num_images=2, phase="hopeless")
+    good = toy_job(seed=1)
+    for job in (*expected.values(), partly, good):
+        await queue.put(job)
+    async with at_work(pipeline, layout, queue, store):
+        for code, job in expected.items():
+            job = await ended(queue, job)
+            assert (job.state, job.error.code, job.attempts) == (JobState.FAILED, code, 1)
+        assert (await ended(queue, partly)).state == JobState.FAILED
+        assert (await ended(queue, good)).state == JobState.SUCCEEDED
+
+
+async def test_cancel_while_running_and_while_waiting_for_a_slot(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    many = toy_job(phase="gated", num_images=6, num_inference_steps=50)
+    await queue.put(many)
+    async with at_work(pipeline, layout, queue, store) as (pool, _):
+        await asyncio.to_thread(pipeline.gate.wait)
+        await until(lambda: pool.engine.stepper.load == 6)
+        await queue.cancel(many.id)
+        await until(lambda: pool.jobs == 0)
+        begun = pipeline.gate.count
+        pipeline.gate.open()
+        other = toy_job()
+        await queue.put(other)
+        assert (await ended(queue, other)).state == JobState.SUCCEEDED
+        assert pipeline.gate.count - begun <= 1, "at most the step that was sent already"
+        assert (await queue.get(many.id)).state == JobState.CANCELED
+
+
+async def test_progress_and_previews_are_events(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=8, num_images=2)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, preview_every_s=1e-6):
+        seen = []
+        async with asyncio.timeout(DEADLINE_S):
+            async for event in queue.events(job.id):
+                seen.append(event)
+                pipeline.gate.open(1)
+    names = [event.name for event in seen]
+    assert names[0] == "queued"
+    assert {"running", "progress", "preview"} <= set(names)
+    assert names[-1] == "succeeded"
+    told = [event.data["step"] for event in seen if event.name == "progress"]
+    assert told == sorted(told)
+    assert all(event.data["steps"] == 16 for event in seen if event.name == "progress")
+    previews = [event.data["preview"] for event in seen if event.name == "preview"]
+    assert all(preview.startswith("data:image/webp;base64,") for preview in previews)
+
+
+async def test_a_clip_s_preview_moves_as_fast_as_the_clip(
+    pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
+) -> None:
+    job = toy_job(phase="gated", num_inference_steps=12, num_frames=5)
+    await queue.put(job)
+    async with at_work(pipeline, layout, queue, store, preview_every_s=1e-6):
+        async with asyncio.timeout(DEADLINE_S):
+            async for event in queue.events(job.id):
+                pipeline.gate.open(1)
+                if event.name == "preview":
+                    break
+    encoded = event.data["preview"].removeprefix("data:image/webp;base64,")
+    image = Image.open(io.BytesIO(base64.b64decode(encoded)))
+    assert image.n_frames == 5
+    image.seek(1)
+    image.load()
+    assert image.info["duration"] == 1000 / SPEC.defaults["fps"]
+
+
+def test_settings_that_lack_something_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"pools\.x"):
+        run_pool(Settings(), "x")
+    with pytest.raises(ConfigError, match=r"models\.y"):
+        run_pool(Settings(pools={"x": {"model": "y"}}), "x")
+    settings = Settings(pools={"x": {"model": "y"}}, models={"y": {"source": "z"}})
+    with pytest.raises(ConfigError, match=r"redis\.url"):
+        run_pool(settings, "x")

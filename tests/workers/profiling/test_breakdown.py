@@ -1,0 +1,128 @@
+"""Shares of made-up recordings, whose answers can be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.profiling.breakdown import Kind, Op, Recording, kind_of, merged, minus, report, total
+
+STEP = "jit_step"
+C, M, P, F = Kind.COMPUTE, Kind.COMMUNICATION, Kind.OTHER, Kind.FRAME
+ROUNDING = 1e-9
+"""Sums of a few dozen float64 of at most 100."""
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "category", "kind"),
+    [
+        ("all-gather.3", STEP, "", M),
+        ("all-gather-start.1", "jit_step(17)", "", M),
+        ("all-reduce-scatter", STEP, "", M),
+        ("%all-to-all.2 = bf16[8]{0} all-to-all(%fusion)", STEP, "", M),
+        ("collective-permute-done", STEP, "", M),
+        ("reduce-scatter.1", STEP, "", M),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", None, "", M),
+        ("ncclKernel_SendRecv", STEP, "", M),
+        ("async-collective-fusion.4", STEP, "", M),
+        ("fusion.9", STEP, "all-gather", M),
+        ("recv-done.1", STEP, "", M),
+        ("reduce.3", STEP, "", C),
+        ("fusion.9 = f32[2] fusion(%all-gather.3)", STEP, "", C),
+        ("gather.1", STEP, "", C),
+        ("sender_fusion", STEP, "", C),
+        ("loop_fusion", None, "", C),
+        ("while.5", STEP, "", F),
+        ("%while.5 = (s32[]) while(%tuple)", STEP, "", F),
+        ("call.1", STEP, "", F),
+        ("custom-call.1", STEP, "", C),
+        ("all-gather.3", "jit_pixels", "", P),
+        ("fusion", "jit_encode", "", P),
+        ("fusion", "jit_step_size", "", P),
+    ],
+)
+def test_an_operation_is_of_one_kind(
+    name: str, program: str | None, category: str, kind: Kind
+) -> None:
+    assert kind_of(name, program, category) is kind
+
+
+def recording(*ops: Op, steps: tuple[float, ...] = (0, 10), **more: object) -> Recording:
+    return Recording({"cpu:0": ops}, steps, **{"no_work": (), **more})
+
+
+def test_a_window_is_shared_out() -> None:
+    """By hand: compute 1-3 and 6-7, alone communicating 3-5, decoding 7-8, nothing to do at 9."""
+    made = recording(
+        Op("fusion.1", C, 1, 3),
+        Op("all-gather", M, 2, 5),
+        Op("fusion.2", C, 6, 7),
+        Op("decode", P, 6.5, 8),
+        no_work=[(9, 11)],
+    )
+    found = report(made, 10)
+    assert found is not None
+    assert (found.steps, found.window_s, found.devices) == (1, 10, 1)
+    assert (found.compute_s, found.communication_s, found.other_s) == (3, 2, 1)
+    assert (found.waiting_s, found.no_work_s, found.hidden_s) == (3, 1, 1)
+    assert found.communication_share == pytest.approx(2 / 9)
+    assert [(op.name, op.seconds) for op in found.top[:2]] == [("all-gather", 3), ("fusion.1", 2)]
+
+
+def test_a_loop_computes_where_nothing_in_it_communicates() -> None:
+    found = report(recording(Op("while.1", F, 0, 10), Op("all-gather", M, 4, 6)), 10)
+    assert found is not None
+    assert (found.compute_s, found.communication_s, found.waiting_s) == (8, 2, 0)
+    assert [op.name for op in found.top] == ["all-gather"], "a loop is no operation of its own"
+
+
+def test_only_the_steps_that_were_asked_for_count() -> None:
+    ops = [Op("fusion", C, start, start + 0.5) for start in range(10)]
+    found = report(recording(*ops, steps=(2, 1, 4, 3, 9)), 2)
+    assert found is not None
+    assert (found.steps, found.window_s, found.compute_s) == (2, 2, 1)
+    assert report(recording(*ops, steps=(2,)), 2) is None
+    assert report(Recording({}, (1, 2), ()), 2) is None
+
+
+def test_devices_are_averaged() -> None:
+    two = Recording({"a": [Op("f", C, 0, 10)], "b": [Op("all-reduce", M, 0, 5)]}, (0, 10), ())
+    found = report(two, 10)
+    assert found is not None
+    assert (found.devices, found.compute_s, found.communication_s) == (2, 5, 2.5)
+    assert found.waiting_s == 2.5
+
+
+SPANS = st.lists(
+    st.tuples(st.integers(0, 50), st.integers(0, 9)).map(lambda s: (float(s[0]), float(sum(s)))),
+    max_size=12,
+)
+
+
+@given(SPANS, SPANS)
+def test_moments_are_taken_away_one_by_one(some: list, others: list) -> None:
+    """Held against counting whole seconds, which all the ends are."""
+    left = minus(merged(some), merged(others))
+
+    def has(spans: list, second: int) -> bool:
+        return any(start <= second < end for start, end in spans)
+
+    for second in range(60):
+        assert has(left, second) == (has(some, second) and not has(others, second))
+    assert total(left) == sum(has(left, second) for second in range(60))
+
+
+@given(SPANS, SPANS, SPANS, SPANS, SPANS)
+def test_parts_sum_to_the_window(
+    compute: list, talk: list, other: list, frames: list, idle: list
+) -> None:
+    kinds = ((C, compute), (M, talk), (P, other), (F, frames))
+    ops = [Op("x", kind, start, end) for kind, spans in kinds for start, end in spans]
+    found = report(recording(*ops, steps=(7, 42.5), no_work=idle), 10)
+    assert found is not None
+    parts = (
+        found.compute_s, found.communication_s, found.other_s, found.waiting_s, found.no_work_s,
+    )  # fmt: skip
+    assert sum(parts) == pytest.approx(35.5, abs=ROUNDING)
+    assert min(*parts, found.hidden_s) >= -ROUNDING

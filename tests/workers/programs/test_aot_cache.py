@@ -1,0 +1,257 @@
+"""Programs as files: read where all that they depend on is the same, compiled anew where not."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.stages import Compiled
+
+from models.jax_internals import io_callback
+from models.sharding import Layout
+from models.step_program import StepProgram
+from tests.workers.toy import ToyPipeline
+from workers.programs.aot_cache import KeptExecutables, packed, unpacked
+from workers.programs.compiler import Compiler
+from workers.programs.step_latency import Way
+from workers.programs.xla_cache import keep_compiled
+
+KEY = {"program": ["double"]}
+
+
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+"""A CPU's program that came from JAX's cache cannot be kept; see below."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "executables"
+
+
+class Build:
+    """Counts how often it compiles."""
+
+    def __init__(self, function: Callable[..., Any] = lambda x: jnp.tanh(x * 2)) -> None:
+        self.function = function
+        self.times = 0
+
+    def __call__(self) -> Compiled:
+        self.times += 1
+        return (
+            jax.jit(self.function).trace(jax.ShapeDtypeStruct((3,), np.float32)).lower().compile()
+        )
+
+
+def program(folder: Path, build: Build, common: str = "here", most: int = 1 << 30) -> Any:
+    kept = KeptExecutables(folder, {"model": common}, most)
+    return kept.program(lambda: KEY, jax.devices()[:1], build)
+
+
+def only_file(folder: Path) -> Path:
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_the_second_one_is_read_and_gives_the_same(folder: Path) -> None:
+    build, x = Build(), np.arange(3, dtype=np.float32)
+    first = program(folder, build)(x)
+    np.testing.assert_array_equal(program(folder, build)(x), first)
+    assert build.times == 1
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_what_differs_in_anything_is_compiled(folder: Path) -> None:
+    build = Build()
+    program(folder, build)
+    program(folder, build, common="elsewhere")
+    assert build.times == 2
+    assert len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:-1],
+        lambda text: text[: len(text) // 2],
+        lambda text: b"",
+        lambda text: text.replace(b"here", b"hers", 1),
+        lambda text: text[:-1] + bytes([text[-1] ^ 1]),
+        lambda text: packed("no program", {"model": "here", **KEY}),
+    ],
+    ids=["cut", "half", "empty", "another key", "a bit", "something else"],
+)
+def test_a_damaged_file_is_compiled_anew_with_a_warning(
+    folder: Path, caplog: pytest.LogCaptureFixture, change: Callable[[bytes], bytes]
+) -> None:
+    build = Build()
+    program(folder, build)
+    path = only_file(folder)
+    path.write_bytes(change(path.read_bytes()))
+    program(folder, build)
+    assert build.times == 2
+    assert f"{path} is not used" in caplog.text
+    program(folder, build)
+    assert build.times == 2, "it was not written anew"
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("mode", [0o702, 0o720])
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_what_others_may_write_is_never_unpickled(folder: Path, place: str, mode: int) -> None:
+    build, sprung = Build(), folder.with_name("sprung")
+    program(folder, build)
+    path = only_file(folder)
+    path.write_bytes(packed(Trap(sprung), {"model": "here", **KEY}))
+    (path if place == "file" else folder).chmod(mode)
+    program(folder, build)
+    assert build.times == 2
+    assert not sprung.exists()
+
+
+def test_what_others_may_have_put_into_jaxs_cache_is_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder := tmp_path / "jax").mkdir()
+    folder.chmod(0o770)
+    ours, theirs = folder / "ours-cache", folder / "theirs-cache"
+    for path, mode in ((ours, 0o600), (theirs, 0o660)):
+        path.write_bytes(b"code")
+        path.chmod(mode)
+    keep_compiled(folder)
+    assert [path.name for path in folder.iterdir()] == [ours.name]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert "others may write to it" in caplog.text
+
+
+def test_a_pickle_of_another_key_is_never_opened(folder: Path) -> None:
+    text = packed(Trap(folder), {"model": "there"})
+    with pytest.raises(ValueError, match="another key"):
+        unpacked(text, {"model": "here"})
+    assert not folder.exists()
+
+
+def test_a_link_is_not_followed(folder: Path) -> None:
+    build = Build()
+    program(folder, build)
+    path = only_file(folder)
+    path.rename(folder.with_name("elsewhere"))
+    path.symlink_to(folder.with_name("elsewhere"))
+    program(folder, build)
+    assert build.times == 2
+
+
+def test_the_one_that_was_unused_longest_makes_room(folder: Path) -> None:
+    size = len(packed("x" * 100, {"model": "here", "n": 0}))
+    kept = KeptExecutables(folder, {"model": "here"}, most_bytes=2 * size)
+    for n in range(2):
+        kept.fact(partial(dict, n=n), lambda: "x" * 100)
+    for age, path in enumerate(sorted(folder.iterdir())):
+        os.utime(path, (age, age))
+    oldest, newer = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+    kept.fact(lambda: {"n": 2}, lambda: "x" * 100)
+    assert not oldest.exists()
+    assert newer.exists()
+
+
+def test_a_program_that_calls_the_host_is_compiled_each_time(folder: Path) -> None:
+    def calls(x: jax.Array) -> jax.Array:
+        return io_callback(np.asarray, jax.ShapeDtypeStruct((3,), np.float32), x)
+
+    build = Build(calls)
+    for _ in range(2):
+        assert program(folder, build)(np.ones(3, np.float32)).shape == (3,)
+    assert build.times == 2
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+def test_a_cpu_program_from_jaxs_cache_is_not_kept(folder: Path, tmp_path: Path) -> None:
+    """It would be written down without its machine code, and fail when it is called."""
+    keep_compiled(tmp_path / "jax")
+    build = Build(lambda x: jnp.tanh(x * 3))
+    program(folder / "first", build)
+    jax.clear_caches()
+    program(folder / "second", build)
+    assert build.times == 2
+    assert only_file(folder / "first")
+    assert not (folder / "second").exists()
+
+
+def test_nothing_to_write_to_is_no_failure(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And is told once, not once a program."""
+    folder.write_text("a file where the folder should be")
+    build, kept = Build(), KeptExecutables(folder, {"model": "here"})
+    for n in range(3):
+        found = kept.program(partial(dict, program=[n]), jax.devices()[:1], build)
+        assert found(np.ones(3, np.float32)).shape == (3,)
+    read, written = (record.getMessage() for record in caplog.records)
+    assert f"kept in {folder} cannot be read" in read
+    assert f"kept in {folder} cannot be written" in written
+
+
+def test_files_are_its_own_under_any_umask(folder: Path) -> None:
+    build, usual = Build(), os.umask(0)
+    try:
+        program(folder, build)
+    finally:
+        os.umask(usual)
+    program(folder, build)
+    assert build.times == 1
+
+
+def test_a_folder_among_the_files_is_left_alone(folder: Path) -> None:
+    (other := folder / "lost+found").mkdir(parents=True)
+    kept = KeptExecutables(folder, {"model": "here"}, most_bytes=1)
+    for n in range(2):
+        kept.fact(partial(dict, n=n), lambda: "x" * 100)
+    assert list(folder.iterdir()) == [other], "what is too large for the folder goes at once"
+
+
+def test_a_pipelines_second_compiler_traces_nothing(folder: Path, layout: Layout) -> None:
+    """Rows, changes and operations are known, too, and a picture is the same to the last bit."""
+    pipeline = ToyPipeline()
+
+    def picture() -> tuple[Any, ...]:
+        compiler = Compiler(pipeline, layout, KeptExecutables(folder, {"model": "toy"}))
+        prepared = pipeline.prepare({"seed": 7}, {})
+        values, way = prepared.steps[0].values, compiler.ways([2], elastic=False)[-1]
+        assert way == Way(2)
+        encoding = compiler.encoding(prepared.inputs)
+        row = encoding.row
+        step, changes = compiler.step(StepProgram("plain"), values, way, row)
+        weights = compiler.weights.common
+        state = encoding.program(row)(weights, dict(prepared.inputs))
+        columns = {name: np.stack([value] * 2) for name, value in values.items()}
+        (after, _), _ = step(weights, (state, state), columns)
+        pixels = compiler.decode(row)(weights, after)
+        flops = compiler.flops(StepProgram("plain"), values, row)
+        return (
+            np.asarray(pixels).tobytes(),
+            changes,
+            flops,
+            compiler.preview(row)(weights, after).shape,
+        )
+
+    first = picture()
+    pipeline.encode = pipeline.step = pipeline.decode = pipeline.preview = never  # type: ignore
+    assert picture() == first
+
+
+def never(*args: Any) -> Any:
+    raise AssertionError("traced")

@@ -1,0 +1,75 @@
+"""What a program depends on: each of it makes another key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from models.sharding import Layout
+from workers.programs import aot_key
+from workers.slice.mesh import one_device
+
+
+def test_it_is_plain_and_the_same_each_time() -> None:
+    first = aot_key.of_process()
+    assert json.loads(json.dumps(first)) == first == aot_key.of_process()
+    assert any(name.startswith("jaxlib-") for name in first["packages"])
+
+
+def test_flags_and_options_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = aot_key.of_process()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_another_kind")
+    assert aot_key.of_process()["flags"] != before["flags"]
+    jax.config.update("jax_default_matmul_precision", "highest")
+    try:
+        assert aot_key.of_process()["options"] != before["options"]
+    finally:
+        jax.config.update("jax_default_matmul_precision", None)
+
+
+def test_where_things_are_kept_is_not(tmp_path: Path) -> None:
+    before, folder = aot_key.options(), jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    after = aot_key.options()
+    jax.config.update("jax_compilation_cache_dir", folder)
+    assert after == before
+
+
+def test_any_source_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "models" / "nn").mkdir(parents=True)
+    block = tmp_path / "models" / "nn" / "block.py"
+    block.write_text("x = 1")
+    first = aot_key.code.__wrapped__(tmp_path)
+    block.write_text("x = 2")
+    assert aot_key.code.__wrapped__(tmp_path) != first
+    block.write_text("x = 1")
+    assert aot_key.code.__wrapped__(tmp_path) == first
+    block.rename(block.with_name("other.py"))
+    assert aot_key.code.__wrapped__(tmp_path) != first
+
+
+def test_layouts_differ_by_devices_axes_and_table() -> None:
+    devices = jax.devices()
+    one, other = one_device(devices[0]), one_device(devices[1])
+    tabled = Layout(one.mesh, one.kernel, {**one.table, "heads": ()})
+    told = [json.dumps(aot_key.of_layout(layout)) for layout in (one, other, tabled)]
+    assert len(set(told)) == 3
+    assert json.dumps(aot_key.of_layout(one_device(devices[0]))) == told[0]
+
+
+def test_arguments_differ_by_name_shape_dtype_and_place() -> None:
+    mesh = one_device(jax.devices()[0]).mesh
+    place = NamedSharding(mesh, PartitionSpec())
+
+    def told(name: str = "a", shape: tuple[int, ...] = (2, 3), dtype: type = np.float32,
+             place: NamedSharding | None = None) -> str:  # fmt: skip
+        return aot_key.of_arguments({name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)})
+
+    different = [told(), told("b"), told(shape=(3, 2)), told(dtype=np.int32), told(place=place)]
+    assert len(set(different)) == len(different)
+    assert told() == told()

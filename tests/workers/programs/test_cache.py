@@ -1,0 +1,158 @@
+"""Which programs are compiled, where pictures leave that asked for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import pytest
+
+from models.sharding import Layout
+from tests.workers.polling import DEADLINE_S, until
+from tests.workers.toy import SPEC, ToyPipeline
+from workers.engine.engine import Engine, Picture
+from workers.programs.batch_sizes import fast
+from workers.programs.compilation import Compilation
+
+pytestmark = pytest.mark.usefixtures("no_compile_cache")
+
+SLOW = {"phase": "slow-to-compile"}
+
+
+class TwoGates(ToyPipeline):
+    """The phase "slower" waits for a second gate when it is traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second_gate = threading.Event()
+
+    def step(self, program: Any, *args: Any, **kwargs: Any) -> Any:
+        if program.network == "slower":
+            assert self.second_gate.wait(DEADLINE_S)
+        return super().step(program, *args, **kwargs)
+
+
+@pytest.fixture
+def gates() -> TwoGates:
+    return TwoGates()
+
+
+@pytest.fixture
+async def engine(gates: TwoGates, layout: Layout) -> AsyncIterator[Engine]:
+    engine = Engine(gates, layout, slots=4, batching=fast(4, (1, 2, 4), False))
+    yield engine
+    gates.compile_gate.set()
+    gates.second_gate.set()
+    engine.close()
+
+
+class Asking:
+    """Makes pictures, and knows what each has to pay for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.owed: dict[str, Compilation] = {}
+
+    def make(self, name: str, **fields: Any) -> asyncio.Task[Picture]:
+        def owe(compilation: Compilation) -> None:
+            self.owed[name] = compilation
+
+        request = {**SPEC.defaults, **fields}
+        making: Coroutine[Any, Any, Picture]
+        making = self.engine.generate(request, {}, on_compile=owe)
+        return asyncio.create_task(making)
+
+    async def asked(self, name: str, **fields: Any) -> asyncio.Task[Picture]:
+        """Whose programs wait for a compiler."""
+        task = self.make(name, **fields)
+        await until(lambda: name in self.owed)
+        return task
+
+
+@pytest.fixture
+def asking(engine: Engine) -> Asking:
+    return Asking(engine)
+
+
+async def leave(task: asyncio.Task[Picture]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_nobody_waits_for_is_not_compiled(
+    engine: Engine, gates: TwoGates, asking: Asking
+) -> None:
+    first = await asking.asked("first", **SLOW)
+    left = [await asking.asked(f"{width}", width=width) for width in (40, 48)]
+    for task in left:
+        await leave(task)
+    dropped = [program for name in ("40", "48") for program in asking.owed[name].programs]
+    gates.compile_gate.set()
+    await first
+    assert all(asking.owed[name].is_over for name in ("40", "48"))
+    assert sum(program.cancelled() for program in dropped) >= len(dropped) - 2, "of two threads"
+    assert {shape.bucket for shape in engine.programs._shapes.values()} == {"32x16xNone,plain"}
+    assert (await asking.make("again", width=40)).steps == 4
+
+
+async def test_what_another_waits_for_is_compiled(gates: TwoGates, asking: Asking) -> None:
+    await asking.asked("first", **SLOW)
+    owner = await asking.asked("owner", width=40)
+    other = asking.make("other", width=40)
+    await until(lambda: len(_shape(asking, "40x16xNone,plain").awaited) == 2)
+    await leave(owner)
+    assert not any(program.cancelled() for program in asking.owed["owner"].programs)
+    gates.compile_gate.set()
+    assert (await other).steps == 4
+    assert "other" not in asking.owed and asking.owed["owner"].spent_s > 0
+
+
+async def test_what_others_have_of_a_shape_stays(gates: TwoGates, asking: Asking) -> None:
+    await asking.make("before")
+    shape = _shape(asking, "32x16xNone,plain")
+    ready = {name: dict(phase.programs) for name, phase in shape.phases.items()}
+    first = await asking.asked("first", width=40, **SLOW)
+    await leave(await asking.asked("left", phase="double"))
+    assert {name: dict(phase.programs) for name, phase in shape.phases.items()} == ready
+    gates.compile_gate.set()
+    await first
+    assert (await asking.make("again", phase="double")).steps == 4
+    assert _shape(asking, shape.bucket) is shape
+
+
+async def test_larger_batches_that_were_dropped_are_compiled_for_the_next_one(
+    engine: Engine, gates: TwoGates, asking: Asking
+) -> None:
+    """Its first program had begun."""
+    left = await asking.asked("left", **SLOW)
+    shape = _shape(asking, "32x16xNone,plain")
+    [phase] = shape.phases.values()
+    await until(lambda: phase.programs[phase.smallest].running())
+    await leave(left)
+    assert list(shape.phases.values()) in ([phase], [])
+    gates.compile_gate.set()
+    await asking.make("again", **SLOW)
+    [phase] = _shape(asking, shape.bucket).phases.values()
+    assert [way.size for way in phase.programs] == [1, 2, 4]
+
+
+async def test_a_picture_notes_its_own_compiling_alone(gates: TwoGates, asking: Asking) -> None:
+    """A third one, which waits for the first one's programs while the second one's are newest."""
+    first = await asking.asked("first", **SLOW)
+    second = await asking.asked("second", phase="slower")
+    third = asking.make("third", **SLOW)
+    await until(lambda: len(_shape(asking, "32x16xNone,plain").awaited) == 3)
+    gates.compile_gate.set()
+    await asyncio.gather(first, third)
+    assert asking.owed["first"].waited_s is not None
+    assert asking.owed["second"].waited_s is None, "it still waits"
+    gates.second_gate.set()
+    await second
+    assert asking.owed["second"].waited_s is not None
+
+
+def _shape(asking: Asking, bucket: str) -> Any:
+    return asking.engine.programs._shapes[bucket]

@@ -1,0 +1,87 @@
+"""Inside one program a row's bits do not depend on its neighbours."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from models.pipeline import PyTree
+from models.step_program import StepProgram
+from models.trace_options import TraceOptions, trace_options
+from tests.workers.toy import ToyPipeline
+from workers.programs.compiler import Compiler, check_row, signature
+from workers.slice.mesh import one_device
+
+SIZE_TOLERANCE = 1e-5
+"""Relative, after one step: programs of other batch sizes may add up in another order."""
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    return Compiler(ToyPipeline(), one_device(jax.devices()[0]))
+
+
+def rows(compiler: Compiler, count: int) -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(0)
+    shapes = compiler.trace_encode(compiler.pipeline.prepare({}, {}).inputs).out_info
+    return [
+        jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
+        for _ in range(count)
+    ]
+
+
+def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[float]) -> list:
+    names = compiler.pipeline.prepare({}, {}).steps[0].values
+    values = {name: np.zeros(len(batch), np.float32) for name in names}
+    values |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
+    one = {name: value[0] for name, value in values.items()}
+    way = compiler.ways([len(batch)], elastic=False)[-1]
+    program, _ = compiler.step(StepProgram("double"), one, way, batch[0])
+    states, finite = program(compiler.weights.common, tuple(batch), values)
+    assert np.asarray(finite).all()
+    return [np.asarray(state["latents"]) for state in states]
+
+
+def test_bitwise_equal_with_any_neighbours_and_in_any_place(compiler: Compiler) -> None:
+    mine, a, b, c = rows(compiler, 4)
+    first = step(compiler, [mine, a, b, c], [2, 1, 3, 5])[0]
+    padded = step(compiler, [mine, mine, mine, mine], [2, 2, 2, 2])
+    moved = step(compiler, [c, b, mine, b], [0, 9, 2, 7])[2]
+    assert all((first == other).all() for other in (*padded, moved))
+
+
+def test_close_across_batch_sizes(compiler: Compiler) -> None:
+    mine, a, b, c = rows(compiler, 4)
+    alone = step(compiler, [mine], [2])[0]
+    in_four = step(compiler, [a, b, c, mine], [1, 3, 5, 2])[3]
+    np.testing.assert_allclose(in_four, alone, rtol=SIZE_TOLERANCE, atol=SIZE_TOLERANCE)
+    assert np.abs(alone - mine["latents"]).max() > 0.1, "a step that does nothing proves nothing"
+
+
+def test_signature_tells_programs_apart(compiler: Compiler) -> None:
+    prepare = compiler.pipeline.prepare
+    plain = signature(prepare({"seed": 1}, {}).inputs)
+    assert plain == signature(prepare({"seed": 2, "prompt": "x"}, {}).inputs)
+    assert plain != signature(prepare({"encode": "hopeless"}, {}).inputs)
+    assert plain != signature(prepare({"width": 64}, {}).inputs)
+
+
+def test_options_around_a_compiler_do_not_reach_its_programs() -> None:
+    seen: list[TraceOptions] = []
+
+    class Watched(ToyPipeline):
+        def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
+            seen.append(trace_options())
+            return super().decode(weights, row)
+
+    compiler = Compiler(Watched(), one_device(jax.devices()[0]))
+    with TraceOptions(quant="w8a8", strips=8, unroll=True).active():
+        compiler.trace_decode(rows(compiler, 1)[0])
+    assert seen == [TraceOptions(compiler.layout)]
+
+
+def test_a_row_that_changes_its_type_is_refused_by_name() -> None:
+    row = {"latents": np.zeros((2, 3), np.float32), "text": np.zeros(3)}
+    with pytest.raises(TypeError, match=r"step 'x'.*\['latents'\].*float16"):
+        check_row("step 'x'", {**row, "latents": np.zeros((2, 3), np.float16)}, row)

@@ -1,0 +1,96 @@
+"""Flags by chip and model: the compilers know each of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from workers.slice import xla_flags
+from workers.slice.devices import TPUS
+
+ASK_LIBTPU = """
+from models.jax_internals import get_topology_desc
+get_topology_desc(platform="tpu", topology_name="v6e:2x4")
+"""
+ASK_XLA = "import jax; jax.devices()"
+ENTRIES = tomllib.loads(xla_flags.TABLE.read_text())["set"]
+
+
+def asked(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v6e-8",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        **variables,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+
+
+def every(kind: str) -> str:
+    return " ".join(sorted({flag for entry in ENTRIES for flag in entry.get(kind, [])}))
+
+
+def test_the_compilers_know_every_flag() -> None:
+    assert asked(ASK_LIBTPU, LIBTPU_INIT_ARGS=every("libtpu")).returncode == 0
+    assert asked(ASK_XLA, XLA_FLAGS=every("xla")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "variable"), [(ASK_LIBTPU, "LIBTPU_INIT_ARGS"), (ASK_XLA, "XLA_FLAGS")]
+)
+def test_and_would_say_so_if_they_did_not(program: str, variable: str) -> None:
+    assert asked(program, **{variable: "--xla_tpu_make_it_fast=true"}).returncode != 0
+
+
+def test_a_set_is_for_its_chips_and_families() -> None:
+    assert not xla_flags.chosen(None, "flux")
+    assert xla_flags.chosen("nvidia", "flux").keys() == {"xla"}
+    wan, sdxl = (" ".join(xla_flags.chosen("v6e", name)["libtpu"]) for name in ("wan", "sdxl"))
+    assert "vmem_limit_kib=98304" in wan and "vmem_limit_kib=65536" in sdxl
+    assert "vmem_limit" not in " ".join(xla_flags.chosen("v5e", "wan")["libtpu"])
+
+
+def test_a_gpu_that_has_to_be_exact_measures_no_kernels() -> None:
+    assert "--xla_gpu_autotune_level=0" in xla_flags.of_settings("auto", "nvidia", "flux")["xla"]
+    fast = xla_flags.of_settings("auto", "nvidia", "flux", "fast")["xla"]
+    assert fast and not any("autotune" in flag for flag in fast)
+
+
+def test_every_chip_of_the_table_is_one_that_is_told_apart() -> None:
+    assert {chip for entry in ENTRIES for chip in entry["chips"]} <= {*TPUS.values(), "nvidia"}
+
+
+def test_what_the_operator_sets_by_hand_comes_last() -> None:
+    wanted = xla_flags.of_settings(["--a=1"], None, "flux")
+    assert xla_flags.environment(wanted, {"XLA_FLAGS": "--a=2"}) == {"XLA_FLAGS": "--a=1 --a=2"}
+    assert xla_flags.environment(xla_flags.of_settings([], None, "flux"), {}) == {}
+
+
+@pytest.mark.parametrize(("chip", "kind"), [("v6e", "libtpu"), ("nvidia", "xla")])
+def test_a_pools_own_flags_come_beside_the_tables_or_in_their_place(chip: str, kind: str) -> None:
+    known = xla_flags.chosen(chip, "flux")
+    first, *others = known[kind]
+    off = f"{xla_flags.name_of(first)}=false"
+    assert xla_flags.of_settings([off, "--a=1"], chip, "flux") == {kind: (off, *others, "--a=1")}
+    assert (
+        xla_flags.of_settings([], chip, "flux")
+        == xla_flags.of_settings("auto", chip, "flux")
+        == known
+    )
+
+
+def test_what_exactness_stands_on_is_not_undone() -> None:
+    xla_flags.check_batching(["--xla_gpu_autotune_level=0", "--a=1"], "nvidia", "flux", "exact")
+    xla_flags.check_batching(measured := ["--xla_gpu_autotune_level=4"], "nvidia", "flux", "fast")
+    xla_flags.check_batching(measured, None, "flux", "exact")
+    with pytest.raises(ValueError, match=r'"exact" needs --xla_gpu_autotune_level=0, not .*=4'):
+        xla_flags.check_batching(measured, "nvidia", "flux", "exact")

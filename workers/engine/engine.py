@@ -1,0 +1,450 @@
+"""Engine: pictures and clips from requests, many at a time, on one mesh slice.
+
+`generate` is the whole path of one picture. Each stage has its own thread, so that none of them
+holds up the step loop: the device waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from models.pipeline import Fields, Pipeline, Prepared, PyTree
+from models.sharding import Layout
+from service.jobs import spans
+from service.jobs.job import Stage
+from service.jobs.spans import Attributes
+from workers.engine.batch_difference import levels
+from workers.engine.errors import EngineDied, PictureFailed, picture_failed
+from workers.engine.latency_stats import Costs
+from workers.engine.row import Checked, Row
+from workers.engine.snapshot import Kept, Unfit, check_fit, needed
+from workers.engine.stage_timing import marking, stage
+from workers.engine.step_loop import Stepper
+from workers.engine.step_metrics import Meter
+from workers.programs import warmup
+from workers.programs.aot_cache import Executables
+from workers.programs.batch_sizes import BatchSizes, exact
+from workers.programs.bucket_programs import Compiling, Shape, is_ready
+from workers.programs.cache import Programs
+from workers.programs.compilation import Compilation
+from workers.programs.compiler import Compiler, signature
+from workers.programs.launcher import Launcher, OneHost
+from workers.programs.step_latency import Recent
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+STUCK_S = 1.0
+"""How long a dead engine waits for its last step, which may wait for a device that is gone."""
+LOOK_AGAIN_S = 60.0
+"""After a bucket's programs were not in files; looking takes a fifth of a millisecond."""
+
+
+OnStage = Callable[[Stage, float | None], None]
+"""Told in the event loop what is done with a picture now and, of compiling, the expected seconds;
+None: nothing tells."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One finished picture or clip; `device_seconds` is its share of the steps with it, and what
+    its encoding and decoding take; `own_seconds` leaves out what earlier claims had taken."""
+
+    pixels: np.ndarray
+    """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
+    seed: int
+    steps: int
+    device_seconds: float
+    own_seconds: float
+
+
+class Engine:
+    """One pipeline on one mesh slice, to be used from one event loop.
+
+    Args:
+        layout: how the slice splits its work.
+        slots: pictures that are denoised together at the most.
+        batching: the batch sizes that steps are compiled for; None: one row, exactly.
+        launcher: where a launch goes besides this process.
+        kept: where programs may be that need not be compiled.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        layout: Layout,
+        slots: int,
+        batching: BatchSizes | None = None,
+        launcher: Launcher | None = None,
+        kept: Executables | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.layout = layout
+        self.slots = slots
+        self.batching = batching or exact()
+        self.costs = Costs(pipeline.spec)
+        self._loop = asyncio.get_running_loop()
+        self._look_again: dict[str, float] = {}
+        """When a bucket may be looked for in files again, by the loop's clock."""
+        self.died: asyncio.Future[EngineDied] = self._loop.create_future()
+        """Has a result only if nothing can be launched any more."""
+        self._launcher = launcher or OneHost()
+        compiler = Compiler(pipeline, layout, kept)
+        self._compiler = compiler
+        self._weights = compiler.weights.common
+        self._ways = compiler.ways(self.batching.sizes, self.batching.elastic)
+        self.programs = Programs(compiler, self._launcher, self._ways)
+        # One thread a stage: at most one encode and one decode share the device with the steps.
+        stages = ("prepare", "encode", "decode", "preview", "keep")
+        self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
+        meter = Meter(pipeline.spec.name, compiler.layout_of)
+        self.stepper = Stepper(meter, compiler.weights, slots, self._launcher.fetch, self.die)
+        self.stepper.start()
+        self._launcher.on_loss(self.die)
+
+    async def warm_up(self, requests: Sequence[Fields]) -> None:
+        """Compile all that these requests run. Raises: the error of a program they need."""
+        for fields in requests:
+            prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
+            await self.look_for(filter(None, [self.costs.bucket(fields)]))
+            shape = self._shape(fields, prepared)
+            shape.compilation.take()  # nobody is charged for it
+            await ready(*shape.necessary())
+            self._learn(shape.compilation, fields)
+            for program in shape.optional():
+                try:
+                    await ready(program)
+                except Exception as error:
+                    log.warning("this batch size does not compile and is not used: %s", error)
+
+    async def try_out(self, fields: Fields, steps: int) -> Shape:
+        """A warm-up request's first steps of each phase, and its picture: nobody sees it, but its
+        shape, which is returned, knows then how long all that takes.
+
+        Raises: PictureFailed, EngineDied: as `generate`.
+        """
+        try:
+            prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
+            few = warmup.first_steps(prepared.steps, steps)
+            shape = await self._compiled(fields, prepared)
+            state = await self._run("encode", self._encode, shape, prepared)
+            start = Checked(state, 0, 0.0)
+            row = await self._denoise(shape, replace(prepared, steps=few), start, lambda row: None)
+            await self._decode(row)
+        except (EngineDied, PictureFailed):
+            raise
+        except Exception as error:
+            raise picture_failed(error, "trying it out") from error
+        return shape
+
+    async def levels(self, fields: Fields) -> int:
+        """By how much of 255 a warm-up request's picture differs between the batch sizes, at the
+        most. Measured, or known from an earlier start; nothing else may run.
+
+        Raises: whatever keeps it from being drawn.
+        """
+        prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
+        shape = await self._compiled(fields, prepared)
+        larger = (asyncio.wrap_future(program) for program in shape.optional())
+        await asyncio.gather(*larger, return_exceptions=True)
+
+        def find() -> int:
+            weights, state = self._compiler.weights, self._encode(shape, prepared)
+            return levels(shape, prepared, state, weights, self._launcher)
+
+        name = ("levels", json.dumps(fields, sort_keys=True, default=str), *map(str, self._ways))
+        fact, inputs = self._compiler.fact, dict(prepared.inputs)
+        return await self._run("preview", fact, name, inputs, find)
+
+    async def generate(
+        self,
+        fields: Fields,
+        images: Mapping[str, bytes],
+        on_step: Callable[[Row], None] = lambda row: None,
+        begin: Kept | None = None,
+        on_prepared: Callable[[Prepared], None] = lambda prepared: None,
+        on_stage: OnStage = lambda stage, expected_s: None,
+        on_compile: Callable[[Compilation], None] = lambda compilation: None,
+    ) -> Picture:
+        """One picture from one request. To cancel it, cancel the task.
+
+        Args:
+            on_step: told of each step that is done, in the event loop.
+            on_stage: told when it begins to be compiled, which most are not, denoised and decoded.
+            begin: how far it was before; None, or what does not fit it: it begins anew.
+            on_prepared: told once what the host made of the request, in the event loop.
+            on_compile: told there what it has to pay for, if it is the first to need programs.
+
+        Raises:
+            PictureFailed: this picture cannot be made; its neighbours are unharmed.
+            EngineDied: no picture can be made any more by this process.
+        """
+        doing, model = "preparing the request", self.pipeline.spec.name
+        try:
+            with spans.span("prepare"):
+                prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
+            on_prepared(prepared)
+            doing = "compiling"
+            with spans.span("compile"):
+                shape = await self._compiled(fields, prepared, on_stage, on_compile)
+            on_stage("denoising", None)
+            doing = "encoding the prompt"
+            with stage(model, "encode"):
+                state = await self._run("encode", self._encode, shape, prepared)
+            start = Checked(state, 0, 0.0)
+            if begin is not None:
+                start = await self._run("encode", self._take_up, shape, prepared, start, begin)
+            doing = "denoising"
+            with stage(model, "denoise") as span:
+                row = await self._denoise(shape, prepared, start, marking(span, on_step))
+                span.set(told_of(row, start))
+            doing = "decoding the picture"
+            on_stage("decoding", None)
+            with stage(model, "decode"):
+                pixels = await self._decode(row)
+        except (EngineDied, PictureFailed):
+            raise
+        except Exception as error:
+            raise picture_failed(error, doing) from error
+        return Picture(
+            pixels,
+            prepared.seed,
+            row.done,
+            row.device_seconds + shape.around_s,
+            row.own_seconds + shape.around_s,
+        )
+
+    async def preview(self, row: Row) -> np.ndarray:
+        """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
+        return await self._show("preview", row.shape.preview, row)
+
+    async def keep(self, row: Row) -> Kept:
+        """What another engine needs to go on with this row, copied beside its steps.
+
+        Raises: EngineDied.
+        """
+        return await self._run("keep", self._fetch, row.checked, row)
+
+    def kept_bytes(self, row: Row) -> int | None:
+        """Of what `keep` copies. None: it cannot, a part lies on devices of other hosts."""
+        leaves = self._kept_leaves(row, row.known).values()
+        here = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in leaves)
+        return sum(leaf.nbytes for leaf in leaves) if here else None
+
+    async def hold(self, row: Row) -> None:
+        """Stop stepping a row, which keeps its slot. Returns when no step of it is under way: never
+        where it has ended meanwhile."""
+        still = asyncio.Event()
+        self.stepper.hold(row, partial(self._loop.call_soon_threadsafe, still.set))
+        await still.wait()
+
+    def go_on(self, row: Row) -> None:
+        """Step a row again that was held."""
+        self.stepper.go_on(row)
+
+    def close(self) -> None:
+        """Stop after the step in flight. Pictures that are not done never will be."""
+        self.stepper.close(STUCK_S if self.died.done() else None)
+        self.programs.close()
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _compiled(
+        self,
+        fields: Fields,
+        prepared: Prepared,
+        on_stage: OnStage = lambda stage, s: None,
+        on_compile: Callable[[Compilation], None] = lambda compilation: None,
+    ) -> Shape:
+        """This picture's shape, as soon as it can begin with it."""
+        shape = self._shape(fields, prepared)
+        own = shape.compilation if shape.compilation.take() else None
+        if own:
+            on_compile(own)
+        phases = {step.phase for step in prepared.steps}
+        needed = shape.to_begin(signature(prepared.inputs), phases)
+        missing = [program for program in needed if not is_ready(program)]
+        if missing:
+            telling = self._telling({shape.made_by[one] for one in missing}, fields, on_stage)
+            with self.programs.awaited(shape, prepared), telling:
+                await ready(*missing)
+            if own:
+                self._learn(own, fields)
+        return shape
+
+    @contextmanager
+    def _telling(
+        self, compilations: Iterable[Compilation], fields: Fields, on_stage: OnStage
+    ) -> Iterator[None]:
+        """Inside, a picture waits for programs of these."""
+        bucket = self.costs.bucket(fields)
+        expected_s = self.costs.expected_s(bucket) if bucket else None
+        waits = True
+
+        def tell() -> None:
+            if waits:
+                on_stage("compiling", expected_s)
+
+        for compilation in compilations:
+            compilation.on_begin(partial(self._loop.call_soon_threadsafe, tell))
+        try:
+            yield
+        finally:
+            waits = False
+
+    def _learn(self, compilation: Compilation, fields: Fields) -> None:
+        """How long compiling took, for the next one, and for the next start."""
+        bucket, took_s = self.costs.bucket(fields), compilation.can_begin()
+        if took_s is not None and bucket:
+            self.costs.compiled(bucket, took_s)
+            self._threads["keep"].submit(self._compiler.keep_compile_s, bucket, took_s)
+
+    async def look_for(self, buckets: Iterable[str]) -> None:
+        """Find out which of these, of the queue, need not be compiled: their programs lie in files,
+        where others may have put them since they were looked for."""
+        for bucket in set(buckets) - self.costs.in_files.keys():
+            if self._loop.time() < self._look_again.get(bucket, 0.0):
+                continue
+            self._look_again[bucket] = self._loop.time() + LOOK_AGAIN_S
+            took_s = await self._run("keep", self._compiler.known_compile_s, bucket)
+            if took_s is not None:
+                self.costs.in_files[bucket] = took_s
+
+    def _shape(self, fields: Fields, prepared: Prepared) -> Shape:
+        shape = self.programs.shape(prepared)
+        self.programs.count(shape, prepared)
+        self.costs.uses(fields, shape)
+        return shape
+
+    def _encode(self, shape: Shape, prepared: Prepared) -> PyTree:
+        program = shape.encoders[signature(prepared.inputs)].result()
+        with shape.encode_times.timing():
+            return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
+
+    def _fetch(self, checked: Checked, row: Row) -> Kept:
+        leaves = self._kept_leaves(row, checked.state).items()
+        copied = {name: self._launcher.fetch(leaf) for name, leaf in leaves}
+        return Kept(checked.done, checked.device_seconds, copied)
+
+    def _kept_leaves(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
+        names = needed(row.shape.changes(row.steps), self.batching.is_exact)
+        leaves = self._launcher.leaves(state).items()
+        return {name: leaf for name, leaf in leaves if name in names}
+
+    async def _decode(self, row: Row) -> np.ndarray:
+        return await self._show("decode", row.shape.decode, row, row.shape.decode_times)
+
+    async def _show(
+        self, stage: str, program: Compiling, row: Row, times: Recent | None = None
+    ) -> np.ndarray:
+        """Pixels of a row as it is now, on the host."""
+        await ready(program)
+
+        def pixels(state: PyTree) -> np.ndarray:
+            with times.timing() if times else nullcontext():
+                return self._launcher.fetch(program.result()(self._weights, state))
+
+        return await self._run(stage, pixels, row.known)
+
+    def _take_up(self, shape: Shape, prepared: Prepared, start: Checked, kept: Kept) -> Checked:
+        """Where the picture begins: after the steps that were done before, if they were its own."""
+        row = self._launcher.leaves(start.state)
+        try:
+            names = needed(shape.changes(prepared.steps), self.batching.is_exact)
+            check_fit(kept, row, names, len(prepared.steps))
+        except Unfit as error:
+            log.warning("a picture begins anew, its snapshot does not fit: %s", error)
+            return start
+        state = self._launcher.wait(self._launcher.restore(start.state, kept.leaves))
+        return Checked(state, kept.done, kept.device_seconds)
+
+    async def _denoise(
+        self, shape: Shape, prepared: Prepared, start: Checked, on_step: Callable[[Row], None]
+    ) -> Row:
+        """Through the step loop; a canceled task takes its row out of it."""
+        ended: asyncio.Future[Row] = self._loop.create_future()
+
+        def hand_over(row: Row, failure: PictureFailed | None) -> None:
+            self._loop.call_soon_threadsafe(resolve, ended, row, failure)
+
+        def report(row: Row) -> None:
+            self._loop.call_soon_threadsafe(on_step, row)
+
+        row = Row(
+            shape,
+            prepared.steps,
+            start.state,
+            on_step=report,
+            on_end=hand_over,
+            done=start.done,
+            device_seconds=start.device_seconds,
+        )
+        if row.all_sent:
+            return row
+        try:
+            self.stepper.submit(row)
+            return await self._unless_dead(ended)
+        finally:
+            row.canceled = True
+
+    def die(self, error: Exception) -> None:
+        """Nothing can be launched any more, for this reason. From any thread."""
+        if not isinstance(error, EngineDied):
+            error = EngineDied(f"the step loop ended by {type(error).__name__}: {error}")
+        self._loop.call_soon_threadsafe(self._bury, error)
+
+    def _bury(self, died: EngineDied) -> None:
+        if not self.died.done():
+            self.died.set_result(died)
+
+    async def _run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
+        """In the stage's thread."""
+        here = copy_context()  # so that what is said there is told as this job's
+        work = self._loop.run_in_executor(self._threads[stage], here.run, function, *args)
+        return await self._unless_dead(work)
+
+    async def _unless_dead(self, work: asyncio.Future[T]) -> T:
+        """What work gives that a dead engine may never end. Raises: EngineDied."""
+        either: list[asyncio.Future[Any]] = [work, self.died]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise self.died.result()
+            return work.result()
+        finally:
+            work.cancel()
+
+
+def resolve(ended: asyncio.Future[Row], row: Row, failure: PictureFailed | None) -> None:
+    if ended.done():  # canceled in the meantime
+        return
+    if failure is None:
+        ended.set_result(row)
+    else:
+        ended.set_exception(failure)
+
+
+async def ready(*programs: Future[Any]) -> None:
+    """Wait for programs that others may be waiting for too: canceling this leaves them alone."""
+    await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))
+
+
+def told_of(row: Row, start: Checked) -> Attributes:
+    """What its span says of a denoising that is done."""
+    return {
+        "atelier.steps": len(row.steps),
+        "atelier.steps.before": start.done,
+        "atelier.device_s": row.device_seconds - start.device_seconds,
+    }

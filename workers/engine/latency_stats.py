@@ -1,0 +1,145 @@
+"""What this pool has measured, by the buckets that the queue knows.
+
+Times are medians of the latest fifteen. They follow a machine that changes; and what now and then
+holds one up does not count, such as a neighbour's encoding or decoding between two steps: that has
+times of its own, and would be counted twice in a mean. (What chooses batch sizes takes the lower
+quartile, the device alone; but people wait for the host, too.) Phases and shapes of one
+bucket are averaged by their steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import fmean, median
+
+from models.pipeline import Fields
+from models.sharding import Layout
+from models.spec import ModelSpec
+from service.jobs.costs import CostKey, CostRow, expected_s
+from workers.programs.batch_sizes import BatchSizes
+from workers.programs.bucket_programs import Phase, Shape, is_ready
+
+MAX_BUCKETS = 32
+"""Kept; the longest unused one makes room, as among compiled shapes."""
+
+
+class Costs:
+    """Which shapes each bucket has, and what they cost. To be used from one thread."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._shapes: dict[str, dict[str, Shape]] = {}
+        """By the queue's bucket and by the engine's, which knows more; the last used one last."""
+        self._compiled: dict[str, float] = {}
+        """By bucket, what compiling took here."""
+        self.in_files: dict[str, float] = {}
+        """The same of buckets whose programs lie in files."""
+        self.elsewhere: Mapping[str, float] = {}
+        """The same, as pools of this kind have told it."""
+
+    def bucket(self, fields: Fields) -> str | None:
+        """The queue's, of a request; None: it lacks fields that make one."""
+        has_all = all(name in fields for name in self._spec.bucket_fields)
+        return self._spec.bucket(fields) if has_all else None
+
+    def uses(self, fields: Fields, shape: Shape) -> None:
+        """A picture of this request needs that shape now."""
+        bucket = self.bucket(fields)
+        if bucket is None:
+            return
+        shapes = self._shapes.pop(bucket, {})
+        self._shapes[bucket] = shapes | {shape.bucket: shape}
+        if len(self._shapes) > MAX_BUCKETS:
+            del self._shapes[next(iter(self._shapes))]
+
+    @property
+    def warm(self) -> list[str]:
+        """Buckets that are compiled, the last used one first."""
+        return [
+            b for b, shapes in reversed(self._shapes.items()) if any(map(is_warm, shapes.values()))
+        ]
+
+    @property
+    def at_hand(self) -> tuple[str, ...]:
+        """Buckets that need not be compiled, as many as are kept; those that are first."""
+        return tuple(dict.fromkeys([*self.warm, *self.in_files]))[:MAX_BUCKETS]
+
+    def is_at_hand(self, bucket: str) -> bool:
+        return bucket in self.at_hand
+
+    def compiled(self, bucket: str, seconds: float) -> None:
+        """Compiling a bucket's programs took so long. The longest counts: others of it, such as a
+        scheduler's, may be fewer."""
+        self._compiled[bucket] = max(seconds, self._compiled.pop(bucket, 0.0))
+        if len(self._compiled) > MAX_BUCKETS:
+            del self._compiled[next(iter(self._compiled))]
+
+    def expected_s(self, bucket: str) -> float | None:
+        """What compiling a bucket's programs will take; None: nothing tells."""
+        return expected_s({**self.elsewhere, **self.in_files, **self._compiled}, bucket)
+
+    def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
+        """What is known by now."""
+        found = {}
+        for bucket, shapes in self._shapes.items():
+            compile_s = self._compiled.get(bucket, self.in_files.get(bucket))
+            for size, row in _rows(shapes.values(), devices).items():
+                update = {"compile_s": compile_s}
+                found[CostKey(bucket, layout, size)] = row.model_copy(update=update)
+        return found
+
+
+def is_warm(shape: Shape) -> bool:
+    return bool(shape.encoders) and all(map(is_ready, shape.necessary()))
+
+
+def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
+    """Names the kind of pool: by its settings, its devices, how they split the work, and how many
+    pictures they step at once: what was measured with more sizes does not hold with one."""
+    mesh = layout.mesh
+    axes = [f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1]
+    exact = [batching.told] if batching.is_exact else []
+    return ", ".join([f"{pool} on {mesh.devices.flat[0].device_kind}", *axes, *exact])
+
+
+def _rows(shapes: Iterable[Shape], devices: int) -> dict[int, CostRow]:
+    """By batch size; of several layouts for one size, the one that the steps take."""
+    measured = [shape for shape in shapes if shape.decode_times.median is not None]
+    weights = {shape: sum(p.times.steps for p in shape.phases.values()) for shape in measured}
+    if not sum(weights.values()):
+        return {}
+    encode_s = _mean((weights[s], s.encode_times.median or 0.0) for s in measured)
+    decode_s = _mean((weights[s], s.decode_times.median or 0.0) for s in measured)
+    steps = _step_seconds([phase for shape in measured for phase in shape.phases.values()])
+    samples = sum(weights.values())
+    return {
+        size: CostRow(
+            step_s=step_s, encode_s=encode_s, decode_s=decode_s, devices=devices, samples=samples
+        )
+        for size, step_s in steps.items()
+    }
+
+
+def _step_seconds(phases: Iterable[Phase]) -> dict[int, float]:
+    """By batch size, the mean over the steps of all phases that know it."""
+    times: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+    for phase in phases:
+        for size, seconds in _fastest(phase).items():
+            times[size].append((phase.times.steps, seconds))
+    return {size: _mean(known) for size, known in times.items()}
+
+
+def _fastest(phase: Phase) -> dict[int, float]:
+    # Whole steps and those that leave most out are of two kinds: a median would know but one.
+    usual = fmean if phase.program.cache else median
+    found: dict[int, float] = {}
+    for way, times in phase.times.known().items():
+        found[way.size] = min(usual(times), found.get(way.size, math.inf))
+    return found
+
+
+def _mean(weighted: Iterable[tuple[int, float]]) -> float:
+    pairs = list(weighted)
+    return sum(w * value for w, value in pairs) / sum(w for w, _ in pairs)

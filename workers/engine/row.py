@@ -1,0 +1,135 @@
+"""A row: one picture while it is denoised, as the step loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from models.pipeline import PyTree, Step
+from workers.engine.errors import PictureFailed
+from workers.programs.bucket_programs import Phase, Program, Shape
+from workers.programs.conditioning import Conditions, computed
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How far a row is, as one value for other threads to read."""
+
+    state: PyTree
+    done: int
+    device_seconds: float
+
+
+@dataclass(eq=False)
+class Row:
+    """Its state is held twice: as last seen to be finite, and as last sent for.
+
+    The loop sends step k+1 before it knows how step k went; `known` is where it returns to when
+    that was too bold.
+    """
+
+    shape: Shape
+    steps: tuple[Step, ...]
+    known: PyTree
+    """On the device: the state after `done` steps, all of them checked."""
+    on_step: Callable[[Row], None]
+    """Told of each checked step, in the loop's thread: hand over and return."""
+    on_end: Callable[[Row, PictureFailed | None], None]
+    """Told once, there too: all steps are done, or why not. Not called for a canceled row."""
+
+    state: PyTree = None
+    """On the device: the state after `sent` steps, perhaps still being computed."""
+    done: int = 0
+    sent: int = 0
+    epoch: int = 0
+    """Grows with each return to `known`: what was sent for before that no longer counts."""
+    seated: int = 0
+    """The ticket that was drawn when it got its slot."""
+    ticket: int = 0
+    """Drawn anew with each step that is sent; the lowest goes first."""
+    alone: bool = False
+    """After a failed batch: no neighbours and no step ahead, until one step has gone well."""
+    canceled: bool = False
+    """Set from any thread: no further step is sent."""
+    held: bool = False
+    """Set from any thread: no further step is sent, but the row keeps its slot."""
+    on_still: Callable[[], Any] | None = None
+    """Of a held row: told once, in the loop's thread, when no step of it is under way."""
+    device_seconds: float = 0.0
+    """Its share of the time of the batches that it was in."""
+    conditions: Conditions | None = None
+    """Of the next steps, where they were computed."""
+
+    def __post_init__(self) -> None:
+        self._before_s = self.device_seconds
+        self.state, self.sent = self.known, self.done
+        self.checked = Checked(self.known, self.done, self.device_seconds)
+
+    @property
+    def own_seconds(self) -> float:
+        """Of `device_seconds`, without those of earlier claims."""
+        return self.device_seconds - self._before_s
+
+    @property
+    def all_sent(self) -> bool:
+        return self.sent == len(self.steps)
+
+    @property
+    def sendable(self) -> bool:
+        unsure = self.alone and self.sent > self.done
+        return not (self.canceled or self.held or self.all_sent or unsure)
+
+    @property
+    def waits_since(self) -> int:
+        """The ticket since which nothing has been done for it."""
+        return max(self.seated, self.ticket)
+
+    @property
+    def next_step(self) -> Step:
+        return self.steps[self.sent]
+
+    @property
+    def phase(self) -> Phase:
+        """Of the next step."""
+        return self.shape.phases[self.next_step.phase]
+
+    def send(self, state: PyTree, ticket: int) -> None:
+        """The next step is on its way and will give this state."""
+        self.state, self.ticket = state, ticket
+        self.sent += 1
+        if self.all_sent:
+            self.conditions = None
+
+    def bring_conditions(self, program: Program, weights: list[Any]) -> Conditions:
+        """Those of the next step; what is not there yet is computed."""
+        phase = self.next_step.phase
+        if self.conditions is None or not self.conditions.serve(phase, self.sent):
+            self.conditions = None  # freed first
+            self.conditions = computed(program, weights, self.state, self.steps, self.sent)
+        return self.conditions
+
+    def advance(self, state: PyTree, device_seconds: float) -> None:
+        """One more step is done, and its state is finite."""
+        self.known, self.alone = state, False
+        self.done += 1
+        self.device_seconds += device_seconds
+        self.checked = Checked(state, self.done, self.device_seconds)
+
+    def rewind(self) -> None:
+        """Forget what was sent and is not known to have gone well; take the next step alone."""
+        self.state, self.sent, self.alone = self.known, self.done, True
+        self.conditions = None  # what went wrong may have been their program
+        self.epoch += 1
+
+    def tell_if_still(self) -> None:
+        if self.on_still is not None and self.sent == self.done:
+            on_still, self.on_still = self.on_still, None
+            on_still()
+
+    def end(self, failure: PictureFailed | None) -> None:
+        """Leave the loop; steps still on their way no longer count."""
+        self.epoch += 1
+        self.conditions = None
+        if not self.canceled:
+            self.on_end(self, failure)

@@ -1,0 +1,130 @@
+"""What is kept of an unfinished picture, for another pool to go on with it: as bytes, and back.
+
+Only what steps change is kept. What they leave as it is (embeddings, a picture's conditions) is
+encoded again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from models.nn.step_cache import KEPT
+from models.pipeline import Fields
+from models.quality import EXACT, LEVERS
+from models.spec import ModelSpec
+from workers.engine.array_framing import BadMessage, Message, packed, received
+from workers.programs.batch_sizes import BatchSizes
+
+VERSION = 1
+"""Grows when an older reader would misread a newer file."""
+KIND = "atelier-snapshot"
+CACHE = f"['{KEPT}']"
+"""What the names of a step cache's leaves begin with."""
+
+
+class Unfit(Exception):
+    """What was kept is not of this picture, or cannot be read: the picture begins anew."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How far one picture is, on the host."""
+
+    done: int
+    """Steps."""
+    device_seconds: float
+    leaves: Mapping[str, np.ndarray]
+    """Of its row, by name: those that steps change."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whose state it is: the same model must go on with the same request, by the same steps."""
+
+    fingerprint: str
+    """Of the model."""
+    request: str
+    """Digest of the picture's own request."""
+    batching: str
+    """As `BatchSizes.told`: half a picture by one program and half by another is neither's."""
+
+    @classmethod
+    def of(cls, fingerprint: str, fields: Fields, batching: BatchSizes) -> Origin:
+        """Args: fields: one picture's resolved request, its seed too."""
+        text = json.dumps(dict(fields), sort_keys=True)
+        return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest(), batching.told)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"version": VERSION, **asdict(self)}
+
+
+def with_levers(spec: ModelSpec, fields: Fields) -> Fields:
+    """The request with its preset by what that does: of the same name there may be another one by
+    the time that the picture goes on, and half a picture of each would be neither."""
+    preset = spec.qualities.get(fields.get("quality") or EXACT)
+    if preset is None:
+        return fields
+    return {**fields, "quality": preset.model_dump(mode="json", include={*map(str, LEVERS)})}
+
+
+def to_bytes(kept: Kept, origin: Origin) -> bytes:
+    """A head of JSON, the arrays as they lie in memory, and a checksum."""
+    progress = {"done": kept.done, "device_seconds": kept.device_seconds}
+    data = packed(Message(KIND, origin.as_json() | progress, kept.leaves))
+    return data + _checksum(data)
+
+
+def from_bytes(file: bytes, origin: Origin) -> Kept:
+    """Raises: Unfit: says why."""
+    data, checksum = file[: -hashlib.sha256().digest_size], file[-hashlib.sha256().digest_size :]
+    if checksum != _checksum(data):
+        raise Unfit("the file is damaged")
+    try:
+        stream = io.BytesIO(data)
+        message = received(lambda size: bytearray(stream.read(size)))
+    except (BadMessage, ValueError, struct.error) as error:
+        raise Unfit(f"the file cannot be read: {error}") from error
+    wanted = {"kind": KIND} | origin.as_json()
+    found = {"kind": message.kind} | dict(message.fields)
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise Unfit(f"{name} is {found.get(name)!r}, not {value!r}")
+    return Kept(int(found["done"]), float(found["device_seconds"]), message.arrays)
+
+
+def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
+    """What is kept of the leaves that steps change. A step cache is as large as the network is
+    wide; without one the next step runs whole, and the picture is another one by a little.
+
+    Args:
+        exact: whether the rest has to be the same to the bit.
+    """
+    return changes if exact else frozenset(name for name in changes if not name.startswith(CACHE))
+
+
+def check_fit(kept: Kept, row: Mapping[str, Any], changes: frozenset[str], steps: int) -> None:
+    """Raises: Unfit: the picture cannot go on from there.
+
+    Args:
+        row: its row's leaves by name, for their shapes and types.
+        changes: names of those that are needed.
+        steps: that it has in all.
+    """
+    if not 0 < kept.done <= steps:
+        raise Unfit(f"{kept.done} steps are done of {steps}")
+    found = {name: (leaf.shape, leaf.dtype) for name, leaf in kept.leaves.items()}
+    wanted = {name: (row[name].shape, row[name].dtype) for name in changes}
+    if found != wanted:
+        raise Unfit(f"the row has {wanted} and what was kept has {found}")
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

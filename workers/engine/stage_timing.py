@@ -1,0 +1,83 @@
+"""Stages of one picture, timed: for Prometheus, and as spans for whoever traces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from service.jobs import spans
+from service.jobs.spans import NOTHING, Span
+from workers import metrics
+from workers.engine.row import Row
+
+MARKS = 16
+"""Events of one denoising at the most, whatever the number of its steps."""
+
+
+@contextmanager
+def stage(model: str, name: str) -> Iterator[Span]:
+    """One picture is in that stage meanwhile, and gets through it."""
+    started = time.perf_counter()
+    with spans.span(name) as span:
+        yield span
+    metrics.stages.labels(model, name).observe(time.perf_counter() - started)
+
+
+class Turns:
+    """Stages of one picture that take turns, each told once: the sum of its times as a metric, and
+    from its first to its last as a span."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._seconds: dict[str, float] = {}
+        self._spans: dict[str, Span] = {}
+        self._ended: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        if name not in self._spans:
+            self._spans[name] = spans.begin(name)
+        try:
+            yield
+        except Exception as error:
+            self._spans[name].fail(spans.kind_of(error))
+            raise
+        finally:
+            took_s = time.perf_counter() - started
+            self._seconds[name] = self._seconds.get(name, 0.0) + took_s
+            self._ended[name] = time.time()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        """A metric tells of pictures alone that got through."""
+        for name, seconds in self._seconds.items():
+            self._spans[name].set({"atelier.busy_s": seconds})
+            self._spans[name].end(self._ended[name])
+            if error is None:
+                metrics.stages.labels(self._model, name).observe(seconds)
+
+
+def marking(span: Span, on_step: Callable[[Row], None]) -> Callable[[Row], None]:
+    """`on_step` that also marks some of the steps on the span: its first, its last, and others at
+    even distances."""
+    if span is NOTHING:
+        return on_step
+
+    def marked(row: Row) -> None:
+        total = len(row.steps)
+        if row.done == total or (row.done - 1) % -(-total // (MARKS - 1)) == 0:
+            span.event("step", {"atelier.step": row.done})
+        on_step(row)
+
+    return marked

@@ -1,0 +1,103 @@
+"""Meter: what the steps of one engine add up to, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from weakref import WeakKeyDictionary
+
+import jax
+
+from models.sharding import Layout
+from workers import metrics
+from workers.engine.batching import Batch
+from workers.programs.bucket_programs import Phase
+from workers.programs.step_latency import Way
+from workers.slice.device_chip import known_chip
+
+MAX_SHAPES = 16
+"""That are told by name, the first ones: those of the warm-up, and what came next. Clients choose
+sizes as they like, and each would be a series of its own."""
+WHOLE = "one device"
+
+
+class Known:
+    """The first so many values of a label; any further one is called `other`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: set[str] = set()
+
+    def name(self, value: str) -> str:
+        if len(self._names) < self._most:
+            self._names.add(value)
+        return value if value in self._names else metrics.OTHER
+
+
+class Meter:
+    """Of one engine; to be fed by its stepper's thread.
+
+    Args:
+        layout_of: how the slice splits a step of that way.
+    """
+
+    def __init__(self, model: str, layout_of: Callable[[Way], Layout]) -> None:
+        self._model = model
+        self._layout_of = layout_of
+        self._shapes = Known(MAX_SHAPES)
+        self._owed: WeakKeyDictionary[Phase, int] = WeakKeyDictionary()
+        """Steps of pictures whose operations are being counted still."""
+
+    def has(self, slots: int) -> None:
+        metrics.slots.labels(self._model).set(slots)
+
+    def seats(self, pictures: int) -> None:
+        metrics.slots_busy.labels(self._model).set(pictures)
+
+    def waited(self, seconds: float) -> None:
+        """The slice, for the host."""
+        metrics.device_wait.labels(self._model).inc(seconds)
+
+    def step(self, batch: Batch, seconds: float) -> None:
+        """The batch took the slice this long."""
+        model, way, rows = self._model, batch.way, len(batch.rows)
+        shape = self._shapes.name(batch.rows[0].shape.bucket)
+        layout = layout_name(self._layout_of(way))
+        metrics.steps.labels(model, shape, layout).inc(rows)
+        metrics.padding.labels(model).inc(way.size - rows)
+        metrics.device_busy.labels(model).inc(seconds)
+        metrics.step_seconds.labels(model, shape, layout, str(way.size)).observe(seconds)
+        self._count(batch.phase, rows)
+
+    def _count(self, phase: Phase, rows: int) -> None:
+        """The operations of the pictures' own rows, as soon as somebody knows how many that is."""
+        self._owed[phase] = self._owed.get(phase, 0) + rows
+        if phase.flops is not None and has_result(phase.flops):
+            metrics.flops.labels(self._model).inc(phase.flops.result() * self._owed.pop(phase))
+
+
+def has_result(future: Future[float]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def layout_name(layout: Layout) -> str:
+    """The mesh axes that split something, with their sizes: `cfg=2,ulysses=4`."""
+    sizes = [f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1]
+    return ",".join(sizes) or WHOLE
+
+
+def rate(model: str, devices: Iterable[jax.Device]) -> None:
+    """Tell what the slice's chips could do at best, where that is known of all of them."""
+    chips = [known_chip(device) for device in devices]
+    rated = [chip.peak_flops for chip in chips if chip is not None]
+    if rated and len(rated) == len(chips):
+        metrics.peak_flops.labels(model).set(sum(rated))
+
+
+def tell_memory(devices: Iterable[jax.Device]) -> None:
+    """What of their memory this process's devices have in use now. From any thread."""
+    for device in devices:
+        stats = device.memory_stats() or {}
+        for kind, name in metrics.MEMORY_KINDS.items():
+            if name in stats:
+                metrics.device_memory.labels(str(device.id), kind).set(stats[name])

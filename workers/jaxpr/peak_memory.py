@@ -1,0 +1,111 @@
+"""What a program holds at once, beside its arguments: an estimate, made before any compiler.
+
+Elementwise results are taken to be fused into whoever reads them, and logits to stay inside the
+attention kernel; all else lives from the equation that makes it to the last that reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from models import jax_internals
+from workers.jaxpr.axis_tags import Tag
+from workers.jaxpr.operations import (
+    Pairs,
+    chosen_branches,
+    inner_jaxpr,
+    is_by_platform,
+    nbytes,
+    pairs,
+)
+
+HEAVY = frozenset(
+    {"dot_general", "conv_general_dilated", "scan", "while", "cond", "gather", "concatenate"}
+    | {"dynamic_update_slice", "scatter", "shard_map", "sort"}
+)
+"""Primitives that read from memory and write to it."""
+
+Live = Mapping[Pairs, float]
+"""Bytes of all devices together, by the axes that split them."""
+
+
+def peak(jaxpr: Any, tags: Mapping[Any, Tag]) -> Live:
+    """The fullest moment of a jaxpr; what it is given is not counted.
+
+    Args:
+        tags: of every value of it and of the programs inside.
+    """
+    written = _written(jaxpr)
+    last = _last_reads(jaxpr, written)
+    alive: dict[Any, Tag] = {}
+    fullest: Live = {}
+    for at, equation in enumerate(jaxpr.eqns):
+        inside = _bodies(equation)
+        for body in inside:
+            fullest = _fuller(fullest, _sum(alive, peak(body, tags)))
+        for var in equation.outvars:
+            tag = tags.get(var, Tag())
+            if var in written and last.get(var, -1) > at and not (tag.logits or tag.is_weight):
+                alive[var] = tag
+        fullest = _fuller(fullest, _sum(alive, {}))
+        alive = {var: tag for var, tag in alive.items() if last[var] > at}
+    return fullest
+
+
+def _last_reads(jaxpr: Any, written: set[Any]) -> dict[Any, int]:
+    """By value, the last equation that needs it; the results are needed to the end."""
+    last = {var: len(jaxpr.eqns) for var in _variables(jaxpr.outvars)}
+    for at in reversed(range(len(jaxpr.eqns))):
+        equation = jaxpr.eqns[at]
+        # What is fused into its readers reads when they do.
+        until = max((last.get(v, at) for v in equation.outvars if v not in written), default=at)
+        for var in _variables(equation.invars):
+            last[var] = max(last.get(var, -1), until)
+    return last
+
+
+def _written(jaxpr: Any) -> set[Any]:
+    """Values that lie in memory: made or read by what cannot be fused."""
+    written = set(_variables(jaxpr.outvars))
+    for equation in jaxpr.eqns:
+        if _is_heavy(equation):
+            written |= set(equation.outvars)
+            written |= set(_variables(equation.invars))
+    return written
+
+
+def _is_heavy(equation: Any) -> bool:
+    if is_by_platform(equation):
+        return bool(_bodies(equation))
+    return equation.primitive.name in HEAVY or bool(_bodies(equation))
+
+
+def _bodies(equation: Any) -> list[Any]:
+    """Programs inside an equation. Of branches by platform: none where all of it can be fused."""
+    if equation.primitive.name == "cond":
+        branches = [branch.jaxpr for branch in chosen_branches(equation)]
+        fused = is_by_platform(equation) and not any(map(_is_heavy, branches[0].eqns))
+        return [] if fused else branches
+    if equation.primitive.name == "while":
+        return [equation.params["body_jaxpr"].jaxpr]
+    inner = inner_jaxpr(equation)
+    return [] if inner is None else [inner]
+
+
+def _variables(atoms: Iterable[Any]) -> list[Any]:
+    return [atom for atom in atoms if not isinstance(atom, jax_internals.Literal)]
+
+
+def _sum(alive: Mapping[Any, Tag], more: Live) -> Live:
+    total: Counter[Pairs] = Counter()
+    for var, tag in alive.items():
+        total[pairs(tag.sizes)] += nbytes(var.aval)  # type: ignore[assignment]
+    for axes, size in more.items():
+        total[axes] += size  # type: ignore[assignment]
+    return total  # type: ignore[return-value]
+
+
+def _fuller(a: Live, b: Live) -> Live:
+    return a if sum(a.values()) >= sum(b.values()) else b

@@ -1,0 +1,121 @@
+"""Where each array of a model lies on its slice, and how each activation is split: as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from flax import nnx
+
+from models.pipeline import Fields, Pipeline
+from models.sharding import Axes, Layout, MeshAxes, Split
+from service.settings import ConfigError, PoolSettings, Settings
+from workers.loading import model as loading
+from workers.loading.layout import own
+from workers.loading.model import MeshSlice
+from workers.programs import batch_sizes, warmup
+from workers.programs.compiler import Compiler
+from workers.programs.step_latency import Way
+
+WHOLE = "whole on every device"
+
+
+def explain(settings: Settings, pool_name: str, devices: range | None = None) -> str:
+    """For one pool of the settings, on this machine's devices; no weights are read.
+
+    Raises: as `workers.pool.worker.run_pool`.
+    """
+    pool, model = loading.configured(settings, pool_name)
+    if pool.hosts.count > 1:
+        raise ConfigError(
+            f"pools.{pool_name}.hosts: one process sees one host of {pool.hosts.count}; "
+            "`atelier plan` reckons with all of them"
+        )
+    loading.set_up(pool, model, devices)
+    opened = loading.planned(pool_name, pool, model, own(devices))
+    model = opened.model or model
+    placed = loading.placed(pool, model, opened, loading.SHAPES)
+    requests = warmup.requests(placed.spec, model.warmup)
+    lines = [_head(pool_name, pool, opened), "", *of_weights(placed, opened.layout)]
+    for fields in requests:
+        sizes = batch_sizes.of_settings(pool, model, opened.layout, opened.chosen.slots).sizes
+        lines += ["", *of_activations(placed, opened, fields, sizes[-1])]
+    return "\n".join(lines)
+
+
+def _head(name: str, pool: PoolSettings, opened: MeshSlice) -> str:
+    devices = opened.layout.mesh.devices.size
+    kind = opened.layout.mesh.devices.flat[0].device_kind
+    return (
+        f"pool {name}: {pool.model} on {devices} x {kind}: {opened.chosen.shape}, "
+        f"{opened.chosen.slots} slots, {opened.chosen.residency} ({opened.chosen.why})"
+    )
+
+
+def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
+    """Each parameter of each network: its shape, and what its axes are split over."""
+    for network, state in pipeline.weights._asdict().items():
+        if state is None:
+            continue
+        leaves = nnx.to_flat_state(state)
+        total = sum(_bytes(leaf) for _, leaf in leaves)
+        share = sum(_bytes(leaf) // _parts(leaf, layout) for _, leaf in leaves)
+        yield f"{network}: {_mib(total)}, {_mib(share)} on each device"
+        for path, leaf in leaves:
+            axes = leaf.axes[-len(leaf.shape) :] if leaf.shape else ()
+            name = ".".join(map(str, path))
+            over = layout.split(axes, leaf.shape)
+            yield f"  {name}  {leaf.dtype}{_shape(leaf.shape)}  {_said(axes, over, layout)}"
+
+
+def of_activations(
+    pipeline: Pipeline, opened: MeshSlice, fields: Fields, rows: int
+) -> Iterator[str]:
+    """Of one denoising step of so many rows, in the order in which they are made."""
+    prepared = warmup.prepare(pipeline, fields)
+    row = Compiler(pipeline, opened.layout).trace_encode(prepared.inputs).out_info
+    size = f"{prepared.width} x {prepared.height}"
+    for phase, step in {step.phase: step for step in prepared.steps}.items():
+        splits: list[Split] = []
+        recorder = Compiler(pipeline, opened.layout, record=splits.append)
+        recorder.trace_step(phase, step.values, Way(rows), row)
+        yield f"activations of a step ({phase}, {size} px, {rows} rows)"
+        yield from (f"  {line}" for line in _once(splits, opened.layout))
+
+
+def _once(splits: Sequence[Split], layout: Layout) -> Iterator[str]:
+    """Equal ones in a row are said once."""
+    before = None
+    for one in splits:
+        if one != before:
+            kind = f"{one.dtype}{_shape(one.shape)}"
+            yield f"{one.where}  {kind}  {_said(one.axes, one.over, layout)}"
+        before = one
+
+
+def _said(axes: Axes, over: Sequence[MeshAxes], layout: Layout) -> str:
+    """`embed over fsdp 4, heads over tensor 2`."""
+    parts = [
+        f"{axis} over " + " · ".join(f"{name} {layout.mesh.shape[name]}" for name in names)
+        for axis, names in zip(axes, over, strict=True)
+        if names
+    ]
+    return ", ".join(parts) or WHOLE
+
+
+def _parts(leaf: nnx.Variable, layout: Layout) -> int:
+    axes = leaf.axes[-len(leaf.shape) :] if leaf.shape else ()
+    return math.prod(map(layout.devices, layout.split(axes, leaf.shape)))
+
+
+def _bytes(leaf: nnx.Variable) -> int:
+    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"

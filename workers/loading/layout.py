@@ -1,0 +1,174 @@
+"""Settings → one mesh slice: its devices, how it splits the work, and how many slots it has."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import jax
+
+from models.sharding import MESH_AXES, TABLE, Table
+from service.settings import ConfigError, ModelSettings, PoolSettings
+from workers.plan import auto_layout
+from workers.plan.auto_layout import NothingFits
+from workers.plan.estimate import Reckoning, abstract_layout, reckon
+from workers.plan.offload import Residency, residencies
+from workers.plan.trace import Sketch
+from workers.programs import batch_sizes
+from workers.slice import devices as accelerators
+from workers.slice.chips import Chip
+from workers.slice.device_chip import chip_of
+from workers.slice.mesh_shape import Shape, slots_of
+
+CONTEXT: Mapping[str, tuple[str, ...]] = {"context": ("ring", "ulysses")}
+"""An axis of the settings → the mesh axes that it is made of."""
+
+BETWEEN = ("cfg", "context", "fsdp")
+"""Axes that "auto" lays between hosts: one of them has all. (`data` serves no single request.)"""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a slice is to do."""
+
+    shape: Shape
+    slots: int
+    residency: Residency
+    why: str
+    """Of the shape."""
+
+
+def see_only(devices: range | None) -> None:
+    """Settle which accelerators of this machine this process sees, before JAX starts.
+
+    Raises: ConfigError: the machine is not cut into such parts.
+    """
+    if devices is None:
+        return
+    try:
+        os.environ.update(accelerators.visible(devices))
+    except ValueError as error:
+        raise ConfigError(f"--devices: {error}") from None
+
+
+def own(devices: range | None) -> Sequence[jax.Device]:
+    """The devices of the slice; of virtual ones, which all processes see, its own.
+
+    Raises: ConfigError: there are not so many; says the numbers.
+    """
+    seen = jax.devices()
+    if devices is None or seen[0].platform != "cpu" or jax.process_count() > 1:
+        return seen
+    if devices.stop > len(seen):
+        raise ConfigError(
+            f"--devices {devices.start}-{devices.stop - 1}: this machine has {len(seen)} devices; "
+            "JAX_NUM_CPU_DEVICES gives it more virtual ones"
+        )
+    return [seen[i] for i in devices]
+
+
+def choose(
+    pool: PoolSettings, model: ModelSettings, sketch: Sketch, devices: Sequence[jax.Device]
+) -> Chosen:
+    """As the settings have it, or by the planner's reckoning; with what does not fit on the host.
+
+    `slots` decide nothing of that: other programs make other pictures, and pools that differ in
+    their slots alone make the same.
+
+    Raises:
+        NothingFits: the devices' memory has no room for one launch of it.
+        ValueError: it does not fit the devices or the model, or the slots do not; says the numbers.
+    """
+    refused: list[NothingFits] = []
+    for residency in residencies(sketch, model.swap_experts, model.encoders_on_host):
+        try:
+            return _with(residency, pool, model, sketch, devices)
+        except NothingFits as error:
+            refused.append(error)
+    raise refused[-1]
+
+
+def _with(
+    residency: Residency,
+    pool: PoolSettings,
+    model: ModelSettings,
+    sketch: Sketch,
+    devices: Sequence[jax.Device],
+) -> Chosen:
+    """Raises: NothingFits, ValueError: as `choose`."""
+    hosts = len({device.process_index for device in devices})
+    each, chip, table = len(devices) // hosts, chip_of(devices), table_of(pool.table)
+    if pool.mesh == "auto":
+        soonest = _soonest(sketch, chip, each, hosts, table, residency)
+        shape, why = soonest.shape, soonest.why
+    else:
+        given = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
+        shape, why = given.over(each, hosts, sketch.heads), "as the settings have it"
+    layout = abstract_layout(shape, table)
+
+    def need(slots: int, launch: int) -> Reckoning:
+        return reckon(sketch, shape, chip, slots, launch=launch, table=table, residency=residency)
+
+    rows = batch_sizes.least(model, layout)
+    if not (one := need(rows, rows)).fits:
+        raise NothingFits(f"{sketch.model}: {one.refusal()}")
+    slots = _slots(pool, shape, lambda slots: need(slots, batch_sizes.most(model, layout, slots)))
+    return Chosen(shape, slots, residency, why)
+
+
+def _slots(pool: PoolSettings, shape: Shape, need: Callable[[int], Reckoning]) -> int:
+    """As the settings have them; where these say nothing, no more than there is memory for.
+
+    Raises: ValueError: there is memory for fewer; says for how many.
+    """
+    slots = slots_of(pool.slots, pool.per_device_batch_size, shape)
+    if need(slots).fits:
+        return slots
+    counts = range(shape.size("data"), slots + 1, shape.size("data"))
+    held = bisect_left(counts, True, key=lambda count: not need(count).fits) * counts.step
+    if held and pool.slots is None and pool.per_device_batch_size is None:
+        return held
+    raise ValueError(
+        f"{slots} slots are too many, {held} fit: {need(slots).refusal()}; "
+        "encoders_on_host, swap_experts and vae_tiling make room, and change pictures a little"
+    )
+
+
+def _soonest(
+    sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table, residency: Residency
+) -> Reckoning:
+    """Of the layouts with each axis that may lie between hosts. Raises: NothingFits: none does."""
+    between = [{axis: hosts} for axis in BETWEEN] if hosts > 1 else [None]
+    found, refused = [], []
+    for dcn in between:
+        try:
+            found.append(
+                auto_layout.choose(sketch, chip, each, dcn=dcn, table=table, residency=residency)
+            )
+        except NothingFits as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return min(found, key=lambda one: one.request_s)
+
+
+def table_of(rows: Mapping[str, Sequence[str]]) -> Table:
+    """The sharding table with a deployment's rows.
+
+    `context` stands for both of its mesh axes.
+
+    Raises: ValueError: a logical or mesh axis that does not exist.
+    """
+    table = dict(TABLE)
+    for axis, names in rows.items():
+        if axis not in TABLE:
+            raise ValueError(f"logical axis {axis!r} does not exist: {', '.join(sorted(TABLE))}")
+        wide = [part for name in names for part in CONTEXT.get(name, (name,))]
+        for name in wide:
+            if name not in MESH_AXES:
+                raise ValueError(f"mesh axis {name!r} does not exist: {', '.join(MESH_AXES)}")
+        table[axis] = tuple(wide)
+    return MappingProxyType(table)

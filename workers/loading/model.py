@@ -1,0 +1,316 @@
+"""A pool's model onto its mesh slice: the layout is chosen first, from shapes alone, and each
+array goes straight to where it lies."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from models import catalog
+from models.checkpoint import checkpoint_errors
+from models.nn.attention.select import kernel_for
+from models.nn.eight_bit import kind_of
+from models.nn.eight_bit_kernel import eight_bit_for
+from models.pipeline import Pipeline, RequestError
+from models.preview import MeanLatents, as_preview, fit
+from models.reading import FILES, SHAPES, Files, Reader
+from models.rounding import Rounding
+from models.sharding import Layout
+from models.vae.config import Tiling
+from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
+from workers.jaxpr.logical_mesh import logical_layout
+from workers.loading import layout as slice
+from workers.loading.layout import Chosen
+from workers.plan.auto_layout import NothingFits
+from workers.plan.trace import Sketch, sketch
+from workers.programs import aot_key, warmup
+from workers.programs.aot_cache import Executables, KeptExecutables, NothingKept
+from workers.slice import devices as accelerators
+from workers.slice import xla_flags
+from workers.slice.mesh import make_mesh
+
+log = logging.getLogger(__name__)
+
+NO_PROGRAM = {"source", "base", "defaults", "warmup", "batching", "exact_rows", "sizes"}
+"""Settings of a model that change none: where it comes from (its fingerprint says what it is), and
+what is asked of it."""
+
+
+class NoRoom(ConfigError):
+    """The devices' memory does not hold the model; the message has the numbers."""
+
+
+@dataclass(frozen=True)
+class MeshSlice:
+    """The devices of one pool, and how they share its work."""
+
+    layout: Layout
+    chosen: Chosen
+    model: ModelSettings | None = None
+    """With what these devices have made necessary; None: the settings' own."""
+    kept: Executables = field(default_factory=NothingKept)
+    """Programs and facts of that model, from starts before."""
+
+
+class KeptFiles(Files):
+    """Everything from the checkpoint's files; what is worked out of them, from the start before."""
+
+    def __init__(self, opened: MeshSlice) -> None:
+        self._kept = opened.kept
+        self._layout = opened.layout
+
+    def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        layout = aot_key.of_layout(self._layout)
+        rows = self._kept.fact(
+            lambda: {"program": ["fit of previews"], "layout": layout},
+            lambda: fit(mean_latents)[0].tolist(),
+        )
+        whole = NamedSharding(self._layout.mesh, PartitionSpec())
+        return as_preview(np.array(rows, np.float32), whole)
+
+
+def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
+    """Raises: ConfigError: the pool or its model is not there, or one contradicts the other."""
+    if pool_name not in settings.pools:
+        raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
+    pool = settings.pools[pool_name]
+    if pool.model not in settings.models:
+        raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
+    model = settings.models[pool.model]
+    if pool.batch_sizes and model.batching == "exact":
+        raise ConfigError(
+            f"pools.{pool_name}.batch_sizes: models.{pool.model} is batched exactly, in one size; "
+            f'leave them out, or set models.{pool.model}.batching = "fast"'
+        )
+    return pool, model
+
+
+def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> None:
+    """What JAX reads when it starts: visible devices, flags, precision. Says what it set.
+
+    Raises: ConfigError: the devices cannot be had so, or a flag undoes the model's batching.
+    """
+    slice.see_only(devices)
+    chip, family = accelerators.chip(), catalog.family(model.source, model.base)
+    check_flags(pool, model, chip, family)
+    wanted = xla_flags.of_settings(pool.flags, chip, family, model.batching)
+    for variable, value in xla_flags.environment(wanted, os.environ).items():
+        log.info("%s=%s", variable, value)
+        os.environ[variable] = value
+    if pool.precision != "default":
+        log.info("matrix products in %s precision", pool.precision)
+        jax.config.update("jax_default_matmul_precision", pool.precision)
+
+
+def check_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family: str) -> None:
+    """Raises: ConfigError: one of the pool's or of the operator's undoes the model's batching."""
+    by_hand = [
+        flag for name in xla_flags.VARIABLES.values() for flag in os.environ.get(name, "").split()
+    ]
+    given = [*(pool.flags if pool.flags != "auto" else ()), *by_hand]
+    try:
+        xla_flags.check_batching(given, chip, family, model.batching)
+    except ValueError as error:
+        raise ConfigError(
+            f"models.{pool.model}.{error}: leave it out of the pool's flags and of "
+            f'{" and ".join(xla_flags.VARIABLES.values())}, or set batching = "fast"'
+        ) from None
+
+
+def open_slice(
+    name: str, pool: PoolSettings, model: ModelSettings, sketch: Sketch,
+    devices: Sequence[jax.Device],
+) -> MeshSlice:  # fmt: skip
+    """The layout of these devices, from the settings and what the model asks of them.
+
+    Args:
+        name: the pool's, for messages.
+
+    Raises: ConfigError: the settings do not fit the devices or the model; says the numbers.
+    """
+    try:
+        chosen = slice.choose(pool, model, sketch, devices)
+        table = slice.table_of(pool.table)
+    except NothingFits as error:
+        raise NoRoom(f"pools.{name}: {error}") from None
+    except ValueError as error:
+        raise ConfigError(f"pools.{name}: {error}") from None
+    layout = Layout(
+        make_mesh(chosen.shape, devices),
+        kernel_for(devices[0], model.activation_dtype or model.dtype),
+        table,
+        eight_bit_for(devices[0].device_kind),
+    )
+    log.info(
+        "%s on %d x %s: %s, %d slots, %s (%s)",
+        *(pool.model, len(devices), devices[0].device_kind, chosen.shape, chosen.slots),
+        *(chosen.residency, chosen.why),
+    )
+    return MeshSlice(layout, chosen, model)
+
+
+def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
+    """The pool's model. Raises: as `models.catalog.load`."""
+    return catalog.load(
+        pool.model,
+        model.source,
+        model.dtype,
+        model.defaults,
+        base=model.base,
+        activation_dtype=model.activation_dtype,
+        vae_tiling=tiling_of(model),
+        qualities=model.quality,
+        **how,
+    )
+
+
+def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Rounding | None:
+    """Of its weights to 8 bits, to numbers that the device multiplies fast.
+
+    Args:
+        device: None: shapes alone are asked for.
+    """
+    if model.eight_bit is None:
+        return None
+    if device is None:
+        return Rounding(model.eight_bit)
+    capability = getattr(device, "compute_capability", "0")
+    return Rounding(model.eight_bit, kind_of(device.platform, capability))
+
+
+def tiling_of(model: ModelSettings) -> Tiling | None:
+    if not model.vae_tiling:
+        return None
+    tiles = TilingSettings() if model.vae_tiling is True else model.vae_tiling
+    return Tiling(tiles.side, tiles.stride)
+
+
+def sketch_of(
+    pool: PoolSettings, model: ModelSettings, folder: Path | None = None
+) -> tuple[Sketch, Executables]:
+    """The pool's first warm-up request, traced and not compiled, or read from what was traced
+    before; and where that is. Raises: as `read` does; RequestError: of any of them."""
+    logical = logical_layout()
+    pipeline = read(
+        pool,
+        model,
+        reader=SHAPES,
+        sharding=logical.of_parameter,
+        rounding=rounding_of(model),
+        swap_experts=False,
+    )
+    with checkpoint_errors(model.source, (RequestError,)):
+        first, *others = warmup.requests(pipeline.spec, model.warmup or [{}])
+        for fields in others:  # a wrong one is found before any weights are read
+            warmup.prepare(pipeline, fields)
+        there = kept(folder, pipeline, model)
+        sketched = there.fact(
+            lambda: {
+                "program": ["sketch"],
+                "request": json.dumps(first, sort_keys=True, default=str),
+            },
+            lambda: sketch(pipeline, first, logical),
+        )
+    return sketched, there
+
+
+def planned(
+    name: str,
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
+) -> MeshSlice:
+    """The slice; with tiles, where the devices have no room for a whole picture.
+
+    Args:
+        folder: where programs are kept; None: nowhere.
+
+    Raises: ConfigError: the settings do not fit the devices or the model, says the numbers; or a
+        warm-up request is none that it can make.
+    """
+
+    def opened(model: ModelSettings) -> MeshSlice:
+        try:
+            sketched, there = sketch_of(pool, model, folder)
+        except RequestError as error:
+            raise ConfigError(f"models.{pool.model}.warmup: {error}") from error
+        return replace(open_slice(name, pool, model, sketched, devices), kept=there)
+
+    try:
+        return opened(model)
+    except NoRoom as error:
+        if model.vae_tiling is not None:
+            raise
+        try:
+            tiled = opened(model.model_copy(update={"vae_tiling": TilingSettings()}))
+        except NoRoom:
+            raise error from None
+    log.info("pictures are decoded in tiles: there is no room for them as a whole")
+    return tiled
+
+
+def load(
+    name: str,
+    pool: PoolSettings,
+    model: ModelSettings,
+    devices: Sequence[jax.Device],
+    folder: Path | None = None,
+) -> tuple[Pipeline, MeshSlice]:
+    """The model as its slice has it.
+
+    Args:
+        folder: where programs are kept; None: nowhere.
+
+    Raises:
+        ConfigError: the settings do not fit the devices or the model.
+        models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
+    """
+    opened = planned(name, pool, model, devices, folder)
+    return placed(pool, opened.model or model, opened, files_of(opened)), opened
+
+
+def files_of(opened: MeshSlice) -> Reader:
+    """Reads the checkpoint for that slice. Processes of several hosts must all run what one of them
+    runs, so that none may find there what another does not."""
+    return KeptFiles(opened) if not opened.layout.mesh.is_multi_process else FILES
+
+
+def kept(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:
+    """The programs of a model as this process compiles them, for the next start.
+
+    Args:
+        folder: of all models'; several machines may share it. None: nothing is kept.
+        model: as it was loaded.
+    """
+    if folder is None:
+        return NothingKept()
+    settings = model.model_dump(mode="json", exclude=NO_PROGRAM)
+    of_model = aot_key.of_model(pipeline.spec.fingerprint, settings)
+    return KeptExecutables(folder / "executables", aot_key.of_process() | of_model)
+
+
+def placed(
+    pool: PoolSettings, model: ModelSettings, opened: MeshSlice, reader: Reader = FILES
+) -> Pipeline:
+    """The model, each array where the slice has it. Raises: as `models.catalog.load`."""
+    residency = opened.chosen.residency
+    return read(
+        pool,
+        model,
+        sharding=opened.layout.of_parameter,
+        on_host=residency.on_host,
+        rounding=rounding_of(model, opened.layout.mesh.devices.flat[0]),
+        swap_experts=bool(model.swap_experts or residency.by_turns),
+        reader=reader,
+    )

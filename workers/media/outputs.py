@@ -1,0 +1,76 @@
+"""A finished picture or clip → its files, each encoded when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workers.media import image, video
+
+DEFAULT_FPS = 16.0
+"""Of a clip whose model says nothing of it; what Wan was trained on."""
+PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
+
+
+@dataclass(frozen=True)
+class File:
+    data: bytes
+    content_type: str
+    width: int
+    height: int
+    num_frames: int | None = None
+    """Of a clip, as the next two are."""
+    fps: float | None = None
+    duration_s: float | None = None
+
+
+def files(pixels: np.ndarray, request: Mapping[str, Any]) -> Iterator[File]:
+    """One file; of a clip whose format is one of pictures, one file a frame.
+
+    Args:
+        pixels: uint8 [height, width, 3] or [frames, height, width, 3].
+        request: resolved; `output` and `fps` are read.
+    """
+    wish = request.get("output", {})
+    format, quality = wish.get("format", "png"), wish.get("quality")
+    if pixels.ndim == 4 and format in video.CONTENT_TYPES:
+        yield _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality)
+        return
+    for picture in pixels if pixels.ndim == 4 else [pixels]:
+        height, width = picture.shape[:2]
+        data = image.encode(picture, format, quality)
+        yield File(data, image.CONTENT_TYPES[format], width, height)
+
+
+def count(pixels: np.ndarray, request: Mapping[str, Any]) -> int:
+    """How many files those are."""
+    format = request.get("output", {}).get("format", "png")
+    return 1 if pixels.ndim == 3 or format in video.CONTENT_TYPES else len(pixels)
+
+
+def _clip(frames: np.ndarray, format: str, fps: float, quality: int | None) -> File:
+    data = video.encode_clip(frames, format, fps, quality)
+    num_frames, height, width, _ = frames.shape
+    return File(
+        data,
+        video.CONTENT_TYPES[format],
+        width,
+        height,
+        num_frames=num_frames,
+        fps=fps,
+        duration_s=num_frames / fps,
+    )
+
+
+def preview(pixels: np.ndarray, request: Mapping[str, Any]) -> str:
+    """A small picture, or a clip that lasts as long as the whole one, as a data URI."""
+    if pixels.ndim == 3:
+        data = image.encode(pixels, PREVIEW_FORMAT, PREVIEW_QUALITY)
+    else:
+        num_frames = request.get("num_frames") or len(pixels)
+        fps = (request.get("fps") or DEFAULT_FPS) * len(pixels) / num_frames
+        data = video.encode_clip(pixels, PREVIEW_FORMAT, fps, PREVIEW_QUALITY)
+    return image.data_uri(data, image.CONTENT_TYPES[PREVIEW_FORMAT])

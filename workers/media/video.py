@@ -1,0 +1,176 @@
+"""Frames → one file: MP4, WebM, GIF, animated WebP. The same frames give the same bytes.
+
+Colours are BT.709 in the limited range and tagged so, which is what players take untagged video
+of any size for; FFmpeg's own default would be BT.601 without a tag.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc, Interpolation
+from PIL import Image
+
+from workers.media.image import LOSSLESS, QUALITY
+
+CONTENT_TYPES = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
+"""Of the formats that a request may name for a clip in one file."""
+THREADS = 4
+"""Of an encoder, on any machine: the bytes depend on their number, and on nothing else around."""
+EXACTLY = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
+"""How RGB becomes YUV: the same on any processor."""
+CENTISECONDS = 100
+"""A GIF counts time in hundredths of a second."""
+GIF_COLOURS = 256
+DITHER = Image.Dither.FLOYDSTEINBERG
+PALETTE_FRAMES = 8
+"""Frames, evenly spread, whose colours the palette is made for: one for all, so none flickers."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """One of FFmpeg's, and how a quality from 1 to 100 reads there."""
+
+    container: str
+    container_options: Mapping[str, str]
+    codec: str
+    options: Mapping[str, str]
+    crf_at_0: float
+    crf_at_100: float
+    multiple_px: int
+    """Sides must be whole multiples of it."""
+
+    def crf(self, quality: int) -> int:
+        """Its constant rate factor: lower is better."""
+        return round(self.crf_at_0 + (self.crf_at_100 - self.crf_at_0) * quality / 100)
+
+
+ENCODERS = {
+    "mp4": Encoder(
+        container="mp4",
+        container_options={"movflags": "+faststart"},
+        codec="libx264",
+        # Its macroblock tree is not the same in every run beside other threads.
+        options={"preset": "veryfast", "mbtree": "0"},
+        crf_at_0=45,
+        crf_at_100=15,
+        multiple_px=2,
+    ),
+    "webm": Encoder(
+        container="webm",
+        container_options={},
+        codec="libvpx-vp9",
+        options={"deadline": "good", "cpu-used": "5", "b": "0"},
+        crf_at_0=56,
+        crf_at_100=20,
+        multiple_px=1,
+    ),
+}
+
+
+def encode_clip(frames: np.ndarray, format: str, fps: float, quality: int | None = None) -> bytes:
+    """uint8 [frames, height, width, 3] → a file.
+
+    H.264 with 4:2:0 chroma has even sides alone: an odd one gets its last row or column twice.
+
+    Args:
+        format: mp4, webm, gif or webp.
+        quality: 1 to 100; of no effect on GIF, which has its 256 colours anyway.
+
+    Raises: ValueError: another format.
+    """
+    quality = quality or QUALITY
+    if format in ENCODERS:
+        return _video(frames, ENCODERS[format], fps, quality)
+    if format == "gif":
+        return _gif(frames, fps)
+    if format == "webp":
+        return _webp(frames, fps, quality)
+    known = ", ".join([*ENCODERS, "gif", "webp"])
+    raise ValueError(f"{format!r} is no format of clips; choose from {known}")
+
+
+def _video(frames: np.ndarray, encoder: Encoder, fps: float, quality: int) -> bytes:
+    # A file with a name: MP4's index is moved to the front in a second pass over it.
+    with tempfile.NamedTemporaryFile(suffix=f".{encoder.container}") as file:
+        options = {"fflags": "+bitexact", **encoder.container_options}
+        with av.open(file.name, "w", format=encoder.container, options=options) as container:
+            stream = _add_stream(container, frames, encoder, fps, quality)
+            for number, pixels in enumerate(frames):
+                container.mux(stream.encode(_frame(pixels, number, encoder)))
+            container.mux(stream.encode())
+        return file.read()
+
+
+def _add_stream(
+    container: Any, frames: np.ndarray, encoder: Encoder, fps: float, quality: int
+) -> Any:
+    rate = Fraction(fps).limit_denominator(1001)
+    options = {**encoder.options, "crf": str(encoder.crf(quality))}
+    stream = container.add_stream(encoder.codec, rate=rate, options=options)
+    height, width = (round_up(side, encoder.multiple_px) for side in frames.shape[1:3])
+    stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+    context = stream.codec_context
+    context.thread_count = THREADS
+    context.color_range = ColorRange.MPEG
+    context.colorspace = Colorspace.ITU709
+    context.color_primaries = ColorPrimaries.BT709
+    context.color_trc = ColorTrc.BT709
+    return stream
+
+
+def _frame(pixels: np.ndarray, number: int, encoder: Encoder) -> Any:
+    height, width = pixels.shape[:2]
+    bottom, right = (round_up(side, encoder.multiple_px) - side for side in (height, width))
+    padded = np.pad(pixels, ((0, bottom), (0, right), (0, 0)), mode="edge")
+    frame = av.VideoFrame.from_ndarray(padded, format="rgb24").reformat(
+        format="yuv420p",
+        dst_colorspace=Colorspace.ITU709,
+        src_color_range=ColorRange.JPEG,
+        dst_color_range=ColorRange.MPEG,
+        interpolation=EXACTLY,
+    )
+    frame.pts = number
+    return frame
+
+
+def round_up(side: int, multiple: int) -> int:
+    return -(-side // multiple) * multiple
+
+
+def _gif(frames: np.ndarray, fps: float) -> bytes:
+    """Every frame in the one palette that suits them all."""
+    palette = _palette(frames)
+    images = [Image.fromarray(pixels).quantize(palette=palette, dither=DITHER) for pixels in frames]
+    ends = [round(CENTISECONDS * number / fps) for number in range(len(frames) + 1)]
+    durations = [10 * (end - start) for start, end in itertools.pairwise(ends)]
+    return _animation(images, "gif", duration=durations, optimize=False, disposal=1)
+
+
+def _palette(frames: np.ndarray) -> Image.Image:
+    chosen = np.linspace(0, len(frames) - 1, min(PALETTE_FRAMES, len(frames))).round().astype(int)
+    montage = Image.fromarray(np.concatenate(frames[chosen]))
+    return montage.quantize(GIF_COLOURS, method=Image.Quantize.MEDIANCUT)
+
+
+def _webp(frames: np.ndarray, fps: float, quality: int) -> bytes:
+    images = [Image.fromarray(pixels) for pixels in frames]
+    return _animation(
+        images, "webp", duration=round(1000 / fps), quality=quality, method=0,
+        lossless=quality == LOSSLESS,
+    )  # fmt: skip
+
+
+def _animation(images: Sequence[Image.Image], format: str, **options: Any) -> bytes:
+    """Plays for ever."""
+    file = io.BytesIO()
+    images[0].save(file, format, save_all=True, append_images=images[1:], loop=0, **options)
+    return file.getvalue()

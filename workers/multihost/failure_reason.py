@@ -1,0 +1,29 @@
+"""Why a process of a slice ends, in one line: for its own log, and for those of the others."""
+
+from __future__ import annotations
+
+from models.checkpoint import CheckpointError
+from service.settings import ConfigError
+from workers.engine.errors import is_out_of_memory
+from workers.multihost.connection import LineLost
+
+CAUSE_S = 1.0
+"""For the word of a process that is gone, which a line brings at once."""
+
+
+def is_own(error: Exception) -> bool:
+    """Whether no other process can have caused it. An error of a collective may mean that one of
+    the others is gone, and does not say which."""
+    return isinstance(error, (CheckpointError, ConfigError)) or is_out_of_memory(error)
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, (CheckpointError, ConfigError, LineLost)):
+        return str(error)
+    said = next(iter(str(error).splitlines()), "")
+    if is_out_of_memory(error):
+        return (
+            f"it ran out of memory ({said}): give the pool fewer slots or more devices, or its "
+            "model smaller sizes"
+        )
+    return f"{type(error).__name__}: {said}; its own log has the whole error"

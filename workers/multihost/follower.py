@@ -1,0 +1,130 @@
+"""Every process of a slice but the first: it does as it is told, in the order that it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+import numpy as np
+
+from models.pipeline import Pipeline, PyTree
+from models.sharding import Layout
+from models.step_program import StepProgram
+from service.settings import ConfigError
+from workers.engine.array_framing import Message
+from workers.multihost.handshake import Terms, outlined
+from workers.programs.aot_cache import Executables
+from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.cache import Programs
+from workers.programs.compiler import Compiler, signature
+from workers.programs.launcher import OneHost
+from workers.programs.row_tree import with_leaves
+from workers.programs.step_latency import Way
+
+
+class Follower:
+    """The same pipeline, programs and rows as in the first process.
+
+    Args:
+        terms: this process's.
+        kept: where programs may be that need not be compiled.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, layout: Layout, terms: Terms, kept: Executables | None = None
+    ) -> None:
+        compiler = Compiler(pipeline, layout, kept)
+        self._terms = terms
+        self._weights = compiler.weights
+        self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
+        self._shapes: dict[int, Shape] = {}
+        self.rows: dict[int, PyTree] = {}
+        """And rows' conditions; by the numbers that the first process knows them by."""
+        self._last_step: PyTree = None
+        """What the last one gives."""
+        self.launched: SimpleQueue[PyTree] = SimpleQueue()
+        """What each launch gives, to be waited for by someone else."""
+        self._commands = {
+            "terms": self._agree,
+            "beat": lambda message: None,
+            "grow": self._grow,
+            "encode": self._encode,
+            "restore": self._restore,
+            "conditions": self._conditions,
+            "step": self._step,
+            "show": self._show,
+        }
+
+    def obey(self, message: Message) -> None:
+        """Raises: ConfigError: the first process has other settings or weights. Or whatever else
+        went wrong: the slice is of no use any more."""
+        for number in message.fields["drop"]:
+            self.rows.pop(number, None)
+            self._shapes.pop(number, None)
+        self._commands[message.kind](message)
+
+    def close(self) -> None:
+        self._programs.close()
+
+    def _agree(self, message: Message) -> None:
+        difference = self._terms.difference(message.fields)
+        if difference:
+            raise ConfigError(difference)
+
+    def _grow(self, message: Message) -> None:
+        fields = message.fields
+        shape = self._shapes.setdefault(fields["shape"], Shape(fields["bucket"]))
+        self._programs.grow(shape, outlined(fields))
+
+    def _encode(self, message: Message) -> None:
+        shape = self._shapes[message.fields["shape"]]
+        program = shape.encoders[signature(message.arrays)].result()
+        row = program(self._weights.common, dict(message.arrays))
+        self.rows[message.fields["row"]] = row
+        self.launched.put(row)
+
+    def _restore(self, message: Message) -> None:
+        row = with_leaves(self.rows[message.fields["row"]], message.arrays)
+        self.rows[message.fields["after"]] = row
+        self.launched.put(row)
+
+    def _conditions(self, message: Message) -> None:
+        fields = message.fields
+        phase = self._phase(fields)
+        program = phase.conditions.result()
+        assert program is not None  # the first process has it
+        row = self.rows[fields["row"]]
+        conditions = program(self._brought(phase), row, dict(message.arrays))
+        self.rows[fields["after"]] = conditions
+        self.launched.put(conditions)
+
+    def _step(self, message: Message) -> None:
+        fields = message.fields
+        phase = self._phase(fields)
+        program = phase.programs[Way(*fields["way"])].result()
+        weights = self._brought(phase)
+        rows, trees = (
+            tuple(self.rows[number] for number in fields[which]) for which in ("rows", "conditions")
+        )
+        told = (trees, np.array(fields["places"], np.int32)) if trees else ()
+        states, finite = program(weights, rows, dict(message.arrays), *told)
+        self.rows.update(zip(fields["after"], states, strict=True))
+        self._last_step = finite
+        self.launched.put(finite)
+
+    def _phase(self, fields: Mapping[str, Any]) -> Phase:
+        return self._shapes[fields["shape"]].phases[StepProgram.parse(fields["phase"])]
+
+    def _brought(self, phase: Phase) -> list[Any]:
+        """The weights that it needs, on the device."""
+        if phase.expert not in (None, self._weights.resident):
+            jax.block_until_ready(self._last_step)  # it still uses the weights that leave
+        return self._weights.bring(phase.expert)
+
+    def _show(self, message: Message) -> None:
+        shape = self._shapes[message.fields["shape"]]
+        program = {"decode": shape.decode, "preview": shape.preview}[message.fields["what"]]
+        row = self.rows[message.fields["row"]]
+        self.launched.put(program.result()(self._weights.common, row))

@@ -1,0 +1,169 @@
+"""The first process of a slice: what it launches, all others launch too, in the same order.
+
+Its rows are kept by number in every process, for as long as the engine here refers to them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+
+from models.pipeline import Prepared, PyTree
+from models.step_program import StepProgram
+from workers.multihost.followers import Followers
+from workers.multihost.handshake import Terms, outline
+from workers.programs.bucket_programs import Program, Shape
+from workers.programs.row_tree import leaves_by_name, with_leaves
+from workers.programs.step_latency import Way
+
+T = TypeVar("T")
+
+
+class Handle:
+    """A number that all processes know; they forget it when the last reference here has gone."""
+
+    def __init__(self, number: int, dropped: deque[int]) -> None:
+        self.number = number
+        self._dropped = dropped
+
+    def __del__(self) -> None:
+        self._dropped.append(self.number)
+
+
+class Held:
+    """A row, or a row's conditions, and the number."""
+
+    def __init__(self, row: PyTree, handle: Handle) -> None:
+        self.row = row
+        self.handle = handle
+
+
+class Leader:
+    """Fulfils `workers.programs.launcher.Launcher`. Any error of a program ends the slice: how
+    far the other processes came, nobody can say."""
+
+    def __init__(self, followers: Followers, terms: Terms) -> None:
+        self._followers = followers
+        self._order = threading.Lock()
+        """Held while all are told of a launch, and it is launched here."""
+        self._numbers = itertools.count()
+        self._shapes: WeakKeyDictionary[Shape, Handle] = WeakKeyDictionary()
+        followers.tell("terms", terms.as_json())
+
+    def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        self._followers.on_loss(tell)
+
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        self._followers.on_stop(drain=drain, stop_now=stop_now)
+
+    def growing(self, shape: Shape, prepared: Prepared) -> None:
+        if shape not in self._shapes:
+            self._shapes[shape] = self._handle()
+        fields = {"shape": self._shapes[shape].number, **outline(prepared)}
+        self._followers.tell("grow", fields)
+
+    def encode(self, shape: Shape, program: Program) -> Program:
+        number = self._shapes[shape].number
+
+        def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> Held:
+            row = self._handle()
+            fields = {"shape": number, "row": row.number}
+            first = self._launch("encode", fields, inputs, lambda: program(weights, inputs))
+            return Held(first, row)
+
+        return encode
+
+    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "phase": str(phase)}
+
+        def conditions(weights: list[Any], row: Held, values: Mapping[str, np.ndarray]) -> Held:
+            after = self._handle()
+            fields = {**place, "row": row.handle.number, "after": after.number}
+            tree = self._launch(
+                "conditions", fields, values, lambda: program(weights, row.row, values)
+            )
+            return Held(tree, after)
+
+        return conditions
+
+    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "phase": str(phase), "way": way}
+
+        def step(
+            weights: list[Any],
+            rows: Sequence[Held],
+            values: Mapping[str, np.ndarray],
+            conditions: Sequence[Held] = (),
+            places: np.ndarray | None = None,
+        ) -> tuple[tuple[Held, ...], jax.Array]:
+            states, trees = (tuple(one.row for one in held) for held in (rows, conditions))
+            told = () if places is None else (trees, places)
+            after = [self._handle() for _ in rows]
+            fields = {
+                **place,
+                "rows": [held.handle.number for held in rows],
+                "conditions": [held.handle.number for held in conditions],
+                "places": [] if places is None else places.tolist(),
+                "after": [handle.number for handle in after],
+            }
+            states, finite = self._launch(
+                "step", fields, values, lambda: program(weights, states, values, *told)
+            )
+            return tuple(map(Held, states, after)), finite
+
+        return step
+
+    def show(self, shape: Shape, what: str, program: Program) -> Program:
+        place = {"shape": self._shapes[shape].number, "what": what}
+
+        def show(weights: list[Any], held: Held) -> jax.Array:
+            fields = {**place, "row": held.handle.number}
+            return self._launch("show", fields, {}, lambda: program(weights, held.row))
+
+        return show
+
+    def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        return leaves_by_name(row.row)
+
+    def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        after = self._handle()
+        fields = {"row": row.handle.number, "after": after.number}
+        restored = self._launch("restore", fields, leaves, lambda: with_leaves(row.row, leaves))
+        return Held(restored, after)
+
+    def wait(self, results: PyTree) -> PyTree:
+        self._computed(results.row if isinstance(results, Held) else results)
+        return results
+
+    def fetch(self, array: jax.Array) -> np.ndarray:
+        return np.asarray(self._computed(array))
+
+    def _launch(
+        self,
+        kind: str,
+        fields: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray],
+        call: Callable[[], T],
+    ) -> T:
+        with self._order:
+            self._followers.tell(kind, fields, arrays)
+            try:
+                return call()
+            except Exception as error:
+                raise self._followers.fail(error) from error
+
+    def _computed(self, results: PyTree) -> PyTree:
+        try:
+            return jax.block_until_ready(results)
+        except Exception as error:
+            raise self._followers.fail(error) from error
+
+    def _handle(self) -> Handle:
+        return Handle(next(self._numbers), self._followers.dropped)

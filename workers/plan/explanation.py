@@ -1,0 +1,60 @@
+"""Why a layout is as it is, in a sentence that a log can show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.plan.duration import duration
+from workers.plan.estimate import Reckoning
+from workers.plan.trace import Sketch
+from workers.slice.chips import GIB
+
+
+def why(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+    """Which axes it has and what for, and what it takes: all of it estimated."""
+    said = [reason(chosen, sketch, refused) for reason in (_cfg, _context, _tensor, _fsdp, _data)]
+    parts = "; ".join(part for part in said if part) or "nothing is split"
+    return (
+        f"{parts}; estimated {duration(chosen.step_s)} a step, of "
+        f"which {duration(chosen.step.traffic_s)} are for exchange, and "
+        f"{chosen.total_bytes / GIB:.1f} of {chosen.chip.memory_bytes / GIB:.1f} GiB a device"
+    )
+
+
+def _cfg(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+    size = chosen.shape.size("cfg")
+    if size == 1:
+        return ""
+    if sketch.prompts == 1:
+        return "without guidance cfg serves rows"
+    return f"cfg {size} halves each step's two guidance passes for one small exchange"
+
+
+def _context(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+    size = chosen.shape.size("context")
+    if size == 1:
+        return ""
+    how = "a ring" if chosen.shape.ring == size else "Ulysses" if chosen.shape.ring == 1 else "both"
+    return f"context {size} shares {sketch.tokens} tokens by {how}"
+
+
+def _tensor(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+    size = chosen.shape.size("tensor")
+    return f"tensor {size} splits heads and feed-forward with their weights" if size > 1 else ""
+
+
+def _fsdp(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+    size = chosen.shape.size("fsdp")
+    if size == 1:
+        return ""
+    less = [one for one in refused if one.shape.size("fsdp") < size]
+    if not less:
+        return f"fsdp {size} spreads weights of {sum(sketch.networks.values()) / GIB:.1f} GiB"
+    least = min(one.total_bytes for one in less) / GIB
+    limit = chosen.chip.memory_bytes / GIB
+    return f"fsdp {size} because with less a device would need {least:.1f} of {limit:.1f} GiB"
+
+
+def _data(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+    size = chosen.shape.size("data")
+    return f"data {size} has {size} requests side by side" if size > 1 else ""

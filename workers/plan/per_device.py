@@ -1,0 +1,29 @@
+"""How much of a value or of some work one device has under a layout."""
+
+from __future__ import annotations
+
+import math
+
+from models.sharding import Layout, MeshAxes
+from workers.jaxpr.operations import Pairs
+
+
+def scaled(axes: Pairs, rows: int) -> Pairs:
+    """Of so many requests side by side."""
+    return tuple((axis, size * rows if axis == "batch" else size) for axis, size in axes)
+
+
+def places(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
+    """The mesh axes that each logical one is split over. Sequences are padded to equal shares."""
+    names = tuple(axis for axis, _ in axes)
+    sizes = tuple(
+        size + -size % layout.size(axis) if axis == "tokens" else size for axis, size in axes
+    )
+    return dict(zip(names, layout.split(names, sizes), strict=True))
+
+
+def share(layout: Layout, axes: Pairs) -> float:
+    """Of the fullest device: 1 where nothing is split."""
+    parts = places(layout, axes)
+    counts = [(size, layout.devices(parts[axis])) for axis, size in axes]
+    return math.prod(math.ceil(size / count) / size for size, count in counts)

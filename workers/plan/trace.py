@@ -1,0 +1,216 @@
+"""A sketch: one request of one model as its programs' work, traced once and good for any layout."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.stages import Traced
+
+from models import jax_internals
+from models.pipeline import Fields, Pipeline, Prepared
+from models.sharding import Axes, Layout
+from workers.jaxpr.axis_tags import Tag
+from workers.jaxpr.logical_mesh import axes_of
+from workers.jaxpr.operations import Work, work_of
+from workers.jaxpr.peak_memory import Live, peak
+from workers.programs import warmup
+from workers.programs.compiler import Compiler
+from workers.programs.conditioning import first
+from workers.programs.device_weights import network_name
+from workers.programs.row_tree import axes_of as axes_of_row
+from workers.programs.step_latency import Way
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One array that lies on the devices, whatever runs."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    axes: Axes
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.itemsize
+
+    def on_one(self, layout: Layout) -> int:
+        """Bytes of it on each device."""
+        split = layout.split(self.axes, self.shape)
+        return self.nbytes // layout.devices(tuple(name for names in split for name in names))
+
+
+@dataclass(frozen=True)
+class Weight(Stored):
+    """One parameter."""
+
+    network: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of the engine's programs, for one row."""
+
+    work: Work
+    peak: Live
+    """Temporaries at the fullest moment."""
+    weights: tuple[Weight, ...]
+    """That it reads."""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What one request of one size asks of a device."""
+
+    model: str
+    family: str
+    weights: tuple[Weight, ...]
+    row: tuple[Stored, ...]
+    encode: Program
+    steps: Mapping[str, tuple[Program, int]]
+    """By phase: its step, and how many of them."""
+    decode: Program
+    conditions: Mapping[str, tuple[Program, int]]
+    """Of the phases that have them: what computes them for several steps, and how often. Their
+    weights stay where they lie, so none is named."""
+    conditions_bytes: int
+    """That a row has while it is denoised."""
+    prompts: int
+    """Passes of a step: 2 where guidance is used."""
+
+    @property
+    def phase(self) -> str:
+        """That has most steps."""
+        return max(self.steps, key=lambda name: self.steps[name][1])
+
+    @property
+    def heads(self) -> frozenset[int]:
+        """Of every attention among tokens."""
+        return frozenset(
+            dict(op.axes)["heads"]
+            for program, _ in self.steps.values()
+            for op in program.work.ops
+            if op.kind == "attention" and {"heads", "tokens"} <= dict(op.axes).keys()
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Of the longest sequence that a step attends over; 0 where there is none."""
+        axes = (dict(op.axes) for program, _ in self.steps.values() for op in program.work.ops)
+        return max((sizes.get("tokens", 0) for sizes in axes), default=0)
+
+    @property
+    def networks(self) -> dict[str, int]:
+        """Bytes of the weights by network, all devices together."""
+        sizes: Counter[str] = Counter()
+        for weight in self.weights:
+            sizes[weight.network] += weight.nbytes
+        return dict(sizes)
+
+
+def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
+    """Of a request, traced and not compiled: seconds, whatever the size.
+
+    Args:
+        pipeline: as `models.reading.SHAPES` makes it, its parameters placed by `logical`.
+        logical: `workers.jaxpr.logical_mesh.logical_layout()`.
+
+    Raises: models.pipeline.RequestError: the model cannot make this; names the field.
+    """
+    prepared = warmup.prepare(pipeline, fields)
+    compiler = Compiler(pipeline, logical)
+    weights = _weights(pipeline)
+    encode = compiler.trace_encode(prepared.inputs)
+    row = encode.out_info
+    conditions = _conditions(compiler, prepared, row)
+    return Sketch(
+        pipeline.spec.name,
+        pipeline.spec.family,
+        weights,
+        _row(row),
+        _program(encode, weights),
+        _steps(compiler, prepared, row, weights),
+        _program(compiler.trace_decode(row), weights),
+        {
+            conditions_of(phase): (replace(_program(traced, weights), weights=()), runs)
+            for phase, (traced, runs) in conditions.items()
+        },
+        max((_bytes(traced.out_info) for traced, _ in conditions.values()), default=0),
+        prompts=row["prompt_embeds"].shape[0] if "prompt_embeds" in row else 1,
+    )
+
+
+def conditions_of(phase: str) -> str:
+    """The name of the program that makes a phase's conditions."""
+    return f"conditions of {phase}"
+
+
+def _weights(pipeline: Pipeline) -> tuple[Weight, ...]:
+    leaves, _ = jax.tree.flatten_with_path(pipeline.weights)
+    return tuple(
+        Weight(leaf.shape, np.dtype(leaf.dtype).itemsize, _axes(leaf), network_name(path[0]))
+        for path, leaf in leaves
+    )
+
+
+def _axes(leaf: Any) -> Axes:
+    if leaf.sharding is None:  # the preview's few numbers, which nothing splits
+        return (None,) * len(leaf.shape)
+    return axes_of(leaf.sharding.spec, len(leaf.shape))
+
+
+def _row(row: Any) -> tuple[Stored, ...]:
+    tree: Any = jax.tree.structure(row)
+    return tuple(
+        Stored(leaf.shape, leaf.dtype.itemsize, names)
+        for leaf, names in zip(
+            jax.tree.leaves(row), tree.flatten_up_to(axes_of_row(row)), strict=True
+        )
+    )
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _conditions(compiler: Compiler, prepared: Prepared, row: Any) -> dict[str, tuple[Traced, int]]:
+    """By phase, where the family has them; and how often they are computed."""
+    values = {step.phase: step.values for step in prepared.steps}
+    traced = {phase: compiler.trace_conditions(phase, some, row) for phase, some in values.items()}
+    chunks = {(step.phase, first(at)) for at, step in enumerate(prepared.steps)}
+    runs = Counter(phase for phase, _ in chunks)
+    return {
+        str(phase): (one, runs[phase])
+        for phase, one in traced.items()
+        if jax.tree.leaves(one.out_info)
+    }
+
+
+def _steps(
+    compiler: Compiler, prepared: Prepared, row: Any, weights: tuple[Weight, ...]
+) -> dict[str, tuple[Program, int]]:
+    counts = Counter(step.phase for step in prepared.steps)
+    values = {step.phase: step.values for step in prepared.steps}
+    return {
+        str(phase): (
+            _program(compiler.trace_step(phase, values[phase], Way(1), row), weights),
+            count,
+        )
+        for phase, count in counts.items()
+    }
+
+
+def _program(traced: Traced, weights: tuple[Weight, ...]) -> Program:
+    """A program's first arguments are the weights."""
+    program = traced.jaxpr.jaxpr
+    others = len(program.invars) - len(weights)
+    tags = [Tag(dims=weight.axes) for weight in weights] + [Tag()] * others
+    work, found = work_of(traced.jaxpr, tags)
+    _, used = jax_internals.dce_jaxpr(program, [True] * len(program.outvars))
+    return Program(work, peak(program, found), tuple(compress(weights, used)))

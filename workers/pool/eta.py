@@ -1,0 +1,35 @@
+"""Pace: how long a picture still takes, by the steps that it has done here."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from workers.engine.row import Row
+
+
+@dataclass
+class Pace:
+    """Wall-clock time, neighbours and all."""
+
+    row: Row
+    """With its first step here done."""
+    first: int = field(init=False)
+    begun_at: float = field(init=False)
+    latest: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.row.done
+        self.begun_at = self.latest = time.monotonic()
+
+    def step(self) -> None:
+        """One more is done."""
+        self.latest = time.monotonic()
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of its steps; None: too few are done to tell."""
+        done = self.row.done - self.first
+        if not done:
+            return None
+        return (self.latest - self.begun_at) / done * (len(self.row.steps) - self.row.done)

@@ -1,0 +1,48 @@
+"""The sizes that a model serves, from its settings."""
+
+from __future__ import annotations
+
+from models.spec import ModelSpec, Size, Sizes
+from service.settings import ConfigError, ModelSettings
+from workers.programs import warmup
+
+
+def of_settings(model: ModelSettings, spec: ModelSpec) -> Sizes:
+    """Raises: ConfigError: a listed size is none that the model could serve."""
+    if model.sizes == "any":
+        return Sizes()
+    if model.sizes == "listed":
+        requests = warmup.requests(spec, model.warmup)
+        listed = [Size.model_validate(fields, from_attributes=False) for fields in requests]
+    else:
+        tokens = {"max_sequence_length": spec.defaults.get("max_sequence_length")}
+        listed = [Size(**tokens | size.model_dump(exclude_none=True)) for size in model.sizes]
+    for size in listed:
+        _check(size, spec)
+    return Sizes(mode="listed", listed=tuple(dict.fromkeys(listed)))
+
+
+def _check(size: Size, spec: ModelSpec) -> None:
+    limits, multiple = spec.limits, spec.limits.size_multiple_px
+    for side in (size.width, size.height):
+        if not limits.min_side_px <= side <= limits.max_side_px or side % multiple:
+            raise ConfigError(
+                f"models.{spec.name}.sizes: {size} has a side that is no multiple of {multiple}"
+                f" from {limits.min_side_px} to {limits.max_side_px} pixels"
+            )
+    if size.width * size.height > limits.max_pixels:
+        raise ConfigError(
+            f"models.{spec.name}.sizes: {size} has more than {limits.max_pixels} pixels"
+        )
+    if (size.max_sequence_length or 0) > limits.max_sequence_length:
+        raise ConfigError(
+            f"models.{spec.name}.sizes: {size}: max_sequence_length must be"
+            f" {limits.max_sequence_length} at most"
+        )
+    frames = size.num_frames or limits.min_frames
+    fits = limits.min_frames <= frames <= limits.max_frames
+    if not fits or (frames - limits.min_frames) % limits.frames_multiple:
+        raise ConfigError(
+            f"models.{spec.name}.sizes: {size}: num_frames must be {limits.min_frames} more than a"
+            f" multiple of {limits.frames_multiple}, {limits.max_frames} at most"
+        )

@@ -1,0 +1,72 @@
+"""Preemption: a full pool puts a long job aside for a short one that should go before it.
+
+Which one that is, the queue says (`preempt.lua`). The job's state is kept at a step's boundary, and
+it goes on when its turn comes again, here or elsewhere: no attempt is counted, and no step is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from service.jobs.preemption import FullPool
+from service.jobs.queue import Queue
+from service.settings import PoolSettings
+from workers import metrics
+from workers.pool.capacity import Room
+from workers.pool.cost_reporting import Herald
+from workers.pool.running_jobs import Desk
+from workers.retry import QUEUE_ERRORS
+
+ASK_EVERY_S = 1.0
+"""The queue is asked, by a pool that is full and has something to put aside."""
+PUT_ASIDE_S = 30.0
+"""For a step to end, and for what is done to be kept."""
+
+log = logging.getLogger(__name__)
+
+
+class Preemption:
+    """Of one pool."""
+
+    def __init__(
+        self, pool: str, desk: Desk, room: Room, herald: Herald, settings: PoolSettings
+    ) -> None:
+        self._pool = pool
+        self._desk = desk
+        self._room = room
+        self._herald = herald
+        self._quantum_s = settings.quantum_s
+        self._ratio = settings.preemption_ratio
+
+    async def run(self, queue: Queue) -> None:
+        """Until canceled; a job that is on its way then is the drain's to keep."""
+        while True:
+            await asyncio.sleep(min(ASK_EVERY_S, self._quantum_s))
+            try:
+                await self._make_room(queue)
+            except QUEUE_ERRORS as error:
+                log.info("cannot ask now for whom to make room: %s", error)
+
+    async def _make_room(self, queue: Queue) -> None:
+        if not self._room.is_full:
+            return
+        soonest_s, held = self._desk.full(self._quantum_s)
+        if not held:
+            return
+        herald = self._herald
+        full = FullPool(
+            pool=self._pool,
+            model=herald.model,
+            slots=herald.facts.slots,
+            free=self._room.free,
+            soonest_s=soonest_s,
+            held=held,
+            warm=herald.warm,
+            slowness=herald.slowness,
+            slowness_in=herald.slowness_in,
+        )
+        pair = await queue.preempt(full, self._ratio, PUT_ASIDE_S)
+        if pair and await self._desk.put_aside(pair[0], PUT_ASIDE_S):
+            log.info("job %s was put aside for %s", *pair)
+            metrics.preemptions.labels(herald.model).inc()

@@ -1,0 +1,124 @@
+"""Progress: how far a job is, told to the queue without holding the job up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from service.jobs.job import STAGES, Stage
+from service.jobs.queue import Claim, Doing, Queue
+from workers.engine.engine import Engine
+from workers.engine.row import Row
+from workers.media import outputs
+from workers.pool.usage import Bill
+from workers.retry import QUEUE_ERRORS
+
+MIN_INTERVAL_S = 0.05
+"""Between two messages of one job: faster steps are told of together."""
+
+log = logging.getLogger(__name__)
+
+
+class Progress:
+    """Of one job, over all its pictures. Only the latest state is sent.
+
+    Args:
+        preview_every_s: 0: no previews.
+        on_lost: told once if the claim is no longer ours.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        claim: Claim,
+        engine: Engine,
+        preview_every_s: float,
+        on_lost: Callable[[Claim], None],
+        bill: Bill,
+    ) -> None:
+        self._bill = bill
+        self._queue = queue
+        self._claim = claim
+        self._engine = engine
+        self._preview_every_s = preview_every_s
+        self._on_lost = on_lost
+        self._previewed_at = time.monotonic()
+        self._done = [0] * claim.job.images
+        for snapshot in claim.job.snapshots:
+            self._done[snapshot.index] = snapshot.step
+        self._told = list(self._done)
+        """What the queue knows of it."""
+        self._latest: Row | None = None
+        self._doing: dict[int, Doing] = {}
+        """Of the pictures that have begun."""
+        self._told_of: Doing | None = None
+        self._news = asyncio.Event()
+        self._closing = asyncio.Event()
+
+    def step(self, picture: int, row: Row) -> None:
+        """One picture has done a step. To be called in the event loop."""
+        self._done[picture] = row.done
+        self._latest = row
+        self._news.set()
+
+    def stage(self, picture: int, stage: Stage, expected_s: float | None = None) -> None:
+        """One picture has come to that stage. To be called in the event loop."""
+        self._doing[picture] = Doing(stage, expected_s)
+        self._news.set()
+
+    def close(self) -> None:
+        """All steps are done: `run` tells what it has not told yet, and ends."""
+        self._closing.set()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Tell what there is to tell."""
+        is_last = False
+        while not is_last:
+            await self._news.wait()
+            self._news.clear()
+            is_last = self._closing.is_set()
+            has_news = self._done != self._told or self._now_doing != self._told_of
+            if has_news and not await self._tell(self._latest):
+                self._on_lost(self._claim)
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), MIN_INTERVAL_S)
+
+    @property
+    def _now_doing(self) -> Doing | None:
+        """The least advanced of its pictures."""
+        return min(self._doing.values(), key=lambda doing: STAGES.index(doing.stage), default=None)
+
+    async def _tell(self, row: Row | None) -> bool:
+        """False: the claim is no longer ours."""
+        steps = len(row.steps) * len(self._done) if row else self._claim.job.steps
+        preview = await self._preview(row) if row else None
+        done, doing = list(self._done), self._now_doing
+        try:
+            spent = self._bill.spent
+            is_held = await self._queue.progress(
+                self._claim, sum(done), steps, preview, doing, spent
+            )
+            self._told, self._told_of = done, doing
+            return is_held
+        except QUEUE_ERRORS as error:
+            log.info("progress of %s cannot be told: %s", self._claim.job.id, error)
+            return True
+
+    async def _preview(self, row: Row) -> str | None:
+        """A data URI if one is due. A picture without a preview is no worse."""
+        now = time.monotonic()
+        is_due = self._preview_every_s and now - self._previewed_at >= self._preview_every_s
+        if not is_due or row.all_sent:
+            return None
+        self._previewed_at = now
+        try:
+            pixels = await self._engine.preview(row)
+        except Exception:
+            log.exception("a preview of %s failed", self._claim.job.id)
+            return None
+        return await asyncio.to_thread(outputs.preview, pixels, self._claim.job.request)

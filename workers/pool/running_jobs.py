@@ -1,0 +1,208 @@
+"""Desk: the jobs that a pool works on now, each in a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from service.jobs import journey
+from service.jobs.about import about, hide_prompts, note
+from service.jobs.errors import StoreError
+from service.jobs.job import JobState
+from service.jobs.outputs import Store
+from service.jobs.preemption import Held
+from service.jobs.queue import Claim, Queue, Spent
+from service.jobs.tasks import cancel
+from service.settings import PoolSettings
+from workers import metrics
+from workers.engine.engine import Engine
+from workers.pool.capacity import Room
+from workers.pool.job_runner import Work
+from workers.pool.leases import Leases
+from workers.pool.progress import Progress
+from workers.pool.snapshot_budget import Budget
+from workers.pool.snapshot_store import Keeper
+from workers.pool.snapshots import Snapshots
+from workers.pool.usage import Bill
+from workers.retry import Patience, until_reached
+
+LOOK_EVERY_S = 0.1
+"""How often a draining desk looks whether its jobs still end in time."""
+
+log = logging.getLogger(__name__)
+
+
+class Desk:
+    """Takes claims, and gives them up: to their end, to whom they belong now, or back."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: Queue,
+        store: Store,
+        room: Room,
+        lease_s: float,
+        settings: PoolSettings,
+    ) -> None:
+        self._engine = engine
+        self._queue = queue
+        self._store = store
+        self._room = room
+        self._preview_every_s = settings.preview_every_s
+        self._patience = Patience(settings.store_patience_s)
+        budget = Budget(settings.snapshot_share)
+        self._keeper = Keeper(engine, queue, store, budget, self._patience)
+        self.leases = Leases(queue, lease_s, self.drop)
+        self._tasks: dict[Work, asyncio.Task[None]] = {}
+        self._owing: set[Work] = set()
+        """That have left while programs are compiled on their account, which nobody can stop."""
+
+    @property
+    def jobs(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def compiling(self) -> int:
+        """Jobs that need programs which may have to be compiled, also those that wait for another
+        job's; and those that have left while theirs are compiled to the end."""
+        return sum(work.may_compile for work in self._tasks) + len(self._owing)
+
+    def take(self, claim: Claim) -> None:
+        """Begin to work on a claim."""
+        job, queue, engine = claim.job, self._queue, self._engine
+        self.drop_job(job.id)  # an earlier claim of the same job: it has lapsed, or we had no other
+        bill = Bill()
+        progress = Progress(queue, claim, engine, self._preview_every_s, self.drop, bill)
+        snapshots = Snapshots(self._keeper, claim)
+        places = self._room.enter(job.images, is_suspect=bool(job.deaths))
+        work = Work(
+            claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill
+        )
+        self.leases.hold(claim, bill)
+        self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
+        metrics.claims.labels(job.model).inc()
+        journey.waited(claim)
+
+    def drop(self, claim: Claim) -> None:
+        """It is no longer ours: its rows leave with the next step, and nobody need be told."""
+        self._drop(work for work in self._tasks if work.claim is claim)
+
+    def drop_job(self, job_id: str) -> None:
+        """As `drop`, by the job's id."""
+        self._drop(work for work in self._tasks if work.claim.job.id == job_id)
+
+    def _drop(self, works: Iterable[Work]) -> None:
+        for work in works:
+            if not work.is_ending:  # otherwise it is about to hear for itself what became of it
+                task = self._tasks[work]
+                task.cancel()
+                self._keeper.spawn(self._clear_up(work, task))
+
+    async def _clear_up(self, work: Work, task: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.wait([task])
+            await work.clear_up()
+        except StoreError as error:
+            log.warning("files of %s may be left: %s", work.claim.job.id, error)
+
+    def full(self, quantum_s: float) -> tuple[float, list[Held]]:
+        """Seconds until a job leaves its places by itself (0: who knows), and those that may be put
+        aside for others.
+
+        Args:
+            quantum_s: that they have run for.
+        """
+        works = [work for work in self._tasks if work.places.pictures]
+        left = {work: work.seconds_left or 0.0 for work in works}
+        held = [
+            Held(work.claim.job.id, work.claim.fence, left[work], work.places.pictures)
+            for work in works
+            if work.may_yield(quantum_s)
+        ]
+        return min(left.values(), default=0.0), held
+
+    async def put_aside(self, job_id: str, time_s: float) -> bool:
+        """Give a job back with all that is done of it, for others to have its places. Whether it
+        was: a job that cannot be kept in that time goes on."""
+        works = [work for work in self._tasks if work.claim.job.id == job_id]
+        if not works or not await works[0].put_aside_whole(time_s):
+            return False
+        # Released first: whatever happens to this task, nobody waits for the lease to lapse.
+        claim, spent = works[0].claim, works[0].bill.spent
+        release = partial(self._queue.release, claim, preempted=True, spent=spent)
+        is_ours = await until_reached(release)
+        self.drop_job(job_id)
+        return is_ours
+
+    async def clear(self, time_s: float, aside_s: float) -> None:
+        """Until no job is left: what ends in that time may end, and the rest is put aside as soon
+        as that is known, for other pools to go on with.
+
+        Args:
+            aside_s: for putting one aside.
+        """
+        until = time.monotonic() + time_s
+        await asyncio.gather(*(self._clear(work, until, aside_s) for work in list(self._tasks)))
+
+    async def _clear(self, work: Work, until: float, aside_s: float) -> None:
+        task = self._tasks[work]
+        while not task.done() and work.ends_within(until - time.monotonic()):
+            await asyncio.wait([task], timeout=LOOK_EVERY_S)
+        if not (task.done() or work.is_ending):
+            await work.put_aside(aside_s)
+            await self._give_back(work, task)
+
+    async def give_back(self) -> None:
+        """Stop all work and release the jobs, unharmed, for other pools."""
+        held = list(self._tasks.items())
+        await asyncio.gather(*(self._give_back(work, task) for work, task in held))
+        await self._keeper.stop()
+
+    async def _give_back(self, work: Work, task: asyncio.Task[None]) -> None:
+        await cancel(task)
+        await self._release(work.claim, work.bill.spent)
+
+    async def _release(self, claim: Claim, spent: Spent) -> None:
+        with about(job=claim.job.id, tenant=claim.job.tenant):
+            if await until_reached(partial(self._queue.release, claim, spent=spent)):
+                log.info("job %s was given back", claim.job.id)
+
+    async def _see_through(self, work: Work) -> None:
+        job, outcome = work.claim.job, "dropped"
+        note(job=job.id, tenant=job.tenant)
+        hide_prompts(job.request)
+        with journey.attempt(work.claim) as work.span:
+            log.info("job %s is worked on", job.id)
+            try:
+                outcome = await work.run()
+            finally:
+                log.info("job %s left: %s", job.id, outcome)
+                work.span.set({journey.OUTCOME: outcome})
+                self._let_go(work, outcome)
+
+    def _let_go(self, work: Work, outcome: str) -> None:
+        self.leases.drop(work.claim)
+        work.places.leave()
+        del self._tasks[work]
+        if outcome != JobState.SUCCEEDED:
+            if not work.bill.is_settled:
+                self._owing.add(work)
+            self._keeper.spawn(self._settle(work))
+        if work.may_compile or not self._tasks:  # for one that was not to come beside it
+            self._queue.look_again(work.claim.job.model)
+        metrics.jobs.labels(work.claim.job.model, outcome).inc()
+
+    async def _settle(self, work: Work) -> None:
+        """Tell what a job has taken that left; of its compiling, again when that is over."""
+        await self._tell_spent(work)
+        if work in self._owing:
+            await work.bill.settled()
+            self._owing.remove(work)
+            self._queue.look_again(work.claim.job.model)
+            await self._tell_spent(work)
+
+    async def _tell_spent(self, work: Work) -> None:
+        await until_reached(self._queue.spent, work.claim, work.bill.spent)

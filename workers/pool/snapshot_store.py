@@ -1,0 +1,69 @@
+"""Keeper: brings the states of rows into the store, beside the steps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from service.jobs.outputs import Store
+from service.jobs.queue import Queue
+from service.jobs.tasks import cancel
+from workers.engine.engine import Engine
+from workers.engine.snapshot import Kept, Origin, from_bytes, to_bytes, with_levers
+from workers.pool.snapshot_budget import Budget
+from workers.retry import Patience
+
+CONTENT_TYPE = "application/octet-stream"
+REST_S = 1.0
+"""After a snapshot that could not be kept: a store that is away costs little, and would be asked at
+each step."""
+
+
+class Keeper:
+    """What the snapshots of all jobs of a pool share."""
+
+    def __init__(
+        self, engine: Engine, queue: Queue, store: Store, budget: Budget, patience: Patience
+    ) -> None:
+        self.engine = engine
+        self.queue = queue
+        self.store = store
+        self.budget = budget
+        self.patience = patience
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rests_until = 0.0
+
+    def rest(self) -> None:
+        """Something could not be kept: nothing is tried for a while."""
+        self._rests_until = time.monotonic() + REST_S
+
+    @property
+    def rests(self) -> bool:
+        return time.monotonic() < self._rests_until
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """To its end, even where its job is given up: it clears up behind itself."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Whatever is under way: leave it."""
+        await cancel(*self._tasks)
+
+    def origin(self, fields: dict[str, Any]) -> Origin:
+        """Args: fields: one picture's resolved request."""
+        spec = self.engine.pipeline.spec
+        return Origin.of(spec.fingerprint, with_levers(spec, fields), self.engine.batching)
+
+    async def put(self, key: str, kept: Kept, origin: Origin) -> None:
+        """Raises: StoreError."""
+        data = await asyncio.to_thread(to_bytes, kept, origin)
+        await self.store.put(key, data, CONTENT_TYPE)
+
+    async def get(self, key: str, origin: Origin) -> Kept:
+        """Raises: StoreError, Unfit."""
+        data = await self.patience.until_stored(self.store.get, key)
+        return await asyncio.to_thread(from_bytes, data, origin)

@@ -1,0 +1,213 @@
+"""Snapshots: how far the pictures of one job are, kept so that another pool can go on with it.
+
+A picture without a snapshot is no worse: what fails here is told to the log and tried again when
+the budget allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any
+
+from service.jobs.errors import StoreError
+from service.jobs.job import Output, Snapshot
+from service.jobs.outputs import snapshot_key
+from service.jobs.queue import Claim
+from workers import metrics
+from workers.engine.errors import EngineDied
+from workers.engine.row import Row
+from workers.engine.snapshot import Kept, Origin, Unfit
+from workers.pool.snapshot_budget import Account
+from workers.pool.snapshot_store import Keeper
+from workers.retry import until_reached
+
+log = logging.getLogger(__name__)
+
+
+class Snapshots:
+    """Of one claim. To be used in the event loop."""
+
+    def __init__(self, keeper: Keeper, claim: Claim) -> None:
+        self._keeper = keeper
+        self._claim = claim
+        self._kept = {snapshot.index: snapshot for snapshot in claim.job.snapshots}
+        """As the queue knows it."""
+        self._origins: dict[int, Origin] = {}
+        self._accounts: dict[int, Account] = {}
+        self._rows: dict[int, Row] = {}
+        """Of the pictures that have done a step here."""
+        self._sizes: dict[int, int | None] = {}
+        """Bytes, of their states; None: they cannot be kept."""
+        self._keeping: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._under_way: set[int] = set()
+        """Pictures that are being kept, or about to be: where the event loop is late, many steps
+        are told of before the first snapshot begins."""
+        self._telling = asyncio.Lock()
+
+    async def finished(self, number: int) -> Snapshot | None:
+        """A picture that an earlier claim has finished, if its files are there.
+
+        Raises: StoreError.
+        """
+        snapshot = self._kept.get(number)
+        if snapshot is None or not snapshot.outputs:
+            return None
+        keys = [output.key for output in snapshot.outputs]
+        exists, until_stored = self._keeper.store.exists, self._keeper.patience.until_stored
+        found = await asyncio.gather(*(until_stored(exists, key) for key in keys))
+        return snapshot if all(found) else None
+
+    async def begin(self, number: int, fields: dict[str, Any]) -> Kept | None:
+        """What an earlier claim has kept of this picture; None: nothing that could be used.
+
+        Args:
+            fields: the picture's resolved request.
+        """
+        self._origins[number] = self._keeper.origin(fields)
+        kept = await self._find(number)
+        if kept is None:
+            self._kept.pop(number, None)
+        self._accounts[number] = self._keeper.budget.account(kept.device_seconds if kept else 0)
+        return kept
+
+    async def _find(self, number: int) -> Kept | None:
+        snapshot = self._kept.get(number)
+        if snapshot is None or snapshot.key is None:
+            return None
+        try:
+            kept = await self._keeper.get(snapshot.key, self._origins[number])
+        except (StoreError, Unfit) as error:
+            log.warning("picture %d of %s begins anew: %s", number, self._claim.job.id, error)
+            return None
+        metrics.resumed.labels(self._claim.job.model).inc()
+        log.info("picture %d of %s goes on after step %d", number, self._claim.job.id, kept.done)
+        return kept
+
+    def step(self, number: int, row: Row) -> None:
+        """One picture has done a step: keep it if that pays."""
+        if row.canceled:
+            return
+        if number not in self._rows:
+            self._meet(number, row)
+        is_idle, size = not (number in self._under_way or self._keeper.rests), self._sizes[number]
+        if is_idle and size is not None and self._accounts[number].pays(row, size):
+            self._under_way.add(number)
+            self._keeper.spawn(self._keep_beside(number, row))
+
+    def _meet(self, number: int, row: Row) -> None:
+        self._rows[number] = row
+        self._sizes[number] = self._keeper.engine.kept_bytes(row)
+        if number in self._kept and row.done <= self._kept[number].step:
+            del self._kept[number]  # it did not fit, and the engine began anew
+
+    async def finish(self, snapshot: Snapshot) -> None:
+        """A picture is finished, and others of the job are not: it need not be made again."""
+        await self._tell(snapshot)
+        self._rows.pop(snapshot.index, None)
+
+    def holds(self, output: Output) -> bool:
+        """Whether the queue knows this file as one of a finished picture."""
+        return any(output in snapshot.outputs for snapshot in self._kept.values())
+
+    @property
+    def pay_aside(self) -> bool:
+        """Whether what is done pays for putting the job aside; not before a picture has begun."""
+        return bool(self._rows) and all(map(self._pays_aside, self._rows))
+
+    def _pays_aside(self, number: int) -> bool:
+        size = self._sizes[number]
+        return size is not None and self._accounts[number].pays_aside(self._rows[number], size)
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether all that is done is kept."""
+        kept = {number: snapshot.step for number, snapshot in self._kept.items()}
+        return all(kept.get(number, 0) >= row.done for number, row in self._rows.items())
+
+    def go_on(self) -> None:
+        """Undo `put_aside`."""
+        for row in self._rows.values():
+            self._keeper.engine.go_on(row)
+
+    async def put_aside(self, boundary_s: float) -> None:
+        """No further step of any picture, and what is done is kept.
+
+        Args:
+            boundary_s: for the step under way; what it does not give in that time is left out.
+        """
+        await asyncio.gather(*(self._put_aside(number, boundary_s) for number in self._rows))
+
+    async def _put_aside(self, number: int, boundary_s: float) -> None:
+        row = self._rows[number]
+        if row.done < len(row.steps):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._keeper.engine.hold(row), boundary_s)
+        await self._keep(number, row)
+
+    def _is_finished(self, number: int) -> bool:
+        return number in self._kept and self._kept[number].key is None
+
+    async def _keep_beside(self, number: int, row: Row) -> None:
+        try:
+            await self._keep(number, row)
+        finally:
+            self._under_way.discard(number)
+
+    async def _keep(self, number: int, row: Row) -> None:
+        """One at a time of each picture."""
+        if self._sizes[number] is None:
+            return
+        async with self._keeping[number]:
+            try:
+                await self._keep_now(number, row)
+            except (StoreError, EngineDied) as error:
+                self._keeper.rest()
+                metrics.snapshot_failures.labels(self._claim.job.model).inc()
+                log.warning("picture %d of %s is not kept: %s", number, self._claim.job.id, error)
+
+    async def _keep_now(self, number: int, row: Row) -> None:
+        """Raises: StoreError, EngineDied."""
+        started = time.perf_counter()
+        try:
+            snapshot = await self._store(number, row)
+        finally:
+            self._spend(number, row, time.perf_counter() - started)
+        if snapshot is not None and not await self._tell(snapshot):
+            await self._keeper.store.delete([str(snapshot.key)])
+
+    def _spend(self, number: int, row: Row, seconds: float) -> None:
+        self._accounts[number].spend(row, seconds)
+        metrics.snapshot(self._claim.job.model, seconds)
+
+    async def _store(self, number: int, row: Row) -> Snapshot | None:
+        """None: there is nothing new, and the file that there is may be in use."""
+        kept = await self._keeper.engine.keep(row)
+        if number in self._kept and self._kept[number].step >= kept.done:
+            return None
+        claim = self._claim
+        key = snapshot_key(claim.job.id, claim.fence, number, kept.done)
+        await self._keeper.put(key, kept, self._origins[number])
+        return Snapshot(
+            index=number,
+            step=kept.done,
+            fence=claim.fence,
+            device_seconds=kept.device_seconds,
+            key=key,
+        )
+
+    async def _tell(self, snapshot: Snapshot) -> bool:
+        """False: the queue does not want it, since the claim is no longer ours or the picture is
+        finished. While Redis is away nothing else is kept."""
+        async with self._telling:
+            if snapshot.key is not None and self._is_finished(snapshot.index):
+                return False
+            kept = {**self._kept, snapshot.index: snapshot}
+            tell = self._keeper.queue.snapshot
+            if not await until_reached(tell, self._claim, list(kept.values())):
+                return False
+            self._kept = kept
+            return True

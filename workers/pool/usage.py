@@ -1,0 +1,52 @@
+"""What one claim takes of its mesh slice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from service.jobs.queue import Spent
+from workers.engine.row import Row
+from workers.programs.compilation import Compilation
+
+
+class Bill:
+    """Of one claim, over all its pictures: what earlier claims have taken is not in it."""
+
+    def __init__(self) -> None:
+        self._pictures: dict[int, float] = {}
+        self._compilations: list[Compilation] = []
+
+    def step(self, picture: int, row: Row) -> None:
+        """One picture has done a step."""
+        self._pictures[picture] = row.own_seconds
+
+    def finish(self, picture: int, device_s: float) -> None:
+        """One picture is done; it took that in all."""
+        self._pictures[picture] = device_s
+
+    def compile(self, compilation: Compilation) -> None:
+        """It was the first to need these programs: it pays for them, also if it leaves without."""
+        self._compilations.append(compilation)
+
+    @property
+    def spent(self) -> Spent:
+        """Until now."""
+        return self._with(sum(one.spent_s for one in self._compilations))
+
+    @property
+    def final(self) -> Spent:
+        """Of a job that is done: with what its larger batches will take that are still to be
+        compiled."""
+        return self._with(sum(one.charge_s for one in self._compilations))
+
+    def _with(self, compile_s: float) -> Spent:
+        return Spent(compile_s + sum(self._pictures.values()), compile_s)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is compiled on its account any more."""
+        return all(one.is_over for one in self._compilations)
+
+    async def settled(self) -> None:
+        """Wait until then."""
+        await asyncio.gather(*(one.over() for one in self._compilations))

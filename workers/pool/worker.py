@@ -1,0 +1,339 @@
+"""Pool: one process that claims jobs of one model and works on them side by side.
+
+SIGTERM drains: nothing more is claimed, and what runs is finished or, where that takes too long,
+kept as it is and given back, for another pool to go on with. SIGINT, or a second SIGTERM, gives
+everything back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+
+from models.pipeline import Fields, Pipeline
+from models.spec import Batching, Sizes
+from service.jobs import connection, spans
+from service.jobs.outputs import Store
+from service.jobs.queue import Claims, Queue
+from service.jobs.tasks import cancel
+from service.settings import ConfigError, PoolSettings, Settings
+from workers import metrics
+from workers.engine import step_metrics
+from workers.engine.engine import Engine
+from workers.health import http
+from workers.health.liveness import Vitals
+from workers.loading import model as loading
+from workers.loading.layout import own
+from workers.loading.model import MeshSlice
+from workers.multihost.exits import leave_within
+from workers.multihost.follower import Follower
+from workers.multihost.handshake import Terms, settings_of
+from workers.multihost.leader import Leader
+from workers.multihost.leader_link import Link
+from workers.multihost.session import agree, together
+from workers.pool import listed_sizes
+from workers.pool.capacity import Room
+from workers.pool.cost_reporting import Herald, closeness, measure
+from workers.pool.preemption import Preemption
+from workers.pool.running_jobs import Desk
+from workers.profiling.recorder import Profiler
+from workers.programs import batch_sizes, warmup
+from workers.programs.launcher import Launcher, OneHost
+from workers.programs.xla_cache import keep_compiled
+from workers.retry import QUEUE_ERRORS, until_reached
+
+ANY_SIZE = Sizes()
+CLAIM_WAIT_S = 5.0
+"""How long one claim waits for a job to come."""
+HEARTBEATS = 3
+"""Chances to be heard before a pool counts as gone."""
+ENDING, PUTTING_ASIDE = 0.5, 0.3
+"""Of the time that a drain has: for jobs to end, and to put aside those that do not."""
+LAST_WORDS_S = 5.0
+"""How long a leaving pool tries to reach Redis; leases say the same a little later."""
+DRAINED = 0.98
+"""Of the time that a drain has, after which the process ends whatever it is doing."""
+TIDY_S = 1.0
+"""For the threads of a pool that has said all it had to say."""
+
+log = logging.getLogger(__name__)
+
+
+class Pool:
+    """One engine at work for one queue."""
+
+    def __init__(
+        self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
+        lease_s: float, vitals: Vitals | None = None, served: Sizes = ANY_SIZE,
+    ) -> None:  # fmt: skip
+        self.name = f"{name}-{secrets.token_hex(3)}"
+        self.engine = engine
+        self._queue = queue
+        self._drain_s = settings.drain_s
+        self._max_compiling = settings.max_compiling
+        self._heartbeat_s = lease_s / HEARTBEATS
+        batching = Batching(mode=engine.batching.mode)
+        told = {"batching": batching, "sizes": served}
+        self._spec = engine.pipeline.spec.model_copy(update=told)
+        self._room = Room(engine.slots)
+        self._herald = Herald(engine, queue, name)
+        self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
+        self._preemption = Preemption(self.name, self._desk, self._room, self._herald, settings)
+        self._profiler = Profiler(self.name, engine, queue, store)
+        self.vitals = vitals or Vitals()
+        self._is_ready = False
+        self._drain = asyncio.Event()
+        self._leave = asyncio.Event()
+        self._was_asked = False
+
+    @property
+    def jobs(self) -> int:
+        """That are worked on now."""
+        return self._desk.jobs
+
+    def stop(self) -> None:
+        """The first call drains, the second leaves at once."""
+        (self._leave if self._was_asked else self._drain).set()
+        self._was_asked = True
+
+    def drain(self) -> None:
+        """However often it is called, and before or after `stop`."""
+        self._drain.set()
+
+    def stop_now(self) -> None:
+        self._drain.set()
+        self._leave.set()
+
+    async def run(self, warmup: Sequence[Fields]) -> int:
+        """Serve until stopped: 0. Until the engine dies: 1.
+
+        Args:
+            warmup: requests whose programs are compiled, and measured, before the first claim.
+
+        Raises: whatever keeps the model from being compiled.
+        """
+        self.vitals.warms_up()
+        helpers = spawn(
+            self.vitals.beat(),
+            self._beat(),
+            self._desk.leases.run(),
+            self._hear_cancels(),
+            self._herald.run(),
+            self._profiler.run(),
+        )
+        preempting = self._preemption.run(self._queue)
+        main = spawn(self._serve(warmup), self._drain.wait(), preempting)
+        try:
+            await asyncio.wait(
+                [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED
+            )
+            raise_failures([*helpers, *main])
+            self.vitals.drains()
+            metrics.ready.labels(self._spec.name).set(0)
+            await cancel(*main)
+            await self._empty_desk()
+        finally:
+            await self._say_goodbye([*helpers, *main])
+        return 1 if self.engine.died.done() else 0
+
+    async def _serve(self, warmup: Sequence[Fields]) -> None:
+        await self.engine.warm_up(warmup)
+        if broken := await measure(self.engine, warmup, await self._herald.known()):
+            await self._stay_unready(broken)
+        if not self.engine.batching.is_exact:
+            batching = await closeness(self.engine, warmup)
+            self._spec = self._spec.model_copy(update={"batching": batching})
+        await self._herald.tell()
+        self._is_ready = True
+        await until_reached(self._register)
+        log.info("pool %s is ready", self.name)
+        metrics.ready.labels(self._spec.name).set(1)
+        self.vitals.serves()
+        while True:
+            pictures = await self._room.wait()
+            for claim in await until_reached(self._claim, pictures):
+                self._desk.take(claim)
+            self.vitals.rests()
+
+    async def _stay_unready(self, reason: str) -> None:
+        """Until it is stopped: started again, it would load the same weights."""
+        log.error("pool %s takes no jobs: %s", self.name, reason)
+        self.vitals.refuses(reason)
+        await asyncio.Event().wait()
+
+    async def _claim(self, pictures: int) -> Claims:
+        """Raises: as `Queue.claim`."""
+        self.vitals.claims()
+        return await self._queue.claim(
+            self.name,
+            self._spec.name,
+            pictures,
+            wait_s=CLAIM_WAIT_S,
+            warm=self._herald.warm,
+            slowness=self._herald.slowness,
+            slowness_in=self._herald.slowness_in,
+            busy=lambda: self.jobs > 0,
+            has_room=lambda: self._room.free >= pictures,
+            may_compile=lambda: self._desk.compiling < self._max_compiling,
+        )
+
+    async def _empty_desk(self) -> None:
+        """Let end what ends in time, put the rest aside. A dead engine's jobs end by themselves."""
+        log.info("pool %s drains", self.name)
+        self._is_ready = False  # nobody is to count on it for what comes now
+        metrics.ready.labels(self._spec.name).set(0)
+        limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
+        clearing = self._desk.clear(ENDING * limit_s, PUTTING_ASIDE * limit_s)
+        ends, telling = spawn(clearing, self._leave.wait()), spawn(self._announce())
+        await asyncio.wait(
+            ends,
+            timeout=(ENDING + PUTTING_ASIDE) * limit_s,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        await cancel(*ends, *telling)
+
+    async def _say_goodbye(self, tasks: list[asyncio.Task[Any]]) -> None:
+        """Give back what is left, and be forgotten."""
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self._desk.give_back()
+                await cancel(*tasks)  # or a last heartbeat might come after it has left
+                await self._queue.unregister(self.name, self._spec.name)
+        except (TimeoutError, *QUEUE_ERRORS) as error:
+            log.warning("left without a word to Redis, leases will tell: %s", error)
+        await cancel(*tasks)
+
+    async def _register(self) -> None:
+        facts = self._herald.facts
+        await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
+
+    async def _announce(self) -> None:
+        try:
+            await self._register()
+        except QUEUE_ERRORS as error:
+            log.warning("the heartbeat was not heard: %s", error)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._announce()
+            await asyncio.sleep(self._heartbeat_s)
+
+    async def _hear_cancels(self) -> None:
+        async for job_id in self._queue.canceled():
+            self._desk.drop_job(job_id)
+
+
+def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -> int:
+    """Load the pool's model onto its mesh slice and serve until a signal; the exit code.
+
+    Sets JAX up, so nothing may have used it before.
+
+    Args:
+        devices: of this machine; None: all of them.
+
+    Raises:
+        ConfigError: the settings do not name what is needed, or do not fit the devices.
+        models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
+    """
+    pool, model = loading.configured(settings, pool_name)
+    if settings.redis.url is None:
+        raise ConfigError("redis.url: a pool needs the address of the queue")
+    loading.set_up(pool, model, devices)
+    keep_compiled(settings.compile_folder)
+    vitals = Vitals()
+    with (
+        spans.exporting(settings.tracing, "atelier-pool", {"atelier.model": pool.model}),
+        http.shown(pool_name, pool.metrics_port, vitals) as shown,
+        reached(settings, vitals),
+        together(pool.hosts, settings.queue.lease_s) as company,
+    ):
+        if not isinstance(company, Link):  # of a slice the first process tells
+            metrics.expect(pool.model, settings.tenant_classes)
+        if company:
+            agree(company, settings_of(pool, model))
+        pipeline, mesh_slice = loading.load(
+            pool_name, pool, model, own(devices), settings.compile_folder
+        )
+        if shown:
+            shown.refresh = partial(step_metrics.tell_memory, jax.local_devices())
+        layout = mesh_slice.layout
+        batching = batch_sizes.of_settings(pool, model, layout, mesh_slice.chosen.slots)
+        terms = Terms.of(pipeline, layout, batching.sizes, batching.elastic)
+        if isinstance(company, Link):
+            vitals.serves()
+            company.follow(Follower(pipeline, layout, terms, mesh_slice.kept))
+            return 0
+        step_metrics.rate(pool.model, layout.mesh.devices.flat)
+        launcher = Leader(company, terms) if company else OneHost()
+        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals))
+
+
+@contextmanager
+def reached(settings: Settings, vitals: Vitals) -> Iterator[None]:
+    """Enter when Redis answers: weights that nobody may ask for are not loaded.
+
+    Raises: ConfigError: it answers, and is none for us.
+    """
+    asyncio.run(connection.wait_until_reached(settings.redis, vitals.waits))
+    vitals.loads()
+    yield
+
+
+async def serve(
+    settings: Settings,
+    pool_name: str,
+    pipeline: Pipeline,
+    mesh_slice: MeshSlice,
+    launcher: Launcher,
+    vitals: Vitals,
+) -> int:
+    """Serve one loaded model until a signal; the exit code."""
+    pool_settings, model = loading.configured(settings, pool_name)
+    queue = await Queue.open_when_reached(settings, vitals.waits)
+    queue.tally = metrics.tally
+    layout, slots = mesh_slice.layout, mesh_slice.chosen.slots
+    batching = batch_sizes.of_settings(pool_settings, model, layout, slots)
+    engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.kept)
+    store, lease_s = Store(settings.store_url), settings.queue.lease_s
+    served = listed_sizes.of_settings(model, pipeline.spec)
+    pool = Pool(pool_name, engine, queue, store, pool_settings, lease_s, vitals, served)
+    loop = asyncio.get_running_loop()
+
+    def in_time(stop: Callable[[], None]) -> None:
+        leave_within(DRAINED * pool_settings.drain_s, 0)
+        stop()
+
+    loop.add_signal_handler(signal.SIGTERM, in_time, pool.stop)
+    loop.add_signal_handler(signal.SIGINT, in_time, pool.stop_now)
+    launcher.on_stop(
+        drain=partial(loop.call_soon_threadsafe, in_time, pool.drain),
+        stop_now=partial(loop.call_soon_threadsafe, in_time, pool.stop_now),
+    )
+    try:
+        code = await pool.run(warmup.requests(pipeline.spec, model.warmup))
+        spans.flush()  # whatever a thread may still be in the midst of
+        if pool_settings.hosts.count == 1:  # those of a slice see to it that all end together
+            leave_within(TIDY_S, code)
+        return code
+    finally:
+        engine.close()
+        await queue.close()
+
+
+def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(coroutine) for coroutine in coroutines]
+
+
+def raise_failures(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Raises: what ended one of the tasks."""
+    for task in tasks:
+        if task.done():
+            task.result()

@@ -1,0 +1,113 @@
+"""A recording of JAX's profiler → what ran on each device, and when.
+
+In a process of its own (`python -m workers.profiling.trace FOLDER STEPS`), which prints the
+report as JSON: a long recording takes seconds of Python, which a pool does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jax.profiler import ProfileData
+
+from workers.engine.trace_marks import NO_WORK, STEP
+from workers.profiling.breakdown import Interval, Op, Recording, kind_of, report
+
+HOST = "/host:CPU"
+TPU_OPS = ("XLA Ops", "Async XLA Ops")
+MODULES = "XLA Modules"
+STREAM = "Stream"
+"""How a GPU's lines begin that have its kernels; the others are made from those."""
+
+
+MEMORY_BYTES = 4 << 30
+"""That the reading may take beside its pool: what a machine is short of, it takes from both."""
+
+
+def find(folder: Path, ending: str) -> Path:
+    """The one file of a recording with that ending. Raises: FileNotFoundError."""
+    for path in sorted(folder.rglob(f"*{ending}")):
+        return path
+    raise FileNotFoundError(f"the profiler wrote no {ending}")
+
+
+def read(path: Path) -> Recording:
+    """Args: path: of an `.xplane.pb`."""
+    devices: defaultdict[str, list[Op]] = defaultdict(list)
+    marks: dict[str, list[Interval]] = {STEP: [], NO_WORK: []}
+    for plane in ProfileData.from_file(str(path)).planes:
+        if plane.name == HOST:
+            _read_host(plane, devices, marks)
+        elif plane.name.startswith("/device:"):
+            devices[plane.name] += _device_ops(plane)
+    with_ops = {name: ops for name, ops in devices.items() if ops}
+    return Recording(with_ops, [end for _, end in marks[STEP]], marks[NO_WORK])
+
+
+def _read_host(plane: Any, devices: dict[str, list[Op]], marks: dict[str, list[Interval]]) -> None:
+    """The stepper's marks; and where the host's own cores are the devices, what runs on them."""
+    for line in plane.lines:
+        for event in line.events:
+            name = event.name
+            if name in marks:
+                marks[name].append(_span(event))
+            elif event.duration_ns and not name.startswith("end: "):
+                stats = dict(event.stats)
+                if "device_ordinal" in stats and "hlo_op" in stats:
+                    device = f"cpu:{stats['device_ordinal']}"
+                    devices[device].append(_op(str(stats["hlo_op"]), event, stats))
+
+
+def _device_ops(plane: Any) -> Iterator[Op]:
+    """Of a GPU the kernels by stream, of a TPU the operations of its programs."""
+    programs = Programs(line for line in plane.lines if line.name == MODULES)
+    for line in plane.lines:
+        if line.name in TPU_OPS or line.name.startswith(STREAM):
+            for event in line.events:
+                stats = dict(event.stats)
+                stats.setdefault("hlo_module", programs.at(event.start_ns))
+                yield _op(event.name, event, stats)
+
+
+class Programs:
+    """Which program a device was in at some moment, where its operations do not tell."""
+
+    def __init__(self, lines: Iterable[Any]) -> None:
+        runs = sorted((e.start_ns, e.end_ns, e.name) for line in lines for e in line.events)
+        self._starts = [start for start, _, _ in runs]
+        self._runs = runs
+
+    def at(self, ns: float) -> str | None:
+        number = bisect_right(self._starts, ns) - 1
+        if number < 0 or ns >= self._runs[number][1]:
+            return None
+        return str(self._runs[number][2])
+
+
+def _op(name: str, event: Any, stats: dict[str, Any]) -> Op:
+    program = stats.get("hlo_module")
+    category = str(stats.get("hlo_category", ""))
+    kind = kind_of(name, None if program is None else str(program), category)
+    return Op(name.split(" = ")[0].lstrip("%"), kind, *_span(event))
+
+
+def _span(event: Any) -> Interval:
+    return event.start_ns / 1e9, event.end_ns / 1e9
+
+
+def main(folder: str, most_steps: str) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    found = report(read(find(Path(folder), ".xplane.pb")), int(most_steps))
+    print(json.dumps(found and asdict(found) | {"share": found.communication_share}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

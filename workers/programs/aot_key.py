@@ -1,0 +1,126 @@
+"""What a compiled program depends on beside its arguments: of this process, and of its model.
+
+Two processes with equal answers trace and compile the same from the same arguments. Whatever could
+make a difference is in here: better a program too many than a wrong one.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from models.pipeline import PyTree
+from models.sharding import Layout
+
+PACKAGES = ("jax", "flax", "numpy", "ml_dtypes", "libtpu", "nvidia", "tokamax", "qwix")
+"""How the names of those begin that have a part in tracing, compiling or running."""
+ROOMS = ("models", "workers")
+DEMO = "models/demo"
+"""Checkpoints, and how they are made: no part of any program."""
+SUFFIXES = (".py", ".json", ".toml")
+FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
+"""Variables that XLA and the libraries below it read."""
+NO_MATTER = ("cache", "dump", "log", "traceback", "coordinat", "distributed", "transfer", "profil")
+"""In the names of JAX's options that change no program: where it keeps, and what it tells of it."""
+CPU_LINES = ("model name", "flags", "Features", "CPU part")
+"""Of /proc/cpuinfo: XLA compiles for the very processor that it runs on."""
+
+
+def of_process() -> dict[str, Any]:
+    """Software, flags, options, machine. JAX starts, if it has not."""
+    device = jax.devices()[0]
+    return {
+        "python": platform.python_version(),
+        "packages": packages(),
+        "code": code(Path(__file__).parents[2]),
+        "flags": {name: os.environ.get(name, "") for name in FLAGS},
+        "options": options(),
+        "platform": [device.platform, device.client.platform_version],
+        "machine": machine() if device.platform == "cpu" else platform.machine(),
+        "process": [jax.process_index(), jax.process_count()],
+    }
+
+
+@cache
+def packages() -> list[str]:
+    """`name-version` of each, by the names of their folders: reading what is in these takes a
+    second."""
+    folders = (folder for place in sys.path for folder in Path(place or ".").glob("*.dist-info"))
+    names = {folder.stem.lower() for folder in folders}
+    return sorted(name for name in names if name.startswith(PACKAGES))
+
+
+@cache
+def code(root: Path) -> str:
+    """Of all sources that trace: a digest of their names and texts."""
+    found = sha256()
+    for path in sorted(_sources(root)):
+        found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def _sources(root: Path) -> Iterable[Path]:
+    files = (file for room in ROOMS for file in (root / room).rglob("*"))
+    return (file for file in files if file.suffix in SUFFIXES and root / DEMO not in file.parents)
+
+
+def options() -> dict[str, str]:
+    """JAX's own settings."""
+    return {
+        name: str(value)
+        for name, value in sorted(jax.config.values.items())
+        if not any(word in name for word in NO_MATTER)
+    }
+
+
+def machine() -> str:
+    """The processor, and how many of it XLA may use."""
+    found = {f"{platform.machine()} {len(os.sched_getaffinity(0))}"}
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = [platform.processor()]
+    found.update(line for line in lines if line.startswith(CPU_LINES))
+    return sha256("\n".join(sorted(found)).encode()).hexdigest()
+
+
+def of_layout(layout: Layout) -> dict[str, Any]:
+    """The devices in their order, what splits what, and the attention kernel by its name (which
+    one it is follows from the device, the model's dtype and the code)."""
+    devices = layout.mesh.devices.flat
+    return {
+        "mesh": [[name, size] for name, size in layout.mesh.shape.items()],
+        "devices": [[d.id, d.device_kind, str(getattr(d, "coords", ""))] for d in devices],
+        "table": {axis: list(names) for axis, names in layout.table.items()},
+        "kernel": getattr(layout.kernel, "__qualname__", type(layout.kernel).__qualname__),
+    }
+
+
+def of_arguments(tree: PyTree) -> str:
+    """Names, shapes, dtypes and places of arrays, which may be abstract: a digest."""
+    found = sha256()
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        place = getattr(leaf, "sharding", None)
+        told = (jax.tree_util.keystr(path), np.shape(leaf), str(leaf.dtype), str(place))
+        found.update(repr(told).encode())
+    found.update(str(jax.tree.structure(tree)).encode())
+    return found.hexdigest()
+
+
+def of_model(fingerprint: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Its checkpoint, and what the settings make of that.
+
+    Args:
+        fingerprint: `ModelSpec.fingerprint`.
+        settings: of the model, as it was loaded.
+    """
+    return {"checkpoint": fingerprint, "settings": dict(settings)}

@@ -1,0 +1,48 @@
+"""Elastic layouts: the same devices split one row over all of them, or work on several rows side by
+side, and no weight moves in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from models.sharding import MESH_AXES, Layout, auto_mesh
+from workers.programs.step_latency import Way
+
+GIVING = ("ulysses", "ring", "cfg")
+"""Axes whose devices can work on other rows instead, those whose collectives cost most first."""
+
+
+def side_by_side(layout: Layout, parts: int) -> Layout:
+    """The same devices in the same order, so many times fewer of them on each row.
+
+    Args:
+        parts: divides the devices that `GIVING` has.
+    """
+    sizes, left = dict(layout.mesh.shape), parts
+    for axis in GIVING:
+        given = math.gcd(left, sizes[axis])
+        sizes[axis] //= given
+        left //= given
+    sizes["data"] *= parts
+    grid = layout.mesh.devices.reshape([sizes[axis] for axis in MESH_AXES])
+    return replace(layout, mesh=auto_mesh(grid))
+
+
+def layouts_by_way(
+    layout: Layout, sizes: Sequence[int], stays: Callable[[Layout], bool]
+) -> Mapping[Way, Layout]:
+    """By which layout each way of stepping so many rows is compiled.
+
+    Args:
+        stays: whether every weight lies as it does now under another layout, too; one that would
+            move any is left out.
+    """
+    found = {Way(size): layout for size in sizes}
+    movable = math.prod(layout.mesh.shape[axis] for axis in GIVING)
+    for size in sizes:
+        parts = math.gcd(size, movable)
+        if parts > 1 and stays(other := side_by_side(layout, parts)):
+            found[Way(size, parts)] = other
+    return found

@@ -1,0 +1,157 @@
+"""A shape: the compiled programs of one bucket, some of them perhaps not ready yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from models.pipeline import Step
+from models.step_program import StepProgram
+from workers.programs.compilation import Compilation
+from workers.programs.step_latency import Recent, StepTimes, Way
+
+T = TypeVar("T")
+
+Program = Callable[..., Any]
+Compiling = Future[Program]
+Values = Mapping[str, np.ndarray | np.float32]
+"""Of one step of one row, by name."""
+
+
+@dataclass(eq=False)
+class Phase:
+    """One kind of step of one bucket. Rows of equal phase may share a batch."""
+
+    program: StepProgram
+    expert: str | None = None
+    """The swapped network that has to be on the device; None: all that it needs always is."""
+    programs: dict[Way, Compiling] = field(default_factory=dict)
+    """By the way it is done: (weights, rows, values [batch, …]) → (rows, finite [batch]).
+
+    With conditions there are two arguments more: those of each row, and which of them its step is
+    to have, int32 [batch]."""
+    conditions: Future[Program | None] = field(default_factory=lambda: finished(None))
+    """(weights, row, values [steps, …]) → conditions [steps, …] (conditioning.py); of
+    None: the family has none."""
+    changes: frozenset[str] = frozenset()
+    """Leaves of a row that its steps change; known when the first program is."""
+    flops: Future[float] | None = None
+    """Operations of one row's step; None: nobody has asked for them."""
+    times: StepTimes = field(default_factory=StepTimes)
+    limits: dict[int, int] = field(default_factory=dict)
+    """By parts: larger batches ran out of memory and are not tried again."""
+
+    @property
+    def ways(self) -> list[Way]:
+        """What can run now, ascending."""
+        return [
+            way
+            for way, program in sorted(self.programs.items())
+            if is_ready(program) and way.size <= self.limits.get(way.parts, way.size)
+        ]
+
+    @property
+    def smallest(self) -> Way:
+        return min(self.programs)
+
+    @property
+    def necessary(self) -> list[Future[Any]]:
+        """What any row of this phase needs."""
+        return [self.conditions, self.programs[self.smallest]]
+
+    def shrink(self, way: Way) -> None:
+        """A batch does not fit in this way: with its layout, use smaller ones from now on."""
+        sizes = [other.size for other in self.programs if other.parts == way.parts]
+        least = self.smallest.size if way.parts == self.smallest.parts else 0
+        smaller = max((size for size in sizes if size < way.size), default=least)
+        self.limits[way.parts] = min(smaller, self.limits.get(way.parts, smaller))
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What one picture needs of a shape."""
+
+    encoder: Hashable
+    phases: frozenset[StepProgram]
+
+
+@dataclass(eq=False)
+class Shape:
+    """Everything that pictures of one bucket run."""
+
+    bucket: str
+    row: Future[Any] = field(init=False)
+    """What a row looks like: a pytree of abstract arrays."""
+    encoders: dict[Hashable, Compiling] = field(default_factory=dict)
+    """By the inputs' names and shapes: (weights, inputs) → row."""
+    phases: dict[StepProgram, Phase] = field(default_factory=dict)
+    decode: Compiling = field(init=False)
+    """(weights, row) → pixels, uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
+    preview: Compiling = field(init=False)
+    """(weights, row) → a smaller picture or clip of the same kind."""
+    compilation: Compilation = field(default_factory=Compilation)
+    """Of what a picture has lacked last."""
+    made_by: dict[Future[Any], Compilation] = field(default_factory=dict)
+    """By program, the compilation that it is one of."""
+    awaited: list[Asked] = field(default_factory=list)
+    """By each picture that waits, what it needs."""
+    encode_times: Recent = field(default_factory=Recent)
+    decode_times: Recent = field(default_factory=Recent)
+
+    @property
+    def is_measured(self) -> bool:
+        """Every way of every phase has had its trials."""
+        phases = self.phases.values()
+        return all(phase.times.known().keys() >= set(phase.ways) for phase in phases)
+
+    @property
+    def around_s(self) -> float:
+        """What a picture's encoding and decoding take, undisturbed; 0 where it was never done."""
+        return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
+
+    def changes(self, steps: Iterable[Step]) -> frozenset[str]:
+        """Leaves of a row that any of these steps changes."""
+        return frozenset().union(*(self.phases[step.phase].changes for step in steps))
+
+    @property
+    def is_broken(self) -> bool:
+        """What any of its pictures needs did not compile. Another try may: start over."""
+        return bool(self.encoders) and any(failed(program) for program in self.necessary())
+
+    def to_begin(self, encoder: Hashable, phases: Iterable[StepProgram]) -> list[Future[Any]]:
+        """What a picture cannot begin without; the other batch sizes may follow."""
+        chosen = [self.phases[name] for name in phases]
+        return [self.encoders[encoder], *(one for phase in chosen for one in phase.necessary)]
+
+    def necessary(self) -> list[Future[Any]]:
+        """What any picture of this shape may need."""
+        of_steps = [one for phase in self.phases.values() for one in phase.necessary]
+        return [*self.encoders.values(), *of_steps, self.decode, self.preview]
+
+    def optional(self) -> list[Compiling]:
+        """Larger batches and other layouts: without them it only takes longer."""
+        return [
+            program
+            for phase in self.phases.values()
+            for way, program in phase.programs.items()
+            if way != phase.smallest
+        ]
+
+
+def finished(result: T) -> Future[T]:
+    """One that nobody has to wait for."""
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future
+
+
+def is_ready(program: Future[Any]) -> bool:
+    return program.done() and not program.cancelled() and program.exception() is None
+
+
+def failed(program: Future[Any]) -> bool:
+    return program.done() and not program.cancelled() and program.exception() is not None

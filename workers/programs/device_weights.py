@@ -1,0 +1,94 @@
+"""Weights: what programs are called with, and which of the swapped networks is on the device.
+
+Leaves that are NumPy arrays lie on the host, because the device has no room for all of them: they
+are brought for the steps that need them, one network in place of the other. A program does not
+look at arguments that it does not use, so a network on the host costs it nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+from models.pipeline import PyTree
+from models.weights import put
+from workers import metrics
+from workers.programs.unstack import apart
+
+
+class Weights:
+    """A pipeline's weights as a flat list: a network's tree is slow to walk at each call.
+
+    Args:
+        tree: networks by name, as a NamedTuple or a mapping.
+        places: of all leaves in their order: where those of a network that is brought go.
+        stacks: of all leaves, which ones are to be tuples of an array for each layer.
+    """
+
+    def __init__(
+        self, model: str, tree: PyTree, places: Sequence[Sharding], stacks: Sequence[bool]
+    ) -> None:
+        leaves, self._tree = jax.tree.flatten_with_path(tree)
+        self.common: list[Any] = [
+            apart(leaf) if stack else leaf for (_, leaf), stack in zip(leaves, stacks, strict=True)
+        ]
+        """For programs that need no swapped network: those lie on the host in here."""
+        self.names = [jax.tree_util.keystr(path) for path, _ in leaves]
+        """Of all leaves, in their order."""
+        self.resident: str | None = None
+        """The swapped network that is on the device."""
+        self._model = model
+        self._shardings = places
+        self._present = self.common
+        self._places: dict[str, list[int]] = defaultdict(list)
+        for place, (path, leaf) in enumerate(leaves):
+            if isinstance(leaf, np.ndarray):
+                self._places[network_name(path[0])].append(place)
+
+    def is_swapped(self, network: str | None) -> bool:
+        """Whether that network has to be brought before it can be used."""
+        return network in self._places
+
+    def bring(self, network: str | None) -> list[Any]:
+        """The weights with that network among them; None: with any.
+
+        The one that leaves is freed first, so no step that uses it may be in flight.
+        """
+        if network is not None and network != self.resident and self.is_swapped(network):
+            started = time.perf_counter()
+            self._free()
+            self._present = self._with(network)
+            self.resident = network
+            metrics.swap(self._model, time.perf_counter() - started)
+        return self._present
+
+    def unflatten(self, leaves: list[Any]) -> PyTree:
+        """The pipeline's own tree of these leaves."""
+        return jax.tree.unflatten(self._tree, leaves)
+
+    def _free(self) -> None:
+        """Not left to whoever else may still hold a reference."""
+        leaving, self._present, self.resident = self._present, self.common, None
+        for mine, other in zip(leaving, self.common, strict=True):
+            if mine is not other:
+                mine.delete()
+
+    def _with(self, network: str) -> list[Any]:
+        places = self._places[network]
+        brought = [put(self.common[place], self._shardings[place]) for place in places]
+        jax.block_until_ready(brought)
+        present = list(self.common)
+        for place, leaf in zip(places, brought, strict=True):
+            present[place] = leaf
+        return present
+
+
+def network_name(key: Any) -> str:
+    """Of the first part of a leaf's path: an attribute of a NamedTuple, or a mapping's key."""
+    return str(key.name if isinstance(key, jax.tree_util.GetAttrKey) else key.key)

@@ -1,0 +1,99 @@
+"""The seam between the engine and its programs: where a launch goes besides this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from models.pipeline import Prepared, PyTree
+from models.step_program import StepProgram
+from workers.programs.bucket_programs import Program, Shape
+from workers.programs.row_tree import leaves_by_name, with_leaves
+from workers.programs.step_latency import Way
+
+
+class Launcher(Protocol):
+    """Makes of each compiled program the one that the engine calls.
+
+    What such a program returns as a row is for other programs to take: nobody else looks inside.
+    """
+
+    def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        """Tell this, from any thread, when nothing can be launched any more."""
+        ...
+
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        """Call these, from any thread, when another process of the slice is asked to end."""
+        ...
+
+    def growing(self, shape: Shape, prepared: Prepared) -> None:
+        """The programs of this picture that the shape does not have are about to be compiled."""
+        ...
+
+    def encode(self, shape: Shape, program: Program) -> Program: ...
+
+    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
+        """What it gives is for steps to take, as rows are."""
+        ...
+
+    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program: ...
+
+    def show(self, shape: Shape, what: str, program: Program) -> Program:
+        """`what`: decode or preview."""
+        ...
+
+    def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        """A row's leaves by name, to be fetched."""
+        ...
+
+    def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        """The row with these leaves in place of its own."""
+        ...
+
+    def wait(self, results: PyTree) -> PyTree:
+        """A program's results when it has ended. Raises: its error; EngineDied: so has all else."""
+        ...
+
+    def fetch(self, array: jax.Array) -> np.ndarray:
+        """As `wait`, of one array, which comes to the host."""
+        ...
+
+
+class OneHost:
+    """All devices of the slice are this process's: programs are called as they are."""
+
+    def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        pass
+
+    def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        pass
+
+    def growing(self, shape: Shape, prepared: Prepared) -> None:
+        pass
+
+    def encode(self, shape: Shape, program: Program) -> Program:
+        return program
+
+    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
+        return program
+
+    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program:
+        return program
+
+    def show(self, shape: Shape, what: str, program: Program) -> Program:
+        return program
+
+    def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        return leaves_by_name(row)
+
+    def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        return with_leaves(row, leaves)
+
+    def wait(self, results: PyTree) -> PyTree:
+        return jax.block_until_ready(results)
+
+    def fetch(self, array: jax.Array) -> np.ndarray:
+        return np.asarray(array)
