@@ -132,7 +132,7 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo train wan
 
 tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/speed.md
-	@JAX_PLATFORMS=cpu $(BIN)/python -m workers.plan.schedule $(ARGS)
+	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.tpu_schedule $(ARGS)
 
 locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows, with hashes
 	$(BIN)/python -m deploy.locks

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.jobs import spans
 from service.jobs.about import note
-from service.jobs.spans import Span
+from service.jobs.span import Span
 from service.telemetry import METHODS
 
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))

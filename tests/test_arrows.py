@@ -16,12 +16,30 @@ import pytest
 from deploy.commands.exits import EXIT_CONFIG
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("atelier", "deploy", "models", "service", "workers")
+ROOMS = ("atelier", "deploy", "models", "service", "tools", "workers")
 FAMILIES = frozenset({"flux", "sdxl", "wan"})
 
 SERVICE_KNOWS = ("service", "models.spec", "models.quality", "models.catalog", "models.image_files")
 JOBS_KNOW = ("service.jobs", "service.settings", "models.spec")
 WORKERS_KNOW = ("workers", "models", "service.jobs", "service.telemetry", "service.settings")
+FOR_ALL = ("metrics", "retry")
+"""Files of workers that every room there may import."""
+FLOORS: dict[str, tuple[str, ...]] = {
+    "slice": (),
+    "jaxpr": (),
+    "media": (),
+    "health": (),
+    "programs": ("jaxpr", "slice"),
+    "plan": ("jaxpr", "programs", "slice"),
+    "loading": ("jaxpr", "plan", "programs", "slice"),
+    "engine": ("programs", "slice"),
+    "multihost": ("engine", "programs", "slice"),
+    "profiling": ("engine", "slice"),
+    "pool": ("engine", "health", "loading", "media", "multihost", "profiling", "programs", "slice"),
+    "bench": ("engine", "loading", "plan", "pool", "programs", "slice"),
+}
+"""Rooms of workers, from the lowest floor up, and those that each may import beside itself."""
+
 HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
 """A front end starts without them: in a second, not five, and in a third of the memory."""
 WEB = ("fastapi", "starlette", "uvicorn")
@@ -55,17 +73,21 @@ def is_in(name: str, packages: tuple[str, ...]) -> bool:
 def may_know(module: str) -> tuple[str, ...]:
     """The rooms of this project that a module may import."""
     room, *rest = module.split(".")
+    if room == "workers" and rest and rest[0] in FLOORS:
+        outside = tuple(name for name in WORKERS_KNOW if name != "workers")
+        inside = (rest[0], *FLOORS[rest[0]], *FOR_ALL)
+        return (*outside, *(f"workers.{name}" for name in inside))
     if is_in(module, ("service.jobs",)):
         return JOBS_KNOW
     if room == "service":
         return SERVICE_KNOWS
     if room == "workers":
-        return WORKERS_KNOW
+        return tuple(name for name in WORKERS_KNOW if name != "workers")
     if room == "models":
         family = rest[0] if rest and rest[0] in FAMILIES else None
         shared = ("models",) if family is None else (f"models.{family}", *shared_models())
         return shared
-    return ROOMS
+    return ROOMS if room == "tools" else tuple(name for name in ROOMS if name != "tools")
 
 
 def shared_models() -> tuple[str, ...]:
@@ -118,6 +140,9 @@ def test_every_import_follows_an_arrow() -> None:
         ("service.jobs.queue", "def late():\n    import service.routes.generate"),
         ("workers.pool.worker", "from service.app import create_app"),
         ("workers.pool.worker", "import diffusers"),
+        ("workers.engine.engine", "from workers.pool.worker import run_pool"),
+        ("workers.programs.compiler", "from workers.plan import search"),
+        ("deploy.local", "from tools import speed_page"),
         ("workers.pool.worker", "from deploy import local"),
         ("models.flux.pipeline", "from models.sdxl.unet import UNet"),
         ("models.flux.pipeline", "from models import wan"),
@@ -127,6 +152,45 @@ def test_every_import_follows_an_arrow() -> None:
 )
 def test_a_breach_is_found(module: str, source: str) -> None:
     assert len(breaches(module, source)) == 1
+
+
+def test_every_room_of_workers_has_its_floor() -> None:
+    rooms = {path.parent.name for path in (ROOT / "workers").glob("*/__init__.py")}
+    assert rooms == FLOORS.keys()
+    floors = [*FLOORS]
+    for room, below in FLOORS.items():
+        assert all(floors.index(name) < floors.index(room) for name in below), room
+        said = ast.get_docstring(ast.parse((ROOT / "workers" / room / "__init__.py").read_text()))
+        assert said and "import" in said, f"workers/{room} does not say whom it may import"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    known = {module_name(path): path for path in sources()}
+    graph = {module: within(known, path) - {module} for module, path in known.items()}
+    assert circle(graph) == []
+
+
+def within(known: dict[str, Path], path: Path) -> set[str]:
+    """The modules of this project that a file imports."""
+    found = set()
+    for name in imports(path.read_text("utf-8")):
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        found |= {name} if name else set()
+    return found
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules of which each imports another one of these; []: there is no circle."""
+    left = dict(graph)
+    while free := [module for module, below in left.items() if not below & left.keys()]:
+        for module in free:
+            del left[module]
+    return sorted(left)
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +247,7 @@ def test_a_front_end_needs_no_extra() -> None:
     traces = ROOT / "service" / "jobs" / "otel.py"
     service = {path for path in sources() if path.is_relative_to(ROOT / "service")} - {traces}
     assert undeclared(sorted(service), needed()) == []
-    assert undeclared([ROOT / "workers" / "mesh.py"], needed()) == ["jax"]
+    assert undeclared([ROOT / "workers" / "slice" / "mesh.py"], needed()) == ["jax"]
 
 
 def undeclared(files: list[Path], known: set[str]) -> list[str]:

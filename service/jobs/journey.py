@@ -14,7 +14,7 @@ from typing import Any
 from service.jobs import spans
 from service.jobs.handout import Claim
 from service.jobs.job import Job
-from service.jobs.spans import Attributes, Span
+from service.jobs.span import Attributes, Span
 
 QUEUE, ATTEMPT, STOP = "queue", "attempt", "stop"
 OUTCOME = "atelier.outcome"

@@ -31,7 +31,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as Told
 
-from service.jobs.spans import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
+from service.jobs.span import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
 from service.settings import TracingSettings
 
 SEND_EVERY_S = 1.0

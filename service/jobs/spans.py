@@ -10,49 +10,17 @@ class, not by its text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, Protocol
+from typing import Protocol
 
 from service.jobs.about import note
+from service.jobs.span import NONE, NOTHING, Attributes, Kind, Span
 from service.settings import ConfigError, TracingSettings
-
-Attributes = Mapping[str, str | bool | int | float]
-Kind = Literal["internal", "server", "consumer"]
-
-ERROR_TYPE = "error.type"
-NONE: Attributes = {}
 
 _CURRENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
-
-
-class Span:
-    """One that nobody records; `otel.py` has the other kind."""
-
-    traceparent: str | None = None
-    """Names it for others, as W3C Trace Context writes it."""
-    names: Mapping[str, str] = {}
-    """It and its trace, as log lines have them."""
-
-    def set(self, attributes: Attributes) -> None: ...
-
-    def rename(self, name: str) -> None: ...
-
-    def event(self, name: str, attributes: Attributes = NONE) -> None: ...
-
-    def link(self, traceparent: str | None) -> None:
-        """To a span of another trace."""
-
-    def fail(self, kind: str) -> None:
-        """It went wrong; by what kind of error, of which there are few."""
-
-    def end(self, at: float | None = None) -> None:
-        """Args: at: seconds since the epoch; None: now."""
-
-
-NOTHING = Span()
 
 
 class Recorder(Protocol):

@@ -18,7 +18,7 @@ from service.jobs import spans
 from service.jobs.about import about, note, told
 from service.jobs.job import Job
 from service.jobs.otel import Seldom
-from service.jobs.spans import NOTHING
+from service.jobs.span import NOTHING
 from service.jobs.wire import from_hash, to_hash
 from service.settings import ConfigError, TracingSettings
 from service.tracing import TraceRequests

@@ -24,7 +24,7 @@ from models.pipeline import Fields, Pipeline, Prepared, PyTree
 from models.sharding import Layout
 from service.jobs import spans
 from service.jobs.job import Stage
-from service.jobs.spans import Attributes
+from service.jobs.span import Attributes
 from workers.engine.batch_difference import levels
 from workers.engine.errors import EngineDied, PictureFailed, picture_failed
 from workers.engine.latency_stats import Costs

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from service.jobs import spans
-from service.jobs.spans import NOTHING, Span
+from service.jobs.span import NOTHING, Span
 from workers import metrics
 from workers.engine.row import Row
 

@@ -1,0 +1,4 @@
+"""Files made of pixels: images and videos.
+
+May import no other room.
+"""

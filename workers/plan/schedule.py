@@ -1,4 +1,4 @@
-"""How long a step takes by the TPU compiler's own schedule: `python -m workers.plan.schedule`.
+"""How long a step takes by the TPU compiler's own schedule.
 
 The whole step of a full-size model is compiled for chips that are not there, and its operations
 are added up by kind; of attention kernels, cycle by cycle, one block's schedule. Nothing is timed:
@@ -7,7 +7,6 @@ it is what the compiler expects, one operation after the other, at the chip's cl
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections import Counter, defaultdict
@@ -25,13 +24,12 @@ from models.nn.attention.bundles import dump_to
 from models.nn.attention.search import Case as Shape
 from models.nn.attention.search import upright_cycles
 from workers.plan import hlo, tpu_compiler
-from workers.plan.cases import CASES, DTYPE, Case, compiled, fingerprints
+from workers.plan.cases import CASES, DTYPE, Case
 from workers.plan.duration import duration
 from workers.plan.estimate import abstract_layout
 from workers.plan.model import sketch_of
 from workers.plan.operations import Kind, Operation, operations
 from workers.plan.per_device import share
-from workers.plan.report import versions
 
 Result = TypeVar("Result")
 
@@ -280,50 +278,3 @@ def lines(step: Step, longest: int) -> Iterator[str]:
         f"({step.attention_peak:.1%} of the peak), sent {step.sent_bytes / 1e6:.0f} MB; "
         f"{step.limit:.1%} of the chip's limit"
     )
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("cases", nargs="*", default=[*CASES], metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--longest", type=int, default=0, help="operations of each part to show")
-    parser.add_argument("--no-attention", action="store_true", help="XLA's own operations alone")
-    parser.add_argument("--text", type=Path, help="keep the programs' text in this folder")
-    parser.add_argument("--read", type=Path, help="read it from there instead of compiling")
-    parser.add_argument("--write", action="store_true", help="into docs/schedule.json and speed.md")
-    asked = parser.parse_args(arguments)
-    if unknown := sorted(set(asked.cases) - set(CASES)):
-        parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")
-    read_from = [_text_of(asked.read, name) for name in asked.cases] if asked.read else []
-    if absent := [file.stem for file in read_from if not file.is_file()]:
-        parser.error(f"{asked.read} has no text of {', '.join(absent)}: --text keeps one there")
-    if asked.write and (asked.read or asked.no_attention):
-        parser.error("--write wants whole steps, compiled now")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    steps = []
-    for name in asked.cases:
-        kept = _text_of(asked.read, name) if asked.read else None
-        text = kept.read_text() if kept else in_child(compiled, CASES[name])
-        if asked.text:
-            asked.text.mkdir(parents=True, exist_ok=True)
-            _text_of(asked.text, name).write_text(text)
-        steps.append(read(name, text, attention=not asked.no_attention))
-        print("\n".join(lines(steps[-1], asked.longest)), flush=True)
-    if asked.write:
-        _write(steps)
-
-
-def _text_of(folder: Path, name: str) -> Path:
-    return folder / f"{name}.txt"
-
-
-def _write(steps: Sequence[Step]) -> None:
-    from workers.plan import record, speed_page
-
-    programs = in_child(fingerprints, [*CASES])
-    told = record.with_steps(record.read(), steps, programs, versions())
-    record.write(told)
-    speed_page.write(told)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from service.jobs.errors import NotStored, StoreError
 from service.jobs.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.outputs import Store, input_key, job_folders, output_key
 from service.jobs.queue import Claim, Queue
-from service.jobs.spans import NOTHING
+from service.jobs.span import NOTHING
 from workers import metrics
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied, PictureFailed

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
+from tools.speed_page import PAGE, table
 from workers.plan import record, schedule
 from workers.plan.cases import CASES, compiled, fingerprints
 from workers.plan.report import versions
 from workers.plan.schedule import Step, in_child
-from workers.plan.speed_page import PAGE, table
 
 pytestmark = pytest.mark.timeout(3600)
 

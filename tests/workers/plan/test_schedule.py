@@ -9,9 +9,10 @@ import pytest
 
 from models.nn.attention.search import Case as Shape
 from tests.workers.plan.test_operations import TEXT
+from tools.speed_page import table, write
+from tools.tpu_schedule import main
 from workers.plan.record import NOTHING, Record
-from workers.plan.schedule import Attention, Step, attention_flops, flops, main, parts
-from workers.plan.speed_page import table, write
+from workers.plan.schedule import Attention, Step, attention_flops, flops, parts
 
 CLOCK_HZ = 70e3
 """At which each operation of the text takes a millisecond."""

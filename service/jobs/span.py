@@ -1,0 +1,39 @@
+"""A span as whoever works inside it knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+Attributes = Mapping[str, str | bool | int | float]
+Kind = Literal["internal", "server", "consumer"]
+
+ERROR_TYPE = "error.type"
+NONE: Attributes = {}
+
+
+class Span:
+    """One that nobody records; `otel.py` has the other kind."""
+
+    traceparent: str | None = None
+    """Names it for others, as W3C Trace Context writes it."""
+    names: Mapping[str, str] = {}
+    """It and its trace, as log lines have them."""
+
+    def set(self, attributes: Attributes) -> None: ...
+
+    def rename(self, name: str) -> None: ...
+
+    def event(self, name: str, attributes: Attributes = NONE) -> None: ...
+
+    def link(self, traceparent: str | None) -> None:
+        """To a span of another trace."""
+
+    def fail(self, kind: str) -> None:
+        """It went wrong; by what kind of error, of which there are few."""
+
+    def end(self, at: float | None = None) -> None:
+        """Args: at: seconds since the epoch; None: now."""
+
+
+NOTHING = Span()
