@@ -21,13 +21,16 @@ from service.jobs.scripts.script import Answer, Common, Script
 
 SHARED = ("common", "order", "quota", "life")
 """What goes before every script, in this order."""
-FORGETTING = frozenset({"delete", "reap"})
-"""Scripts that remove jobs: `forget.lua` goes before them."""
+OF_TWO = {"delete": "forget", "reap": "forget", "claim": "next_job", "preempt": "next_job"}
+"""What goes before these besides, after that."""
+PREPENDED = {*SHARED, *OF_TWO.values()}
+"""Files that are no scripts by themselves."""
 
 
 def parts(name: str) -> tuple[str, ...]:
     """Files that a script is put together from, in their order."""
-    return (*SHARED, *(("forget",) if name in FORGETTING else ()), name)
+    besides = (OF_TWO[name],) if name in OF_TWO else ()
+    return (*SHARED, *besides, name)
 
 
 @cache

@@ -5,8 +5,7 @@
 -- be found beside it, and it beside nobody. For a while it is left to such a pool; then one that is
 -- busy makes room for it, and takes nothing until its own jobs have ended.
 --
--- First comes a job with a deadline, by its latest start, if its tenant is not too far ahead of its
--- share; or else the tenant's whose turn it is. For a while a job of a warm bucket goes before that.
+-- What comes first says next_job.lua; for a while a job of a warm bucket goes before that.
 -- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
 --        slots, version, lease_s, warm (buckets that this pool has compiled), may_compile (false:
 --        it takes jobs of no others now), rides_wait (true: of others it takes one alone),
@@ -15,14 +14,9 @@
 --        where it differs), busy (true: the pool has other jobs), room_s (how long no other pool
 --        makes room for the same suspect), credit_s (device-seconds by which a deadline may bring a
 --        tenant ahead)
--- Keys:  call:call  and common's
+-- Keys:  call:call  next_job's and common's
 -- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
 -- Sent twice: gives what it took before and what is still held.
-
--- So that a claim stays short: jobs that it passes over, by their latest starts and in all, and tenants
--- whose turn it looks for. As in preempt.lua.
-local URGENT, LOOKS = 256, 512
-local TENANTS = 16
 
 local function still_held(claims)
   local found = {}
@@ -35,104 +29,35 @@ end
 local before = redis.call('GET', key('call', args.call))
 if before then return still_held(cjson.decode(before)) end
 
-local newer, makes_room = false, false
-
 -- Whether it has expired, by now at the latest.
 local function is_late(id, job)
   return job.deadline and expire(id)
 end
 
 -- Whether a suspect would be alone here; if not, and if it has waited for long, room is made for it.
-local function is_alone(id, job)
+local function is_alone(view, id, job)
   if not job.deaths or not args.busy then return true end
   local suspect = facts_of(id)
   if now - suspect.queued_at >= args.warm_s and not is_reserved(suspect.room) then
     reserve(id, args.room_s)
-    makes_room = true
+    view.makes_room = true
   end
   return false
 end
 
-local is_warm = {}
-for _, bucket in ipairs(args.warm) do is_warm[bucket] = true end
-
 -- Whether this pool may take it: one that it reads and has programs for, or may compile them, and
 -- that it is fast enough for where others are.
-local function suits(id, job)
-  if job.version > args.version then
-    newer = true
-    return false
-  end
+local function suits(view, id, job)
+  if not is_read(view, job) then return false end
   local is_cold = not is_warm[job.bucket]
   if is_cold and (not args.may_compile or compiles_enough(job)) then return false end
   local slowness = slowness_in(job.bucket)
   local is_slow = job.deadline and job.run_s and slowness > 1
   if is_slow and now + job.run_s * job.undone * slowness > job.deadline then return false end
-  return is_alone(id, job)
+  return is_alone(view, id, job)
 end
 
-local passed, looks = {}, LOOKS
-
-local function pass_over(id)
-  passed[id] = true
-  looks = looks - 1
-end
-
-local is_first = true
-
--- All its facts, of the very first, which nearly always is the one.
-local function look_at(id)
-  local look = is_first and facts_of or glance
-  is_first = false
-  return look(id)
-end
-
-local function urgent()
-  local time_now, tags = virtual_time(args.model), {}
-  for id in heads(key('latest', args.model), URGENT) do
-    local job = look_at(id)
-    if not is_late(id, job) then
-      tags[job.tenant] = tags[job.tenant] or tag_of(args.model, job.tenant)
-      local is_near = tags[job.tenant] <= time_now + args.credit_s / job.weight
-      if is_near then
-        if suits(id, job) then return job.id and job or facts_of(id) end
-        if makes_room then return nil end
-        pass_over(id)
-      end
-    end
-  end
-end
-
--- The first job of a tenant whose other ones may not be compiled for.
-local function first_warm_of(tenant)
-  local best = nil
-  for _, bucket in ipairs(args.warm) do
-    local id = first_of(of_model('lane', args.model, bucket, tenant))
-    local job = id and facts_of(id)
-    local is_next = job and (not best or tonumber(job.place) < tonumber(best.place))
-    if is_next and not is_late(id, job) and suits(id, job) then best = job end
-  end
-  return best
-end
-
-local function in_turn()
-  for tenant in heads(key('tenants', args.model), TENANTS) do
-    for id in heads(of_model('queue', args.model, tenant), math.huge) do
-      local job = not passed[id] and look_at(id)
-      if job and not is_late(id, job) then
-        if suits(id, job) then return job.id and job or facts_of(id) end
-        if newer or makes_room then return nil end
-        pass_over(id)
-        if not is_warm[job.bucket] and compiles_enough(job) then
-          local other = first_warm_of(tenant)
-          if other or newer or makes_room then return other end
-          break
-        end
-      end
-      if looks <= 0 then return nil end
-    end
-  end
-end
+local view = view_of(suits, is_late)
 
 -- The job of the warm bucket whose tenant's turn comes first.
 local function first_warm()
@@ -145,13 +70,10 @@ local function first_warm()
 end
 
 local function warm_instead(job)
-  if now - job.queued_at >= args.warm_s then return job end
-  for _, bucket in ipairs(args.warm) do
-    if bucket == job.bucket then return job end
-  end
+  if is_warm[job.bucket] or now - job.queued_at >= args.warm_s then return job end
   local other = first_warm()
   if not other or other.deaths and args.busy then return job end
-  return not is_late(other.id, other) and suits(other.id, other) and other or job
+  return not is_late(other.id, other) and view:suits(other.id, other) and other or job
 end
 
 -- Where nothing may be compiled: the first job that need not be, however many wait for that before
@@ -159,15 +81,15 @@ end
 local function first_compiled()
   local job = first_warm()
   while job and is_late(job.id, job) do job = first_warm() end
-  return job and suits(job.id, job) and job
+  return job and view:suits(job.id, job) and job
 end
 
 local function first()
-  local job = urgent()
-  if job or makes_room then return job end
+  local job = next_urgent(view)
+  if job or view.makes_room then return job end
   job = not args.may_compile and first_compiled()
-  if makes_room then return nil end
-  job = job or in_turn()
+  if view.makes_room then return nil end
+  job = job or next_in_turn(view)
   if not job then return nil end
   pass_time(job)
   return warm_instead(job)
@@ -210,7 +132,7 @@ local function take_riders(bucket)
     if job.images > free or job.deaths then return end
     if is_late(job.id, job) then
       turns = NOBODY
-    elseif suits(job.id, job) then
+    elseif view:suits(job.id, job) then
       turn.order = take(job)
       if not turn.order then drop(turns, turn) end
     else
@@ -226,5 +148,5 @@ if job then
   if not (job.deaths or compiles_first) then take_riders(job.bucket) end
   redis.call('SET', key('call', args.call), cjson.encode(claims), 'PX', args.answer_ms)
 end
-if newer then found[#found + 1] = 'newer' end
+if view.newer then found[#found + 1] = 'newer' end
 return found

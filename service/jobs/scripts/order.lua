@@ -108,8 +108,9 @@ local function facts_of(id)
     cost = tonumber(f[5]) or 0, weight = tonumber(f[6]) or 1,
     undone = undone_of(f[7], f[8]), latest = f[9],
     accepted = f[10], attempts = tonumber(f[11]) or 0, fence = tonumber(f[12]) or 0,
-    state = f[13], worth = worth(f[14]), images = tonumber(f[15]) or 1,
-    version = tonumber(f[16]) or 0, deadline = tonumber(f[17]), run_s = tonumber(f[18]),
+    state = f[13], priority = tonumber(f[14]) or 1, worth = worth(f[14]),
+    images = tonumber(f[15]) or 1, version = tonumber(f[16]) or 0,
+    deadline = tonumber(f[17]), run_s = tonumber(f[18]),
     queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21], room = f[22],
     max_compiling = tonumber(f[23]), compile_s = tonumber(f[24]) or 0,
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}

@@ -26,8 +26,7 @@ def named(name: str) -> set[str]:
     heads = head(name)
     if name in scripts.SHARED or "common's" in heads:
         heads += "".join(map(head, scripts.SHARED))
-    if "forget's" in heads:
-        heads += head("forget")
+    heads += "".join(head(part) for part in scripts.OF_TWO.values() if f"{part}'s" in heads)
     return set(re.findall(r"\w+", heads))
 
 

@@ -73,7 +73,7 @@ def test_headers_say_what_the_table_says(name: str) -> None:
     assert said == pairs(moves)
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {*scripts.SHARED, "forget"}))
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - scripts.PREPENDED))
 def test_scripts_that_move_jobs_are_in_the_table(name: str) -> None:
     called = set(re.findall(rf"\b({'|'.join(MOVING)})\(", SCRIPTS[name]))
     possible = {move for function in called for move in MOVING[function]}

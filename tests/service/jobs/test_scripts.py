@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from redis.asyncio import Redis
@@ -17,12 +17,11 @@ from service.jobs.scripts.script import TEXT, Common, Script, Silent
 from tests.service.jobs.examples import a_job
 
 TEXTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
-PREPENDED = {*scripts.SHARED, "forget"}
 ENTRY = r"\w+(?: \([^()]+\))?"
 LIST = re.compile(rf"{ENTRY}(?:, {ENTRY})*")
 
 
-def leaves(base: type) -> set[type]:
+def leaves(base: type[Any]) -> set[type[Any]]:
     below = base.__subclasses__()
     return {leaf for one in below for leaf in leaves(one)} if below else {base}
 
@@ -45,7 +44,7 @@ def declared(text: str, label: str) -> dict[str, bool]:
     return {name: prose.endswith("or absent") for name, prose in entries}
 
 
-def typed(script: type, is_text: bool) -> dict[str, bool]:
+def typed(script: type[Any], is_text: bool) -> dict[str, bool]:
     """Fields of a dataclass, and whether they may be None."""
     hints = get_type_hints(script)
     mine = (one.name for one in fields(script) if bool(one.metadata) == is_text)
@@ -71,7 +70,7 @@ def texts_used(text: str) -> int:
     return max(map(int, re.findall(r"ARGV(?:\[|, )(\d+)", text)), default=1) - 1
 
 
-def check(script: type, text: str) -> None:
+def check(script: type[Any], text: str) -> None:
     """Header, code and dataclass of a script agree."""
     name = script.name() if issubclass(script, Script) else "common"
     before = [TEXTS[part] for part in scripts.parts(name)[:-1]]
@@ -85,7 +84,7 @@ def check(script: type, text: str) -> None:
 
 
 def test_every_script_has_a_dataclass_and_every_dataclass_a_script() -> None:
-    assert CLASSES.keys() == TEXTS.keys() - PREPENDED
+    assert CLASSES.keys() == TEXTS.keys() - scripts.PREPENDED
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

@@ -23,9 +23,8 @@ from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot
 from tests.service.jobs.flaky import flaky
 from tests.service.jobs.test_tally import counted
 
-NAMES = {
-    path.stem for path in Path(scripts.__file__).parent.glob("*.lua")
-} - {*scripts.SHARED, "forget"}  # fmt: skip
+FILES = {path.stem for path in Path(scripts.__file__).parent.glob("*.lua")}
+NAMES = FILES - scripts.PREPENDED
 LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
