@@ -240,6 +240,21 @@ async def test_the_next_claim_takes_what_room_was_made_for(
     assert made >= 6, "this proves little"
 
 
+async def test_room_is_made_for_a_warm_job_behind_hundreds_that_may_not_be_compiled_for(
+    queue: Queue,
+) -> None:
+    clip = await running(queue, CLIP, tenant="other")
+    bound = {"tenant": "bounded", "max_compiling": 1}
+    await running(queue, PICTURE, pool="compiling", bucket="cold", **bound)
+    for _ in range(520):
+        await put(queue, PICTURE, bucket="cold", **bound)
+    warm = await put(queue, PICTURE, **bound)
+    assert await asked(queue, clip) == (clip.job.id, warm.id)
+    await queue.release(clip, preempted=True)
+    (first,) = await queue.claim("pool", MODEL, 1, warm=["clip", "picture"])
+    assert first.job.id == warm.id
+
+
 async def anything_held(queue: Queue, chance: Chance) -> list[Claim]:
     """Jobs that run somewhere, after many others."""
     held: list[Claim] = []
