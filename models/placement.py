@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TypeVar
 
 import jax
@@ -53,6 +54,30 @@ def in_place(parameters: State) -> State:
         return leaf.replace(leaf[...].astype(used_dtype(leaf)))
 
     return jax.tree.map(used, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+
+
+def in_memory(
+    order: Callable[[jax.Array], jax.Array], x: jax.Array, parameter: nnx.Variable
+) -> jax.Array:
+    """Return an array with its memory ordered on each device.
+
+    By `shard_map`: XLA's partitioner would gather a parameter whose memory has constraints.
+
+    Args:
+        order: constrains the memory of an array, which it returns.
+        x: value of the parameter, gathered, of one layer.
+    """
+    layout = trace_options().layout
+    if layout is None:
+        return order(x)
+    if layout.platform is None:  # there is no memory, only shapes
+        return x
+    spec = layout.in_use().spec(parameter.axes[-x.ndim :], x.shape)
+    by_device = jax.shard_map(
+        order, mesh=layout.mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    ordered: jax.Array = by_device(x)
+    return ordered
 
 
 def _is_apart(leaf: nnx.Variable) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int32
 
 from models.nn.attention.blocks import LANES
@@ -49,7 +49,7 @@ def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
 def _layout() -> Layout | None:
     """The one that is traced for, where its chips have our kernel."""
     layout = trace_options().layout
-    if layout is None or layout.eight_bit is None or isinstance(layout.mesh, AbstractMesh):
+    if layout is None or layout.eight_bit is None or layout.platform is None:
         return None
     return layout
 

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import AbstractMesh
 from jaxtyping import Array, Shaped
 
 from models.sharding import Layout, MeshAxes
@@ -31,12 +30,10 @@ def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
     Args:
         columns: mesh axes that its columns are split over.
     """
-    if isinstance(layout.mesh, AbstractMesh):  # shapes alone are asked for
-        return 1
-    return fitting(layout.mesh.devices.flat[0].platform, width, layout.devices(columns))
+    return fitting(layout.platform, width, layout.devices(columns))
 
 
-def fitting(platform: str, width: int, devices: int) -> int:
+def fitting(platform: str | None, width: int, devices: int) -> int:
     """As many for each device as a TPU's registers have rows, where they come out even; else 1."""
     is_even = width % (ROWS * devices) == 0
     return ROWS * devices if platform == "tpu" and is_even else 1
@@ -49,10 +46,9 @@ def for_batch(layout: Layout | None, batch: int, width: int) -> int:
         batch: pictures of all devices.
         width: of the smallest picture.
     """
-    if layout is None or isinstance(layout.mesh, AbstractMesh):
+    if layout is None or layout.platform != "tpu":
         return 1
-    is_shared = layout.size("rows") * layout.size("channels") > 1
-    if is_shared or layout.mesh.devices.flat[0].platform != "tpu":
+    if layout.size("rows") * layout.size("channels") > 1:
         return 1
     (axes,) = layout.split(("batch",), (batch,))
     return together(batch // layout.devices(axes), width)
