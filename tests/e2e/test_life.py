@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,8 +10,11 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
-from service.client import Client
+import httpx
+
+from service.client import Client, Problem, Unreachable
 from tests.e2e.conftest import Start
 from tests.e2e.system import ATELIER, DEADLINE_S, START_S, System, children, is_alive, until
 
@@ -18,9 +22,9 @@ LONG = {"prompt": "a star", "width": 64, "height": 64, "num_inference_steps": 20
 """Enough steps to be met in the middle, on any machine."""
 
 
-def start_long_job(client: Client) -> str:
+def start_long_job(client: Client, **fields: int) -> str:
     """Id of a job of LONG whose first steps are done."""
-    job = client.submit(LONG | {"num_images": 4})
+    job = client.submit(LONG | {"num_images": 4} | fields)
     until(lambda: client.job()["progress"]["step"] > 0, "a first step")
     return str(job["id"])
 
@@ -143,3 +147,63 @@ def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> No
         assert any("AudioPipeline" in line for line in system.lines)
     finally:
         system.close()
+
+
+def test_overlapping_deaths_below_one_supervisor_change_no_picture(start: Start) -> None:
+    """Pool, Redis and front end die in pairs, the supervisor last, with four pictures at once."""
+    patient = {"MAX_DEATHS": "100", "MAX_ATTEMPTS": "100", "LEASE_S": "2", "REAP_EVERY_S": "0.5"}
+    settings = {f"ATELIER_QUEUE__{name}": value for name, value in patient.items()}
+    settings["ATELIER_POOLS"] = json.dumps({"tiny": {"model": "tiny", "slots": 4}})
+    system = start(**settings)
+    with Client(system.url) as client:
+        ids = [start_long_job(client, seed=seed) for seed in (0, 4)]
+        kill_both(system, "worker", "-server ")
+        until(lambda: goes_on(client, ids), "a job goes on", START_S)
+        kill_both(system, "worker", "serve --fd")
+        until(lambda: goes_on(client, ids), "a job goes on", START_S)
+    family = children(system.process.pid)
+    system.process.kill()
+    until(lambda: not any(is_alive(pid) for pid in family), "the end of every child")
+    url = start(**settings).url
+    disturbed = [pictures(url, job_id) for job_id in ids]
+    with Client(url) as client:
+        ids = [start_long_job(client, seed=seed) for seed in (0, 4)]
+    assert disturbed == [pictures(url, job_id) for job_id in ids]
+
+
+def kill_both(system: System, *commands: str) -> None:
+    """And wait until the supervisor has started them again."""
+    dying = [system.child(command) for command in commands]
+    for pid in dying:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: is_whole(system, dying), "everybody anew", START_S)
+
+
+def is_whole(system: System, dead: list[int]) -> bool:
+    assert system.process.poll() is None, "\n".join(system.lines)
+    return len(children(system.process.pid)) == 3 and not any(is_alive(pid) for pid in dead)
+
+
+def goes_on(client: Client, ids: list[str]) -> bool:
+    """Whether one of the jobs is worked on, or all are done."""
+    try:
+        jobs = [job_of(client, job_id) for job_id in ids]
+    except (Problem, Unreachable, httpx.HTTPError):  # who answers is not there yet
+        return False
+    states = {job["state"] for job in jobs}
+    return states == {"succeeded"} or any(
+        job["state"] == "running" and job["progress"]["step"] > 0 for job in jobs
+    )
+
+
+def job_of(client: Client, job_id: str) -> dict[str, Any]:
+    client.job_id = job_id
+    return client.job()
+
+
+def pictures(url: str, job_id: str) -> list[str]:
+    """Digests of a job's pictures, when it has ended."""
+    with Client(url) as client:
+        client.job_id = job_id
+        assert [event.name for event in client.follow()][-1] == "succeeded"
+        return [output["sha256"] for output in client.job()["outputs"]]
