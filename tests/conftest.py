@@ -18,6 +18,8 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""
 os.environ["OMP_NUM_THREADS"] = "1"
 """Torch's and NumPy's: on networks this small threads only wait for each other."""
+PATIENCE_S = 60
+"""With a Redis that shares two busy cores and their disk."""
 COMPILED = "TESTS_COMPILED"
 """Variable with the folder of what systems have compiled, one for all of them and all processes of
 the tests; set here, where the first of these starts."""
@@ -42,7 +44,8 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 async def empty_redis(redis_url: str) -> AsyncIterator[Redis]:
     """A plain client of the server, with nothing in it."""
-    async with Redis.from_url(redis_url, decode_responses=True) as redis:
+    patient = Redis.from_url(redis_url, decode_responses=True, socket_timeout=PATIENCE_S)
+    async with patient as redis:
         await redis.flushall()
         yield redis
 
