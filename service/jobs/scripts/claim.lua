@@ -50,7 +50,7 @@ end
 local function suits(view, id, job)
   if not is_read(view, job) then return false end
   local is_cold = not is_warm[job.bucket]
-  if is_cold and (not args.may_compile or compiles_enough(job)) then return false end
+  if is_cold and (not args.may_compile or compiles_enough(id, job)) then return false end
   local slowness = slowness_in(job.bucket)
   local is_slow = job.deadline and job.run_s and slowness > 1
   if is_slow and now + job.run_s * job.undone * slowness > job.deadline then return false end

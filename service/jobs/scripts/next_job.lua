@@ -101,7 +101,7 @@ local function next_in_turn(view)
         if view:suits(id, job) then return job.id and job or facts_of(id) end
         if view.newer or view.makes_room then return nil end
         pass_over(view, id)
-        if not is_warm[job.bucket] and compiles_enough(job) then
+        if not is_warm[job.bucket] and compiles_enough(id, job) then
           local other = first_warm_of(view, tenant)
           if back and other and back.place <= tonumber(other.place) then return back end
           if other or view.newer or view.makes_room then return other end

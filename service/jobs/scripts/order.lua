@@ -125,8 +125,8 @@ local function compiles(job)
   redis.call('EXPIRE', set, 3600)
 end
 
--- Whether pools compile for as many of its tenant's jobs as they may at a time.
-local function compiles_enough(job)
+-- Whether pools compile for as many of its tenant's other jobs as they may at a time.
+local function compiles_enough(id, job)
   if not job.max_compiling then return false end
   local set, count = key('compiling', job.tenant), 0
   local flat = redis.call('HGETALL', set)
@@ -134,7 +134,7 @@ local function compiles_enough(job)
     local state, step = fields(flat[i], 'state', 'step')
     local begun = (tonumber(step) or 0) > 0
     if not begun and (state == 'running' or now < tonumber(flat[i + 1])) then
-      count = count + 1
+      if flat[i] ~= id then count = count + 1 end
     else
       redis.call('HDEL', set, flat[i])
     end

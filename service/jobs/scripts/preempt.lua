@@ -54,7 +54,9 @@ end
 -- counted once, for all views.
 local function suits(view, id, job)
   if not is_read(view, job) then return false end
-  if job.must_wait == nil then job.must_wait = not is_warm[job.bucket] and compiles_enough(job) end
+  if job.must_wait == nil then
+    job.must_wait = not is_warm[job.bucket] and compiles_enough(id, job)
+  end
   if job.must_wait then return false end
   local all = job.id and job or facts_of(id)
   if is_reserved(all.room) then return false end

@@ -245,3 +245,11 @@ async def test_what_a_canceled_job_is_compiled_for_counts_for_as_long_as_was_exp
 
     await eventually(is_taken)
     assert found[0].job.bucket == "new 1"
+
+
+async def test_a_job_that_comes_back_does_not_wait_for_itself(queue: Queue) -> None:
+    """Its pool had begun to compile for it, and has gone."""
+    await queue.put(a_job(bucket="new", max_compiling=1))
+    for pool in ("first", "second"):
+        (claim,) = await queue.claim(pool, MODEL, 1, may_compile=lambda: True)
+        await queue.release(claim)
