@@ -81,7 +81,7 @@ def in_memory(
 
 
 def _is_apart(leaf: nnx.Variable) -> bool:
-    """Whether it is an array for each layer, which `models.nn.stack` places one by one."""
+    """Return True for an array per layer, which `models.nn.stack` places one by one."""
     return isinstance(leaf.get_value(), tuple)
 
 

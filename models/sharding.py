@@ -139,7 +139,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Split:
-    """How a layout splits one activation of a traced program."""
+    """Split of one activation of a traced program by a layout."""
 
     where: str
     """Qualified name of the function that asks for it."""

@@ -23,13 +23,13 @@ class TraceOptions:
     """One device, exact products, whole images and scanned layers, unless said otherwise."""
 
     layout: Layout | None = None
-    """How the mesh slice splits its work; None: one device, nothing is split."""
+    """Layout of the mesh slice; None: one device, nothing is split."""
     quant: EightBitProducts | None = None
     """Matrix products of layers that have weights of 8 bits; None: exact ones."""
     strips: int = 1
     """Strips that each image is cut into (models/nn/strips.py); 1: it is whole."""
     unroll: bool = False
-    """Whether scanned layers run one behind the other, without a loop.
+    """Run scanned layers one behind the other, without a loop.
 
     For training small networks on CPU, where a loop nearly doubles the time of a step; the price
     is a compile time that grows with the layers.

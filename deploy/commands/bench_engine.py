@@ -62,6 +62,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="exact",
         help="fast enables autotuning on GPUs (default: exact)",
     )
+    _add_machine(parser)
+    parser.add_argument(
+        "--repeats", type=count, default=5, metavar="N", help="number of repeats (default: 5)"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write every repeat's times as JSON; -: standard output",
+    )
+    parser.add_argument(
+        "--compile-cache", type=Path, metavar="DIR", help="folder to keep compiled programs in"
+    )
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    """Add what decides where the weights lie, and in which precision."""
     parser.add_argument(
         "--devices",
         type=devices,
@@ -88,18 +105,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vae-tiling",
         action=argparse.BooleanOptionalAction,
         help="decode in tiles (default: only if memory is short)",
-    )
-    parser.add_argument(
-        "--repeats", type=count, default=5, metavar="N", help="number of repeats (default: 5)"
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="FILE",
-        help="write every repeat's times as JSON; -: standard output",
-    )
-    parser.add_argument(
-        "--compile-cache", type=Path, metavar="DIR", help="folder to keep compiled programs in"
     )
 
 

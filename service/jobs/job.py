@@ -172,7 +172,7 @@ class Job(BaseModel):
     compile_s: float = Field(default=0.0, ge=0)
     """Of `cost`, what compiling its programs is predicted to take: 0 where a pool has them."""
     max_compiling: int | None = None
-    """How many jobs of its tenant may be compiled for at the same time; None: any."""
+    """Jobs of its tenant that may be compiled for at the same time; None: any."""
     run_s: float | None = None
     """Seconds that it would take alone on the fastest pool, compiled; None: not known."""
     weight: float = Field(default=1.0, gt=0)

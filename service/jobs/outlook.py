@@ -20,7 +20,7 @@ from service.jobs.servers import Load, Pool, Running, Servers, Takes, remaining_
 from service.jobs.turns import Ahead, Tenant, Turns
 
 ASKED_EVERY_S = 1.0
-"""How often a full pool asks whom to put aside (`workers/pool/preemption.py`)."""
+"""Interval at which a full pool asks whom to put aside (`workers/pool/preemption.py`)."""
 
 
 OVERDUE = 0.25

@@ -1,4 +1,4 @@
-"""How long a step takes by the TPU compiler's own schedule.
+"""Length of a step by the TPU compiler's own schedule.
 
 The whole step of a full-size model is compiled for chips that are not there, and its operations
 are added up by kind; of attention kernels, cycle by cycle, one block's schedule. Nothing is timed:

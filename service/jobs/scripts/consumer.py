@@ -14,7 +14,7 @@ from service.jobs.scripts.script import TEXT, IfHeld, OfClaim, Script, Silent
 
 
 class Spent(NamedTuple):
-    """What one claim has taken by now, in device-seconds."""
+    """Device-seconds that one claim has taken by now."""
 
     device_s: float
     """With what compiling took."""
@@ -26,14 +26,16 @@ Lease = tuple[str, int] | tuple[str, int, Spent]
 
 
 class Claimed(NamedTuple):
+    """Jobs that a claim took."""
+
     jobs: list[dict[str, str]]
     """Hashes, with the fields that only the scripts use."""
     is_newer_there: bool
-    """Whether a job of a newer wire version came up."""
+    """True if a job of a newer wire version came up."""
 
 
 class MakesRoom(NamedTuple):
-    """What a full pool should do."""
+    """Preemption that a full pool should carry out."""
 
     put_aside: str
     """Id of the job that it should release."""
@@ -42,6 +44,8 @@ class MakesRoom(NamedTuple):
 
 
 class Failed(NamedTuple):
+    """State of a job after a failed attempt."""
+
     state: JobState
     finished_at: float | None
     """None: it may be tried again."""
@@ -49,13 +53,13 @@ class Failed(NamedTuple):
 
 @dataclass(frozen=True)
 class Register(Silent):
-    """A pool is alive."""
+    """Register a pool, or renew its heartbeat."""
 
     pool: str
     model: str
     ready: bool
     fresh_s: float
-    """How long it counts as alive."""
+    """Lifetime of the heartbeat."""
     facts: PoolFacts | None
     spec: str = field(metadata=TEXT)
     """The model's, as JSON."""
@@ -63,7 +67,7 @@ class Register(Silent):
 
 @dataclass(frozen=True)
 class Unregister(Silent):
-    """A pool leaves."""
+    """Remove a pool."""
 
     pool: str
     model: str
@@ -71,7 +75,7 @@ class Unregister(Silent):
 
 @dataclass(frozen=True)
 class Measured(Silent):
-    """What a pool has measured."""
+    """Record what a pool has measured."""
 
     model: str
     rows: Sequence[tuple[str, Mapping[str, float | None]]]
@@ -82,7 +86,7 @@ class Measured(Silent):
 
 @dataclass(frozen=True)
 class Claim(Script[Claimed]):
-    """Jobs for a pool. Fields with a default are set anew for each try."""
+    """Claim jobs for a pool. Fields with a default are set anew for each try."""
 
     pool: str
     model: str
@@ -93,23 +97,23 @@ class Claim(Script[Claimed]):
     warm: Sequence[str]
     """Buckets that the pool has compiled."""
     rides_wait: bool
-    """Whether a job of another bucket is taken alone."""
+    """Take a job of another bucket alone."""
     warm_s: float
-    """How long a job of another bucket waits for a pool that has its own."""
+    """Wait of a job of another bucket for a pool that has its own."""
     slowness: float
-    """How many times as long as on the fastest pool a job takes here."""
+    """Time that a job takes here, over that on the fastest pool."""
     slowness_in: Mapping[str, float]
     """The same by bucket, where it differs."""
     room_s: float
-    """How long no other pool makes room for the same job."""
+    """Time in which no other pool makes room for the same job."""
     credit_s: float
     """Device-seconds by which a deadline may bring a tenant ahead."""
     answer_ms: int
     call: str = ""
     busy: bool = False
-    """Whether the pool has other jobs."""
+    """True if the pool has other jobs."""
     may_compile: bool = True
-    """Whether it takes jobs of other buckets than `warm`."""
+    """Take jobs of other buckets than `warm`."""
 
     @staticmethod
     def parse(answer: Sequence[str]) -> Claimed:
@@ -120,12 +124,12 @@ class Claim(Script[Claimed]):
 
 @dataclass(frozen=True, kw_only=True)
 class Preempt(FullPool, Script[MakesRoom | None]):
-    """What a full pool should put aside; None: nothing. The last three are as of a `Claim`."""
+    """Find a job that a full pool should put aside. The last three are as of a `Claim`."""
 
     ratio: float
-    """How many times as long as the one that waits takes, it would be until a slot is free."""
+    """Least wait for a free slot, over the time that the waiting job takes."""
     room_s: float
-    """How long no other pool makes room for that one."""
+    """Time in which no other pool makes room for that one."""
     version: int
     warm_s: float
     credit_s: float
@@ -149,13 +153,13 @@ class Renew(Script[list[int]]):
 
 @dataclass(frozen=True)
 class Progress(IfHeld):
-    """How far a job is, and what is done with it."""
+    """Report how far a job is, and what is done with it."""
 
     step: int
     steps: int
     stage: Stage | None
     expected_s: float | None
-    """How long the stage takes."""
+    """Expected length of the stage."""
     max_previews: int
     """Previews that are kept of one job."""
     spent: Spent | None
@@ -165,7 +169,7 @@ class Progress(IfHeld):
 
 @dataclass(frozen=True)
 class Snapshot(IfHeld):
-    """How far a job's images are kept."""
+    """Record the snapshots of a job's images."""
 
     snapshots: str = field(metadata=TEXT)
     """As JSON."""
@@ -173,7 +177,7 @@ class Snapshot(IfHeld):
 
 @dataclass(frozen=True)
 class Warn(IfHeld):
-    """What of a job's request has no effect."""
+    """Record what of a job's request has no effect."""
 
     warnings: str = field(metadata=TEXT)
     """As JSON."""
@@ -184,13 +188,13 @@ class Release(IfHeld):
     """Give a job back unharmed."""
 
     preempted: bool
-    """Whether it is put aside for a job that should go before it."""
+    """True if it is put aside for a job that should go before it."""
     spent: Spent | None
 
 
 @dataclass(frozen=True)
 class Spend(IfHeld):
-    """What a claim has taken, also one that is over; answers whether the job is known."""
+    """Record what a claim has taken, also one that is over; answers whether the job is known."""
 
     spent: Spent
 

@@ -11,12 +11,14 @@ from service.jobs.scripts.script import TEXT, Script
 
 
 class Reaped(NamedTuple):
+    """Result of one reap."""
+
     more: bool
-    """Whether more is due."""
+    """True if more is due."""
     files: list[str]
     """Store keys to delete."""
     notes: list[dict[str, Any]]
-    """What became of jobs, for `tally` and `journey`."""
+    """Ends and lapses of jobs, for `tally` and `journey`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Reap(Script[Reaped]):
     """Store keys that have left the store."""
     lease_s: float
     silence_s: float
-    """Without a reap; after longer than that, pools could not be heard."""
+    """Longest time without a reap in which pools could be heard."""
     max_deaths: int
     deposit_s: float
     retention_s: float

@@ -30,7 +30,7 @@ class ModelStatus:
 
 @dataclass(frozen=True)
 class Depth:
-    """Of one model's queue."""
+    """Length and age of one model's queue."""
 
     queued: int
     running: int
@@ -61,7 +61,7 @@ Refusal = Literal["full", "conflict", "refused"]
 
 @dataclass(frozen=True)
 class Deposit(Silent):
-    """Files of this job are about to be stored."""
+    """Note that files of this job are about to be stored."""
 
     id: str
 
@@ -75,10 +75,10 @@ class Put(Script[Stored | OverQuota | Refusal]):
     tenant: str
     priority: int
     priority_s: float
-    """How long a level of priority may make others wait."""
+    """Wait that a level of priority may impose on others."""
     deadline_at: float | None
     run_s: float | None
-    """What it takes alone."""
+    """Seconds it takes alone."""
     max_queued: int
     """Jobs of the model, over all tenants."""
     tenant_max_queued: int | None
@@ -87,17 +87,17 @@ class Put(Script[Stored | OverQuota | Refusal]):
     cost: float
     """Device-seconds."""
     input_bytes: int
-    """What the store has of it already."""
+    """Bytes of it that are stored already."""
     retention_s: float
     idempotency: str | None
     """Name of the client's key."""
     digest: str
-    """Of the request's body."""
+    """Digest of the request's body."""
     idempotency_ms: int
     refused: bool
-    """Whether a new job is not to be taken."""
+    """Refuse it if it is new."""
     webhook: bool
-    """Whether its end is announced."""
+    """Announce its end."""
     fields: Sequence[str] = field(metadata=TEXT)
     """Name, value, … of its hash."""
 
@@ -115,7 +115,7 @@ class Put(Script[Stored | OverQuota | Refusal]):
 
 @dataclass(frozen=True)
 class Standing(Script[standing.Standing]):
-    """What a tenant has taken of its quotas."""
+    """Sum up what a tenant has taken of its quotas."""
 
     tenant: str
     device_seconds_per_hour: float | None
@@ -128,6 +128,8 @@ class Standing(Script[standing.Standing]):
 
 @dataclass(frozen=True)
 class Get(Script[Job | None]):
+    """Read a job; None: there is none."""
+
     id: str
 
     @staticmethod
@@ -137,7 +139,7 @@ class Get(Script[Job | None]):
 
 @dataclass(frozen=True)
 class List(Script[list[Job] | None]):
-    """A page of a tenant's jobs, newest first; None: it has no job `after`."""
+    """Read a page of a tenant's jobs, newest first; None: it has no job `after`."""
 
     tenant: str
     states: Sequence[JobState]
@@ -152,7 +154,7 @@ class List(Script[list[Job] | None]):
 
 @dataclass(frozen=True)
 class Outlook(Script[Look]):
-    """What waits of a model, and what runs."""
+    """Read what waits of a model, and what runs."""
 
     model: str
     looked_at: int
@@ -173,12 +175,16 @@ class Stopping(Script[Hash | None]):
 
 @dataclass(frozen=True)
 class Cancel(Stopping):
+    """Cancel a job; one that has ended stays as it is."""
+
     call: str
     id: str
 
 
 @dataclass(frozen=True)
 class Delete(Stopping):
+    """Cancel a job if it has not ended, and forget it."""
+
     call: str
     id: str
     answer_ms: int
@@ -186,7 +192,7 @@ class Delete(Stopping):
 
 @dataclass(frozen=True)
 class Models(Script[dict[str, ModelStatus]]):
-    """What every pool announced, by model."""
+    """Read every pool's announcement, by model."""
 
     @staticmethod
     def parse(answer: Sequence[Sequence[str]]) -> dict[str, ModelStatus]:
@@ -196,7 +202,7 @@ class Models(Script[dict[str, ModelStatus]]):
 
 @dataclass(frozen=True)
 class Depths(Script[dict[str, Depth]]):
-    """How much is to be done, by registered model."""
+    """Read how much is to be done, by registered model."""
 
     looked_at: int
     """Jobs with something kept, at most."""
@@ -211,7 +217,7 @@ class Depths(Script[dict[str, Depth]]):
 
 @dataclass(frozen=True)
 class Costs(Script[CostTable]):
-    """What pools have measured of a model."""
+    """Read what pools have measured of a model."""
 
     model: str
 

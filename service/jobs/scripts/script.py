@@ -45,7 +45,7 @@ class Script(ABC, Generic[Answer]):
     @staticmethod
     @abstractmethod
     def parse(answer: Any) -> Answer:
-        """What Redis gave, typed."""
+        """Return Redis's answer, typed."""
 
 
 class Silent(Script[None]):

@@ -11,7 +11,7 @@ from service.jobs.scripts.script import Script, Silent
 
 @dataclass(frozen=True)
 class Announcement:
-    """An ended job's message."""
+    """Message of an ended job."""
 
     tenant: str
     job_id: str
@@ -21,7 +21,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Announced(Script[list[Announcement]]):
-    """Messages that are due."""
+    """Claim messages that are due."""
 
     call: str
     answer_ms: int
@@ -40,7 +40,7 @@ class Announced(Script[list[Announcement]]):
 
 @dataclass(frozen=True)
 class AnnounceLater(Silent):
-    """A message that comes again."""
+    """Put a message back, to be sent again."""
 
     id: str
     tenant: str
@@ -51,7 +51,7 @@ class AnnounceLater(Silent):
 
 @dataclass(frozen=True)
 class AnnounceNoMore(Silent):
-    """A message that was taken, or is given up."""
+    """Remove a message that was taken, or is given up."""
 
     id: str
     tenant: str
