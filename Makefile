@@ -107,7 +107,7 @@ gpu-wheels: $(RAN)-test ## .wheels: what such a machine lacks, to be carried the
 	@$(BIN)/python -m tests.bench.gpu.wheels $(ARGS)
 
 life: $(INSTALLED) ## docs/life.md from the code
-	$(BIN)/python -m service.jobs.life > docs/life.md
+	$(BIN)/python -m service.jobs.model.state_machine > docs/life.md
 
 metrics: $(INSTALLED) ## docs/metrics.md from the code
 	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
@@ -122,7 +122,7 @@ pictures: $(RAN)-test $(RAN)-load ## of the dashboards, for the README, from six
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.deploy.watching $(ARGS)
 
 lives: $(RAN)-test ## a long search for a history of jobs that breaks the queue (LIVES=3000 histories)
-	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/test_life.py --timeout 0 $(ARGS)
+	LIVES=$(LIVES) $(BIN)/python -m pytest tests/service/jobs/model/test_state_machine.py --timeout 0 $(ARGS)
 
 train: $(RAN)-train ## the demo models anew, or from where they stopped (five and a half hours)
 	$(BIN)/python -m models.demo vae pictures

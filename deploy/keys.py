@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from deploy.redis import reached
 from service.api_keys import ApiKeys
-from service.jobs import connection
+from service.jobs.redis import connection
 from service.settings import RedisSettings, Settings
 
 T = TypeVar("T")

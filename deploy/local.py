@@ -23,8 +23,8 @@ from deploy.ready import becoming_ready
 from deploy.redis import EmbeddedRedis, NotStarted, embedded_server
 from deploy.slices import deal, visible_devices, with_own_page
 from service.callers import check_first_key
-from service.jobs.connection import Unreachable
-from service.jobs.private import private_folder
+from service.jobs.redis.connection import Unreachable
+from service.jobs.storage.private_folders import private_folder
 from service.listening import local_url, reached_at
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from deploy.redis import reached
-from service.jobs.outputs import Store
 from service.jobs.profiles import Wish
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import Settings
 
 TAKEN_S = 15.0

@@ -22,8 +22,8 @@ from urllib.parse import quote
 
 import redis
 
-from service.jobs.connection import MIN_REDIS, MIN_VALKEY
-from service.jobs.private import OTHERS, private_folder
+from service.jobs.redis.connection import MIN_REDIS, MIN_VALKEY
+from service.jobs.storage.private_folders import OTHERS, private_folder
 from service.settings import ConfigError
 
 LOCK = "lock"

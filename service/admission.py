@@ -24,12 +24,12 @@ from service.deps import FrontEnd
 from service.errors import Busy, Conflict, FieldError, Invalid, Malformed, Problem
 from service.handlers import MAX_ERRORS, NO_FIELD, REDIS_AWAY, field_errors
 from service.inflight import Hold
-from service.jobs import journey, spans
+from service.jobs import job_spans, spans
 from service.jobs.about import hide_prompts, note
-from service.jobs.errors import DeadlineTooShort, DeadlineTooSoon, StoreError
-from service.jobs.job import PRIORITIES, Job, new_job_id
-from service.jobs.outputs import input_key
+from service.jobs.model.errors import DeadlineTooShort, DeadlineTooSoon, StoreError
+from service.jobs.model.job import PRIORITIES, Job, new_job_id
 from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
+from service.jobs.storage.object_store import input_key
 from service.resolve import Resolved, resolve, with_size_of
 from service.schemas import GenerateRequest
 from service.settings import TenantSettings
@@ -101,7 +101,7 @@ async def admit(
         digest = await asyncio.to_thread(_digest, body) if idempotency_key else ""
         stored = await _put(front, job, files, idempotency_key, digest)
         front.telemetry.admissions.labels(spec.name).observe(time.perf_counter() - began)
-        span.set(journey.about(stored))
+        span.set(job_spans.about(stored))
         if stored.traceparent != parent:
             span.link(spans.parse(stored.traceparent))
         return stored

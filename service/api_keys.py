@@ -16,7 +16,7 @@ from typing import cast
 from pydantic import BaseModel, ConfigDict, Field
 from redis.asyncio import Redis
 
-from service.jobs.keys import API_KEYS
+from service.jobs.redis.keys import API_KEYS
 
 PREFIX = "atl"
 ID_BYTES = 6

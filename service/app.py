@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from service import handlers, openapi, routes
 from service.deps import FrontEnd
 from service.hosts import CheckHost, names_of
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
+from service.jobs.storage.object_store import Store
 from service.reaper import keep_sweeping
 from service.security_headers import SecureAnswers
 from service.settings import Settings

@@ -7,8 +7,8 @@ import time
 from redis.exceptions import RedisError
 
 from service.api_keys import ApiKeys, digest_of
-from service.jobs import connection
 from service.jobs.loopback import is_local
+from service.jobs.redis import connection
 from service.listening import wants_keys
 from service.settings import ConfigError, Settings
 

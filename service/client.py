@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
-from service.jobs.life import ENDED
+from service.jobs.model.state_machine import ENDED
 
 _RETRIES = 6
 _SSE = {"Accept": "text/event-stream"}

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from service.jobs.costs import Cost, CostTable
-from service.jobs.job import Job, JobState
-from service.jobs.outlook import Outlook, Place, Rules
+from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import Cost, CostTable
+from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
 from service.settings import QueueSettings
 
 T = TypeVar("T")

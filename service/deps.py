@@ -20,9 +20,9 @@ from service.image_checks import ImageChecks
 from service.inflight import Shared, bodies_of, waits_of
 from service.intact import Intact
 from service.jobs.about import hide_prompts, note
-from service.jobs.job import DEFAULT_TENANT, Job
-from service.jobs.outputs import Store
+from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import ModelStatus, Queue
+from service.jobs.storage.object_store import Store
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.webhooks import Webhooks

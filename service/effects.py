@@ -7,7 +7,7 @@ from typing import Any
 
 from models.spec import Need
 from service.checks import Case
-from service.jobs.job import Warned
+from service.jobs.model.job import Warned
 
 LOSSLESS = frozenset({"png", "gif"})
 """Formats without a quality."""

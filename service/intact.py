@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from service.errors import Gone, OutputDamaged
-from service.jobs.errors import NotStored
-from service.jobs.job import Output
-from service.jobs.outputs import Store
+from service.jobs.model.errors import NotStored
+from service.jobs.model.job import Output
+from service.jobs.storage.object_store import Store
 from service.telemetry import Telemetry
 
 log = logging.getLogger("atelier")

@@ -9,7 +9,7 @@ from uuid import uuid4
 from redis.exceptions import BusyLoadingError, RedisError
 
 from service.deps import FrontEnd
-from service.jobs.errors import StoreError
+from service.jobs.model.errors import StoreError
 from service.jobs.queue import ModelStatus
 
 CHECK_S = 2.0

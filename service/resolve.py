@@ -12,7 +12,7 @@ from models.spec import ModelSpec, Task
 from service.checks import Case, all_errors
 from service.effects import all_warnings
 from service.errors import FieldError, Invalid, NotAcceptable
-from service.jobs.job import Warned
+from service.jobs.model.job import Warned
 from service.schemas import MEDIA_TYPES, GenerateRequest, model_fields
 from service.settings import LimitSettings
 from service.steps import STEP_LISTS, denoising_steps, listed_steps

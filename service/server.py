@@ -23,10 +23,11 @@ from service.connections import (
     Connections,
     raise_descriptor_limit,
 )
-from service.jobs import connection, spans
-from service.jobs.outputs import Store
+from service.jobs import spans
 from service.jobs.queue import Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis import connection
+from service.jobs.redis.tasks import cancel
+from service.jobs.storage.object_store import Store
 from service.listening import listening_at, reached_at
 from service.settings import ConfigError, Settings
 from service.telemetry import Telemetry

@@ -17,7 +17,7 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.jobs.tally import Tally
+from service.jobs.model.metrics import Tally
 from service.queue_gauges import QueueGauges
 
 log = logging.getLogger("atelier")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.quality import Quality
 from models.spec import Batching, Need, Option, Sizes
 from service.bounds import Bounds, bounds_of
-from service.jobs.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
+from service.jobs.model.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
 from service.jobs.queue import ModelStatus
 from service.settings import LimitSettings
 

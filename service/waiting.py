@@ -11,9 +11,9 @@ from fastapi import Request
 from starlette.requests import ClientDisconnect
 
 from service.deps import FrontEnd
-from service.jobs.job import Job
+from service.jobs.model.job import Job
 from service.jobs.queue import Event
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
 
 T = TypeVar("T")
 

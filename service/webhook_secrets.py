@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.exceptions import WatchError
 
 from service.api_keys import ID_BYTES, check_tenant
-from service.jobs.keys import WEBHOOK_SECRETS
+from service.jobs.redis.keys import WEBHOOK_SECRETS
 
 PREFIX = "whsec_"
 SECRET_BYTES = 32

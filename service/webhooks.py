@@ -1,7 +1,7 @@
 """Telling a client's address that its job has ended: signed, at least once, across restarts.
 
-What is still to be told lies in Redis beside the jobs (`service/jobs/announcements.py`): it comes
-with a job's end, and leaves when the address has taken the message, has said that it is gone (410),
+What is still to be told lies in Redis beside the jobs (`service/jobs/webhook_messages.py`): it
+comes with a job's end, and leaves when the address has taken the message, has said that it is gone (410),
 or has failed too often. Each front end sends what it takes, some of a tenant and to a host at a
 time; what is taken comes back by itself if that front end dies.
 
@@ -29,7 +29,7 @@ from service import outgoing
 from service.fair_limiter import FairLimiter
 from service.jobs import spans
 from service.jobs.about import note
-from service.jobs.job import DEFAULT_TENANT, Job
+from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import Announcement, Queue
 from service.settings import ConfigError, Settings, WebhookSettings
 from service.views import view_job

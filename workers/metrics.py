@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
-from service.jobs.job import Job, Output, Usage
-from service.jobs.tally import Tally
+from service.jobs.model.job import Job, Output, Usage
+from service.jobs.model.metrics import Tally
 
 STEP_BUCKETS_S = (
     0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80,

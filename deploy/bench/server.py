@@ -12,7 +12,7 @@ import httpx
 
 from deploy.bench.answer import LOST, REFUSED, SUCCEEDED, UNREACHABLE, Answer, kept_s
 from service.client import Event, EventReader, Unreachable, checked
-from service.jobs.life import ENDED
+from service.jobs.model.state_machine import ENDED
 
 TIMEOUT_S = httpx.Timeout(60, connect=10, pool=None)
 """Reads outlast the pauses between keep-alive comments; who waits for a connection is not late by

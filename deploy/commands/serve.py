@@ -17,7 +17,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from deploy.logs import log_to_stderr
-    from service.jobs.private import be_private
+    from service.jobs.storage.private_folders import be_private
     from service.server import serve
 
     be_private()

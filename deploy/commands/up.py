@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     check_pools()
     from deploy.local import plan, up
-    from service.jobs.private import be_private
+    from service.jobs.storage.private_folders import be_private
 
     be_private()
     settings = settings_of(args, models=_models(args.model))

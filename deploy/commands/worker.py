@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     leave_on_sigterm()
     from deploy.logs import log_to_stderr
     from service.jobs.about import everywhere
-    from service.jobs.private import be_private
+    from service.jobs.storage.private_folders import be_private
     from workers.pool.worker import run_pool
 
     be_private()

@@ -9,9 +9,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from service.jobs import keys
-from service.jobs.job import JobState
-from service.jobs.subscriber import Subscriber
+from service.jobs.model.job import JobState
+from service.jobs.redis import keys
+from service.jobs.redis.pubsub import Subscriber
 
 MAX_ID_DIGITS = 18
 FIRST = 1

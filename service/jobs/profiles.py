@@ -8,8 +8,8 @@ import secrets
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from service.jobs import keys
-from service.jobs.calls import Calls
+from service.jobs.redis import keys
+from service.jobs.scripts.client import Calls
 
 KEPT_S = 600
 """How long an answer is kept."""

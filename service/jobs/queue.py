@@ -5,23 +5,23 @@ Each script may be sent twice: a command whose answer got lost with its connecti
 
 from __future__ import annotations
 
-from service.jobs.announcements import Announcements
-from service.jobs.errors import (
+from service.jobs.consumer import Claim, Claims, Doing, Handout
+from service.jobs.events import Event
+from service.jobs.maintenance import Upkeep
+from service.jobs.model.errors import (
     IdempotencyConflict,
     QueueFull,
     QuotaExceeded,
     UnknownCursor,
     WireError,
 )
-from service.jobs.events import Event
-from service.jobs.handout import Claim, Claims, Doing, Handout
-from service.jobs.intake import Intake
+from service.jobs.model.quota_usage import Standing
+from service.jobs.producer import Intake
 from service.jobs.profiles import Profiles
 from service.jobs.scripts.consumer import Spent
 from service.jobs.scripts.producer import Depth, ModelStatus
 from service.jobs.scripts.webhooks import Announcement
-from service.jobs.standing import Standing
-from service.jobs.upkeep import Upkeep
+from service.jobs.webhook_messages import Announcements
 
 __all__ = [
     "Announcement",

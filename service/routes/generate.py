@@ -16,7 +16,7 @@ from service.answers import (
 from service.deps import Front, FrontEnd, Tenant
 from service.documentation import GENERATE
 from service.inflight import Hold
-from service.jobs.job import Job
+from service.jobs.model.job import Job
 from service.negotiation import Answer, negotiate, preferred_wait_s
 from service.waiting import until_ended
 

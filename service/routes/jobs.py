@@ -11,9 +11,9 @@ from service.answers import events_answer, json_answer, output_answer, show
 from service.deps import Front, Tenant, no_such_job
 from service.documentation import EVENTS, OUTPUT, problems
 from service.errors import FieldError, NotFound
-from service.jobs.errors import UnknownCursor
-from service.jobs.job import JobState
-from service.jobs.outputs import job_folders
+from service.jobs.model.errors import UnknownCursor
+from service.jobs.model.job import JobState
+from service.jobs.storage.object_store import job_folders
 from service.views import JobPage, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])

@@ -26,9 +26,9 @@ import models.demo
 from deploy.redis import embedded
 from models import catalog
 from models.pipeline import Pipeline
-from service.jobs.job import Job, JobState, new_job_id
-from service.jobs.outputs import Store
+from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings, QueueSettings
 from workers.engine.engine import Engine
 from workers.engine.row import Row

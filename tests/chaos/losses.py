@@ -18,7 +18,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from service.jobs.job import Job
+from service.jobs.model.job import Job
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
 from tests.chaos.clients import Client

@@ -12,7 +12,8 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from service.client import parse_events
-from service.jobs import keys, wire
+from service.jobs.model import serialization
+from service.jobs.redis import keys
 from tests.chaos import schema
 from tests.chaos.clients import Client
 from tests.chaos.history import Seen, Told
@@ -68,7 +69,7 @@ class Observer:
     async def _seen(self, tenant: str, view: dict) -> Seen:
         async with self._turns:
             fields = await self._redis.hgetall(keys.job(view["id"]))
-            outputs = wire.from_hash(fields).outputs
+            outputs = serialization.from_hash(fields).outputs
             return Seen(
                 tenant=tenant,
                 view=view,

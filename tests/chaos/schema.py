@@ -1,10 +1,10 @@
-"""The names of Redis keys, as the table in `service/jobs/keys.py` has them."""
+"""The names of Redis keys, as the table in `service/jobs/redis/keys.py` has them."""
 
 from __future__ import annotations
 
 import re
 
-from service.jobs import keys
+from service.jobs.redis import keys
 
 ROW = re.compile(r"^\| `(?P<name>[^`]+)`\s*\|(?:[^|]*\|){2}(?P<leaves>[^|]*)\|$", re.MULTILINE)
 OUTLIVE_JOBS = (

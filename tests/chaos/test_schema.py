@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.jobs import keys
+from service.jobs.redis import keys
 from tests.chaos import schema
 
 

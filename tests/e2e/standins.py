@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from service.app import create_app
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import QueueSettings, Settings
 from tests.service.conftest import served
 from tests.service.standin import SPEC, VIDEO, StandIn

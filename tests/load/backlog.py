@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
-from service.jobs.job import Job, new_job_id
+from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from service.jobs.costs import CostKey, CostRow, PoolFacts
-from service.jobs.job import Usage
+from service.jobs.model.job import Usage
 from service.jobs.queue import Claim, Queue
-from service.jobs.servers import Load
+from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
+from service.jobs.scheduling.slot_simulation import Load
 from tests.service.standin import SPEC
 
 MODEL = SPEC.name

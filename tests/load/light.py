@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from redis.asyncio import Redis
 
-from service.jobs.job import Job, new_job_id
+from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
 from tests.load.backlog import MODEL, REQUEST, SHAPES, put_all

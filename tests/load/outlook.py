@@ -15,9 +15,9 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 from deploy.redis import embedded
-from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts
-from service.jobs.outlook import Outlook, Rules
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
+from service.jobs.scheduling.wait_estimator import Outlook, Rules
 from service.settings import QueueSettings
 from tests.load.backlog import MODEL, POOLS, SLOTS, TENANTS, fill, server_us
 

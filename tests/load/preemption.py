@@ -23,9 +23,9 @@ import models.demo
 from deploy.redis import embedded
 from models import catalog
 from models.pipeline import Pipeline
-from service.jobs.job import PRIORITIES, Job, JobState, new_job_id
-from service.jobs.outputs import Store
+from service.jobs.model.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings, QueueSettings
 from tests.workers.polling import until
 from workers.engine.engine import Engine

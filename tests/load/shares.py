@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
-from service.jobs.job import Job, new_job_id
+from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
 from tests.load.backlog import MODEL, POOLS, REQUEST, SHAPES, TENANTS, put_all

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from service.jobs.job import Usage
+from service.jobs.model.job import Usage
 from service.jobs.queue import Claim, Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
 
 Done = Callable[[Claim, float], None]
 """Told of each job when it has ended well, and when it was claimed (Unix time)."""

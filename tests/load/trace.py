@@ -22,7 +22,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from service.jobs.job import PRIORITIES, Job, new_job_id
+from service.jobs.model.job import PRIORITIES, Job, new_job_id
 from service.jobs.queue import Claim, Queue
 from service.settings import QueueSettings
 from tests.load.sleepers import Sleepers

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.redis import embedded
-from service.jobs.costs import CostTable
-from service.jobs.job import Job, new_job_id
-from service.jobs.outlook import Outlook, Place, Rules
+from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import CostTable
+from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
 from service.settings import QueueSettings
 from tests.load.fleet import MODEL, STEPS, Fleet, SimulatedPool
 

@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI
 
 from service.app import create_app
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.server import make_server
 from service.settings import LimitSettings, ServerSettings, Settings
 from tests.service.image_children import children

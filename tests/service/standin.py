@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 
 from models.spec import Limits, ModelSpec, Option
-from service.jobs.job import Job, JobError, Output, Usage
-from service.jobs.outputs import Store, output_key
+from service.jobs.model.job import Job, JobError, Output, Usage
 from service.jobs.queue import Claim, Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
+from service.jobs.storage.object_store import Store, output_key
 from service.schemas import MEDIA_TYPES
 from workers.media.video import encode_clip
 

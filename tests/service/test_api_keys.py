@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from service.api_keys import ApiKeys
-from service.jobs.keys import API_KEYS
+from service.jobs.redis.keys import API_KEYS
 
 
 @pytest.fixture

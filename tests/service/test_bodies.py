@@ -16,9 +16,9 @@ import pytest
 
 from service.errors import Problem
 from service.inflight import Shared
-from service.jobs.job import Output
-from service.jobs.outputs import Store
+from service.jobs.model.job import Output
 from service.jobs.queue import Claim, Queue
+from service.jobs.storage.object_store import Store
 from tests.service.attacked import Attacked, attacked, is_closed, status_of
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, StandIn

@@ -8,8 +8,8 @@ from fastapi import FastAPI
 
 from service.app import create_app
 from service.hosts import names_of
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import ServerSettings, Settings
 
 FOREIGN = [

@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 
 from service.api_keys import ApiKeys
 from service.app import create_app
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import RedisSettings, Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn

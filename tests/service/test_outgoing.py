@@ -14,7 +14,7 @@ import pytest
 
 from service import outgoing
 from service.errors import Busy
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
 from tests.service.eventually import DEADLINE_S, eventually
 
 LOOPBACK = (ip_network("127.0.0.0/8"),)

@@ -26,7 +26,7 @@ from service.errors import Problem
 from service.fair_limiter import FairLimiter
 from service.inflight import Shared
 from service.jobs.queue import Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
 from service.settings import Settings, WebhookSettings
 from service.webhook_secrets import WebhookSecret, WebhookSecrets
 from service.webhooks import EACH, secret_bytes

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
 from service.settings import Settings, TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import a_job

@@ -9,9 +9,9 @@ from typing import Any
 from redis.asyncio import Redis
 
 from service.app import create_app
-from service.jobs.job import Job, new_job_id
-from service.jobs.outputs import Store, input_key
+from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store, input_key
 from service.settings import QueueSettings, Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from service.jobs import spans
 from service.jobs.about import about, note, told
-from service.jobs.job import Job
+from service.jobs.model.job import Job
+from service.jobs.model.serialization import from_hash, to_hash
 from service.jobs.otel import Seldom
 from service.jobs.span import NOTHING
-from service.jobs.wire import from_hash, to_hash
 from service.settings import ConfigError, TracingSettings
 from service.tracing import TraceRequests
 from tests.collector import collecting

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.app import create_app
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import Settings, TenantSettings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
 from service.waiting import ticking
 
 LONG_S = 60.0

@@ -18,10 +18,10 @@ import pytest
 from redis.asyncio import Redis
 
 from service.app import create_app
-from service.jobs.keys import PREFIX
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis.keys import PREFIX
+from service.jobs.redis.tasks import cancel
+from service.jobs.storage.object_store import Store
 from service.settings import (
     ConfigError,
     RedisSettings,

@@ -11,8 +11,8 @@ from typing import Any
 
 from models.pipeline import Fields
 from models.sharding import Layout
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline

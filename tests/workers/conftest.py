@@ -11,7 +11,7 @@ import pytest
 import models.demo
 from models import jax_internals
 from models.sharding import Layout
-from service.jobs.outputs import Store
+from service.jobs.storage.object_store import Store
 from tests.workers.toy import ToyPipeline
 from workers.programs.xla_cache import keep_compiled
 from workers.slice.mesh import one_device

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import jax
 
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings, QueueSettings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine

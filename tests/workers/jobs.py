@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from service.jobs.job import Job, JobState, new_job_id
-from service.jobs.outputs import Store
+from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.workers.polling import until
 from tests.workers.toy import SPEC
 

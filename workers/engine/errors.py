@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.pipeline import RequestError
-from service.jobs.job import JobError
+from service.jobs.model.job import JobError
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """How XLA spells it, on every platform."""

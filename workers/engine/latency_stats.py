@@ -17,7 +17,7 @@ from statistics import fmean, median
 from models.pipeline import Fields
 from models.sharding import Layout
 from models.spec import ModelSpec
-from service.jobs.costs import CostKey, CostRow, expected_s
+from service.jobs.scheduling.cost_model import CostKey, CostRow, expected_s
 from workers.programs.batch_sizes import BatchSizes
 from workers.programs.bucket_programs import Phase, Shape, is_ready
 

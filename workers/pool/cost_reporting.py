@@ -9,8 +9,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from models.pipeline import Fields
 from models.spec import Batching
-from service.jobs.costs import CostKey, CostRow, CostTable, PoolFacts, changed, confirmed
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import (
+    CostKey,
+    CostRow,
+    CostTable,
+    PoolFacts,
+    changed,
+    confirmed,
+)
 from workers.engine.engine import Engine
 from workers.engine.errors import NON_FINITE, EngineDied, PictureFailed
 from workers.engine.latency_stats import describe

@@ -13,11 +13,11 @@ import numpy as np
 
 from models.pipeline import Prepared, RequestError
 from service.jobs import spans
-from service.jobs.errors import NotStored, StoreError
-from service.jobs.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
-from service.jobs.outputs import Store, input_key, job_folders, output_key
+from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.model.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.queue import Claim, Queue
 from service.jobs.span import NOTHING
+from service.jobs.storage.object_store import Store, input_key, job_folders, output_key
 from workers import metrics
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied, PictureFailed

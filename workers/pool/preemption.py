@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from service.jobs.preemption import FullPool
+from service.jobs.model.preemption import FullPool
 from service.jobs.queue import Queue
 from service.settings import PoolSettings
 from workers import metrics

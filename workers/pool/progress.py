@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from service.jobs.job import STAGES, Stage
+from service.jobs.model.job import STAGES, Stage
 from service.jobs.queue import Claim, Doing, Queue
 from workers.engine.engine import Engine
 from workers.engine.row import Row

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from service.jobs import journey
+from service.jobs import job_spans
 from service.jobs.about import about, hide_prompts, note
-from service.jobs.errors import StoreError
-from service.jobs.job import JobState
-from service.jobs.outputs import Store
-from service.jobs.preemption import Held
+from service.jobs.model.errors import StoreError
+from service.jobs.model.job import JobState
+from service.jobs.model.preemption import Held
 from service.jobs.queue import Claim, Queue, Spent
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
+from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings
 from workers import metrics
 from workers.engine.engine import Engine
@@ -84,7 +84,7 @@ class Desk:
         self.leases.hold(claim, bill)
         self._tasks[work] = asyncio.create_task(self._see_through(work), name=job.id)
         metrics.claims.labels(job.model).inc()
-        journey.waited(claim)
+        job_spans.waited(claim)
 
     def drop(self, claim: Claim) -> None:
         """It is no longer ours: its rows leave with the next step, and nobody need be told."""
@@ -174,13 +174,13 @@ class Desk:
         job, outcome = work.claim.job, "dropped"
         note(job=job.id, tenant=job.tenant)
         hide_prompts(job.request)
-        with journey.attempt(work.claim) as work.span:
+        with job_spans.attempt(work.claim) as work.span:
             log.info("job %s is worked on", job.id)
             try:
                 outcome = await work.run()
             finally:
                 log.info("job %s left: %s", job.id, outcome)
-                work.span.set({journey.OUTCOME: outcome})
+                work.span.set({job_spans.OUTCOME: outcome})
                 self._let_go(work, outcome)
 
     def _let_go(self, work: Work, outcome: str) -> None:

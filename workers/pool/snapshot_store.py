@@ -7,9 +7,9 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis.tasks import cancel
+from service.jobs.storage.object_store import Store
 from workers.engine.engine import Engine
 from workers.engine.snapshot import Kept, Origin, from_bytes, to_bytes, with_levers
 from workers.pool.snapshot_budget import Budget

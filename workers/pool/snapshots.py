@@ -13,10 +13,10 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from service.jobs.errors import StoreError
-from service.jobs.job import Output, Snapshot
-from service.jobs.outputs import snapshot_key
+from service.jobs.model.errors import StoreError
+from service.jobs.model.job import Output, Snapshot
 from service.jobs.queue import Claim
+from service.jobs.storage.object_store import snapshot_key
 from workers import metrics
 from workers.engine.errors import EngineDied
 from workers.engine.row import Row

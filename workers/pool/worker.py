@@ -20,10 +20,11 @@ import jax
 
 from models.pipeline import Fields, Pipeline
 from models.spec import Batching, Sizes
-from service.jobs import connection, spans
-from service.jobs.outputs import Store
+from service.jobs import spans
 from service.jobs.queue import Claims, Queue
-from service.jobs.tasks import cancel
+from service.jobs.redis import connection
+from service.jobs.redis.tasks import cancel
+from service.jobs.storage.object_store import Store
 from service.settings import ConfigError, PoolSettings, Settings
 from workers import metrics
 from workers.engine import step_metrics

@@ -29,7 +29,7 @@ import jax
 from jax.stages import Compiled
 
 from models import jax_internals
-from service.jobs.private import check_own
+from service.jobs.storage.private_folders import check_own
 from workers import metrics
 from workers.programs.bucket_programs import Program
 from workers.programs.xla_cache import answers

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from models import jax_internals
-from service.jobs.private import check_own, private_folder
+from service.jobs.storage.private_folders import check_own, private_folder
 from workers import metrics
 
 log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from service.jobs import wire
-from service.jobs.costs import PoolFacts
-from service.jobs.job import JobState, Stage
-from service.jobs.preemption import FullPool
+from service.jobs.model import serialization
+from service.jobs.model.job import JobState, Stage
+from service.jobs.model.preemption import FullPool
+from service.jobs.scheduling.cost_model import PoolFacts
 from service.jobs.scripts.script import TEXT, IfHeld, OfClaim, Script, Silent
 
 
@@ -119,7 +119,7 @@ class Claim(Script[Claimed]):
     def parse(answer: Sequence[str]) -> Claimed:
         is_newer_there = answer[-1:] == ["newer"]
         texts = answer[:-1] if is_newer_there else answer
-        return Claimed([wire.parse(text) for text in texts], is_newer_there)
+        return Claimed([serialization.parse(text) for text in texts], is_newer_there)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from models.spec import ModelSpec
-from service.jobs import standing, wire
-from service.jobs.costs import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
-from service.jobs.job import Job, JobState
-from service.jobs.look import Look
+from service.jobs.model import quota_usage, serialization
+from service.jobs.model.job import Job, JobState
+from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
+from service.jobs.scheduling.queue_snapshot import Look
 from service.jobs.scripts.script import TEXT, Script, Silent
 
 Hash = dict[str, str]
@@ -51,7 +51,7 @@ class OverQuota(NamedTuple):
     """Why a `Put` was refused, and what its tenant has taken."""
 
     quota: str
-    standing: standing.Standing
+    quota_usage: quota_usage.Standing
     oldest: str | None
     """Id of its oldest queued job."""
 
@@ -105,16 +105,16 @@ class Put(Script[Stored | OverQuota | Refusal]):
     def parse(answer: Sequence[Any]) -> Stored | OverQuota | Refusal:
         match answer:
             case [("new" | "old") as outcome, job]:
-                return Stored(wire.from_hash(wire.parse(job)), outcome == "new")
+                return Stored(serialization.from_hash(serialization.parse(job)), outcome == "new")
             case ["quota", quota, taken, *oldest]:
-                return OverQuota(quota, standing.Standing.parse(taken), *(oldest or [None]))
+                return OverQuota(quota, quota_usage.Standing.parse(taken), *(oldest or [None]))
             case [("full" | "conflict" | "refused") as refusal]:
                 return refusal
         raise ValueError(f"put.lua answered {answer!r}")
 
 
 @dataclass(frozen=True)
-class Standing(Script[standing.Standing]):
+class Standing(Script[quota_usage.Standing]):
     """Sum up what a tenant has taken of its quotas."""
 
     tenant: str
@@ -122,8 +122,8 @@ class Standing(Script[standing.Standing]):
     retention_s: float
 
     @staticmethod
-    def parse(answer: Sequence[str | int]) -> standing.Standing:
-        return standing.Standing.parse(answer)
+    def parse(answer: Sequence[str | int]) -> quota_usage.Standing:
+        return quota_usage.Standing.parse(answer)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Get(Script[Job | None]):
 
     @staticmethod
     def parse(answer: str | None) -> Job | None:
-        return wire.from_hash(wire.parse(answer)) if answer else None
+        return serialization.from_hash(serialization.parse(answer)) if answer else None
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,11 @@ class List(Script[list[Job] | None]):
 
     @staticmethod
     def parse(answer: Sequence[str] | None) -> list[Job] | None:
-        return None if answer is None else [wire.from_hash(wire.parse(text)) for text in answer]
+        return (
+            None
+            if answer is None
+            else [serialization.from_hash(serialization.parse(text)) for text in answer]
+        )
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ class Stopping(Script[Hash | None]):
 
     @staticmethod
     def parse(answer: str | None) -> Hash | None:
-        return None if answer is None else wire.parse(answer)
+        return None if answer is None else serialization.parse(answer)
 
 
 @dataclass(frozen=True)

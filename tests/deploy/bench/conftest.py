@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from service.app import create_app
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.server import Server, make_server
 from service.settings import Settings
 from tests.service.standin import StandIn

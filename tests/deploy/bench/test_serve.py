@@ -24,7 +24,7 @@ from deploy.bench.server import Server
 from deploy.commands import bench_serve
 from deploy.commands.exits import EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError
 from service.client import Unreachable
-from service.jobs.job import JobError, JobState
+from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.settings import RedisSettings, ServerSettings, TenantSettings
 from tests.deploy.bench.conftest import FrontEnd

@@ -11,8 +11,8 @@ import pytest
 
 import atelier
 from service.app import create_app
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import Settings
 from tests.service.conftest import served
 from tests.service.jobs.examples import a_job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.redis import _options, server_program
-from service.jobs.connection import connect
+from service.jobs.redis.connection import connect
 from service.settings import ConfigError, RedisSettings
 from tests.deploy.k8s.objects import named, pods_of
 from tests.deploy.k8s.rendering import REPOSITORY, Object, overlay

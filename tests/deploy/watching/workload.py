@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from service.jobs.life import ENDED
+from service.jobs.model.state_machine import ENDED
 from tests.e2e.system import until
 
 MARKER = "zz" + secrets.token_hex(8)

@@ -11,8 +11,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from service.jobs import keys
-from service.jobs.job import Job, JobState
+from service.jobs.model.job import Job, JobState
+from service.jobs.redis import keys
 
 DUMP = """
 local read = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.jobs.job import Job, JobError, Output, Snapshot, Usage, new_job_id
-from service.jobs.outputs import snapshot_key
+from service.jobs.model.job import Job, JobError, Output, Snapshot, Usage, new_job_id
 from service.jobs.queue import Claim
+from service.jobs.storage.object_store import snapshot_key
 
 MODEL = "flux-demo"
 FAILURE = JobError(code="non_finite", message="the latents are not finite; try another seed")

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from redis.asyncio import Redis
 
 from models.spec import Limits, ModelSpec
-from service.jobs import connection
-from service.jobs.job import JobState
-from service.jobs.life import RUNNING
+from service.jobs.model.job import JobState
+from service.jobs.model.state_machine import RUNNING
 from service.jobs.queue import Claim, Queue
+from service.jobs.redis import connection
 from service.settings import QueueSettings, RedisSettings, TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.audit import Dump, dump

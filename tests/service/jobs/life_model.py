@@ -1,4 +1,4 @@
-"""One job as it should be: moved by the transitions of `service/jobs/life.py` and no others."""
+"""One job as it should be: moved by `service/jobs/model/state_machine.py`, and no other way."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.jobs.handout import MAX_PREVIEWS
-from service.jobs.job import Job, JobState, Output, Snapshot, Usage
-from service.jobs.life import QUEUED, RUNNING, TRANSITIONS
+from service.jobs.consumer import MAX_PREVIEWS
+from service.jobs.model.job import Job, JobState, Output, Snapshot, Usage
+from service.jobs.model.state_machine import QUEUED, RUNNING, TRANSITIONS
 
 MOVES = {move.name: move for move in TRANSITIONS}
 

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from service.jobs.errors import IdempotencyConflict, QueueFull, QuotaExceeded
-from service.jobs.job import Job, JobState, Snapshot, Usage
-from service.jobs.life import QUEUED
+from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded
+from service.jobs.model.job import Job, JobState, Snapshot, Usage
+from service.jobs.model.state_machine import QUEUED
 from service.jobs.queue import Claim, Queue, Spent
 from service.settings import TenantSettings
 from tests.service.eventually import eventually

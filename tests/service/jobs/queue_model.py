@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.jobs import wire
-from service.jobs.job import Job, JobState, Output, Snapshot, Usage
-from service.jobs.life import QUEUED, RUNNING
+from service.jobs.model import serialization
+from service.jobs.model.job import Job, JobState, Output, Snapshot, Usage
+from service.jobs.model.state_machine import QUEUED, RUNNING
 from service.jobs.queue import Claim
 from service.settings import QueueSettings, TenantSettings
 from tests.service.jobs.audit import Dump, check_derived
@@ -301,7 +301,7 @@ class Model:
         jobs = dump.jobs
         assert jobs.keys() == self.lives.keys()
         for name, life in self.lives.items():
-            life.check(wire.from_hash(jobs[name]), jobs[name])
+            life.check(serialization.from_hash(jobs[name]), jobs[name])
             streams = (dump.keys.get(f"{kind}:{name}", []) for kind in ("events", "previews"))
             life.check_events(*streams, self.settings.max_events)
         self.check_order(dump)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.job import PRIORITIES, JobState
+from service.jobs.model.job import PRIORITIES, JobState
 from service.jobs.queue import Claim, Queue
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect

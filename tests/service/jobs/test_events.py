@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs.job import Job
+from service.jobs.model.job import Job
 from service.jobs.queue import Claim, Doing, Event, Queue
 from tests.service.jobs.conftest import Connect, subscribers
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job

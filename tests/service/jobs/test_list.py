@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs.job import JobState
+from service.jobs.model.job import JobState
 from service.jobs.queue import Queue, UnknownCursor
 from tests.service.jobs.examples import MODEL, a_job
 

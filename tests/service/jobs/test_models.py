@@ -8,9 +8,9 @@ import pytest
 from redis.asyncio import Redis
 
 from models.spec import ModelSpec
-from service.jobs import keys
-from service.jobs.costs import CostKey, CostRow, PoolFacts
 from service.jobs.queue import ModelStatus, Queue
+from service.jobs.redis import keys
+from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import a_job
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.jobs.errors import NotStored, StoreError
-from service.jobs.outputs import Store, output_key
+from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.storage.object_store import Store, output_key
 from tests.service.jobs import object_stores
 from tests.service.jobs.object_stores import BUCKET, Server
 

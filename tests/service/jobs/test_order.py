@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from service.jobs.job import PRIORITIES, Usage
+from service.jobs.model.job import PRIORITIES, Usage
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, a_job, a_snapshot

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs import keys
-from service.jobs.job import PRIORITIES, Job
-from service.jobs.preemption import FullPool, Held
+from service.jobs.model.job import PRIORITIES, Job
+from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Claim, Queue
+from service.jobs.redis import keys
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, USAGE, a_job, a_snapshot
 

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs.job import PRIORITIES, JobState
-from service.jobs.keys import PREFIX
+from service.jobs.model.job import PRIORITIES, JobState
 from service.jobs.queue import IdempotencyConflict, Queue, QueueFull
+from service.jobs.redis.keys import PREFIX
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import MODEL, a_job
 

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from models.spec import ModelSpec
-from service.jobs.job import PRIORITIES, Job, JobState
+from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
 from tests.service.eventually import eventually

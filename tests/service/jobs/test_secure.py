@@ -19,8 +19,8 @@ from redis.exceptions import ConnectionError, NoPermissionError
 from deploy.environment import settings_environment
 from models.spec import ModelSpec
 from service.api_keys import ApiKeys
-from service.jobs import connection
 from service.jobs.queue import Queue
+from service.jobs.redis import connection
 from service.settings import ConfigError, QueueSettings, RedisSettings, Settings
 from service.webhook_secrets import WebhookSecrets
 from tests.service.eventually import eventually

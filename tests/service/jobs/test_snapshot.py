@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from service.jobs.job import JobState
+from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.jobs.job import Job, JobState, Usage
+from service.jobs.model.job import Job, JobState, Usage
 from service.jobs.queue import Claim, Queue, Spent
 from service.settings import TenantSettings
 from tests.service.jobs.examples import FAILURE, MODEL, a_job

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from service.jobs.job import Job, JobState
+from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output

@@ -13,15 +13,15 @@ from redis.exceptions import ConnectionError
 
 from models.spec import ModelSpec
 from service.jobs import scripts
-from service.jobs.costs import CostKey, CostRow
-from service.jobs.job import Job, Warned
-from service.jobs.preemption import FullPool, Held
+from service.jobs.model.job import Job, Warned
+from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Depth, Queue, Spent
+from service.jobs.scheduling.cost_model import CostKey, CostRow
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 from tests.service.jobs.flaky import flaky
-from tests.service.jobs.test_tally import counted
+from tests.service.jobs.model.test_metrics import counted
 
 FILES = {path.stem for path in Path(scripts.__file__).parent.glob("*.lua")}
 NAMES = FILES - scripts.PREPENDED

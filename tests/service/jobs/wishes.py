@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from service.jobs.job import PRIORITIES
+from service.jobs.model.job import PRIORITIES
 from service.settings import TenantSettings
 from tests.service.jobs.order_model import Offer
 

@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from service.app import create_app
-from service.jobs.costs import STANDS_S, CostKey, CostRow, PoolFacts
-from service.jobs.job import Job, Usage
-from service.jobs.keys import PREFIX
-from service.jobs.keys import tried as tried_key
-from service.jobs.outputs import Store
-from service.jobs.preemption import FullPool, Held
+from service.jobs.model.job import Job, Usage
+from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Queue
+from service.jobs.redis.keys import PREFIX
+from service.jobs.redis.keys import tried as tried_key
+from service.jobs.scheduling.cost_model import STANDS_S, CostKey, CostRow, PoolFacts
+from service.jobs.storage.object_store import Store
 from service.settings import QueueSettings, Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs.job import JobError
-from service.jobs.outputs import Store
+from service.jobs.model.job import JobError
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.service.standin import MODEL, SIZE_PX, SPEC, StandIn, picture
 
 CAT = {"prompt": "a cat", "model": MODEL}

@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from service.app import create_app
-from service.jobs.connection import COMMAND_TIMEOUT_S
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.redis.connection import COMMAND_TIMEOUT_S
+from service.jobs.storage.object_store import Store
 from service.settings import QueueSettings, Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn

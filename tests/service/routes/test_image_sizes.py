@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.service.standin import SPEC, StandIn, picture
 
 SIZED = SPEC.model_copy(update={"name": "sdxl-demo", "sized_by_image": ("image-to-image",)})

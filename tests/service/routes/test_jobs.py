@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.jobs.job import Output
-from service.jobs.outputs import Store
+from service.jobs.model.job import Output
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.service.standin import MODEL, SPEC, StandIn, picture
 
 CAT = {"prompt": "a cat", "model": MODEL}

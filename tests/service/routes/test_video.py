@@ -11,8 +11,8 @@ import av
 import httpx
 import pytest
 
-from service.jobs.outputs import Store
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.service.standin import VIDEO, StandIn, clip, picture
 
 CAT = {"prompt": "a cat", "model": VIDEO.name}

@@ -11,9 +11,9 @@ import pytest
 from models.pipeline import Fields, Prepared
 from models.sharding import Layout
 from models.step_program import StepProgram
-from service.jobs.costs import CostKey, CostRow
-from service.jobs.keys import PREFIX
 from service.jobs.queue import Queue
+from service.jobs.redis.keys import PREFIX
+from service.jobs.scheduling.cost_model import CostKey, CostRow
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine

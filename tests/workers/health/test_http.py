@@ -19,9 +19,9 @@ from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from models.sharding import Layout
-from service.jobs.job import JobState
-from service.jobs.outputs import Store
+from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import ConfigError, QueueSettings
 from tests.service.test_telemetry import check
 from tests.workers.jobs import ended, toy_job

@@ -14,9 +14,9 @@ import pytest
 
 from models import catalog
 from models.pipeline import generate
-from service.jobs.job import Job, JobState, new_job_id
-from service.jobs.outputs import Store
+from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import QueueSettings
 from tests.workers.flux import REQUEST
 from tests.workers.jobs import ended, pixels

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from models.sharding import Layout
-from service.jobs.job import Job, JobState
-from service.jobs.outputs import Store
+from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.errors import StoreError
-from service.jobs.job import JobState
-from service.jobs.outputs import Store
+from service.jobs.model.errors import StoreError
+from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.workers.jobs import ended, pixels, toy_job
 
 FEW_BYTES = 64

@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 
 from deploy.redis import embedded
 from models.sharding import Layout
-from service.jobs.job import JobState, Usage
-from service.jobs.outputs import Store
+from service.jobs.model.job import JobState, Usage
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import QueueSettings
 from tests.workers.at_work import at_work, files_in, status
 from tests.workers.jobs import ended, pixels, reached, toy_job

@@ -10,10 +10,10 @@ from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
 from models.sharding import Layout
-from service.jobs import keys
-from service.jobs.job import PRIORITIES, Job, JobState
-from service.jobs.outputs import Store
+from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue
+from service.jobs.redis import keys
+from service.jobs.storage.object_store import Store
 from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until

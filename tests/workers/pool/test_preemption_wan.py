@@ -14,9 +14,9 @@ from models import catalog
 from models.pipeline import Pipeline, PyTree
 from models.sharding import Layout
 from models.step_program import StepProgram
-from service.jobs.job import PRIORITIES, Job, JobState, new_job_id
-from service.jobs.outputs import Store
+from service.jobs.model.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, pixels, reached
 from tests.workers.polling import until

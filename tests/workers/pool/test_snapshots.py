@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from models.sharding import Layout
-from service.jobs.job import JobState, Output, Snapshot
-from service.jobs.outputs import Store, snapshot_key
+from service.jobs.model.job import JobState, Output, Snapshot
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store, snapshot_key
 from tests.workers.at_work import at_work, has_step, swept
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until

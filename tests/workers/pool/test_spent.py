@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from models.sharding import Layout
-from service.jobs.job import Job, JobState
-from service.jobs.outputs import Store
+from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings import QueueSettings, TenantSettings
 from tests.workers.at_work import at_work, has_step
 from tests.workers.jobs import ended, reached, toy_job

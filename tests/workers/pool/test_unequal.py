@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from models.sharding import Layout
-from service.jobs.costs import CostKey, CostRow, PoolFacts
-from service.jobs.job import Job
-from service.jobs.outputs import Store
+from service.jobs.model.job import Job
 from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
+from service.jobs.storage.object_store import Store
 from tests.service.jobs.conftest import Connect, connect
 from tests.workers.at_work import at_work
 from tests.workers.jobs import ended, toy_job

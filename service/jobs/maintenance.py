@@ -1,0 +1,77 @@
+"""What the queue needs done now and then, by any process: what lapsed is taken back, what is over
+is forgotten."""
+
+from __future__ import annotations
+
+from redis.asyncio import Redis
+
+from service.jobs import job_spans
+from service.jobs.model.job import JobError
+from service.jobs.scripts import maintenance
+from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
+from service.settings import QueueSettings
+
+REAP_BATCH = 200
+"""Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
+REAP_FILES = 2000
+REAPS, RENEWALS = 2, 3
+"""In how many of its intervals a reap comes for certain; in how many parts of a lease a pool renews
+it. After a longer silence without a reap, leases may have lapsed that nobody could renew."""
+
+
+class Upkeep(Calls):
+    """Fulfils what a reaper asks of a `Queue`."""
+
+    def __init__(self, redis: Redis, settings: QueueSettings) -> None:
+        super().__init__(redis, settings)
+        self._reaped: list[str] = []
+        self._reap = new_call()
+        """Kept until it has its answer: a reap may have been carried out without one, and its
+        notes are told to no other call."""
+
+    async def reap(self) -> list[str]:
+        """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
+        their retention, and models that no pool serves any more past theirs.
+
+        Counts what scripts have done to jobs beside their callers' errands, its own among them.
+
+        Returns: store keys to delete (one that ends in / stands for all below it). The next call
+            tells Redis that they are deleted; until then any process may be given them again.
+        """
+        max_deaths = min(self._settings.max_deaths, self._settings.max_attempts)
+        poisonous = JobError(code="poisonous", message=_poisonous(max_deaths))
+        more, done = True, self._reaped
+        while more:
+            more, self._reaped, notes = await self._run(
+                maintenance.Reap(
+                    call=self._reap,
+                    answer_ms=ANSWER_MS,
+                    batch=REAP_BATCH,
+                    files=REAP_FILES,
+                    deleted=done,
+                    lease_s=self._settings.lease_s,
+                    silence_s=self._silence_s,
+                    max_deaths=max_deaths,
+                    deposit_s=self._settings.deposit_s,
+                    retention_s=self._settings.retention_s,
+                    model_retention_s=self._settings.model_retention_s,
+                    poisonous=poisonous.model_dump_json(),
+                )
+            )
+            self._reap, done = new_call(), []
+            for note in notes:
+                self.tally.hear(note)
+                job_spans.hear(note)
+        return self._reaped
+
+    @property
+    def _silence_s(self) -> float:
+        settings = self._settings
+        return max(REAPS * settings.reap_every_s, settings.lease_s / RENEWALS)
+
+
+def _poisonous(deaths: int) -> str:
+    return (
+        f"{deaths} times a pool died or stalled with this job, which got no further in between; "
+        "try it smaller, or ask the operator to look at the pools' logs"
+    )

@@ -1,0 +1,183 @@
+"""What becomes of jobs, counted for Prometheus by the process whose call made it so.
+
+A job's end is counted once: by the pool that finishes or fails it, by the front end that cancels
+it. What a script does beside its caller's errand (a deadline that has passed, a lease that has
+lapsed) it writes down in Redis, and the reaper that takes the note away counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+
+from service.jobs.model.job import DEFAULT_CLASS, ErrorCode, Job
+from service.jobs.model.state_machine import ENDED, JobState
+
+disable_created_metrics()  # they would double the series, and Prometheus has no use for them
+
+WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 2400, 4800)
+DURATION_BUCKETS_S = (
+    0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 240, 480, 720, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+"""From a picture of a distilled model to a clip in high resolution, behind a queue."""
+
+LOST, EXCUSED = "lost", "excused"
+RETRY_REASONS = (LOST, EXCUSED, "store", "internal")
+"""Why a job goes back to the queue: its lease lapsed, its lease lapsed while nobody could be heard,
+or what its pool says (a `JobError.code`)."""
+SET_ASIDE: ErrorCode = "poisonous"
+"""Why jobs fail beside the errand of a caller."""
+MET, MISSED = "met", "missed"
+OUTCOMES = tuple(sorted(ENDED))
+
+
+@dataclass(frozen=True)
+class End:
+    """Of one job. Times are seconds since the epoch, by Redis's clock."""
+
+    model: str
+    outcome: JobState
+    created_at: float
+    finished_at: float
+    tenant_class: str = DEFAULT_CLASS
+    deadline_at: float | None = None
+    failure: ErrorCode | None = None
+    """Why, where it failed."""
+
+    @classmethod
+    def of(
+        cls, job: Job, outcome: JobState, finished_at: float, failure: ErrorCode | None = None
+    ) -> End:
+        return cls(
+            job.model,
+            outcome,
+            job.created_at,
+            finished_at,
+            job.tenant_class,
+            job.deadline_at,
+            failure if outcome is JobState.FAILED else None,
+        )
+
+    @property
+    def deadline(self) -> str | None:
+        """Met or missed; None: there was none, or the client did not want the answer any more."""
+        if self.deadline_at is None or self.outcome is JobState.CANCELED:
+            return None
+        is_met = self.outcome is JobState.SUCCEEDED and self.finished_at <= self.deadline_at
+        return MET if is_met else MISSED
+
+
+class Tally:
+    """The counts of one process.
+
+    Args:
+        registry: whose page they are told on.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.wait = Histogram(
+            "atelier_job_wait_seconds",
+            "Seconds from a job's acceptance to its first claim.",
+            ("model", "tenant_class"),
+            buckets=WAIT_BUCKETS_S,
+            registry=registry,
+        )
+        self.duration = Histogram(
+            "atelier_job_duration_seconds",
+            "Seconds from a job's acceptance to its end.",
+            ("model", "outcome"),
+            buckets=DURATION_BUCKETS_S,
+            registry=registry,
+        )
+        self.ends = Counter(
+            "atelier_jobs_ended_total",
+            "Jobs ended, reported by the process whose call ended them.",
+            ("model", "tenant_class", "outcome"),
+            registry=registry,
+        )
+        self.failures = Counter(
+            "atelier_job_failures_total",
+            "Jobs failed for good, by reason.",
+            ("model", "reason"),
+            registry=registry,
+        )
+        self.deadlines = Counter(
+            "atelier_job_deadlines_total",
+            "Ended jobs that had a deadline, canceled ones excepted.",
+            ("model", "tenant_class", "outcome"),
+            registry=registry,
+        )
+        self.reclaimed = Counter(
+            "atelier_reclaimed_leases_total",
+            "Leases that expired: the job was reclaimed from its pool.",
+            ("model",),
+            registry=registry,
+        )
+        self.retries = Counter(
+            "atelier_retries_total",
+            "Jobs requeued for another attempt, by reason.",
+            ("model", "reason"),
+            registry=registry,
+        )
+
+    def expect(self, models: Iterable[str], classes: Iterable[str]) -> None:
+        """Tell of these from now on, with 0 where nothing has happened yet."""
+        classes = tuple(classes)
+        for model in models:
+            self.reclaimed.labels(model)
+            for reason in RETRY_REASONS:
+                self.retries.labels(model, reason)
+            for code in get_args(ErrorCode):
+                self.failures.labels(model, code)
+            for outcome in OUTCOMES:
+                self.duration.labels(model, outcome)
+            for name in classes:
+                self._expect(model, name)
+
+    def _expect(self, model: str, tenant_class: str) -> None:
+        self.wait.labels(model, tenant_class)
+        for outcome in OUTCOMES:
+            self.ends.labels(model, tenant_class, outcome)
+        for attained in (MET, MISSED):
+            self.deadlines.labels(model, tenant_class, attained)
+
+    def claimed(self, job: Job) -> None:
+        """For the first time."""
+        waited_s = (job.started_at or job.created_at) - job.created_at
+        self.wait.labels(job.model, job.tenant_class).observe(max(0.0, waited_s))
+
+    def ended(self, end: End) -> None:
+        self.ends.labels(end.model, end.tenant_class, end.outcome).inc()
+        took_s = max(0.0, end.finished_at - end.created_at)
+        self.duration.labels(end.model, end.outcome).observe(took_s)
+        if end.failure:
+            self.failures.labels(end.model, end.failure).inc()
+        if end.deadline:
+            self.deadlines.labels(end.model, end.tenant_class, end.deadline).inc()
+
+    def retried(self, model: str, reason: str) -> None:
+        self.retries.labels(model, reason).inc()
+
+    def hear(self, said: Mapping[str, Any]) -> None:
+        """One of the notes that the scripts leave behind (`note` in life.lua)."""
+        event, model = said["event"], said["model"]
+        if event in (LOST, EXCUSED):
+            self.reclaimed.labels(model).inc()
+            if said["again"]:
+                self.retried(model, event)
+            return
+        deadline = said.get("deadline_at")
+        self.ended(
+            End(
+                model,
+                JobState(event),
+                float(said["created_at"]),
+                float(said["finished_at"]),
+                said.get("tenant_class", DEFAULT_CLASS),
+                None if deadline is None else float(deadline),
+                SET_ASIDE if event == JobState.FAILED else None,
+            )
+        )

@@ -1,0 +1,180 @@
+"""The life of a job: its states, and every way from one to another, as data.
+
+`python -m service.jobs.model.state_machine > docs/life.md` writes it down. The scripts move jobs,
+each as its own header says and no other way than these; the tests draw random histories and hold
+them against this.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    """`queued → running → one of the four end states`; a lost lease leads back to `queued`."""
+
+    QUEUED = "queued"
+    """Accepted and waiting for a pool."""
+    RUNNING = "running"
+    """Claimed: one pool holds the lease."""
+    SUCCEEDED = "succeeded"
+    """All outputs are in the store."""
+    FAILED = "failed"
+    """It cannot be served; `error` says why."""
+    CANCELED = "canceled"
+    """The client stopped it."""
+    EXPIRED = "expired"
+    """Its deadline passed before it was done."""
+
+    @property
+    def ended(self) -> bool:
+        return self in ENDED
+
+
+class By(StrEnum):
+    """Who moves a job."""
+
+    CLIENT = "client"
+    POOL = "pool"
+    """Any that serves the model."""
+    HOLDER = "holder"
+    """The pool that claimed it last, while it is running: by its fence."""
+    CLOCK = "clock"
+    """Redis's: whichever call meets the job after that time."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    name: str
+    before: tuple[JobState | None, ...]
+    """Any of these; None: there is no such job."""
+    after: JobState | None
+    by: By
+    when: str
+    scripts: tuple[str, ...]
+    """Those of `scripts/` that may make it."""
+    attempts: int = 0
+    """What is added to the job's count of attempts, as in the next two."""
+    fence: int = 0
+    deaths: int = 0
+
+    @property
+    def event(self) -> str | None:
+        """The event that it writes: the new state's name; None of a job that is forgotten."""
+        return self.after
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the job waits again: with as many steps done as are kept of it."""
+        return self.after is QUEUED and None not in self.before
+
+
+QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELED, EXPIRED = JobState
+
+TRANSITIONS = (
+    Transition("accept", (None,), QUEUED, By.CLIENT, "queue and quotas have room", ("put",)),
+    Transition(
+        "claim", (QUEUED,), RUNNING, By.POOL, "it is its turn", ("claim",), attempts=1, fence=1
+    ),
+    Transition("finish", (RUNNING,), SUCCEEDED, By.HOLDER, "all outputs are stored", ("finish",)),
+    Transition("fail", (RUNNING,), FAILED, By.HOLDER, "another try is of no use", ("fail",)),
+    Transition("retry", (RUNNING,), QUEUED, By.HOLDER, "`max_attempts` are not used up", ("fail",)),
+    Transition(
+        "release", (RUNNING,), QUEUED, By.HOLDER, "the pool drains", ("release",), attempts=-1
+    ),
+    Transition(
+        "make room",
+        (RUNNING,),
+        QUEUED,
+        By.HOLDER,
+        "a job that should go before it takes its slot",
+        ("release",),
+        attempts=-1,
+    ),
+    Transition("lose", (RUNNING,), QUEUED, By.CLOCK, "the lease lapsed", ("reap",), deaths=1),
+    Transition(
+        "excuse",
+        (RUNNING,),
+        QUEUED,
+        By.CLOCK,
+        "the lease lapsed while nobody could be heard: Redis was away or stood still",
+        ("reap",),
+        attempts=-1,
+    ),
+    Transition(
+        "set aside",
+        (RUNNING,),
+        FAILED,
+        By.CLOCK,
+        "the lease lapsed for the `max_deaths`th time, and the job had got no further",
+        ("reap",),
+        deaths=1,
+    ),
+    Transition(
+        "cancel",
+        (QUEUED, RUNNING),
+        CANCELED,
+        By.CLIENT,
+        "it is stopped or deleted",
+        ("cancel", "delete"),
+    ),
+    Transition(
+        "expire",
+        (QUEUED, RUNNING),
+        EXPIRED,
+        By.CLOCK,
+        "its deadline passed; of a queued job, the latest start that would meet it",
+        ("claim", "progress", "reap", "renew", "snapshot"),
+    ),
+    Transition(
+        "forget",
+        (SUCCEEDED, FAILED, CANCELED, EXPIRED),
+        None,
+        By.CLOCK,
+        "the retention is over, or the client deletes it",
+        ("delete", "reap"),
+    ),
+)
+LEFT = frozenset(state for move in TRANSITIONS if move.after for state in move.before)
+ENDED = frozenset(JobState) - LEFT
+"""States that lead to no other."""
+
+PAGE = """# The life of a job
+
+Written by `make life` from `service/jobs/model/state_machine.py`; each line is made by one of `service/jobs/scripts`, at once or not at all. A job is in one state at any time, and ends once.
+
+```mermaid
+stateDiagram-v2
+{arrows}
+```
+
+| transition | from | to, and its event | by | when | script | attempts | fence | deaths |
+|---|---|---|---|---|---|---|---|---|
+{rows}
+
+A job that goes back to `queued` has its old place there (one that made room, behind that by the time that it ran: it has not waited meanwhile), and as many steps done as its snapshots keep; a pool that claimed it before has a stale fence, and changes nothing any more. *holder*: the pool that claimed it last, while it is running. *clock*: Redis's, seen by whichever call meets the job after that time.
+"""  # noqa: E501 - a paragraph is a line there
+
+
+def as_markdown() -> str:
+    """The page of the documentation that shows it."""
+    arrows = [arrow for move in TRANSITIONS for arrow in _arrows(move)]
+    return PAGE.format(arrows="\n".join(arrows), rows="\n".join(map(_row, TRANSITIONS)))
+
+
+def _arrows(move: Transition) -> list[str]:
+    return [f"    {s or '[*]'} --> {move.after or '[*]'}: {move.name}" for s in move.before]
+
+
+def _row(move: Transition) -> str:
+    counts = (f"{n:+d}" if n else "" for n in (move.attempts, move.fence, move.deaths))
+    before = ", ".join(state or "nothing" for state in move.before)
+    scripts = ", ".join(move.scripts)
+    cells = (move.name, before, move.after or "nothing", move.by, move.when, scripts, *counts)
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

@@ -1,0 +1,178 @@
+"""The front ends' side of the queue: jobs come, are asked for, and are stopped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+from typing import cast
+
+from service.jobs import events, job_spans
+from service.jobs.events import Event
+from service.jobs.model import serialization
+from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
+from service.jobs.model.job import DEFAULT_TENANT, Job, JobState
+from service.jobs.model.metrics import End
+from service.jobs.model.quota_usage import Standing
+from service.jobs.redis import keys
+from service.jobs.scheduling.cost_model import CostTable
+from service.jobs.scheduling.queue_snapshot import Look
+from service.jobs.scripts import producer
+from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
+from service.jobs.scripts.producer import Depth, ModelStatus, OverQuota, Stored
+from service.settings import TenantSettings
+
+LOOKED_AT = 256
+"""Running jobs, and urgent ones, of one look at a queue; of more the first ones."""
+
+
+NO_LIMITS = TenantSettings()
+Jobs = list[Job]
+
+
+class Intake(Calls):
+    """Fulfils what front ends ask of a `Queue`."""
+
+    async def deposit(self, job_id: str) -> None:
+        """Files of this job are about to be stored: if it is never put, `reap` hands them out."""
+        await self._run(producer.Deposit(job_id))
+
+    async def withdraw(self, job_id: str) -> None:
+        """The job is not put, and its files are gone."""
+        await self._redis.zrem(keys.DEPOSITS, job_id)
+
+    async def put(
+        self,
+        job: Job,
+        *,
+        idempotency_key: str | None = None,
+        digest: str = "",
+        limits: TenantSettings = NO_LIMITS,
+        input_bytes: int = 0,
+        refusal: Exception | None = None,
+    ) -> tuple[Job, bool]:
+        """The stored job, and whether it is new.
+
+        Args:
+            idempotency_key: the client's; of one tenant, for `idempotency_s` while the job is kept.
+            digest: of the request's body; the same key with another one is a conflict.
+            limits: of the job's tenant.
+            input_bytes: what the store has of it already; it counts while the job is kept.
+            refusal: why a new job is not to be taken; what was accepted before is given even so.
+
+        Raises: QueueFull, QuotaExceeded, IdempotencyConflict; the refusal.
+        """
+        fields = serialization.to_hash(job)
+        answer = await self._run(
+            producer.Put(
+                id=job.id,
+                model=job.model,
+                tenant=job.tenant,
+                priority=job.priority,
+                priority_s=self._settings.priority_s,
+                deadline_at=job.deadline_at,
+                run_s=job.run_s,
+                max_queued=self._settings.max_queued,
+                tenant_max_queued=limits.max_queued,
+                device_seconds_per_hour=limits.device_seconds_per_hour,
+                stored_bytes=limits.stored_bytes,
+                cost=job.cost,
+                input_bytes=input_bytes,
+                retention_s=self._settings.retention_s,
+                idempotency=_idempotency(job.tenant, idempotency_key),
+                idempotency_ms=round(self._settings.idempotency_s * 1000),
+                digest=digest,
+                refused=refusal is not None,
+                webhook="webhook" in job.request,
+                fields=[text for pair in fields.items() for text in pair],
+            )
+        )
+        if refusal and answer == "refused":
+            raise refusal
+        match answer:
+            case Stored(stored, is_new):
+                return stored, is_new
+            case OverQuota(quota, standing, oldest):
+                raise QuotaExceeded(quota, standing, oldest)
+            case "full":
+                raise QueueFull(job.model)
+            case _:
+                raise IdempotencyConflict
+
+    async def standing(self, tenant: str, limits: TenantSettings) -> Standing:
+        quota = limits.device_seconds_per_hour
+        return await self._run(producer.Standing(tenant, quota, self._settings.retention_s))
+
+    async def get(self, job_id: str) -> Job | None:
+        """Raises: WireError: a newer Atelier wrote it."""
+        return await self._run(producer.Get(job_id))
+
+    async def list(
+        self,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        limit: int,
+        after: str | None = None,
+        state: JobState | None = None,
+    ) -> Jobs:
+        """A page of a tenant's jobs, newest first; `after` is the last id of the page before.
+
+        Raises: UnknownCursor: the tenant has no job `after`.
+        """
+        states = [state] if state else list(JobState)
+        page = await self._run(producer.List(tenant, states, after, limit))
+        if page is None:
+            raise UnknownCursor(str(after))
+        return page
+
+    async def outlook(self, model: str) -> Look:
+        """One look at what waits and what runs, to estimate waits from."""
+        return await self._run(producer.Outlook(model, LOOKED_AT))
+
+    async def rank(self, job: Job) -> int | None:
+        """Jobs of its tenant that go before it, by their places; None unless queued."""
+        return cast(int | None, await self._redis.zrank(keys.queue(job.model, job.tenant), job.id))
+
+    async def cancel(self, job_id: str) -> Job | None:
+        """Idempotent: an ended job is returned as it is."""
+        call = new_call()
+        return self._stopped(call, await self._run(producer.Cancel(call, job_id)))
+
+    async def delete(self, job_id: str) -> Job | None:
+        """Cancels it first if it has not ended. Its files leave at once if the caller deletes them,
+        and with the next `reap` otherwise."""
+        call = new_call()
+        return self._stopped(call, await self._run(producer.Delete(call, job_id, ANSWER_MS)))
+
+    def _stopped(self, call: str, fields: producer.Hash | None) -> Job | None:
+        """The job, counted if it was that call which ended it."""
+        if fields is None:
+            return None
+        job = serialization.from_hash(fields)
+        if fields.get("ended_by") == call:
+            self.tally.ended(End.of(job, job.state, float(fields["finished_at"])))
+            job_spans.stopped(job, float(fields.get("queued_at", job.created_at)))
+        return job
+
+    def events(self, job_id: str, after: str = "0") -> AsyncGenerator[Event, None]:
+        """Events after that id as they happen; ends after an end state's event, and on `close`."""
+        return events.follow(self._redis, self._subscriber, job_id, after)
+
+    async def models(self) -> dict[str, ModelStatus]:
+        return await self._run(producer.Models())
+
+    async def depths(self) -> dict[str, Depth]:
+        """How much is to be done, by registered model."""
+        return await self._run(producer.Depths(LOOKED_AT))
+
+    async def costs(self, model: str) -> CostTable:
+        """What pools have measured."""
+        return await self._run(producer.Costs(model))
+
+    async def tries(self, model: str, bucket: str, every_s: float) -> bool:
+        """Whether the caller may try what that bucket costs: one may in that time."""
+        name = keys.tried(model, bucket)
+        return bool(await self._redis.set(name, "", nx=True, px=round(every_s * 1000)))
+
+
+def _idempotency(tenant: str, key: str | None) -> str | None:
+    return key and f"{tenant}:{hashlib.sha256(key.encode()).hexdigest()}"

@@ -1,0 +1,102 @@
+"""One look at a model's queue: what `scripts/outlook.lua` saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.jobs.scheduling.fair_share import Tenant
+from service.jobs.scheduling.slot_simulation import Load, Running
+
+
+@dataclass(frozen=True)
+class Urgent:
+    """A queued job with a deadline."""
+
+    latest: float
+    """Its latest start, in seconds since the epoch."""
+    tenant: str
+    seconds: float
+    """Device-seconds."""
+    id: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What `scripts/outlook.lua` saw."""
+
+    now: float = 0.0
+    virtual: float = 0.0
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    idle: Mapping[str, float] = field(default_factory=dict)
+    """Tags of tenants without queued jobs."""
+    urgent: Sequence[Urgent] = ()
+    """By latest start; of very many the first ones."""
+    running: Sequence[Running] = ()
+    seen: float = 1.0
+    """Which share of what runs that is: of very much, only the first part is looked at."""
+
+    @classmethod
+    def parse(cls, answer: Sequence[Any]) -> Look:
+        """What the script gives."""
+        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, kept, running, seen = (
+            answer
+        )
+        left = _without(_numbers(backlogs), kept)
+        return cls(
+            now=float(now),
+            virtual=float(virtual),
+            tenants=_tenants(orders, jobs, _numbers(tags), left, _numbers(weights)),
+            idle=_numbers(idle),
+            urgent=[
+                Urgent(float(latest), tenant, float(seconds), job_id)
+                for job_id, latest, tenant, seconds in _rows(urgent, 4)
+            ],
+            running=[_running(*row) for row in _rows(running, 7)],
+            seen=float(seen),
+        )
+
+
+def _tenants(
+    orders: Sequence[str],
+    jobs: Sequence[int],
+    tags: Mapping[str, float],
+    backlogs: Mapping[str, float],
+    weights: Mapping[str, float],
+) -> dict[str, Tenant]:
+    return {
+        name: Tenant(
+            name,
+            float(order),
+            tags.get(name, 0.0),
+            backlogs.get(name, 0.0),
+            weights.get(name, 1.0),
+            count,
+        )
+        for (name, order), count in zip(_rows(orders, 2), jobs, strict=True)
+    }
+
+
+def _without(backlogs: Mapping[str, float], kept: Sequence[str]) -> dict[str, float]:
+    """What is left to do of the tenants' jobs."""
+    left = dict(backlogs)
+    for tenant, seconds in _rows(kept, 2):
+        left[tenant] = max(0.0, left.get(tenant, 0.0) - float(seconds))
+    return left
+
+
+def _running(
+    pool: str, cost: str, run_s: str, step: str, steps: str, images: str, yields_to_s: str
+) -> Running:
+    load = Load(float(cost), float(run_s) if run_s else None, int(images))
+    done, step_s = int(step) / max(1, int(steps)), float(run_s or 0) / max(1, int(steps))
+    return Running(pool, load, min(1.0, done), step_s * load.images, float(yields_to_s))
+
+
+def _rows(flat: Sequence[str], width: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(flat[column::width] for column in range(width)), strict=True)
+
+
+def _numbers(flat: Sequence[str]) -> dict[str, float]:
+    return {name: float(number) for name, number in _rows(flat, 2)}

@@ -1,0 +1,324 @@
+"""How long a job has to wait, reckoned from one look at its model's queue.
+
+An estimate: jobs count with their tenant's mean cost, batches are taken to be as large as pays,
+warm shapes to go in turn, and nobody is foreseen who has not come yet. That others are put aside is
+foreseen for deadlines alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from service.jobs.model.job import PRIORITIES, Job
+from service.jobs.scheduling.cost_model import Cost, CostTable
+from service.jobs.scheduling.fair_share import Ahead, Tenant, Turns
+from service.jobs.scheduling.queue_snapshot import Look, Urgent
+from service.jobs.scheduling.slot_simulation import Load, Pool, Running, Servers, Takes, remaining_s
+
+ASKED_EVERY_S = 1.0
+"""Interval at which a full pool asks whom to put aside (`workers/pool/preemption.py`)."""
+
+
+OVERDUE = 0.25
+"""Of the time that compiling has taken, what it is expected to take more when that is longer than
+it should."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Of the order, in device-seconds."""
+
+    advance_s: float
+    """What a level of priority is worth between tenants."""
+    credit_s: float
+    """By how much deadlines may bring a tenant ahead of its share."""
+
+
+@dataclass(frozen=True)
+class Place:
+    position: int
+    """Jobs that start before it."""
+    starts_s: float | None
+    """Seconds until it starts; None: no pool is ready, or nothing is known of its costs."""
+    ends_s: float | None
+
+
+class Outlook:
+    """What can be said of each job after one look. Costs little a job, however many wait."""
+
+    def __init__(self, look: Look, table: CostTable, rules: Rules) -> None:
+        self.look = look
+        self._table = table
+        self._rules = rules
+        self._tenants = dict(look.tenants)
+        self._urgent = list(look.urgent)
+        self._servers_of: dict[frozenset[str], Servers] = {}
+        """By the layouts of their pools."""
+        self._slowness: dict[str, Mapping[str, float]] = {}
+        """By bucket and layout."""
+
+    def queued(self, job: Job, rank: int) -> Place:
+        """Of a job that waits, or comes now.
+
+        Args:
+            rank: how many of its tenant's jobs go before it.
+        """
+        ahead, is_urgent = self._ahead(job, rank)
+        position, load = round(ahead.jobs), self._load(job, job.step)
+        mean_s = ahead.seconds / ahead.jobs if ahead.jobs else 0.0
+        if load is None:
+            return Place(position, None, None)
+        takes = self._takes(job, load)
+
+        def place(servers: Servers) -> Place:
+            start = servers.start(ahead.jobs * self.look.seen, mean_s, takes)
+            if start is None:
+                return Place(position, None, None)
+            starts_s, server = start
+            waiting = max(self._waiting, ahead.jobs + load.images) * self.look.seen
+            slowness = self._slowness_in(job.bucket)[server.layout]
+            lasts_s = load.lasts(server.slots, servers.rows(waiting)) * slowness
+            return Place(position, starts_s, starts_s + self._table.compile_s(job.bucket) + lasts_s)
+
+        if takes is None or not is_urgent:
+            return place(self._servers)
+        found = place(self._within_reach(takes))
+        is_late = found.ends_s and self.look.now + found.ends_s > (job.deadline_at or math.inf)
+        room = self._room_for(job.bucket, load) if is_late else None
+        return min(found, place(room), key=lambda one: one.ends_s or 0) if room else found
+
+    def newcomer(self, job: Job) -> Place:
+        """Of a job that may be put now: behind all of its tenant."""
+        tenant = self._tenants.get(job.tenant)
+        return self.queued(job, tenant.jobs if tenant else 0)
+
+    def thinned_s(self, job: Job, within_s: float) -> float | None:
+        """Seconds until so few are left of all that runs and waits, if no more come, that a
+        newcomer lasts no longer than that beside them; None: nobody knows."""
+        load, pools = self._load(job, 0), self._seen_pools
+        if load is None or not pools:
+            return None
+        fastest = min(pools, key=lambda pool: self._slowness_in(job.bucket)[pool.layout])
+        slowness = self._slowness_in(job.bucket)[fastest.layout]
+        fitting = [
+            rows
+            for rows in range(load.images, fastest.slots + 1)
+            if load.lasts(fastest.slots, rows) * slowness <= within_s
+        ]
+        left = max(0, max(fitting, default=0) * len(pools) - load.images)
+        return self._servers.thinned_s(self._waiting * self.look.seen, self._mean_s, left)
+
+    def accepted(self, job: Job) -> None:
+        """A job with a deadline was put after the look: those that come now have to know of it."""
+        if job.deadline_at is None:
+            return
+        urgent = Urgent(job.deadline_at - (job.run_s or 0.0), job.tenant, job.cost, job.id)
+        self._urgent.append(urgent)
+        if job.tenant not in self._tenants:
+            tag = self._tag(job)
+            self._tenants[job.tenant] = Tenant(job.tenant, tag, tag, job.cost, job.weight, 1)
+
+    def room_s(self, max_queued: int) -> float | None:
+        """Seconds until fewer jobs than that wait, if no more come; None: no pool is ready."""
+        leaving = max(0, self._waiting - max_queued) * self.look.seen
+        found = self._servers.start(leaving, self._mean_s)
+        return found[0] if found else None
+
+    def running_s(self, job: Job) -> float | None:
+        """Seconds until a running job ends; None: its pool or its costs are not known."""
+        load, found = self._load(job, 0), self._pools.get(job.pool or "")
+        if load is None or found is None:
+            return None
+        done = min(1.0, job.step / max(1, job.steps))
+        cost = self._cost(job, 0)
+        decode_s = cost.decode_s if cost else 0.0
+        left_s = remaining_s(load, done, decode_s, found, self._servers.busy)
+        return compiling_s(job, self.look.now) + left_s
+
+    def _takes(self, job: Job, load: Load) -> Takes | None:
+        """As `claim.lua`: who is too slow for its deadline leaves it to a faster one."""
+        if job.deadline_at is None or load.alone_s is None:
+            return None
+        left_s, alone_s = job.deadline_at - self.look.now, load.alone_s
+        slowness = self._slowness_in(job.bucket)
+
+        def takes(at: float, layout: str) -> bool:
+            return slowness[layout] <= 1 or at + alone_s * slowness[layout] <= left_s
+
+        return takes
+
+    def _room_for(self, bucket: str, load: Load) -> Servers | None:
+        """Where pools put jobs aside for one that would be late; None: none does."""
+        slowness = self._slowness_in(bucket)
+
+        def left(one: Running) -> Running:
+            pool = self._pools.get(one.pool)
+            takes_s = (load.alone_s or math.inf) * (slowness[pool.layout] if pool else 1.0)
+            if pool is None or takes_s > one.yields_to_s or load.images > one.load.images:
+                return one
+            seconds = (ASKED_EVERY_S + one.step_s) / pool.slowness
+            return Running(one.pool, Load(0.0, seconds, one.load.images), 0.0)
+
+        running = [left(one) for one in self.look.running]
+        if running == list(self.look.running):
+            return None
+        return Servers(self._seen_pools, running, self._waiting > 0)
+
+    def _slowness_in(self, bucket: str) -> Mapping[str, float]:
+        """By layout: how many times as long as on the fastest a job of that bucket takes."""
+        if bucket not in self._slowness:
+            self._slowness[bucket] = {
+                pool.layout: self._by_bucket[pool.layout].get(bucket, pool.slowness)
+                for pool in self._pools.values()
+            }
+        return self._slowness[bucket]
+
+    @cached_property
+    def _by_bucket(self) -> Mapping[str, Mapping[str, float]]:
+        layouts = {pool.layout for pool in self._table.pools.values()}
+        return {layout: self._table.slowness_by_bucket(layout) for layout in layouts}
+
+    def _within_reach(self, takes: Takes) -> Servers:
+        """Of the pools that take it now: those take what goes before it, too."""
+        layouts = frozenset(layout for layout in self._layouts if takes(0.0, layout))
+        if layouts not in self._servers_of:
+            pools = [pool for pool in self._seen_pools if pool.layout in layouts]
+            self._servers_of[layouts] = Servers(pools, self.look.running, self._waiting > 0)
+        return self._servers_of[layouts] if layouts else self._servers
+
+    def _ahead(self, job: Job, rank: int) -> tuple[Ahead, bool]:
+        """Of all tenants: by turns or, with a deadline and credit, by the latest start; whether it
+        was the latter."""
+        tenant = self._tenants.get(job.tenant)
+        tag = tenant.tag if tenant else self._tag(job)
+        pace = tenant.pace if tenant else job.cost / job.weight
+        level = job.priority - PRIORITIES["normal"]
+        order = tag + rank * pace - level * self._rules.advance_s
+        if job.deadline_at is None:
+            return self._by_turns(job, order, rank), False
+        latest = job.deadline_at - (job.run_s or 0.0)
+        first = [one for one in self._urgent if one.latest <= latest and one.id != job.id]
+        mine = [one.seconds for one in first if one.tenant == job.tenant]
+        near = tag + (sum(mine) - self._rules.credit_s) / job.weight
+        if near <= self.look.virtual:
+            return self._by_deadline(first, self.look.virtual), True
+        return self._by_turns(job, min(order, near), len(mine) if near < order else rank), False
+
+    def _tag(self, job: Job) -> float:
+        return max(self.look.virtual, self.look.idle.get(job.tenant, 0.0))
+
+    def _by_turns(self, job: Job, order: float, rank: int) -> Ahead:
+        tenant = self._tenants.get(job.tenant)
+        all_of_them = self._turns.before(order, job.tenant)
+        own = Ahead(rank, rank * (tenant.mean_s if tenant else job.cost))
+        if tenant:
+            counted = tenant.before(order, job.tenant)
+            all_of_them = all_of_them.without(Ahead(counted, counted * tenant.mean_s))
+        return all_of_them + own + self._urgent_besides(job, order)
+
+    def _urgent_besides(self, job: Job, order: float) -> Ahead:
+        """Jobs with deadlines that go before that place although their turn comes after it."""
+        total = Ahead()
+        for name, theirs in self._urgent_of.items():
+            tenant = self._tenants.get(name)
+            if tenant and name != job.tenant:
+                by_turn = tenant.before(order, job.tenant)
+                by_deadline = self._within_credit(tenant, theirs, max(self.look.virtual, order))
+                jobs = max(0.0, by_deadline - by_turn)
+                total += Ahead(jobs, jobs * theirs.seconds / theirs.jobs)
+        return total
+
+    def _by_deadline(self, first: Sequence[Urgent], virtual: float) -> Ahead:
+        total = Ahead()
+        for name, theirs in _by_tenant(first).items():
+            if tenant := self._tenants.get(name):
+                jobs = self._within_credit(tenant, theirs, virtual)
+                total += Ahead(jobs, jobs * theirs.seconds / theirs.jobs)
+        return total
+
+    def _within_credit(self, tenant: Tenant, urgent: Ahead, virtual: float) -> float:
+        """How many of these jobs may go out of turn before virtual time is that far."""
+        credit_s = (virtual - tenant.tag) * tenant.weight + self._rules.credit_s
+        if credit_s < 0:
+            return 0.0
+        return min(urgent.jobs, credit_s * urgent.jobs / max(urgent.seconds, 1e-9) + 0.5)
+
+    def _cost(self, job: Job, done: int) -> Cost | None:
+        return self._table.predict(job.bucket, job.steps - done, job.images)
+
+    def _load(self, job: Job, done: int) -> Load | None:
+        """After so many steps, by what is known now, or was known when it was put."""
+        if cost := self._cost(job, done):
+            return Load(cost.device_seconds, cost.seconds, job.images)
+        if job.run_s is None:
+            return None
+        left = 1 - min(1.0, done / max(1, job.steps))
+        device_seconds = max(0.0, job.cost - job.compile_s)
+        return Load(device_seconds * left, job.run_s * left, job.images)
+
+    @cached_property
+    def _turns(self) -> Turns:
+        return Turns(self.look.tenants.values())
+
+    @cached_property
+    def _urgent_of(self) -> Mapping[str, Ahead]:
+        return _by_tenant(self._urgent)
+
+    @cached_property
+    def _waiting(self) -> int:
+        return sum(tenant.jobs for tenant in self.look.tenants.values())
+
+    @cached_property
+    def _mean_s(self) -> float:
+        """Device-seconds of one that waits."""
+        seconds = sum(tenant.seconds for tenant in self.look.tenants.values())
+        return seconds / max(1, self._waiting)
+
+    @cached_property
+    def _pools(self) -> Mapping[str, Pool]:
+        pools = self._table.pools
+        layouts = {pool.layout for pool in pools.values()}
+        slowness = {layout: self._table.slowness(layout) for layout in layouts}
+        return {
+            name: Pool(name, pool.slots, slowness[pool.layout], pool.layout)
+            for name, pool in pools.items()
+        }
+
+    @cached_property
+    def _seen_pools(self) -> Sequence[Pool]:
+        """Where only a share of what runs was seen, as many pools, those that were seen first: they
+        are to serve that share of the queue."""
+        busy = {one.pool for one in self.look.running}
+        pools = sorted(self._pools.values(), key=lambda pool: pool.name not in busy)
+        return pools[: math.ceil(len(pools) * self.look.seen)]
+
+    @cached_property
+    def _layouts(self) -> frozenset[str]:
+        return frozenset(pool.layout for pool in self._seen_pools)
+
+    @cached_property
+    def _servers(self) -> Servers:
+        return Servers(self._seen_pools, self.look.running, self._waiting > 0)
+
+
+def compiling_s(job: Job, now: float) -> float:
+    """What is left of compiling a running job's programs. What has taken longer than expected is
+    expected to take a while yet."""
+    if job.detail is None:
+        return job.compile_s if job.step == 0 else 0.0
+    if job.detail.stage != "compiling":
+        return 0.0
+    past_s = max(0.0, now - job.detail.since)
+    expected_s = job.compile_s if job.detail.expected_s is None else job.detail.expected_s
+    return max(expected_s - past_s, OVERDUE * past_s)
+
+
+def _by_tenant(urgent: Sequence[Urgent]) -> Mapping[str, Ahead]:
+    total: defaultdict[str, Ahead] = defaultdict(Ahead)
+    for one in urgent:
+        total[one.tenant] += Ahead(1, one.seconds)
+    return dict(total)

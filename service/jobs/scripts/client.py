@@ -1,0 +1,90 @@
+"""What all sides of the queue share: the connection, and how a script is called."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Self
+
+from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
+
+from service.jobs.model.metrics import Tally
+from service.jobs.redis import connection
+from service.jobs.redis.pubsub import Subscriber
+from service.jobs.scripts.runner import Scripts
+from service.jobs.scripts.script import Answer, Common, Script
+from service.settings import QueueSettings, RedisSettings, Settings
+
+ANSWER_MS = 60_000
+"""How long the answer of a call is kept for its repeat: longer than a client goes on trying."""
+
+
+class Calls:
+    """Owns its connections: `close` ends them, and every iterator with them."""
+
+    def __init__(self, redis: Redis, settings: QueueSettings) -> None:
+        self._redis = redis
+        self._settings = settings
+        common = Common(settings.max_events, settings.priority_advance_s)
+        self._scripts = Scripts(redis, common)
+        self._subscriber = Subscriber(redis)
+        self.tally = Tally(CollectorRegistry())
+        """Counts what this queue's calls do; whoever wants to tell of it puts one there that is on
+        its page."""
+
+    @classmethod
+    async def connect(cls, url: str, settings: QueueSettings) -> Self:
+        """Raises: ConfigError where Redis is not there, too old or may evict keys."""
+        return cls(await connection.connect(RedisSettings(url=url)), settings)
+
+    @classmethod
+    async def open(cls, settings: Settings) -> Self:
+        """The queue of these settings. Raises: ConfigError: as `connect`."""
+        return cls(await connection.connect(settings.redis), settings.queue)
+
+    @property
+    def redis(self) -> Redis:
+        """The connection, for what else of ours lies there."""
+        return self._redis
+
+    @classmethod
+    async def open_when_reached(cls, settings: Settings, note: Callable[[str], None]) -> Self:
+        """As `open`, but a server that does not answer is waited for. Raises: ConfigError."""
+        queue = cls.unchecked(settings)
+        try:
+            await queue.check_when_reached(settings, note)
+        except BaseException:
+            await queue.close()
+            raise
+        return queue
+
+    @classmethod
+    def unchecked(cls, settings: Settings) -> Self:
+        """The queue, before anything was sent. Raises: ConfigError: there is no address."""
+        return cls(connection.client(settings.redis), settings.queue)
+
+    async def check(self, settings: Settings) -> None:
+        """Raises: as `connection.check`."""
+        await connection.check(self._redis, settings.redis)
+
+    async def check_when_reached(
+        self, settings: Settings, note: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Raises: as `connection.check_when_reached`."""
+        await connection.check_when_reached(self._redis, settings.redis, note)
+
+    async def close(self) -> None:
+        await self._subscriber.close()
+        await self._redis.aclose()
+
+    async def ping(self) -> None:
+        await self._redis.ping()
+
+    async def _run(self, script: Script[Answer]) -> Answer:
+        return await self._scripts.run(script)
+
+
+def new_call() -> str:
+    """Names one call, so that its repeat is known."""
+    return secrets.token_hex(8)

@@ -1,0 +1,207 @@
+"""Bytes into a store and back: a local folder, `s3://…`, `gs://…`, or `memory://`.
+
+Pictures of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, what is kept of
+unfinished ones under `snapshots/JOB/…`; the job itself carries their keys only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import obstore
+from obstore.exceptions import BaseError, NotFoundError
+from obstore.store import GCSStore, LocalStore, ObjectStore, S3Store, from_url
+
+from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.storage.private_folders import private_folder
+from service.settings import ConfigError
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import RetryConfig
+
+MEMORY = "memory:///"
+MAX_PARALLEL = 16
+ANSWER_S = 120.0
+"""A store that takes longer than that for one file hangs."""
+OWN_RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
+"""Of an object store's client, which would try for minutes: whoever calls knows for how long."""
+REDIRECT_S = 3600.0
+"""How long a redirect to the object store can be followed."""
+
+NO_BUCKET = "NoSuchBucket"
+"""The error's code at S3 and GCS, whose clients have one kind of error for a missing file, too."""
+
+
+def input_key(job_id: str, field: str) -> str:
+    """Where the picture of a request's field lies."""
+    return f"inputs/{job_id}/{field}"
+
+
+def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
+    """Where one output of one claim lies: a stale claim never overwrites its successor's."""
+    return f"outputs/{job_id}/{fence}-{index}{mimetypes.guess_extension(content_type) or ''}"
+
+
+def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
+    """Where the state of one picture lies: a stale claim never overwrites its successor's."""
+    return f"snapshots/{job_id}/{fence}-{index}-{step}"
+
+
+def job_folders(job_id: str) -> list[str]:
+    """All that the store has of a job, as `Store.delete` takes it."""
+    return [f"{kind}/{job_id}/" for kind in ("inputs", "outputs", "snapshots")]
+
+
+class Stat(NamedTuple):
+    """What a store knows of a file without reading it."""
+
+    bytes: int
+    version: str
+    """Another one wherever the file was written again."""
+
+
+class Store:
+    """One place for files, by key."""
+
+    def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
+        """Raises: ConfigError: the address is none of a store, or lacks something."""
+        self.url = url
+        self._answer_s = answer_s
+        self._store = _open(url)
+
+    async def put(self, key: str, data: bytes, content_type: str) -> None:
+        """Whole or not at all: no reader meets half a file. Raises: StoreError."""
+        typed = not isinstance(self._store, LocalStore)  # a folder has nowhere to write it
+        attributes = {"Content-Type": content_type} if typed else None
+        async with self._explained("write", key):
+            await obstore.put_async(self._store, key, data, attributes=attributes)
+
+    async def get(self, key: str) -> bytes:
+        """Raises: NotStored, StoreError."""
+        async with self._explained("read", key):
+            return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes start to end, without end. Raises: NotStored, StoreError."""
+        async with self._explained("read", key):
+            return bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
+
+    async def stat(self, key: str) -> Stat:
+        """Raises: NotStored, StoreError."""
+        async with self._explained("look up", key):
+            meta = await self._head(key)
+        return Stat(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
+
+    async def _head(self, key: str) -> ObjectMeta:
+        try:
+            return await obstore.head_async(self._store, key)
+        except (FileNotFoundError, NotFoundError):
+            if not isinstance(self._store, LocalStore):  # a HEAD does not say what is not there
+                await obstore.get_range_async(self._store, key, start=0, end=1)
+            raise
+
+    async def exists(self, key: str) -> bool:
+        """Raises: StoreError."""
+        try:
+            await self.stat(key)
+        except NotStored:
+            return False
+        return True
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """What is there of them; a key that ends in / stands for all below it.
+
+        Raises: StoreError.
+        """
+        limit = asyncio.Semaphore(MAX_PARALLEL)
+
+        async def one(key: str) -> None:
+            async with limit:
+                await (self._delete_below(key) if key.endswith("/") else self._delete_one(key))
+
+        await asyncio.gather(*(one(key) for key in keys))
+
+    async def _delete_below(self, folder: str) -> None:
+        if isinstance(self._store, LocalStore) and self._store.prefix:
+            return await self._delete_folder(Path(self._store.prefix), folder)
+        async with self._explained("list", folder):
+            found = await obstore.list(self._store, prefix=folder).collect_async()
+        for entry in found:
+            await self._delete_one(entry["path"])
+
+    async def _delete_folder(self, root: Path, folder: str) -> None:
+        """With what no list shows: empty folders, and files half written by a process that died."""
+        with suppress(NotStored):
+            async with self._explained("delete", folder):
+                await asyncio.to_thread(_remove_folder, root / folder)
+
+    async def _delete_one(self, key: str) -> None:
+        with suppress(NotStored):
+            async with self._explained("delete", key):
+                await obstore.delete_async(self._store, key)
+
+    async def redirect_url(self, key: str) -> str | None:
+        """An address that serves the file for `REDIRECT_S`; None: serve it yourself. Raises:
+        StoreError."""
+        if not isinstance(self._store, S3Store | GCSStore):
+            return None
+        async with self._explained("sign", key):
+            return await obstore.sign_async(self._store, "GET", key, timedelta(seconds=REDIRECT_S))
+
+    @asynccontextmanager
+    async def _explained(self, act: str, key: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._answer_s):
+                yield
+        except TimeoutError as error:
+            raise StoreError(
+                f"cannot {act} {key!r} in {self.url}: no answer in time; "
+                "check that the store is there"
+            ) from error
+        except (FileNotFoundError, NotFoundError) as error:
+            if act == "write" or NO_BUCKET in str(error):
+                raise StoreError(
+                    f"cannot {act} {key!r} in {self.url}: the folder or bucket is not there; make "
+                    "it, or correct store.url"
+                ) from error
+            raise NotStored(key) from error
+        except (BaseError, OSError, ValueError) as error:
+            raise StoreError(
+                f"cannot {act} {key!r} in {self.url}: {_first_line(error)}; "
+                "check that the store is there, has room and grants this"
+            ) from error
+
+
+def _open(url: str) -> ObjectStore:
+    try:
+        if "://" not in url:
+            folder = Path(url).expanduser()
+            private_folder(folder, "store.url")
+            return LocalStore(folder, automatic_cleanup=True)
+        if url in ("memory://", MEMORY):
+            return from_url(MEMORY)
+        return from_url(url, retry_config=OWN_RETRIES)
+    except (BaseError, OSError, ValueError) as error:
+        raise ConfigError(
+            f"store.url: cannot open {url!r}: {_first_line(error)}; "
+            "give a folder, s3://bucket/path or gs://bucket/path"
+        ) from error
+
+
+def _remove_folder(folder: Path) -> None:
+    """And the one that it lies in, if that is empty then. Raises: OSError."""
+    shutil.rmtree(folder)
+    with suppress(OSError):
+        folder.parent.rmdir()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,151 @@
+"""Ends, waits and lapses are counted once, whichever call met them and however often it was sent
+(`test_twice.py` counts, too)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from models.spec import ModelSpec
+from service.jobs.model.job import JobError, JobState
+from service.jobs.model.metrics import End
+from service.jobs.queue import Claim, Queue
+from tests.service.jobs.conftest import Connect
+from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot
+
+STORE = JobError(code="store", message="the store cannot be written")
+NAMES = ("ends", "deadlines", "reclaimed", "retries", "wait", "duration")
+
+
+def counted(*queues: Queue) -> Counter[tuple[str, ...]]:
+    """All that these have counted together: (metric, label values …) → how often."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for queue in queues:
+        for name in NAMES:
+            (family,) = getattr(queue.tally, name).collect()
+            for sample in family.samples:
+                if sample.name.endswith(("_total", "_count")) and sample.value:
+                    found[name, *sample.labels.values()] += int(sample.value)
+    return found
+
+
+async def test_each_end_is_counted_by_the_call_that_made_it(queue: Queue, connect: Connect) -> None:
+    front = await connect()
+    for _ in range(5):
+        await queue.put(a_job(tenant_class="gold"))
+    one, two, three, four, five = await queue.claim("pool", MODEL, 5)
+    assert await queue.finish(one, [], USAGE)
+    assert not await queue.finish(Claim(two.job, two.fence + 1), [], USAGE)
+    await queue.fail(two, FAILURE)
+    await queue.fail(three, STORE, retry=True)
+    for _ in range(2):
+        await front.cancel(four.job.id)
+        await front.delete(five.job.id)
+    await front.delete(one.job.id)
+    assert counted(queue) == {
+        ("wait", MODEL, "gold"): 5,
+        ("ends", MODEL, "gold", "succeeded"): 1,
+        ("ends", MODEL, "gold", "failed"): 1,
+        ("duration", MODEL, "succeeded"): 1,
+        ("duration", MODEL, "failed"): 1,
+        ("retries", MODEL, "store"): 1,
+    }
+    assert counted(front) == {
+        ("ends", MODEL, "gold", "canceled"): 2,
+        ("duration", MODEL, "canceled"): 2,
+    }
+
+
+async def test_a_second_claim_is_no_wait(queue: Queue) -> None:
+    await queue.put(a_job())
+    for _ in range(3):
+        (claim,) = await queue.claim("pool", MODEL, 1)
+        await queue.release(claim)
+    assert counted(queue) == {("wait", MODEL, "default"): 1}
+
+
+async def test_what_scripts_end_by_the_way_is_counted_by_one_reaper(
+    queue: Queue, connect: Connect
+) -> None:
+    """The deadline passes before a claim, the leases lapse: each of two reapers is told a part of
+    it, and both together all of it."""
+    front, other = await connect(), await connect()
+    late, _ = await queue.put(a_job(deadline_at=time.time() - 1))
+    assert await queue.claim("pool", MODEL, 1) == []
+    assert (await queue.get(late.id)).state is JobState.EXPIRED
+    assert counted(queue) == {}
+    for _ in range(2):
+        await front.reap()
+        await other.reap()
+    assert counted(front, other) == {
+        ("ends", MODEL, "default", "expired"): 1,
+        ("duration", MODEL, "expired"): 1,
+        ("deadlines", MODEL, "default", "missed"): 1,
+    }
+
+
+async def test_lapses_are_counted_and_whether_the_job_waits_again(hasty: Queue) -> None:
+    await hasty.put(a_job())
+    for pool in ("first", "second"):
+        await hasty.claim(pool, MODEL, 1)
+        await hasty.reap()
+    assert counted(hasty) == {
+        ("wait", MODEL, "default"): 1,
+        ("reclaimed", MODEL): 2,
+        ("retries", MODEL, "lost"): 1,
+        ("ends", MODEL, "default", "failed"): 1,
+        ("duration", MODEL, "failed"): 1,
+    }
+
+
+async def test_many_notes_are_all_taken(hasty: Queue) -> None:
+    """More than one script hands out."""
+    for _ in range(450):
+        await hasty.put(a_job())
+    await hasty.claim("dead", MODEL, 450)
+    await hasty.reap()
+    assert counted(hasty)["reclaimed", MODEL] == 450
+
+
+@pytest.mark.parametrize(
+    ("outcome", "finished_at", "deadline_at", "expected"),
+    [
+        (JobState.SUCCEEDED, 10.0, 11.0, "met"),
+        (JobState.SUCCEEDED, 12.0, 11.0, "missed"),
+        (JobState.FAILED, 10.0, 11.0, "missed"),
+        (JobState.EXPIRED, 12.0, 11.0, "missed"),
+        (JobState.CANCELED, 10.0, 11.0, None),
+        (JobState.SUCCEEDED, 10.0, None, None),
+    ],
+)
+def test_deadlines(
+    outcome: JobState, finished_at: float, deadline_at: float | None, expected: str | None
+) -> None:
+    end = End(MODEL, outcome, 0.0, finished_at, deadline_at=deadline_at)
+    assert end.deadline == expected
+
+
+async def test_the_backlog_is_what_is_left_to_do(queue: Queue, a_spec: ModelSpec) -> None:
+    """Of queued jobs their cost but for what is kept, of running ones what their steps leave."""
+    await queue.register("pool", a_spec, ready=True)
+    await queue.unregister("pool", MODEL)
+    empty = (await queue.depths())[MODEL]
+    assert (empty.queued, empty.running, empty.oldest_s, empty.backlog_s) == (0, 0, 0, 0)
+    for tenant, cost in (("a", 8.0), ("a", 4.0), ("b", 2.0)):
+        await queue.put(a_job(tenant=tenant, cost=cost, steps=10))
+    assert (await queue.depths())[MODEL].backlog_s == 14
+    claims = await queue.claim("pool", MODEL, 3)
+    first = next(claim for claim in claims if claim.job.cost == 8)
+    await queue.progress(first, 5, 10)
+    depth = (await queue.depths())[MODEL]
+    assert (depth.queued, depth.running, depth.backlog_s) == (0, 3, 10)
+    await queue.snapshot(first, [a_snapshot(first, step=5)])
+    await queue.release(first)
+    depth = (await queue.depths())[MODEL]
+    assert (depth.queued, depth.backlog_s) == (1, 10)
+    assert 0 <= depth.oldest_s < 60  # since it came back, by Redis's clock
+    for claim in claims:
+        await queue.cancel(claim.job.id)
+    assert (await queue.depths())[MODEL].backlog_s == 0

@@ -1,0 +1,188 @@
+"""The life of a job: the table is what the scripts say of themselves, and random histories go by
+it. `make lives` searches longer."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from service import schemas
+from service.jobs import scripts
+from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition, as_markdown
+from service.settings import TenantSettings
+from tests.service.jobs.history import Server
+from tests.service.jobs.lives import Lives
+from tests.service.jobs.order_model import Offer
+from tests.service.jobs.wishes import TENANTS
+
+ROOT = Path(__file__).resolve().parents[4]
+SCRIPTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
+IS_LONG = "LIVES" in os.environ
+HISTORIES = int(os.environ.get("LIVES", 150))
+ENOUGH = 100
+"""Of these, that everything comes up which is no matter of time."""
+CALLS = 40
+"""Of one history, at the most."""
+PHASES = [Phase.generate, Phase.shrink] if IS_LONG else [Phase.generate]
+"""What went wrong is made shorter where there is time: it may take minutes."""
+MOVING = {
+    "enqueue": {"accept"},
+    "take": {"claim"},
+    "end_job": {"finish", "cancel"},
+    "fail_job": {"fail"},
+    "requeue": {"retry", "release", "make room", "excuse"},
+    "lose": {"lose", "set aside"},
+    "expire": {"expire"},
+    "forget": {"forget"},
+}
+"""Functions of the scripts that move jobs, and by which transitions."""
+
+
+def test_the_page_has_not_drifted() -> None:
+    assert (ROOT / "docs/life.md").read_text() == as_markdown(), "run `make life`"
+
+
+def test_the_api_knows_the_end_states() -> None:
+    assert set(schemas.END_EVENTS) == ENDED
+
+
+def pairs(moves: list[Transition]) -> set[tuple[str, str]]:
+    return {
+        (str(state or "nothing"), str(m.after or "nothing")) for m in moves for state in m.before
+    }
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_headers_say_what_the_table_says(name: str) -> None:
+    """In arrows: `queued or running → canceled`. Of expiry life.lua speaks for all."""
+    header = re.match(r"(--.*\n)+", SCRIPTS[name])
+    arrows = re.findall(r"((?:\w+ or )*\w+) → (\w+)", header[0]) if header else []
+    said = {(one, after) for before, after in arrows for one in before.split(" or ")}
+    said |= {(state, "nothing") for state in ENDED if ("ended", "nothing") in said}
+    said -= {("ended", "nothing")}
+    moves = [m for m in TRANSITIONS if name in m.scripts and m.name != "expire"]
+    if name == "life":
+        moves = [m for m in TRANSITIONS if m.name == "expire"]
+    assert said == pairs(moves)
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - scripts.PREPENDED))
+def test_scripts_that_move_jobs_are_in_the_table(name: str) -> None:
+    called = set(re.findall(rf"\b({'|'.join(MOVING)})\(", SCRIPTS[name]))
+    possible = {move for function in called for move in MOVING[function]}
+    moves = {move.name for move in TRANSITIONS if name in move.scripts}
+    assert moves <= possible
+    assert all(moves & MOVING[function] for function in called)
+
+
+@pytest.fixture
+def server(redis_url: str) -> Iterator[Server]:
+    server = Server(redis_url)
+    yield server
+    server.close()
+
+
+def test_random_histories(server: Server) -> None:
+    class Here(Lives):
+        pass
+
+    Here.server = server
+    run_state_machine_as_test(
+        Here,
+        settings=settings(
+            max_examples=HISTORIES,
+            stateful_step_count=CALLS,
+            deadline=None,
+            derandomize=not IS_LONG,
+            phases=PHASES,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    if HISTORIES >= ENOUGH:
+        timed = {"expire", "excuse"}
+        ways = {
+            (m.name, script) for m in TRANSITIONS if m.name not in timed for script in m.scripts
+        }
+        assert ways <= server.seen.keys(), "these histories are poor"
+        assert server.contradicted > ENOUGH, "hardly a claim was ever in another's way"
+
+
+WISH = {
+    "bucket": "a", "tenant": "t", "priority": 1, "images": 1, "cost": 1.0, "deadline": "none",
+    "key": None, "digest": "d", "is_refused": False, "input_bytes": 0,
+}  # fmt: skip
+OFFER = [(0, Offer(slots=1, warm=[], slowness=1.0, is_patient=False))]
+
+
+def way(machine: Lives, name: str, script: str) -> None:
+    """The shortest history that leads a job there."""
+    soon = {**WISH, "deadline": "soon"}
+
+    def claimed(wish: dict[str, Any] = WISH) -> None:
+        machine.put("m", [wish], False)
+        machine.claim(OFFER, False)
+
+    match name, script:
+        case "finish", _:
+            claimed()
+            machine.finish(0, 0.5, False)
+        case (("fail" | "retry" | "release" | "make room"), _):
+            claimed()
+            machine.give_up(0, name, False)
+        case (("lose" | "set aside"), _):
+            machine.put("m", [WISH], False)
+            for _ in range(2):
+                machine.claim_and_stall(OFFER, 0, [], True, False)
+        case "excuse", _:
+            machine.put("m", [WISH], False)
+            machine.reap(False, False)
+            machine.claim_and_stall(OFFER, 0, [], False, False)
+            machine.be_silent()
+        case "expire", "claim":
+            claimed({**WISH, "deadline": "past"})
+        case "expire", "progress":
+            claimed(soon)
+            machine.progress(0, 1, None, True, False)
+        case "expire", "snapshot":
+            claimed(soon)
+            machine.snapshot(0, [1], True, False)
+        case "expire", "renew":
+            claimed(soon)
+            machine.renew([0], False, True, False)
+        case "expire", "reap":
+            claimed(soon)
+            machine.let_time_pass(True)
+            machine.reap(False, False)
+        case "forget", "reap":
+            claimed()
+            machine.finish(0, 0.5, False)
+            machine.reap(True, False)
+        case _:
+            claimed()
+            machine.stop(0, script == "delete", False)
+
+
+@pytest.mark.parametrize(
+    "name, script", [(move.name, script) for move in TRANSITIONS for script in move.scripts]
+)
+def test_every_way_leads_there(server: Server, name: str, script: str) -> None:
+    """By each script that may: as the table says, and so that all that Redis holds agrees."""
+
+    class Here(Lives):
+        pass
+
+    Here.server = server
+    machine = Here()
+    machine.start({"max_deaths": 2}, {tenant: TenantSettings() for tenant in TENANTS}, {"m"})
+    way(machine, name, script)
+    machine.all_is_as_it_should_be()
+    machine.teardown()
+    assert server.seen[name, script]

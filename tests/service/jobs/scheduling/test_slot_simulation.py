@@ -1,0 +1,131 @@
+"""When slots become free."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+
+from service.jobs.scheduling.slot_simulation import (
+    ONE_BY_ONE,
+    Load,
+    Pool,
+    Running,
+    Servers,
+    Takes,
+    remaining_s,
+)
+
+ONE, FOUR = Pool("one", slots=1), Pool("four", slots=4)
+SHORT = Load(device_seconds=2.0, alone_s=2.0)
+
+
+def started(servers: Servers, jobs: float, mean_s: float = 2.0) -> float:
+    found = servers.start(jobs, mean_s)
+    assert found is not None
+    return found[0]
+
+
+def test_no_pool_no_start() -> None:
+    assert Servers([], [], is_crowded=False).start(0, 1.0) is None
+
+
+def test_free_slots_first() -> None:
+    servers = Servers([ONE, FOUR], [], is_crowded=False)
+    assert [started(servers, ahead) for ahead in range(5)] == [0.0] * 5
+    assert started(servers, 5) == 2.0, "the single slot, after one job of 2 s"
+
+
+def test_one_slot_takes_one_after_the_other() -> None:
+    running = [Running("one", SHORT, done=0.25)]
+    servers = Servers([ONE], running, is_crowded=True)
+    assert [started(servers, ahead) for ahead in range(3)] == [1.5, 3.5, 5.5]
+
+
+def test_a_slow_pool_takes_longer() -> None:
+    servers = Servers([Pool("slow", 1, slowness=3.0)], [Running("slow", SHORT, 0.5)], False)
+    assert [started(servers, ahead) for ahead in range(2)] == [3.0, 9.0]
+
+
+def test_until_few_are_left() -> None:
+    running = [Running("four", Load(2.0, 2.0), done) for done in (0.0, 0.25, 0.5, 0.75)]
+    servers = Servers([FOUR], running, is_crowded=True)
+    assert [servers.thinned_s(0, 0.0, left) for left in range(5)] == [8.0, 6.0, 4.0, 2.0, 0.0]
+    assert [servers.thinned_s(2, 1.0, left) for left in range(3)] == [8.0, 8.0, 6.0]
+    many = ONE_BY_ONE + 400
+    assert servers.thinned_s(many, 1.0, 0) == pytest.approx(5.0 + many, abs=4.0)  # a job, of four
+
+
+def test_a_job_goes_where_it_is_taken() -> None:
+    """A slow pool is free at once, and leaves what it cannot end in 40 s to the fast one."""
+    pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0, layout="slow")]
+    servers = Servers(pools, [Running("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
+
+    def within(seconds: float) -> Takes:
+        return lambda at, layout: at + (200.0 if layout == "slow" else 20.0) <= seconds
+
+    def found(ahead: float, seconds: float) -> tuple[float, float]:
+        at, server = servers.start(ahead, 2.0, within(seconds)) or (-1.0, None)
+        return at, server.slowness if server else 0.0
+
+    assert found(0, 300.0) == (0.0, 10.0)
+    assert found(0, 40.0) == (5.0, 1.0)
+    assert found(2, 40.0) == (7.0, 1.0), "one of two seconds goes to the slow one, twenty there"
+    assert found(0, 10.0) == (0.0, 10.0), "nobody takes it"
+
+
+def test_a_clip_does_not_hold_up_the_other_slots() -> None:
+    clip = Running("four", Load(150.0, 200.0), done=0.0)
+    servers = Servers([FOUR], [clip], is_crowded=True)
+    assert [started(servers, ahead) for ahead in range(4)] == [0.0, 0.0, 0.0, 8.0]
+    assert started(servers, 30, 2.0) == 80.0, "three slots for 30 jobs of 8 s in a full batch"
+
+
+def test_what_a_pool_claimed_beyond_its_slots_follows() -> None:
+    running = [Running("one", SHORT, done) for done in (0.0, 0.5, 0.0)]
+    servers = Servers([ONE], running, is_crowded=False)
+    assert started(servers, 0) == 1.0 + 2.0 + 2.0
+
+
+def test_very_many_are_poured() -> None:
+    """As if they were dealt one by one, to one job."""
+    ends = [3.0, 90.0, 1e6, 0.0, 40.0]
+    pools = [Pool(f"p{i}", 1, slowness=1 + i % 2) for i in range(len(ends))]
+    running = [
+        Running(pool.name, Load(end / pool.slowness, end / pool.slowness), 0.0)
+        for pool, end in zip(pools, ends, strict=True)
+    ]
+    count, mean_s = ONE_BY_ONE + 500, 2.0
+    heap = [(end, pool.slowness) for end, pool in zip(ends, pools, strict=True)]
+    heapq.heapify(heap)
+    for _ in range(count):
+        end, slowness = heap[0]
+        heapq.heapreplace(heap, (end + mean_s * slowness, slowness))
+    servers = Servers(pools, running, is_crowded=True)
+    assert started(servers, count) == pytest.approx(heap[0][0], abs=2 * mean_s)
+
+
+@pytest.mark.parametrize(
+    ("load", "rows", "seconds"),
+    [
+        (Load(3.0, 5.0), 1, 5.0),  # alone: not in the batch that pays
+        (Load(3.0, 5.0), 4, 12.0),  # a quarter of the slice each
+        (Load(3.0, 5.0), 9, 12.0),  # the others have no slot yet
+        (Load(3.0, 3.0), 2, 6.0),  # batches gain nothing: half of it
+        (Load(6.0, 10.0, images=2), 2, 10.0),
+        (Load(6.0, 10.0, images=2), 4, 12.0),
+        (Load(24.0, 26.0, images=8), 8, 26.0),  # more pictures than slots
+        (Load(3.0, None), 1, 12.0),
+    ],
+)
+def test_a_job_lasts_longer_in_company(load: Load, rows: int, seconds: float) -> None:
+    assert load.lasts(4, rows) == pytest.approx(seconds)
+
+
+def test_what_is_left_of_a_running_job() -> None:
+    load = Load(3.0, 5.0)
+    assert remaining_s(load, 0.0, 1.0, FOUR, {"four": 1}) == 5.0
+    assert remaining_s(load, 0.5, 1.0, FOUR, {"four": 1}) == 3.0
+    assert remaining_s(load, 1.0, 1.0, FOUR, {"four": 1}) == 1.0, "it is being decoded"
+    assert remaining_s(load, 0.0, 0.0, FOUR, {"four": 4}) == 12.0
+    assert remaining_s(load, 0.0, 0.0, FOUR, {"four": 8}) == 24.0, "it waits in the pool"

@@ -1,0 +1,311 @@
+"""What is predicted of waits, against what the real scripts then do with simulated pools."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from service.jobs.model.job import Detail, Job, JobState, Usage, new_job_id
+from service.jobs.queue import Queue
+from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
+from service.jobs.scheduling.fair_share import Tenant
+from service.jobs.scheduling.queue_snapshot import Look
+from service.jobs.scheduling.slot_simulation import Load, Running
+from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
+from service.settings import QueueSettings
+from tests.load.fleet import MODEL, STEPS, Fleet, SimulatedPool
+from tests.service.jobs.examples import a_snapshot
+
+PICTURE, CLIP = "width=512,height=512", "width=512,height=512,num_frames=17"
+COSTS = {PICTURE: (2.0, 6.0), CLIP: (40.0, 100.0)}
+"""Seconds alone and in a full batch of four: 1.5 and 25 device-seconds."""
+POOLS = {
+    "one slot": [("a", 1, 1.0)],
+    "four slots": [("a", 4, 1.0)],
+    "unequal pools": [("a", 4, 1.0), ("b", 4, 1.0), ("slow", 4, 3.0)],
+}
+DEFAULTS = QueueSettings()
+RULES = Rules(DEFAULTS.priority_advance_s, DEFAULTS.deadline_credit_s)
+
+
+async def put(queue: Queue, table: CostTable, tenant: str, bucket: str, **fields: object) -> Job:
+    """As the front end does: with its predicted costs."""
+    cost = table.predict(bucket, STEPS, 1)
+    assert cost is not None
+    job = Job(
+        id=new_job_id(), model=MODEL, bucket=bucket, tenant=tenant, steps=STEPS,
+        cost=cost.device_seconds, run_s=cost.seconds,
+    )  # fmt: skip
+    return (await queue.put(job.model_copy(update=fields)))[0]
+
+
+async def look(queue: Queue) -> Outlook:
+    return Outlook(await queue.outlook(MODEL), await queue.costs(MODEL), RULES)
+
+
+async def predicted(queue: Queue, jobs: Sequence[Job]) -> dict[str, Place]:
+    """Of the jobs that are still queued."""
+    outlook = await look(queue)
+    ranks = {job.id: (job, await queue.rank(job)) for job in jobs}
+    return {
+        name: outlook.queued(job, rank) for name, (job, rank) in ranks.items() if rank is not None
+    }
+
+
+def in_order(started: dict[str, float], of: dict[str, Place]) -> dict[str, int]:
+    """Which one each was of those that waited when they were asked for."""
+    return {name: n for n, name in enumerate(name for name in started if name in of)}
+
+
+@pytest.mark.parametrize("pools", POOLS.values(), ids=POOLS.keys())
+@pytest.mark.parametrize("mixed", [False, True], ids=["alike", "mixed"])
+async def test_positions_and_waits(
+    queue: Queue, pools: list[tuple[str, int, float]], mixed: bool
+) -> None:
+    """Thirty tenants; three of them with long backlogs, each of one kind of job or of both.
+
+    Jobs that are alike within a tenant start where they are told, to one job; where clips of 25
+    device-seconds are among pictures of 1.5, tenants are known by their mean. Waits are a few per
+    cent off then, and up to a third where it depends on the next pool whether a job takes 100 s or
+    300.
+    """
+    rng = random.Random(5)
+    fleet = Fleet(queue, [SimulatedPool(*pool) for pool in pools])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    heavy = {"a": (60, 1.0), "b": (60, 2.0), "c": (30, 4.0)}
+    wanted = [(name, weight) for name, (count, weight) in heavy.items() for _ in range(count)]
+    wanted += [(f"light-{n:02}", 1.0) for n in range(27) for _ in range(rng.randint(1, 3))]
+    rng.shuffle(wanted)
+    jobs = []
+    for tenant, weight in wanted:
+        is_clip = rng.random() < 0.15 if mixed else tenant == "c"
+        bucket = CLIP if is_clip else PICTURE
+        jobs.append(await put(queue, table, tenant, bucket, weight=weight))
+    await fleet.run(until=50.0)
+    await fleet.tell()
+    places = await predicted(queue, jobs)
+    assert len(places) > 50
+    asked_at = fleet.now
+    await fleet.run()
+    actual = in_order(fleet.started, places)
+    off = [abs(places[name].position - number) for name, number in actual.items()]
+    late = [abs((places[n].ends_s or 0) - (fleet.ended[n] - asked_at)) for n in actual]
+    waits = [fleet.ended[n] - asked_at for n in actual]
+    assert sum(off) / len(off) <= (6 if mixed else 1)  # jobs, of about two hundred
+    assert sum(late) / sum(waits) <= (0.15 if len(pools) == 1 else 0.35)
+
+
+async def test_deadlines_go_first_as_far_as_credit_goes(queue: Queue) -> None:
+    """Two tenants with urgent jobs, one with none; as many as credit allows overtake the rest."""
+    rng = random.Random(6)
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    jobs = []
+    for _ in range(120):
+        tenant = rng.choice(["patient", "hurried", "late"])
+        soon = {"deadline_at": time.time() + rng.uniform(10_000, 20_000)}
+        jobs.append(await put(queue, table, tenant, PICTURE, **soon if tenant != "patient" else {}))
+    places = await predicted(queue, jobs)
+    await fleet.run()
+    assert_positions(places, in_order(fleet.started, places), within=3)
+
+
+async def test_a_newcomer_is_told_as_if_it_were_there(queue: Queue) -> None:
+    fleet = Fleet(queue, [SimulatedPool("a", 2)])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    for tenant in ("a", "a", "a", "b", "c"):
+        await put(queue, table, tenant, PICTURE)
+    for tenant in ("a", "b", "z"):
+        (outlook, job) = await look(queue), await put(queue, table, tenant, PICTURE)
+        rank = await queue.rank(job)
+        assert rank is not None
+        assert outlook.newcomer(job) == (await look(queue)).queued(job, rank)
+        await queue.cancel(job.id)
+
+
+async def test_who_had_its_share_already_waits_for_it(queue: Queue) -> None:
+    """Its tag lies ahead, though nothing of it is queued."""
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    await put(queue, table, "greedy", CLIP)
+    for _ in range(30):
+        await put(queue, table, "steady", PICTURE)
+    await queue.claim("a", MODEL, 1)
+    again = await put(queue, table, "greedy", PICTURE)
+    await queue.cancel(again.id)
+    place = (await look(queue)).newcomer(again)
+    seconds = table.predict(CLIP, STEPS, 1).device_seconds  # type: ignore[union-attr]
+    assert place.position == pytest.approx(seconds / again.cost, abs=1)
+
+
+async def test_accepted_since_the_look(queue: Queue) -> None:
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce(COSTS)
+    table, outlook = await queue.costs(MODEL), await look(queue)
+    soon = {"deadline_at": time.time() + 1000}
+    told = []
+    for _ in range(3):
+        job = await put(queue, table, "a", PICTURE, **soon)
+        told.append(outlook.newcomer(job).position)
+        outlook.accepted(job)
+    assert told == [0, 1, 2]
+
+
+async def test_a_deadline_waits_for_a_pool_that_is_fast_enough(queue: Queue) -> None:
+    """Of two pools the slow one is free; those with tight deadlines are left to the fast one, one
+    after the other, and end as they are told."""
+    fleet = Fleet(queue, [SimulatedPool("fast", 1), SimulatedPool("slow", 1, slowness=10.0)])
+    await fleet.announce({PICTURE: (20.0, 20.0)})
+    table = await queue.costs(MODEL)
+    deadlines = [time.time() + 100 + n for n in range(4)]
+    jobs = [await put(queue, table, "a", PICTURE, deadline_at=one) for one in deadlines]
+    places = await predicted(queue, jobs)
+    await fleet.run()
+    ends = {name: place.ends_s for name, place in places.items()}
+    assert fleet.ended == pytest.approx(ends)
+    patient = await put(queue, table, "a", PICTURE, deadline_at=time.time() + 300)
+    assert (await predicted(queue, [patient]))[patient.id].starts_s == 0
+
+
+async def test_what_lasts_too_long_in_company_fits_when_that_has_gone(queue: Queue) -> None:
+    """Two seconds alone, six in a full batch, and four is the deadline: with twenty others before
+    it the pool is full for half a minute, not for six seconds."""
+    fleet = Fleet(queue, [SimulatedPool("a", 4)])
+    await fleet.announce(COSTS)
+    table = await queue.costs(MODEL)
+    for _ in range(24):
+        await put(queue, table, "a", PICTURE)
+    await fleet.run(until=1.0)
+    soon = {"deadline_at": time.time() + 4, "run_s": 2.0}
+    job = Job(id="job", model=MODEL, bucket=PICTURE, steps=STEPS, cost=1.5, **soon)
+    outlook = await look(queue)
+    assert (outlook.newcomer(job).ends_s or 0) > 4
+    wait_s = outlook.thinned_s(job, 4.0)
+    assert wait_s is not None
+    assert 29 <= wait_s <= 36  # 24 of 1.5 s each, and the last ones thin out
+    await fleet.run(until=fleet.now + wait_s)
+    await fleet.tell()
+    assert ((await look(queue)).newcomer(job).ends_s or 0) <= 4
+
+
+async def test_each_job_is_told_of_pools_that_are_good_at_it() -> None:
+    """Of two pools one takes ten times as long for clips, and is free."""
+    steps = {("a", PICTURE): 0.1, ("a", CLIP): 1.0, ("b", PICTURE): 0.1, ("b", CLIP): 10.0}
+    rows = {
+        CostKey(bucket, layout, 1): CostRow(step_s=step_s, encode_s=0, decode_s=0)
+        for (layout, bucket), step_s in steps.items()
+    }
+    table = CostTable(rows, {name: PoolFacts(name, 1) for name in "ab"})
+    running = [Running("a", Load(20.0, 20.0), 0.5)]
+    outlook = Outlook(Look(now=1000.0, running=running), table, RULES)
+    picture, clip = (
+        Job(id=name, model=MODEL, bucket=bucket, steps=STEPS, deadline_at=1040.0)
+        for name, bucket in (("picture", PICTURE), ("clip", CLIP))
+    )
+    assert outlook.newcomer(picture).ends_s == pytest.approx(2.0)
+    assert outlook.newcomer(clip).ends_s == pytest.approx(10.0 + 20.0)
+    patient = clip.model_copy(update={"deadline_at": None})
+    assert outlook.newcomer(patient).ends_s == pytest.approx(200.0)
+
+
+async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
+    """A quarter of a hundred equal pools tells the same of a quarter of the queue."""
+    facts = {f"p{i:03}": PoolFacts("x", 1) for i in range(100)}
+    row = CostRow(step_s=0.1, encode_s=0, decode_s=0)
+    table = CostTable({CostKey(PICTURE, "x", 1): row}, facts)
+    running = [Running(name, Load(2.0, 2.0), 0.5) for name in facts]
+    tenants = {"a": Tenant("a", 0.0, 0.0, 2000.0, 1.0, 1000)}
+    whole = Look(tenants=tenants, running=running)
+    part = Look(tenants=tenants, running=running[:25], seen=0.25)
+    job = Job(id="job", model=MODEL, bucket=PICTURE, tenant="a", steps=STEPS)
+    for rank in (0, 150, 990):
+        sees_all, sees_part = (
+            Outlook(one, table, RULES).queued(job, rank) for one in (whole, part)
+        )
+        assert sees_part.position == sees_all.position
+        assert sees_part.ends_s == pytest.approx(sees_all.ends_s, abs=2.0)  # one job
+
+
+async def test_what_is_kept_need_not_be_waited_for(queue: Queue) -> None:
+    """A clip of forty seconds goes back with three quarters done: it will take ten, and who comes
+    after it waits for ten."""
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce({CLIP: (40.0, 40.0), PICTURE: (2.0, 2.0)})
+    table = await queue.costs(MODEL)
+    clip = await put(queue, table, "a", CLIP)
+    assert (await predicted(queue, [clip]))[clip.id].ends_s == pytest.approx(40)
+    (claim,) = await queue.claim("a", MODEL, 1)
+    await queue.snapshot(claim, [a_snapshot(claim, step=3 * STEPS // 4)])
+    await queue.release(claim)
+    clip = await queue.get(clip.id) or clip
+    picture = await put(queue, table, "b", PICTURE)
+    after = await predicted(queue, [clip, picture])
+    assert [after[job.id].ends_s for job in (clip, picture)] == pytest.approx([10, 12])
+    unknown = Outlook(await queue.outlook(MODEL), CostTable({}, table.pools), RULES)
+    assert unknown.queued(clip, 0).ends_s == pytest.approx(10), "by what was predicted then"
+    (again,) = await queue.claim("a", MODEL, 1)
+    await queue.finish(again, [], Usage(steps=STEPS, device_seconds=40.0))
+    assert (await predicted(queue, [picture]))[picture.id].ends_s == pytest.approx(2)
+
+
+async def test_a_kept_job_with_a_deadline_goes_first_for_what_is_left(queue: Queue) -> None:
+    fleet = Fleet(queue, [SimulatedPool("a", 1)])
+    await fleet.announce({CLIP: (40.0, 40.0), PICTURE: (2.0, 2.0)})
+    table = await queue.costs(MODEL)
+    await put(queue, table, "a", CLIP, deadline_at=time.time() + 1000)
+    (claim,) = await queue.claim("a", MODEL, 1)
+    await queue.snapshot(claim, [a_snapshot(claim, step=STEPS // 2)])
+    await queue.release(claim)
+    picture = await put(queue, table, "b", PICTURE)
+    assert (await predicted(queue, [picture]))[picture.id].starts_s == pytest.approx(20)
+
+
+def assert_positions(places: dict[str, Place], actual: dict[str, int], within: float) -> None:
+    off = {name: places[name].position - number for name, number in actual.items()}
+    assert max(map(abs, off.values())) <= within, off
+
+
+COMPILED_S = 38.0
+
+
+def compiled_elsewhere() -> CostTable:
+    """One pool, that has another bucket's programs."""
+    other = CostRow(step_s=1.0, encode_s=0, decode_s=0, compile_s=COMPILED_S)
+    picture = CostRow(step_s=1.0, encode_s=0, decode_s=0)
+    rows = {CostKey(CLIP, "a", 1): other, CostKey(PICTURE, "a", 1): picture}
+    return CostTable(rows, {"pool": PoolFacts("a", 1, (CLIP,))})
+
+
+def test_a_wait_counts_what_has_to_be_compiled() -> None:
+    outlook = Outlook(Look(now=1000.0), compiled_elsewhere(), RULES)
+    job = Job(id="j", model=MODEL, bucket=PICTURE, steps=5, compile_s=COMPILED_S)
+    assert outlook.newcomer(job).ends_s == COMPILED_S + 5.0
+    assert outlook.newcomer(job.model_copy(update={"bucket": CLIP})).ends_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("detail", "left_s"),
+    [
+        (None, COMPILED_S),
+        (Detail(stage="compiling", since=990.0, expected_s=30.0), 20.0),
+        (Detail(stage="compiling", since=990.0), COMPILED_S - 10.0),
+        (Detail(stage="compiling", since=900.0, expected_s=30.0), 25.0),  # a quarter of 100 more
+        (Detail(stage="denoising", since=990.0), 0.0),
+    ],
+)
+def test_a_running_job_s_wait_counts_what_is_left_of_compiling(
+    detail: Detail | None, left_s: float
+) -> None:
+    job = Job(
+        id="j", model=MODEL, bucket=PICTURE, steps=5, compile_s=COMPILED_S, pool="pool",
+        state=JobState.RUNNING, detail=detail,
+    )  # fmt: skip
+    outlook = Outlook(Look(now=1000.0), compiled_elsewhere(), RULES)
+    assert outlook.running_s(job) == left_s + 5.0

@@ -1,0 +1,191 @@
+"""The store: bytes there and back, whole or not at all, and plain words when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.storage.object_store import Store, input_key, output_key
+from service.settings import ConfigError
+
+KEY = output_key("job_1", 2, 0, "image/png")
+URLS: dict[str, Callable[[Path], str]] = {
+    "folder": lambda path: str(path / "a folder" / "ü"),
+    "file": lambda path: f"file://{path}",
+    "memory": lambda path: "memory://",
+}
+
+
+@pytest.fixture(params=URLS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store(URLS[request.param](tmp_path))
+
+
+def test_keys() -> None:
+    assert KEY == "outputs/job_1/2-0.png"
+    assert output_key("job_1", 1, 3, "video/mp4") == "outputs/job_1/1-3.mp4"
+    assert output_key("job_1", 1, 3, "image/webp") == "outputs/job_1/1-3.webp"
+    assert input_key("job_1", "mask_image") == "inputs/job_1/mask_image"
+
+
+async def test_there_and_back(store: Store) -> None:
+    data = os.urandom(100_000)
+    assert not await store.exists(KEY)
+    await store.put(KEY, data, "image/png")
+    assert await store.exists(KEY)
+    assert await store.get(KEY) == data
+    assert await store.get_range(KEY, 10, 20) == data[10:20]
+    await store.put(KEY, b"", "image/png")
+    assert await store.get(KEY) == b""
+
+
+async def test_what_is_not_there(store: Store) -> None:
+    with pytest.raises(NotStored, match=KEY):
+        await store.get(KEY)
+    with pytest.raises(NotStored, match=KEY):
+        await store.get_range(KEY, 0, 1)
+
+
+async def test_delete(store: Store) -> None:
+    keys = [input_key("job_1", "image"), KEY, output_key("job_1", 3, 0, "image/png")]
+    other = output_key("job_10", 1, 0, "image/png")
+    for key in [*keys, other]:
+        await store.put(key, b"x", "image/png")
+    await store.delete([KEY, "inputs/job_1/", "outputs/job_1/", "outputs/never/", "never"])
+    assert [await store.exists(key) for key in [*keys, other]] == [False, False, False, True]
+
+
+async def test_no_empty_folders_stay(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    await store.put(KEY, b"x", "image/png")
+    await store.delete(["outputs/job_1/"])
+    assert list((tmp_path / "store").rglob("*")) == []
+
+
+async def test_no_reader_meets_half_a_file(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    versions = [bytes([i]) * 2**20 for i in range(8)]
+    await store.put(KEY, versions[0], "image/png")
+
+    async def write() -> None:
+        for data in versions:
+            await store.put(KEY, data, "image/png")
+
+    writing = asyncio.create_task(write())
+    reads = 0
+    while not writing.done():
+        assert await store.get(KEY) in versions
+        reads += 1
+    await writing
+    assert reads > 0
+    assert [path.name for path in (tmp_path / "outputs" / "job_1").iterdir()] == ["2-0.png"]
+
+
+WRITER = """
+import asyncio, sys
+from service.jobs.storage.object_store import Store
+
+async def main():
+    store = Store(sys.argv[1])
+    for number in range(1, 256):
+        await store.put("snapshots/job_1/1-0-1", bytes([number]) * 2**26, "x/y")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_kill_in_the_midst_of_writing_leaves_a_whole_file(tmp_path: Path) -> None:
+    """What is being written has another name until all of it is there."""
+    store = Store(str(tmp_path))
+    await store.put("snapshots/job_1/1-0-1", b"", "x/y")
+    folder = tmp_path / "snapshots/job_1"
+
+    def halves() -> list[Path]:
+        return [file for file in folder.iterdir() if "#" in file.name]
+
+    writer = await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, str(tmp_path))
+    while not await asyncio.to_thread(halves):
+        assert writer.returncode is None
+    writer.kill()
+    await writer.wait()
+    assert await asyncio.to_thread(halves), "it was killed while it wrote"
+    data = await store.get("snapshots/job_1/1-0-1")
+    assert len(data) in (0, 2**26) and len(set(data)) <= 1
+    await store.delete(["snapshots/job_1/"])
+    assert not folder.exists()
+
+
+async def test_files_of_a_folder_are_served_here(store: Store) -> None:
+    await store.put(KEY, b"x", "image/png")
+    assert await store.redirect_url(KEY) is None
+
+
+async def test_object_stores_serve_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    url = await Store("s3://bucket/atelier").redirect_url(KEY)
+    assert url is not None
+    assert url.startswith(f"https://s3.eu-north-1.amazonaws.com/bucket/atelier/{KEY}?")
+    assert "X-Amz-Expires=3600" in url
+
+
+async def test_a_store_that_cannot_write_says_so(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    (tmp_path / "outputs").write_text("in the way")
+    with pytest.raises(StoreError, match=r"cannot write 'outputs/job_1/.*check that the store"):
+        await store.put(KEY, b"x", "image/png")
+
+
+async def test_keys_do_not_lead_out_of_the_store(store: Store) -> None:
+    for key in ("../secret", "a/../../secret"):
+        with pytest.raises(StoreError):
+            await store.get(key)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/path", "s3://", "/proc/none"])
+def test_no_store(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"store\.url: cannot open"):
+        Store(url)
+
+
+async def test_nothing_of_a_folder_stays(tmp_path: Path) -> None:
+    """Half a file and an empty folder, as a process leaves them that dies while it writes."""
+    store = Store(str(tmp_path))
+    await store.put("outputs/job_1/1-0.png", b"whole", "image/png")
+    await store.put("outputs/job_2/1-0.png", b"another's", "image/png")
+    (tmp_path / "outputs/job_1/1-1.png#1").write_bytes(b"half")
+    (tmp_path / "snapshots/job_1").mkdir(parents=True)
+    await store.delete(["outputs/job_1/", "snapshots/job_1/", "inputs/job_1/"])
+    left = await asyncio.to_thread(lambda: [str(one) for one in tmp_path.glob("*/*")])
+    assert left == [str(tmp_path / "outputs/job_2")]
+    assert await store.get("outputs/job_2/1-0.png") == b"another's"
+
+
+async def test_a_store_that_hangs_has_failed(tmp_path: Path) -> None:
+    pipe = tmp_path / "outputs"
+    os.mkfifo(pipe)  # whoever opens it waits until somebody writes
+    store = Store(str(tmp_path), answer_s=0.1)
+    try:
+        with pytest.raises(StoreError, match="no answer in time"):
+            await store.get("outputs")
+    finally:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+
+
+async def test_an_object_store_s_client_does_not_try_for_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody answers at that address, and how long to try is the caller's to decide."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "none")
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    with pytest.raises(StoreError, match="after 2 retries"):
+        await Store("s3://bucket/path").put(KEY, b"data", "image/png")
