@@ -26,9 +26,10 @@ from service.handlers import MAX_ERRORS, NO_FIELD, REDIS_AWAY, field_errors
 from service.inflight import Hold
 from service.jobs import job_spans, spans
 from service.jobs.about import hide_prompts, note
-from service.jobs.model.errors import DeadlineTooShort, DeadlineTooSoon, StoreError
+from service.jobs.model.errors import DeadlineTooShort, DeadlineTooSoon
 from service.jobs.model.job import PRIORITIES, Job, new_job_id
 from service.jobs.queue import IdempotencyConflict, QueueFull, QuotaExceeded
+from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import input_key
 from service.resolve import Resolved, resolve, with_size_of
 from service.schemas import GenerateRequest

@@ -30,10 +30,10 @@ from service.errors import (
 )
 from service.handlers import REDIS_AWAY, RETRY_AFTER_S, log
 from service.inflight import HeldResponse, Hold, slices
-from service.jobs.model.errors import StoreError
 from service.jobs.model.job import Job, JobState, Output, Warned
 from service.jobs.model.state_machine import ENDED
 from service.jobs.queue import Event
+from service.jobs.storage.errors import StoreError
 from service.views import JobView, QueueView, job_url, view_job
 from service.waiting import events_of
 

@@ -34,7 +34,7 @@ from service.errors import (
     answer_problem,
     render,
 )
-from service.jobs.model.errors import StoreError
+from service.jobs.storage.errors import StoreError
 
 log = logging.getLogger("atelier")
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from service.errors import Gone, OutputDamaged
-from service.jobs.model.errors import NotStored
 from service.jobs.model.job import Output
+from service.jobs.storage.errors import NotStored
 from service.jobs.storage.object_store import Store
 from service.telemetry import Telemetry
 

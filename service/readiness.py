@@ -9,8 +9,8 @@ from uuid import uuid4
 from redis.exceptions import BusyLoadingError, RedisError
 
 from service.deps import FrontEnd
-from service.jobs.model.errors import StoreError
 from service.jobs.queue import ModelStatus
+from service.jobs.storage.errors import StoreError
 
 CHECK_S = 2.0
 """A dependency that has not answered by then counts as away."""

@@ -8,7 +8,7 @@ import logging
 from redis.exceptions import RedisError
 
 from service.deps import FrontEnd
-from service.jobs.model.errors import StoreError
+from service.jobs.storage.errors import StoreError
 
 log = logging.getLogger("atelier")
 

@@ -1,9 +1,9 @@
 """Telling a client's address that its job has ended: signed, at least once, across restarts.
 
 What is still to be told lies in Redis beside the jobs (`service/jobs/webhook_messages.py`): it
-comes with a job's end, and leaves when the address has taken the message, has said that it is gone (410),
-or has failed too often. Each front end sends what it takes, some of a tenant and to a host at a
-time; what is taken comes back by itself if that front end dies.
+comes with a job's end, and leaves when the address has taken the message, has said that it is gone
+(410), or has failed too often. Each front end sends what it takes, some of a tenant and to a host
+at a time; what is taken comes back by itself if that front end dies.
 
 Source: the Standard Webhooks specification, version 1.0.0.
 """

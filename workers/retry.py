@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
 
-from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.storage.errors import NotStored, StoreError
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0

@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 
 from service.jobs import job_spans
 from service.jobs.model.job import JobError
+from service.jobs.model.lease import RENEWALS
 from service.jobs.scripts import maintenance
 from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
 from service.settings import QueueSettings
@@ -14,9 +15,9 @@ from service.settings import QueueSettings
 REAP_BATCH = 200
 """Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
 REAP_FILES = 2000
-REAPS, RENEWALS = 2, 3
-"""In how many of its intervals a reap comes for certain; in how many parts of a lease a pool renews
-it. After a longer silence without a reap, leases may have lapsed that nobody could renew."""
+REAPS = 2
+"""In how many of its intervals a reap comes for certain. After a longer silence without one, leases
+may have lapsed that nobody could renew."""
 
 
 class Upkeep(Calls):

@@ -6,12 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from service.jobs.model.lease import RENEWALS
 from service.jobs.queue import Claim, Queue
 from workers.pool.usage import Bill
 from workers.retry import QUEUE_ERRORS
-
-RENEWALS = 3
-"""Chances to renew before a lease lapses."""
 
 log = logging.getLogger(__name__)
 

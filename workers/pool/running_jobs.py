@@ -10,11 +10,11 @@ from functools import partial
 
 from service.jobs import job_spans
 from service.jobs.about import about, hide_prompts, note
-from service.jobs.model.errors import StoreError
 from service.jobs.model.job import JobState
 from service.jobs.model.preemption import Held
 from service.jobs.queue import Claim, Queue, Spent
 from service.jobs.redis.tasks import cancel
+from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings
 from workers import metrics

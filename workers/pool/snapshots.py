@@ -13,9 +13,9 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
-from service.jobs.model.errors import StoreError
 from service.jobs.model.job import Output, Snapshot
 from service.jobs.queue import Claim
+from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import snapshot_key
 from workers import metrics
 from workers.engine.errors import EngineDied

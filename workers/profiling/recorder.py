@@ -16,9 +16,9 @@ from typing import Any
 
 import jax
 
-from service.jobs.model.errors import StoreError
 from service.jobs.profiles import MOST_S, MOST_STEPS, Wish
 from service.jobs.queue import Queue
+from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
 from workers import metrics
 from workers.engine.engine import Engine

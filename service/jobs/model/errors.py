@@ -89,15 +89,3 @@ class WireError(Exception):
             f"job {job_id!r} was written in wire version {version} and this process reads "
             f"{known} at most: upgrade it"
         )
-
-
-class StoreError(Exception):
-    """The store did not do what was asked; the message says what happened and what to do."""
-
-
-class NotStored(StoreError):
-    """There is nothing under that key."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"the store holds nothing under {key!r}: it has left or never was")
-        self.key = key

@@ -1,0 +1,4 @@
+"""Files of jobs in a folder or an object store: inputs, outputs, snapshots.
+
+It imports settings alone.
+"""

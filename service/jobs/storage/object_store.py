@@ -19,7 +19,7 @@ import obstore
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import GCSStore, LocalStore, ObjectStore, S3Store, from_url
 
-from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.private_folders import private_folder
 from service.settings import ConfigError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, output_key
 from tests.service.jobs import object_stores
 from tests.service.jobs.object_stores import BUCKET, Server

@@ -11,12 +11,12 @@ from typing import Any, get_type_hints
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs import scripts
 from service.jobs.queue import Queue
+from service.jobs.scripts import runner
 from service.jobs.scripts.script import TEXT, Common, Script, Silent
 from tests.service.jobs.examples import a_job
 
-TEXTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
+TEXTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
 ENTRY = r"\w+(?: \([^()]+\))?"
 LIST = re.compile(rf"{ENTRY}(?:, {ENTRY})*")
 
@@ -27,7 +27,7 @@ def leaves(base: type[Any]) -> set[type[Any]]:
 
 
 CLASSES = {
-    leaf.name(): leaf for leaf in leaves(Script) if leaf.__module__.startswith(scripts.__name__)
+    leaf.name(): leaf for leaf in leaves(Script) if leaf.__module__.startswith(runner.__package__)
 }
 """The dataclass of each script."""
 
@@ -73,7 +73,7 @@ def texts_used(text: str) -> int:
 def check(script: type[Any], text: str) -> None:
     """Header, code and dataclass of a script agree."""
     name = script.name() if issubclass(script, Script) else "common"
-    before = [TEXTS[part] for part in scripts.parts(name)[:-1]]
+    before = [TEXTS[part] for part in runner.parts(name)[:-1]]
     shared = {key: body for one in before for key, body in functions(one).items()}
     args, texts = declared(text, "args"), declared(text, "texts")
     assert args == typed(script, is_text=False)
@@ -84,7 +84,7 @@ def check(script: type[Any], text: str) -> None:
 
 
 def test_every_script_has_a_dataclass_and_every_dataclass_a_script() -> None:
-    assert CLASSES.keys() == TEXTS.keys() - scripts.PREPENDED
+    assert CLASSES.keys() == TEXTS.keys() - runner.PREPENDED
 
 
 @pytest.mark.parametrize("name", sorted(CLASSES))

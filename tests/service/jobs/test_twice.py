@@ -12,19 +12,19 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
 from models.spec import ModelSpec
-from service.jobs import scripts
 from service.jobs.model.job import Job, Warned
 from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Depth, Queue, Spent
 from service.jobs.scheduling.cost_model import CostKey, CostRow
+from service.jobs.scripts import runner
 from service.settings import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 from tests.service.jobs.flaky import flaky
 from tests.service.jobs.model.test_metrics import counted
 
-FILES = {path.stem for path in Path(scripts.__file__).parent.glob("*.lua")}
-NAMES = FILES - scripts.PREPENDED
+FILES = {path.stem for path in Path(runner.__file__).parent.glob("*.lua")}
+NAMES = FILES - runner.PREPENDED
 LIMITS = TenantSettings(max_queued=100, device_seconds_per_hour=1000)
 COSTS = CostRow(step_s=0.5, encode_s=0.1, decode_s=0.2)
 TIMES = {"id": "", "created_at": 0.0, "started_at": None, "finished_at": None, "outputs": []}
@@ -117,7 +117,7 @@ async def test_a_life_with_lost_answers_is_the_same(
         assert await life(shaky, shaky_hasty, a_spec) == expected
         await shaky.close()
         await shaky_hasty.close()
-    digests = {name: hashlib.sha1(scripts.source(name).encode()).hexdigest() for name in NAMES}
+    digests = {name: hashlib.sha1(runner.source(name).encode()).hexdigest() for name in NAMES}
     assert {name for name, digest in digests.items() if digest.encode() in relay.lost} == NAMES
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.model.errors import StoreError
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
+from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
 from tests.workers.jobs import ended, pixels, toy_job
 

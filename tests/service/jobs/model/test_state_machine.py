@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from service import schemas
-from service.jobs import scripts
 from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition, as_markdown
+from service.jobs.scripts import runner
 from service.settings import TenantSettings
 from tests.service.jobs.history import Server
 from tests.service.jobs.lives import Lives
@@ -23,7 +23,7 @@ from tests.service.jobs.order_model import Offer
 from tests.service.jobs.wishes import TENANTS
 
 ROOT = Path(__file__).resolve().parents[4]
-SCRIPTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
+SCRIPTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
 IS_LONG = "LIVES" in os.environ
 HISTORIES = int(os.environ.get("LIVES", 150))
 ENOUGH = 100
@@ -73,7 +73,7 @@ def test_headers_say_what_the_table_says(name: str) -> None:
     assert said == pairs(moves)
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - scripts.PREPENDED))
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - runner.PREPENDED))
 def test_scripts_that_move_jobs_are_in_the_table(name: str) -> None:
     called = set(re.findall(rf"\b({'|'.join(MOVING)})\(", SCRIPTS[name]))
     possible = {move for function in called for move in MOVING[function]}

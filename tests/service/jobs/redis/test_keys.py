@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs import scripts
 from service.jobs.redis import keys
+from service.jobs.scripts import runner
 from tests.service.jobs.audit import SCHEMA
 
-TEXTS = {path.stem: path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua")}
+TEXTS = {path.stem: path.read_text() for path in Path(runner.__file__).parent.glob("*.lua")}
 USED = re.compile(r"\b(?:key|of_model)\('(\w+)'")
 CHANNELS = {"wake", "stopped", "queued"}
 
@@ -25,9 +25,9 @@ def head(name: str) -> str:
 def named(name: str) -> set[str]:
     """In its head, and in those of the scripts that it points to (`common's`)."""
     heads = head(name)
-    if name in scripts.SHARED or "common's" in heads:
-        heads += "".join(map(head, scripts.SHARED))
-    heads += "".join(head(part) for part in scripts.OF_TWO.values() if f"{part}'s" in heads)
+    if name in runner.SHARED or "common's" in heads:
+        heads += "".join(map(head, runner.SHARED))
+    heads += "".join(head(part) for part in runner.OF_TWO.values() if f"{part}'s" in heads)
     return set(re.findall(r"\w+", heads))
 
 

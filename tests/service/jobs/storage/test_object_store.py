@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.jobs.model.errors import NotStored, StoreError
+from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, output_key
 from service.settings import ConfigError
 
