@@ -16,7 +16,7 @@ from typing import TypeVar
 from redis.asyncio import Redis
 
 from deploy.redis import reached
-from service.api_keys import ApiKeys
+from service.auth.api_keys import ApiKeys
 from service.jobs.redis import connection
 from service.settings import RedisSettings, Settings
 

@@ -22,10 +22,10 @@ from deploy.environment import for_pools, settings_environment, with_host_device
 from deploy.ready import becoming_ready
 from deploy.redis import EmbeddedRedis, NotStarted, embedded_server
 from deploy.slices import deal, visible_devices, with_own_page
-from service.callers import check_first_key
+from service.auth.authenticator import check_first_key
+from service.auth.exposure import local_url, reached_at
 from service.jobs.redis.connection import Unreachable
 from service.jobs.storage.private_folders import private_folder
-from service.listening import local_url, reached_at
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "models" / "demo"

@@ -13,8 +13,8 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from service.connections import REASONS
-from service.telemetry import Telemetry
+from service.http.connection_limits import REASONS
+from service.metrics.http import Telemetry
 
 PREFIX = "atelier_"
 

@@ -6,7 +6,7 @@ import sys
 
 from deploy.keys import at_redis, created, print_table, where
 from service.settings import Settings
-from service.webhook_secrets import WebhookSecrets
+from service.webhooks.secrets import WebhookSecrets
 
 COLUMNS = ("ID", "TENANT", "CREATED")
 

@@ -8,17 +8,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from service import handlers, openapi, routes
-from service.deps import FrontEnd
-from service.hosts import CheckHost, names_of
+from service import openapi, routes
+from service.auth.allowed_hosts import CheckHost, names_of
+from service.errors import handlers
+from service.front_end.front_end import FrontEnd
+from service.front_end.reaper import keep_sweeping
+from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.reaper import keep_sweeping
+from service.metrics.http import MeasureRequests
 from service.security_headers import SecureAnswers
 from service.settings import Settings
-from service.telemetry import MeasureRequests
-from service.tracing import TraceRequests
 
 
 def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:

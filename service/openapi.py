@@ -11,8 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service import routes
-from service.schemas import GenerateRequest
-from service.views import JobView, ProblemView
+from service.schemas.request import GenerateRequest
+from service.schemas.response import JobView, ProblemView
 
 TITLE = "Atelier"
 SUMMARY = "Pictures and video from SDXL, Flux and Wan."

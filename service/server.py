@@ -16,21 +16,21 @@ import uvloop
 from fastapi import FastAPI
 
 from service.app import create_app
-from service.callers import check_first_key
-from service.connections import (
+from service.auth.authenticator import check_first_key
+from service.auth.exposure import listening_at, reached_at
+from service.http.connection_limits import (
     BoundedProtocol,
     ConnectionLimits,
     Connections,
     raise_descriptor_limit,
 )
-from service.jobs import spans
 from service.jobs.queue import Queue
 from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.listening import listening_at, reached_at
+from service.metrics.http import Telemetry
 from service.settings import ConfigError, Settings
-from service.telemetry import Telemetry
+from service.tracing import spans
 
 log = logging.getLogger(__name__)
 

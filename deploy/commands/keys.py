@@ -56,7 +56,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _revoke(args: argparse.Namespace) -> int:
     from deploy import keys
-    from service.api_keys import id_of
+    from service.auth.api_keys import id_of
 
     key_id = id_of(args.id)
     if not keys.revoke(settings_of(args), key_id):

@@ -16,9 +16,9 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from deploy.logs import log_to_stderr
     from service.jobs.storage.private_folders import be_private
     from service.server import serve
+    from service.tracing.log_format import log_to_stderr
 
     be_private()
     settings = settings_of(args)

@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> int:
     from workers.multihost.exits import leave_on_sigterm
 
     leave_on_sigterm()
-    from deploy.logs import log_to_stderr
-    from service.jobs.about import everywhere
     from service.jobs.storage.private_folders import be_private
+    from service.tracing.log_context import everywhere
+    from service.tracing.log_format import log_to_stderr
     from workers.pool.worker import run_pool
 
     be_private()

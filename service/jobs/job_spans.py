@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from service.jobs import spans
 from service.jobs.consumer import Claim
 from service.jobs.model.job import Job
-from service.jobs.span import Attributes, Span
+from service.tracing import spans
+from service.tracing.span import Attributes, Span
 
 QUEUE, ATTEMPT, STOP = "queue", "attempt", "stop"
 OUTCOME = "atelier.outcome"

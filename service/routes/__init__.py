@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 
-from service.documentation import problems
-from service.query import check_query
+from service.http.query_parameters import check_query
 from service.routes import generate, health, jobs, models, pages
+from service.routes.documented_responses import problems
 
 
 def include(app: FastAPI) -> None:

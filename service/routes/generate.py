@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from service import quotas
-from service.admission import admit
-from service.answers import (
+from service.admission import quotas
+from service.admission.admission import admit
+from service.front_end.front_end import Front, FrontEnd, Tenant
+from service.http.inflight_limits import Hold
+from service.http.negotiation import Answer, negotiate, preferred_wait_s
+from service.jobs.model.job import Job
+from service.responses.render import (
     accepted_answer,
     bytes_answer,
     events_answer,
     names_of,
     told_by_name,
 )
-from service.deps import Front, FrontEnd, Tenant
-from service.documentation import GENERATE
-from service.inflight import Hold
-from service.jobs.model.job import Job
-from service.negotiation import Answer, negotiate, preferred_wait_s
-from service.waiting import until_ended
+from service.responses.wait import until_ended
+from service.routes.documented_responses import GENERATE
 
 router = APIRouter(tags=["generate"])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
-from service.deps import Front
-from service.documentation import METRICS, problems
-from service.errors import Unavailable
-from service.readiness import reasons_against, refresh_gauges
-from service.views import Health
+from service.errors.problems import Unavailable
+from service.front_end.front_end import Front
+from service.front_end.readiness import reasons_against, refresh_gauges
+from service.routes.documented_responses import METRICS, problems
+from service.schemas.response import Health
 
 router = APIRouter(tags=["health"])
 

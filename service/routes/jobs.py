@@ -7,14 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from service.answers import events_answer, json_answer, output_answer, show
-from service.deps import Front, Tenant, no_such_job
-from service.documentation import EVENTS, OUTPUT, problems
-from service.errors import FieldError, NotFound
+from service.errors.problems import FieldError, NotFound
+from service.front_end.front_end import Front, Tenant, no_such_job
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job import JobState
 from service.jobs.storage.object_store import job_folders
-from service.views import JobPage, JobView
+from service.responses.render import events_answer, json_answer, output_answer, show
+from service.routes.documented_responses import EVENTS, OUTPUT, problems
+from service.schemas.response import JobPage, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
 
-from service.deps import Front, tenant_of_caller
-from service.documentation import problems
-from service.views import ModelPage, ModelView, view_model, view_models
+from service.front_end.front_end import Front, tenant_of_caller
+from service.routes.documented_responses import problems
+from service.schemas.response import ModelPage, ModelView, view_model, view_models
 
 router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(tenant_of_caller)])
 

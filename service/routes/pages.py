@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 import service
-from service import reference_page
+from service.playground import reference_page
 
 router = APIRouter()
 

@@ -17,7 +17,7 @@ import httpx
 from redis.asyncio import Redis
 
 from deploy.environment import settings_environment
-from service.api_keys import ApiKeys
+from service.auth.api_keys import ApiKeys
 from service.settings import (
     LimitSettings,
     ModelSettings,

@@ -25,7 +25,7 @@ from tests.deploy.watching.prometheus import Prometheus
 from tests.deploy.watching.workload import MARKER
 from tests.e2e.system import until
 from tests.e2e.watched import Run, watched
-from tests.service.test_telemetry import check
+from tests.service.metrics.test_http import check
 from workers.metrics import STAGES
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.image_checks import PROGRAM
+from service.http.image_checks import PROGRAM
 
 
 def children() -> set[int]:

@@ -15,7 +15,7 @@ from service.jobs.model.job import Job, JobError, Output, Usage
 from service.jobs.queue import Claim, Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store, output_key
-from service.schemas import MEDIA_TYPES
+from service.schemas.request import MEDIA_TYPES
 from workers.media.video import encode_clip
 
 MODEL = "flux-demo"

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.errors import Problem
-from service.inflight import Shared
+from service.errors.problems import Problem
+from service.http.inflight_limits import Shared
 from service.jobs.model.job import Output
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.object_store import Store

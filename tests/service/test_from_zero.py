@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 
 from service.jobs.queue import Queue
+from tests.service.metrics.test_http import CAT, samples
 from tests.service.standin import MODEL, SPEC
-from tests.service.test_telemetry import CAT, samples
 
 BACKLOG = ("atelier_queue_backlog_device_seconds", MODEL)
 

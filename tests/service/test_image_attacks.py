@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from redis.asyncio import Redis
 
 from models.image_files import MAX_SCANS
-from service.api_keys import ApiKeys
+from service.auth.api_keys import ApiKeys
 from service.settings import LimitSettings, Settings
 from tests.hostile_images import jpeg_of_scans
 from tests.service.conftest import served

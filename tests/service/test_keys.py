@@ -12,8 +12,8 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from service.api_keys import ApiKeys
 from service.app import create_app
+from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings import RedisSettings, Settings

@@ -20,16 +20,16 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from service import outgoing
-from service.deps import FETCHES_EACH
-from service.errors import Problem
-from service.fair_limiter import FairLimiter
-from service.inflight import Shared
+from service.errors.problems import Problem
+from service.front_end.front_end import FETCHES_EACH
+from service.http import fetch
+from service.http.fair_limiter import FairLimiter
+from service.http.inflight_limits import Shared
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.settings import Settings, WebhookSettings
-from service.webhook_secrets import WebhookSecret, WebhookSecrets
-from service.webhooks import EACH, secret_bytes
+from service.webhooks.secrets import WebhookSecret, WebhookSecrets
+from service.webhooks.sender import EACH, secret_bytes
 from tests.service.conftest import served
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, StandIn, picture
@@ -312,7 +312,7 @@ async def test_images_that_wait_to_be_fetched_are_bounded(
     app: FastAPI, acme: httpx.AsyncClient, zoo: httpx.AsyncClient, site: Site, pool: StandIn
 ) -> None:
     fetches = app.state.front.fetches
-    waiting = [asyncio.create_task(fetches.take("acme")) for _ in range(outgoing.WAITING_EACH)]
+    waiting = [asyncio.create_task(fetches.take("acme")) for _ in range(fetch.WAITING_EACH)]
     await asyncio.sleep(0)
     image = CAT | {"image": f"{site.url}/good"}
     refused = await acme.post("/v1/generate", json=image)
@@ -330,7 +330,7 @@ async def test_a_webhook_is_sent_while_every_lookup_of_requests_hangs(
     assert (await acme.post("/v1/generate", json=asking(site.url))).status_code == 202
     lookups = app.state.front.resolver.places
     with ExitStack() as stack:
-        for number in range(outgoing.LOOKUPS):
+        for number in range(fetch.LOOKUPS):
             stack.enter_context(await lookups.take(f"tenant {number}"))
         pool.may_finish.set()
         await site.next()
@@ -346,7 +346,7 @@ async def test_a_client_that_leaves_waits_for_no_lookup(
     await secrets.create("acme")
     lookups = app.state.front.resolver.places
     with ExitStack() as stack:
-        for number in range(outgoing.LOOKUPS):
+        for number in range(fetch.LOOKUPS):
             stack.enter_context(await lookups.take(f"tenant {number}"))
 
         async def waits() -> bool:

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from redis.asyncio import Redis
 
 from deploy.redis import embedded
-from service.api_keys import ApiKeys
+from service.auth.api_keys import ApiKeys
 from service.client import Client
 from service.jobs.queue import Queue
 from service.server import make_server

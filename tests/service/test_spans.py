@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.jobs import spans
-from service.jobs.about import about, note, told
+from service.http.trace_requests import TraceRequests
 from service.jobs.model.job import Job
 from service.jobs.model.serialization import from_hash, to_hash
-from service.jobs.otel import Seldom
-from service.jobs.span import NOTHING
 from service.settings import ConfigError, TracingSettings
-from service.tracing import TraceRequests
+from service.tracing import spans
+from service.tracing.log_context import about, note, told
+from service.tracing.opentelemetry import Seldom
+from service.tracing.span import NOTHING
 from tests.collector import collecting
 from tests.test_arrows import ROOT
 

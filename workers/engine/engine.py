@@ -22,9 +22,9 @@ import numpy as np
 
 from models.pipeline import Fields, Pipeline, Prepared, PyTree
 from models.sharding import Layout
-from service.jobs import spans
 from service.jobs.model.job import Stage
-from service.jobs.span import Attributes
+from service.tracing import spans
+from service.tracing.span import Attributes
 from workers.engine.batch_difference import levels
 from workers.engine.errors import EngineDied, PictureFailed, picture_failed
 from workers.engine.latency_stats import Costs

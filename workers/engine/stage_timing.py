@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from service.jobs import spans
-from service.jobs.span import NOTHING, Span
+from service.tracing import spans
+from service.tracing.span import NOTHING, Span
 from workers import metrics
 from workers.engine.row import Row
 

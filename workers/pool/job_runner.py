@@ -12,12 +12,12 @@ from functools import partial
 import numpy as np
 
 from models.pipeline import Prepared, RequestError
-from service.jobs import spans
 from service.jobs.model.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.queue import Claim, Queue
-from service.jobs.span import NOTHING
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, job_folders, output_key
+from service.tracing import spans
+from service.tracing.span import NOTHING
 from workers import metrics
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied, PictureFailed

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from functools import partial
 
 from service.jobs import job_spans
-from service.jobs.about import about, hide_prompts, note
 from service.jobs.model.job import JobState
 from service.jobs.model.preemption import Held
 from service.jobs.queue import Claim, Queue, Spent
@@ -17,6 +16,7 @@ from service.jobs.redis.tasks import cancel
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings
+from service.tracing.log_context import about, hide_prompts, note
 from workers import metrics
 from workers.engine.engine import Engine
 from workers.pool.capacity import Room

@@ -20,12 +20,12 @@ import jax
 
 from models.pipeline import Fields, Pipeline
 from models.spec import Batching, Sizes
-from service.jobs import spans
 from service.jobs.queue import Claims, Queue
 from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.settings import ConfigError, PoolSettings, Settings
+from service.tracing import spans
 from workers import metrics
 from workers.engine import step_metrics
 from workers.engine.engine import Engine

@@ -15,7 +15,7 @@ import atelier
 from deploy import redis as embedded
 from deploy.commands import serve, worker
 from deploy.local import KILL_MARGIN_S
-from service.listening import reached_at, wants_keys
+from service.auth.exposure import reached_at, wants_keys
 from service.settings import CONFIG_VARIABLE, Settings, load_settings
 from tests.deploy.docker import compose
 from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile, filled

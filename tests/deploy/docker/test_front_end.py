@@ -17,7 +17,7 @@ from tests.deploy.docker.dockerfile import ROOT
 from tests.deploy.docker.locks import read
 
 COMMANDS = (
-    "service.server, service.client, service.openapi, service.jobs.otel,"
+    "service.server, service.client, service.openapi, service.tracing.opentelemetry,"
     " deploy.keys, deploy.profiling, deploy.health, rich"
 )
 """What `serve`, traces, `generate`, `keys`, `profile` and the health check import."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.image_child import memory_bytes
+from service.http.image_check_process import memory_bytes
 from tests.deploy.k8s.objects import (
     Pods,
     environment,

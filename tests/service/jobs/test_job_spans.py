@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 from redis.asyncio import Redis
 
-from service.jobs import job_spans, spans
+from service.jobs import job_spans
 from service.jobs.queue import Queue
 from service.jobs.redis import keys
 from service.settings import TracingSettings
+from service.tracing import spans
 from tests.collector import Collector, Told, collecting
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect

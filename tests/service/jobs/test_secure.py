@@ -18,11 +18,11 @@ from redis.exceptions import ConnectionError, NoPermissionError
 
 from deploy.environment import settings_environment
 from models.spec import ModelSpec
-from service.api_keys import ApiKeys
+from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.redis import connection
 from service.settings import ConfigError, QueueSettings, RedisSettings, Settings
-from service.webhook_secrets import WebhookSecrets
+from service.webhooks.secrets import WebhookSecrets
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import MODEL, a_job
 from tests.service.jobs.test_twice import life

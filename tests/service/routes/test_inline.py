@@ -11,10 +11,10 @@ import pytest
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 
-from service.answers import events_answer
-from service.deps import FrontEnd
-from service.inflight import Hold
+from service.front_end.front_end import FrontEnd
+from service.http.inflight_limits import Hold
 from service.jobs.queue import Queue
+from service.responses.render import events_answer
 from service.settings import Settings
 from tests.service.sse import messages
 from tests.service.standin import MODEL, StandIn, picture

@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from service.schemas import GenerateRequest
+from service.schemas.request import GenerateRequest
 
 PATHS = [
     "/",

@@ -23,7 +23,7 @@ from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings import ConfigError, QueueSettings
-from tests.service.test_telemetry import check
+from tests.service.metrics.test_http import check
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.pool.test_worker import at_work

@@ -15,13 +15,13 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
-from deploy.logs import Json
 from models.pipeline import Fields, Prepared
 from models.sharding import Layout
 from service.jobs.model.job import JobState, Warned
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
 from service.settings import ConfigError, Settings
+from service.tracing.log_format import Json
 from tests.workers.at_work import at_work, has, status
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until

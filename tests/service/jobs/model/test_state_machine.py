@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from service import schemas
 from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition, as_markdown
 from service.jobs.scripts import runner
+from service.schemas import request
 from service.settings import TenantSettings
 from tests.service.jobs.history import Server
 from tests.service.jobs.lives import Lives
@@ -50,7 +50,7 @@ def test_the_page_has_not_drifted() -> None:
 
 
 def test_the_api_knows_the_end_states() -> None:
-    assert set(schemas.END_EVENTS) == ENDED
+    assert set(request.END_EVENTS) == ENDED
 
 
 def pairs(moves: list[Transition]) -> set[tuple[str, str]]:

@@ -1,0 +1,142 @@
+"""Pictures that come with a request: in base64, or behind an address.
+
+Pools get each file as it was sent, once a child process has decoded it as they will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from models.image_files import ImageFile, ImageFileError
+from models.spec import PICTURE_FIELDS
+from service.errors.problems import FieldError, Invalid
+from service.front_end.front_end import FrontEnd
+from service.http import fetch
+from service.schemas.request import http_url
+
+_LETTERS = (bytes.maketrans(b"-_", b"+/"), b" \t\r\n")
+"""What is replaced, and what is left out."""
+_PERCENT = (
+    ("%2B", "+"), ("%2b", "+"), ("%2F", "/"), ("%2f", "/"), ("%3D", "="), ("%3d", "="),
+    ("%0D", ""), ("%0d", ""), ("%0A", ""), ("%0a", ""), ("%20", ""),
+)  # fmt: skip
+"""What URIs write otherwise, of base64."""
+_SLICE_CHARS = 2**18
+
+
+@dataclass(frozen=True)
+class Picture:
+    data: bytes
+    """The file, as it was sent."""
+    file: ImageFile
+
+
+async def read_all(front: FrontEnd, fields: Mapping[str, Any], client: str) -> dict[str, Picture]:
+    """The request's pictures by field, each checked.
+
+    Args:
+        client: whose turn it takes.
+
+    Raises: Invalid; Busy, Unavailable: too many wait to be fetched.
+    """
+    found = {}
+    for name in [name for name in PICTURE_FIELDS if name in fields]:
+        try:
+            found[name] = await _read(front, fields[name], client)
+        except ImageFileError as error:
+            raise Invalid([FieldError(name, str(error))]) from error
+    return found
+
+
+async def _read(front: FrontEnd, value: str, client: str) -> Picture:
+    """Raises: ImageFileError."""
+    if is_url(value):
+        data = await _fetch(front, value, client)
+    else:
+        data = await asyncio.to_thread(from_base64, value)
+    return Picture(data, await front.images.check(data, client))
+
+
+async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:
+    """Raises: ImageFileError."""
+    server, most = front.settings.server, front.settings.limits.max_body_bytes
+    if not server.allow_image_urls:
+        raise ImageFileError(
+            "is an address, which this server does not fetch; send the picture itself in base64"
+        )
+    try:
+        host = fetch.host_of(httpx.URL(http_url(url)))
+        async with front.fetches.place(client, host):
+            return await fetch.fetch(
+                front.http, url, client, max_bytes=most, timeout_s=server.fetch_timeout_s
+            )
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
+        said = str(error) or "it did not answer in time"
+        raise ImageFileError(f"cannot be fetched: {said}") from error
+
+
+def is_url(value: str) -> bool:
+    return value[:8].lower().startswith(("http://", "https://"))
+
+
+def from_base64(value: str) -> bytes:
+    """The bytes of a data URI or of bare base64; line breaks and the URL-safe letters are fine.
+
+    Reads slices, so that no other thread waits for long.
+
+    Raises: ImageFileError.
+    """
+    if not value.isascii():
+        raise ImageFileError("is neither a data URI nor base64")
+    text = _payload(value) if value[:5].lower() == "data:" else value
+    data, rest = bytearray(), b""
+    for part in _slices(text):
+        letters = rest + _unquoted(part).encode().translate(*_LETTERS)
+        whole = len(letters) - len(letters) % 4
+        data += _decoded(letters[:whole])
+        rest = letters[whole:]
+    if rest:
+        raise ImageFileError(
+            "is no whole base64: its length must be a multiple of 4, with = at the end"
+        )
+    if not data:
+        raise ImageFileError("is empty")
+    return bytes(data)
+
+
+def _decoded(letters: bytes) -> bytes:
+    try:
+        return base64.b64decode(letters, validate=True)
+    except binascii.Error as error:
+        raise ImageFileError(f"is neither a data URI nor base64: {error}") from None
+
+
+def _payload(uri: str) -> str:
+    comma = uri.find(",")
+    if comma < 0 or not uri[:comma].lower().rstrip().endswith(";base64"):
+        raise ImageFileError("is a data URI without ;base64, before its comma")
+    return uri[comma + 1 :]
+
+
+def _slices(text: str) -> Iterator[str]:
+    """The text in parts, none of which cuts what a URI writes with a percent sign."""
+    start = 0
+    while start < len(text):
+        end = start + _SLICE_CHARS
+        cut = text.find("%", end - 2, end)
+        yield text[start : (end := cut if cut > 0 else end)]
+        start = end
+
+
+def _unquoted(part: str) -> str:
+    if "%" in part:
+        for code, letter in _PERCENT:
+            part = part.replace(code, letter)
+    return part

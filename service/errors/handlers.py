@@ -1,0 +1,143 @@
+"""Which exception becomes which problem: the last stop of every request that went wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from redis.exceptions import (
+    ClusterDownError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+)
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from service.errors.problems import (
+    MAX_ERRORS,
+    MAX_NAME_CHARS,
+    FieldError,
+    Invalid,
+    Malformed,
+    MethodNotAllowed,
+    NotFound,
+    Problem,
+    Unavailable,
+    answer_problem,
+    render,
+)
+from service.jobs.storage.errors import StoreError
+
+log = logging.getLogger("atelier")
+
+REDIS_AWAY = (
+    ConnectionError,
+    TimeoutError,
+    ReadOnlyError,
+    ClusterDownError,
+    OutOfMemoryError,
+    NoPermissionError,
+)
+"""What redis-py raises while the server is unreachable, failing over, full, or not for us."""
+REDIS_UNFIT = frozenset({"MISCONF", "NOREPLICAS", "BUSY"})
+"""First words of other answers that tell of the server's state, and nothing of the request: its
+disk is full, its replicas are away, a script holds it up."""
+
+RETRY_AFTER_S = 2.0
+
+
+NO_FIELD = "there is no such field"
+
+
+def field_errors(errors: Sequence[Any]) -> list[FieldError]:
+    """The first of Pydantic's errors, without the values that the client sent."""
+    return [FieldError(_path(error["loc"]), _message(error)) for error in errors[:MAX_ERRORS]]
+
+
+def _path(location: Sequence[str | int]) -> str:
+    names = [str(part)[:MAX_NAME_CHARS] for part in location]
+    return ".".join(names) or "body"
+
+
+def _message(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return NO_FIELD
+    return error["msg"].removeprefix("Value error, ")
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers, so that no answer but a problem+json tells of an error."""
+    app.add_exception_handler(Problem, answer_problem)
+    app.add_exception_handler(HTTPException, _of_the_router)
+    app.add_exception_handler(RequestValidationError, _of_parameters)
+    for away in REDIS_AWAY:
+        app.add_exception_handler(away, _without_redis)
+    app.add_exception_handler(ResponseError, _refused_by_redis)
+    app.add_exception_handler(StoreError, _without_store)
+    app.add_exception_handler(ClientDisconnect, _without_client)
+    app.add_exception_handler(Exception, _of_ours)
+
+
+async def _of_the_router(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path, headers = request.url.path, dict(error.headers or {})
+    if error.status_code == 404:
+        return render(NotFound(f"there is nothing at {path!r}; see /docs"))
+    if error.status_code == 405:
+        headers |= _allowed(request)
+        said = f"{path!r} does not take {request.method}; see /docs"
+        return render(MethodNotAllowed(said, headers=headers))
+    return render(Malformed(str(error.detail), headers=headers))
+
+
+def _allowed(request: Request) -> dict[str, str]:
+    """The methods of every route with that path; the router knows of the first one only."""
+    template = getattr(request.scope.get("route"), "path", "")
+    methods = request.app.openapi()["paths"].get(template, {})
+    return {"Allow": ", ".join(sorted(name.upper() for name in methods))} if methods else {}
+
+
+async def _of_parameters(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError | ValidationError)
+    found = [dict(item, loc=item["loc"][1:]) for item in error.errors()]
+    return render(Invalid(field_errors(found)))
+
+
+async def _without_redis(request: Request, error: Exception) -> Response:
+    log.warning("redis is away: %s", error)
+    return render(
+        Unavailable(
+            "the queue cannot be reached; try again (with an Idempotency-Key a repeat is safe)",
+            code="queue_unreachable",
+            retry_after_s=RETRY_AFTER_S,
+        )
+    )
+
+
+async def _refused_by_redis(request: Request, error: Exception) -> Response:
+    if str(error).split(" ", 1)[0] in REDIS_UNFIT:
+        return await _without_redis(request, error)
+    log.error("redis refused a call", exc_info=error)
+    return await _of_ours(request, error)
+
+
+async def _without_store(request: Request, error: Exception) -> Response:
+    log.warning("the store failed: %s", error)
+    said = "the store of pictures cannot be used; try again"
+    return render(Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S))
+
+
+async def _without_client(request: Request, error: Exception) -> Response:
+    return render(Malformed("the body broke off"))  # nobody is there to read it
+
+
+async def _of_ours(request: Request, error: Exception) -> Response:
+    return render(Problem("something failed in the service; it has been logged"))

@@ -1,0 +1,216 @@
+"""What the routes work with: one `FrontEnd` an app, and the copy of the models it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import httpx
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from service.auth.authenticator import Callers
+from service.errors.problems import FieldError, NotFound, Unauthorized, Unavailable
+from service.front_end.cost_cache import Costs
+from service.front_end.verified_outputs import Intact
+from service.http import fetch
+from service.http.fair_limiter import FairLimiter
+from service.http.image_checks import ImageChecks
+from service.http.inflight_limits import Shared, bodies_of, waits_of
+from service.jobs.model.job import DEFAULT_TENANT, Job
+from service.jobs.queue import ModelStatus, Queue
+from service.jobs.storage.object_store import Store
+from service.metrics.http import Telemetry
+from service.settings import Settings
+from service.tracing.log_context import hide_prompts, note
+from service.webhooks.sender import Webhooks
+
+NO_MODEL_RETRY_S = 5.0
+FETCHES, FETCHES_EACH, FETCHES_PER_HOST = 16, 4, 8
+"""Addresses that are fetched at the same time: in all, of a client, and of a host."""
+
+
+class Models:
+    """The registered models, read again when the copy is older than `max_age_s`."""
+
+    def __init__(self, queue: Queue, max_age_s: float) -> None:
+        self._queue = queue
+        self._max_age_s = max_age_s
+        self._lock = asyncio.Lock()
+        self.known: dict[str, ModelStatus] = {}
+        self._read_at = -float("inf")
+
+    async def all(self) -> dict[str, ModelStatus]:
+        if self._is_old():
+            async with self._lock:
+                if self._is_old():
+                    self.known = await self._queue.models()
+                    self._read_at = time.monotonic()
+        return self.known
+
+    def _is_old(self) -> bool:
+        return time.monotonic() - self._read_at >= self._max_age_s
+
+    async def get(self, name: str | None) -> ModelStatus:
+        """The model of that name; without one, the only model there is.
+
+        Raises:
+            Unavailable: no pool has registered one, or none for very long.
+            NotFound: names what there is.
+        """
+        known = await self.all()
+        if not known:
+            raise Unavailable(
+                "no model is registered; try again when a pool has started",
+                code="no_model",
+                retry_after_s=NO_MODEL_RETRY_S,
+            )
+        if name is None and len(known) == 1:
+            return next(iter(known.values()))
+        if name is None or name not in known:
+            raise _unknown_model(name, sorted(known))
+        return known[name]
+
+
+def _unknown_model(name: str | None, there_is: list[str]) -> NotFound:
+    choice = "there is " + ", ".join(there_is)
+    said = f"name a model: {choice}" if name is None else f"there is no model {name!r}; {choice}"
+    return NotFound(said, code="model_not_found", errors=[FieldError("model", choice)])
+
+
+@dataclass
+class FrontEnd:
+    """Everything that outlives a request."""
+
+    settings: Settings
+    queue: Queue
+    store: Store
+    telemetry: Telemetry
+    models: Models
+    costs: Costs
+    resolver: fetch.Resolver
+    """Of hosts that requests name."""
+    http: httpx.AsyncClient
+    """For images that clients give the address of."""
+    fetches: FairLimiter
+    """Places for fetching them."""
+    images: ImageChecks
+    webhooks: Webhooks
+    outputs: Intact
+    callers: Callers | None
+    """None: everybody may ask, without a key."""
+    bodies: Shared
+    """Bytes of requests and outputs in flight."""
+    waits: Shared
+    """Requests that wait for a job or follow its events."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server wants to exit: whoever waits or streams lets go."""
+
+    @classmethod
+    def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
+        """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
+        server, telemetry = settings.server, Telemetry()
+        callers = Callers.make(settings)
+        resolver = fetch.Resolver(server.allow_networks)
+        queue.tally = telemetry.tally
+        return cls(
+            settings=settings,
+            queue=queue,
+            store=store,
+            telemetry=telemetry,
+            models=Models(queue, server.models_age_s),
+            costs=Costs(queue, settings.queue),
+            resolver=resolver,
+            http=fetch.client(resolver, server.fetch_timeout_s),
+            fetches=_fetches(),
+            images=ImageChecks(settings, has_tenants=callers is not None),
+            webhooks=Webhooks(settings, queue),
+            outputs=Intact(store, telemetry),
+            callers=callers,
+            bodies=bodies_of(settings.limits),
+            waits=waits_of(server),
+        )
+
+    def client_of(self, request: Request, tenant: str) -> str:
+        """Who shares its part of what is bounded: a tenant, or without keys an address."""
+        return tenant if self.callers or request.client is None else request.client.host
+
+    async def job(self, job_id: str, tenant: str) -> Job:
+        """Raises: NotFound: there is none, or it is another tenant's, which is told alike."""
+        job = await self.queue.get(job_id)
+        if job is None or job.tenant != tenant:
+            raise no_such_job(job_id)
+        note(job=job.id)
+        hide_prompts(job.request)
+        return job
+
+    async def close(self) -> None:
+        self.stopping.set()
+        await self.images.close()
+        await self.webhooks.close()
+        if self.callers:
+            await self.callers.close()
+        await self.http.aclose()
+
+
+def _fetches() -> FairLimiter:
+    line = Shared("images to fetch", "too_many_fetches", fetch.WAITING, fetch.WAITING_EACH)
+    return FairLimiter(FETCHES, FETCHES_EACH, FETCHES_PER_HOST, line)
+
+
+def no_such_job(job_id: str) -> NotFound:
+    return NotFound(
+        f"there is no job {job_id[:80]!r}; it was deleted, has left after its time, or never was",
+        code="job_not_found",
+    )
+
+
+async def _front(request: Request) -> FrontEnd:
+    """A coroutine, since FastAPI takes a plain function to a thread and back with every request."""
+    front: FrontEnd = request.app.state.front
+    return front
+
+
+Front = Annotated[FrontEnd, Depends(_front)]
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="ApiKey",
+    bearerFormat="atl_…",
+    description="An API key, made by `atelier keys create`; what it makes belongs to its tenant.",
+)
+
+
+async def tenant_of_caller(
+    front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> str:
+    """Raises: Unauthorized."""
+    tenant = await _tenant(front, given)
+    note(tenant=tenant)
+    return tenant
+
+
+async def _tenant(front: FrontEnd, given: HTTPAuthorizationCredentials | None) -> str:
+    """Raises: Unauthorized."""
+    if front.callers is None:
+        return DEFAULT_TENANT
+    if given is None:
+        raise Unauthorized(
+            "this server wants an API key: send the header `Authorization: Bearer atl_…`;"
+            " its operator makes one by `atelier keys create --tenant NAME`"
+        )
+    tenant = await front.callers.tenant(given.credentials)
+    if tenant is None:
+        raise Unauthorized(
+            "this API key is not known here: it is mistyped, or was revoked; ask the operator"
+            " for another one (`atelier keys create`)",
+            challenge='Bearer error="invalid_token"',
+            code="invalid_api_key",
+        )
+    return tenant
+
+
+Tenant = Annotated[str, Depends(tenant_of_caller)]
+"""Whose request it is: its key's tenant, or where no keys are wanted everybody's."""

@@ -1,0 +1,71 @@
+"""Program of a child process that checks image files, confined in memory and processor time.
+
+It runs by its path and isolated (`python -I`): nothing of its working directory is imported, and it
+knows no settings, secrets or sockets. Files come on standard input, each behind its length in eight
+bytes; each is answered by a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # isolated, it lacks our own folder
+
+from PIL import Image
+
+from models.image_files import ImageFileError, check
+
+LENGTH_BYTES = 8
+BASE_BYTES = 256 * 2**20
+"""Of memory: the interpreter, its libraries, and the file itself."""
+BYTES_A_PIXEL = 24
+"""Of memory: a WebP has four copies of four bytes each while it is decoded, a progressive JPEG its
+coefficients beside two."""
+
+
+def main(max_pixels: int, cpu_s: float) -> None:
+    """Answer until the input ends, or until a file takes `cpu_s`: then SIGPROF kills us."""
+    Image.preinit()  # now, and not in the first file's time
+    confine(max_pixels)
+    while head := sys.stdin.buffer.read(LENGTH_BYTES):
+        data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        answer = look_at(data, max_pixels)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(answer), flush=True)
+
+
+def confine(max_pixels: int) -> None:
+    """Bound the memory; forbid to write files."""
+    bounds = {
+        resource.RLIMIT_AS: memory_bytes(max_pixels),
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+    }
+    for what, most in bounds.items():
+        resource.setrlimit(what, (most, most))
+
+
+def memory_bytes(max_pixels: int) -> int:
+    """Of memory that one child may have."""
+    return BASE_BYTES + BYTES_A_PIXEL * max_pixels
+
+
+def look_at(data: bytes, max_pixels: int) -> dict[str, Any]:
+    """Return the fields of an `ImageFile`, or `error`; `spent` asks for another child."""
+    try:
+        return asdict(check(data, max_pixels))
+    except ImageFileError as error:
+        return {"error": str(error)}
+    except MemoryError:
+        return {"error": "takes too much memory to decode; save it again as PNG", "spent": True}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))

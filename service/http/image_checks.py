@@ -1,0 +1,123 @@
+"""Checks image files of clients in child processes, a few at a time, fair between tenants.
+
+A decoder that a hostile file keeps busy, fills with memory or breaks is a child's: it is killed by
+its limits, or when the client leaves, and the event loop and other tenants go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from models.image_files import ImageFile, ImageFileError
+from service.http.fair_limiter import FairLimiter
+from service.settings import Settings
+
+LENGTH_BYTES = 8
+"""As the child reads them."""
+PROGRAM = Path(__file__).with_name("image_check_process.py")
+WALL_TIMES = 12
+"""How many times its processor time a child may take by the clock: on a busy machine it waits."""
+
+
+class ImageChecks:
+    """A pool of `server.image_processes` children, started when they are needed."""
+
+    def __init__(self, settings: Settings, *, has_tenants: bool) -> None:
+        """
+        Args:
+            has_tenants: keep a child free of each tenant for the others.
+        """
+        limits, count = settings.limits, settings.server.image_processes
+        self._cpu_s = limits.image_cpu_s
+        self._arguments = (str(limits.max_image_pixels), str(limits.image_cpu_s))
+        self.places = FairLimiter(count, max(1, count - 1) if has_tenants else count)
+        self._idle: list[Process] = []
+        self._all: set[Process] = set()
+        """Those that may run."""
+        self._is_closed = False
+
+    async def check(self, data: bytes, tenant: str) -> ImageFile:
+        """What kind of file it is. Raises: ImageFileError."""
+        async with self.places.place(tenant):
+            child = await self._child()
+            try:
+                async with asyncio.timeout(WALL_TIMES * self._cpu_s):
+                    answer = await _ask(child, data)
+            except BaseException as error:  # the client left, too
+                await self._end(child)
+                if isinstance(error, TimeoutError):
+                    raise self._too_slow() from None
+                raise
+            return await self._read(child, answer)
+
+    async def _read(self, child: Process, line: bytes) -> ImageFile:
+        """What the child said. Raises: ImageFileError."""
+        if not line:
+            raise self._why(await self._end(child))
+        answer: dict[str, Any] = json.loads(line)
+        if answer.pop("spent", False) or self._is_closed:
+            await self._end(child)
+        else:
+            self._idle.append(child)
+        if "error" in answer:
+            raise ImageFileError(answer["error"])
+        return ImageFile(**answer)
+
+    def _why(self, code: int) -> ImageFileError:
+        if code == -signal.SIGPROF:
+            return self._too_slow()
+        return ImageFileError("is broken and cannot be decoded (it breaks the decoder)")
+
+    def _too_slow(self) -> ImageFileError:
+        return ImageFileError(f"takes more than {self._cpu_s:g} s to decode; save it again as PNG")
+
+    async def _child(self) -> Process:
+        """One that waits for work, or a new one."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.returncode is None:
+                return child
+            self._all.discard(child)
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", str(PROGRAM), *self._arguments),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+            start_new_session=True,  # Ctrl-C is ours alone
+        )
+        self._all.add(child)
+        return child
+
+    async def _end(self, child: Process) -> int:
+        """Its exit code."""
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                # Not by its own `kill`, which asks after it first: of a child that has just ended
+                # its exit code would go there, and be lost to whoever waits for it.
+                os.kill(child.pid, signal.SIGKILL)
+        self._all.discard(child)
+        return await child.wait()
+
+    async def close(self) -> None:
+        """End every child, those that are at work included; one that starts now ends after it."""
+        self._is_closed = True
+        await asyncio.gather(*map(self._end, tuple(self._all)))
+        self._idle.clear()
+
+
+async def _ask(child: Process, data: bytes) -> bytes:
+    """The child's line; an empty one where it has died."""
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.writelines((len(data).to_bytes(LENGTH_BYTES, "big"), data))
+    with suppress(ConnectionError):
+        await child.stdin.drain()
+    return await child.stdout.readline()

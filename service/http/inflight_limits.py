@@ -1,0 +1,136 @@
+"""What all requests together, and those of one client, may hold at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+from service.errors.problems import Busy, Unavailable
+from service.http.connection_limits import max_connections
+from service.settings import LimitSettings, ServerSettings
+
+RETRY_AFTER_S = 2.0
+SLICE_BYTES = 2**18
+
+
+class Shared:
+    """An amount of something, `total` of it for all and `each` for one client.
+
+    One request of a client that holds nothing is never too large for its own share.
+    """
+
+    def __init__(self, what: str, code: str, total: int, each: int) -> None:
+        self._what = what
+        self._code = code
+        self._total = total
+        self._each = each
+        self._held: Counter[str] = Counter()
+        self.all = 0
+
+    @contextmanager
+    def holding(self, client: str, amount: int = 0) -> Iterator[Hold]:
+        """Raises: Busy, Unavailable: there is not as much left."""
+        hold = self.hold(client)
+        try:
+            hold.add(amount)
+            yield hold
+        finally:
+            hold.close()
+
+    def hold(self, client: str) -> Hold:
+        """Nothing yet; whoever gets it closes it."""
+        return Hold(self, client)
+
+    def take(self, client: str, amount: int, *, is_first: bool) -> None:
+        if not amount:
+            return
+        if self.all and self.all + amount > self._total:
+            said = f"all clients together hold too many {self._what}; try again"
+            raise Unavailable(said, code=self._code, retry_after_s=RETRY_AFTER_S)
+        if not is_first and self._held[client] + amount > self._each:
+            said = f"your other requests hold too many {self._what}; try again when they have ended"
+            raise Busy(said, code=self._code, retry_after_s=RETRY_AFTER_S)
+        self._held[client] += amount
+        self.all += amount
+
+    def give(self, client: str, amount: int) -> None:
+        self.all -= amount
+        self._held[client] -= amount
+        if not self._held[client]:
+            del self._held[client]
+
+    def of(self, client: str) -> int:
+        return self._held[client]
+
+
+@dataclass
+class Hold:
+    """What one request holds."""
+
+    shared: Shared
+    client: str
+    amount: int = 0
+
+    def add(self, amount: int) -> None:
+        """Raises: Busy, Unavailable."""
+        is_first = self.shared.of(self.client) == self.amount
+        self.shared.take(self.client, amount, is_first=is_first)
+        self.amount += amount
+
+    def pass_on(self) -> Hold:
+        """What is held, for somebody else to close."""
+        other = Hold(self.shared, self.client, self.amount)
+        self.amount = 0
+        return other
+
+    def __del__(self) -> None:  # of an answer that is never sent
+        self.close()
+
+    def close(self) -> None:
+        self.shared.give(self.client, self.amount)
+        self.amount = 0
+
+
+def slices(body: bytes) -> Iterator[bytes]:
+    """The body in parts, of which each is sent when the client has taken the ones before.
+
+    The last one is empty: whoever has sent it knows that the client has what it was to have.
+    """
+    view = memoryview(body)
+    for start in range(0, len(body), SLICE_BYTES):
+        yield bytes(view[start : start + SLICE_BYTES])
+    yield b""
+
+
+class HeldResponse(Response):
+    """Bytes in slices, each sent when the client has taken the ones before; held until the end."""
+
+    def __init__(self, content: bytes, hold: Hold, status_code: int = 200, **rest: Any) -> None:
+        super().__init__(content, status_code, **rest)
+        self._hold = hold
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        for part in slices(bytes(self.body)):
+            await send({"type": "http.response.body", "body": part, "more_body": bool(part)})
+        self._hold.close()
+
+
+def bodies_of(limits: LimitSettings) -> Shared:
+    """Bytes of bodies and outputs."""
+    total = limits.max_inflight_bytes
+    return Shared("bytes in flight", "too_many_bytes", total, total // 2)
+
+
+def waits_of(server: ServerSettings) -> Shared:
+    """Requests that last as long as a job; a quarter of all connections stays free of them."""
+    connections = max_connections(server)
+    each = server.max_waiting or max(1, connections // 4)
+    return Shared("waiting requests", "too_many_waiting", max(1, 3 * connections // 4), each)

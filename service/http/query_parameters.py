@@ -1,0 +1,37 @@
+"""Query parameters: unknown and repeated ones are errors, like unknown fields of a body."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from fastapi import Request
+
+from service.errors.problems import FieldError, Invalid
+
+
+async def check_query(request: Request) -> None:
+    """Raises: Invalid: names each parameter that the route does not have, or has twice."""
+    if not request.scope["query_string"]:
+        return
+    known = _known(request)
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    errors = [
+        FieldError(name, "is there twice" if name in known else _unknown(known))
+        for name, count in given.items()
+        if count > 1 or name not in known
+    ]
+    if errors:
+        raise Invalid(errors)
+
+
+def _known(request: Request) -> Sequence[str]:
+    """Names that the API's description has for that route."""
+    template = getattr(request.scope.get("route"), "path", "")
+    operation = request.app.openapi()["paths"].get(template, {}).get(request.method.lower(), {})
+    return [item["name"] for item in operation.get("parameters", ()) if item["in"] == "query"]
+
+
+def _unknown(known: Sequence[str]) -> str:
+    choice = f"there is {', '.join(known)}" if known else "this address takes none"
+    return f"there is no such query parameter; {choice}"

@@ -1,0 +1,74 @@
+"""Requests as spans: what the front end tells a collector of traces."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.metrics.http import METHODS
+from service.tracing import spans
+from service.tracing.log_context import note
+from service.tracing.span import Span
+
+PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
+"""Asked for every few seconds by whoever watches."""
+SERVER_ERROR = 500
+
+
+class TraceRequests:
+    """ASGI middleware: each request is a span, by its route, until its answer's last byte.
+
+    Args:
+        follows: whether a client's `traceparent` is gone on with.
+    """
+
+    def __init__(self, app: ASGIApp, follows: bool) -> None:
+        self.app = app
+        self._follows = follows
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in PROBES:
+            return await self.app(scope, receive, send)
+        parent = traceparent(Headers(scope=scope)) if self._follows else None
+        status = SERVER_ERROR
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        one = spans.begin("HTTP", parent=parent, kind="server")
+        try:
+            with spans.within(one):
+                try:
+                    await self.app(scope, receive, note_status)
+                finally:
+                    _describe(one, scope, status)
+        except Exception:
+            note(**one.names)  # for the server, which logs it when this span is over
+            raise
+
+
+def traceparent(headers: Headers) -> str | None:
+    """The client's, if it sent one, and only one, that is well formed."""
+    given = headers.getlist("traceparent")
+    return spans.parse(given[0]) if len(given) == 1 else None
+
+
+def _describe(span: Span, scope: Scope, status: int) -> None:
+    """By the route alone: what a client writes into an address is its own."""
+    route = getattr(scope.get("route"), "path", None)
+    method = scope["method"] if scope["method"] in METHODS else "_OTHER"
+    span.rename(f"{method} {route}" if route else method)
+    span.set(
+        {
+            "http.request.method": method,
+            "http.response.status_code": status,
+            "url.scheme": scope.get("scheme", "http"),
+            "network.protocol.version": scope.get("http_version", ""),
+            **({"http.route": route} if route else {}),
+        }
+    )
+    if status >= SERVER_ERROR:
+        span.fail(str(status))

@@ -1,0 +1,155 @@
+"""Prometheus metrics of one front end; one registry an app, so that several live in one process."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.jobs.model.metrics import Tally
+from service.metrics.queue import QueueGauges
+
+log = logging.getLogger("atelier")
+
+METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
+DURATION_BUCKETS_S = (
+    0.002,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+    900,
+)
+ADMISSION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+COMMON_REFUSALS = (
+    "invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon", "store_unreachable",
+)  # fmt: skip
+"""Told of with 0 before the first one, which is no increase otherwise, and which an alert may wait
+for; others appear when they happen."""
+
+
+class Telemetry:
+    """What the front end counts. Label values come from routes, registered models and our code,
+    never from a client, so there are few of them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.tally = Tally(self.registry)
+        self.requests = Counter(
+            "atelier_http_requests_total",
+            "Requests answered, by route, method and status.",
+            ("route", "method", "status"),
+            registry=self.registry,
+        )
+        self.durations = Histogram(
+            "atelier_http_request_duration_seconds",
+            "Seconds from a request's arrival to the last byte of its response.",
+            ("route", "method"),
+            buckets=DURATION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.accepted = Counter(
+            "atelier_jobs_accepted_total",
+            "Jobs accepted into the queue.",
+            ("model", "tenant_class"),
+            registry=self.registry,
+        )
+        self.refused = Counter(
+            "atelier_jobs_refused_total",
+            "Requests for a job that were refused, by model (empty: unknown) and reason.",
+            ("model", "tenant_class", "reason"),
+            registry=self.registry,
+        )
+        self.damaged = Counter(
+            "atelier_outputs_damaged_total",
+            "Reads of outputs whose stored bytes do not match their checksum.",
+            registry=self.registry,
+        )
+        self.admissions = Histogram(
+            "atelier_admission_seconds",
+            "Seconds from a request's body to the queued job, accepted requests only.",
+            ("model",),
+            buckets=ADMISSION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.connections = Gauge(
+            "atelier_connections",
+            "Open client connections.",
+            registry=self.registry,
+        )
+        self.connections_closed = Counter(
+            "atelier_connections_closed_total",
+            "Connections closed because a client exceeded a limit, by reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.queue = QueueGauges(self.registry)
+
+    def expect(self, models: Iterable[str], classes: Iterable[str]) -> None:
+        """Tell of these from now on, with 0 where nothing has happened yet."""
+        models, classes = tuple(models), tuple(classes)
+        self.tally.expect(models, classes)
+        for model in models:
+            self.admissions.labels(model)
+        for model, name in itertools.product(models, classes):
+            self.accepted.labels(model, name)
+            for reason in COMMON_REFUSALS:
+                self.refused.labels(model, name, reason)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class MeasureRequests:
+    """ASGI middleware that counts and times every request under its route's template."""
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self.app = app
+        self.telemetry = telemetry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        started, status = time.perf_counter(), 500
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note_status)
+        finally:
+            self._record(scope, status, time.perf_counter() - started)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        """The log, too, has the route alone: what a client writes into an address is its own."""
+        route = getattr(scope.get("route"), "path", "none")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self.telemetry.requests.labels(route, method, str(status)).inc()
+        self.telemetry.durations.labels(route, method).observe(seconds)
+        log.debug("%s %s %d in %.3f s", method, route, status, seconds)

@@ -1,0 +1,169 @@
+"""What the routes can answer, as OpenAPI wants to be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Response
+
+from service.errors.problems import MEDIA_TYPE, TITLES
+from service.http.negotiation import EVENTS as EVENT_STREAM
+from service.http.negotiation import JSON
+from service.schemas.request import END_EVENTS, MEDIA_TYPES
+
+Documents = dict[str, Any]
+Responses = dict[int | str, Documents]
+
+
+def _schema(name: str) -> Documents:
+    return {"schema": {"$ref": f"#/components/schemas/{name}"}}
+
+
+def _header(description: str, kind: str = "string") -> Documents:
+    return {"description": description, "schema": {"type": kind}}
+
+
+def _parameter(name: str, description: str, **schema: Any) -> Documents:
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": description,
+        "schema": {"type": "string", **schema},
+    }
+
+
+_QUOTAS = {
+    "RateLimit-Policy": _header("The tenant's quotas, if it has any (IETF draft)."),
+    "RateLimit": _header("What is left of them."),
+}
+_RETRY_AFTER = {"Retry-After": _header("Seconds to wait before trying again.", "integer")}
+_PROBLEM_HEADERS = {
+    401: {"WWW-Authenticate": _header("How to send an API key (RFC 6750).")},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
+}
+_NAMES = {
+    "Location": _header("Where the job is."),
+    "X-Job-Id": _header("The job's id."),
+}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_FILES = {media_type: _BINARY for media_type in MEDIA_TYPES.values()}
+_STREAM = {
+    EVENT_STREAM: {
+        "schema": {
+            "type": "object",
+            "description": "One event of the stream; `data` is JSON, of an end state's the job.",
+            "properties": {
+                "id": {"type": "string"},
+                "event": {"enum": ["queued", "running", "progress", "preview", *END_EVENTS]},
+                "data": {"type": "string"},
+            },
+        }
+    }
+}
+
+
+def problems(*statuses: int, headers: Documents | None = None) -> Responses:
+    """The errors that a route may answer with, and the 500 that none should.
+
+    Args:
+        headers: of each of them but 401, besides its own.
+    """
+    return {status: _problem(status, headers or {}) for status in (*statuses, 500)}
+
+
+def _problem(status: int, shared: Documents) -> Documents:
+    headers = _PROBLEM_HEADERS.get(status, {}) | (shared if status != 401 else {})
+    return {
+        "description": TITLES[status],
+        "content": {MEDIA_TYPE: _schema("ProblemView")},
+        **({"headers": headers} if headers else {}),
+    }
+
+
+GENERATE: Documents = {
+    "response_class": Response,
+    "status_code": 202,
+    "responses": {
+        202: {
+            "description": "Accepted: the job, which has not ended.",
+            "content": {JSON: _schema("JobView")},
+            "headers": _NAMES | _QUOTAS,
+        },
+        200: {
+            "description": "The finished job, the output's own bytes, or the job's events.",
+            "content": {JSON: _schema("JobView"), **_FILES, **_STREAM},
+            "headers": _NAMES
+            | _QUOTAS
+            | {"Preference-Applied": _header("The wait that was granted, of `Prefer: wait`.")},
+        },
+        **problems(400, 401, 404, 406, 409, 410, 413, 415, 422, 429, 503, 504, headers=_QUOTAS),
+    },
+    "openapi_extra": {
+        "requestBody": {"required": True, "content": {JSON: _schema("GenerateRequest")}},
+        "parameters": [
+            _parameter(
+                "Prefer", "`wait` or `wait=N`: answer when the job has ended, or after N s."
+            ),
+            _parameter(
+                "Idempotency-Key",
+                "A repeat with the same key and body gives the same job.",
+                minLength=1,
+                maxLength=255,
+                pattern="^[ -~]+$",
+            ),
+        ],
+    },
+}
+"""POST /v1/generate."""
+
+EVENTS: Documents = {
+    "response_class": Response,
+    "responses": {
+        200: {"description": "Server-sent events.", "content": _STREAM, "headers": _NAMES},
+        **problems(401, 404, 429, 503),
+    },
+    "openapi_extra": {
+        "parameters": [_parameter("Last-Event-ID", "Resume after the event with this id.")]
+    },
+}
+"""GET /v1/jobs/{id}/events."""
+
+OUTPUT: Documents = {
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "The file.",
+            "content": _FILES,
+            "headers": {
+                "ETag": _header("The file's SHA-256."),
+                "Cache-Control": _header("Private: a copy is for one client."),
+                "Vary": _header("`Authorization`, where keys are wanted: and for one key."),
+            },
+        },
+        206: {"description": "The part of the file that was asked for.", "content": _FILES},
+        304: {"description": "The client holds it already."},
+        307: {"description": "The object store has it.", "headers": {"Location": _header("")}},
+        **problems(401, 404, 410, 416, 422, 429, 500, 503),
+    },
+    "openapi_extra": {
+        "parameters": [
+            _parameter("Range", "One range of bytes, such as `bytes=0-1023`."),
+            _parameter("If-None-Match", "The ETag that the client holds."),
+            _parameter("If-Range", "The ETag for which Range is meant."),
+        ]
+    },
+}
+"""GET /v1/jobs/{id}/outputs/{index}."""
+
+METRICS: Documents = {
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "Metrics in Prometheus' text format.",
+            "content": {"text/plain": {"schema": {"type": "string"}}},
+        }
+    },
+}
+"""GET /metrics."""

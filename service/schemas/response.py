@@ -1,0 +1,242 @@
+"""What clients are shown: jobs, models and problems, as api.md spells them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.quality import Quality
+from models.spec import Batching, Need, Option, Sizes
+from service.jobs.model.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
+from service.jobs.queue import ModelStatus
+from service.schemas.limits import Bounds, bounds_of
+from service.settings import LimitSettings
+
+
+class View(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class ProgressView(View):
+    step: int
+    steps: int
+    """Denoising steps done and to do, over all pictures of the job."""
+
+
+class DetailView(View):
+    """What a running job does now: the least advanced of its pictures."""
+
+    stage: Stage
+    since: str
+    expected_s: float | None
+    """How long `compiling` takes in all, by what was measured before; null where nobody knows, and
+    of any other stage."""
+
+
+class QueueView(View):
+    position: int | None
+    """Jobs of all tenants that are to start before it; null unless it is queued."""
+    eta_s: float | None
+    """Seconds until it is done, queued or running, by measured costs and all that waits and runs
+    now; null where nothing honest can be said."""
+
+
+NOWHERE = QueueView(position=None, eta_s=None)
+
+
+class OutputView(View):
+    index: int
+    url: str
+    content_type: str
+    width: int
+    height: int
+    seed: int
+    sha256: str
+    bytes: int
+    num_frames: int | None
+    """Of a clip in one file, as the next two are; null of a picture and of a single frame."""
+    fps: float | None
+    duration_s: float | None
+    base64: str | None = None
+    """The file itself, where the request said `output.inline`."""
+
+
+class JobView(View):
+    """A job: what was asked, how far it is, what came out."""
+
+    id: str
+    object: Literal["job"] = "job"
+    state: JobState
+    model: str
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    progress: ProgressView
+    detail: DetailView | None
+    """Null unless it is running, and until its pool has said so."""
+    queue: QueueView
+    request: dict[str, Any]
+    """Every field as it was resolved, the seed too; a picture is told by its key in the store."""
+    outputs: list[OutputView]
+    usage: Usage
+    error: JobError | None
+    warnings: list[Warned]
+    """What was accepted but not as written: fields without effect, prompts that were cut."""
+    metadata: dict[str, str]
+
+
+class JobPage(View):
+    object: Literal["list"] = "list"
+    data: list[JobView]
+    has_more: bool
+    """Whether older ones follow: ask again with `after` = the last id."""
+
+
+class ModelView(View):
+    """A model: what it serves, and whether it does so now."""
+
+    name: str
+    object: Literal["model"] = "model"
+    family: str
+    tasks: list[str]
+    fields: list[str]
+    """Request fields that it serves; any other is refused by name."""
+    needs: dict[str, list[Need]]
+    """By field, what must hold for it to have an effect; without that a job gets a warning."""
+    limits: Bounds
+    defaults: dict[str, Any]
+    task_defaults: dict[str, dict[str, Any]]
+    """Defaults of single tasks that differ from `defaults`."""
+    schedulers: dict[str, dict[str, Option]]
+    """Names that the field `scheduler` may have, each with the options that go beside it."""
+    qualities: dict[str, Quality]
+    """Names that the field `quality` may have beside `exact`, each with the levers that it pulls
+    and, where it was measured, how near its pictures are to exact ones."""
+    has_exact: bool
+    """Whether it draws exact pictures, too: not where its weights are of 8 bits alone."""
+    batching: Batching
+    """Whether the same request has the same bytes whatever runs beside it."""
+    sizes: Sizes
+    pools: list[str]
+    ready: bool
+
+
+class ModelPage(View):
+    object: Literal["list"] = "list"
+    data: list[ModelView]
+
+
+class Health(View):
+    status: Literal["ok"] = "ok"
+
+
+class FieldErrorView(View):
+    field: str
+    message: str
+
+
+class OpenAIErrorView(View):
+    """The same error for clients of the OpenAI kind."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ProblemView(View):
+    """RFC 9457, with what was wrong field by field."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldErrorView] = Field(default_factory=list)
+    error: OpenAIErrorView
+
+
+def job_url(job_id: str) -> str:
+    return f"/v1/jobs/{job_id}"
+
+
+def output_url(job_id: str, index: int) -> str:
+    return f"{job_url(job_id)}/outputs/{index}"
+
+
+def view_job(
+    job: Job,
+    place: QueueView = NOWHERE,
+    files: Mapping[int, bytes] | None = None,
+) -> JobView:
+    """A job as clients see it.
+
+    Args:
+        place: where it stands in its queue.
+        files: outputs by index that go into the answer itself.
+    """
+    return JobView(
+        id=job.id,
+        state=job.state,
+        model=job.model,
+        created_at=_time(job.created_at),
+        started_at=_time(job.started_at) if job.started_at else None,
+        finished_at=_time(job.finished_at) if job.finished_at else None,
+        progress=ProgressView(step=job.step, steps=job.steps),
+        detail=_view_detail(job.detail),
+        queue=place,
+        request=job.request,
+        outputs=[_view_output(job.id, output, files or {}) for output in job.outputs],
+        usage=job.usage,
+        error=job.error,
+        warnings=job.warnings,
+        metadata=job.metadata,
+    )
+
+
+def _view_detail(detail: Detail | None) -> DetailView | None:
+    if detail is None:
+        return None
+    return DetailView(stage=detail.stage, since=_time(detail.since), expected_s=detail.expected_s)
+
+
+def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> OutputView:
+    data = files.get(output.index)
+    return OutputView(
+        url=output_url(job_id, output.index),
+        base64=base64.b64encode(data).decode() if data is not None else None,
+        **output.model_dump(exclude={"key"}),
+    )
+
+
+def _time(seconds: float) -> str:
+    told = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return told.replace("+00:00", "Z")
+
+
+def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
+    spec = status.spec
+    return ModelView(
+        name=spec.name,
+        family=spec.family,
+        tasks=list(spec.tasks),
+        fields=sorted(spec.fields),
+        needs={name: list(needs) for name, needs in spec.needs.items()},
+        limits=bounds_of(spec.limits, limits),
+        defaults=dict(spec.defaults),
+        task_defaults={task: dict(values) for task, values in spec.task_defaults.items()},
+        schedulers={name: dict(options) for name, options in spec.schedulers.items()},
+        qualities=dict(spec.qualities),
+        has_exact=spec.has_exact,
+        batching=spec.batching,
+        sizes=spec.sizes,
+        pools=sorted(status.pools),
+        ready=status.ready,
+    )
+
+
+def view_models(models: Sequence[ModelStatus], limits: LimitSettings) -> ModelPage:
+    return ModelPage(data=[view_model(status, limits) for status in models])

@@ -1,0 +1,64 @@
+"""What a process writes to standard error, and how: one event a line, for people or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Literal
+
+from service.tracing.log_context import cleared, told
+
+OURS = ("atelier", "deploy", "models", "service", "workers")
+TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+Format = Literal["text", "json"]
+
+
+class Json(logging.Formatter):
+    """One object a line: time (RFC 3339, UTC), level, logger, message; job, tenant, pool, trace_id
+    and span_id where they are known; exception where there is one, with its trace.
+
+    Google's Cloud Logging looks for the level in severity, and without it calls all of standard
+    error an error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "time": rfc3339(record.created),
+            "level": record.levelname.lower(),
+            "severity": record.levelname,
+            "logger": record.name,
+            "message": cleared(record.getMessage()),
+            **told(),
+        }
+        if record.exc_info:
+            said["exception"] = cleared(self.formatException(record.exc_info))
+        if record.stack_info:
+            said["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(said)
+
+
+class Text(logging.Formatter):
+    """For people who look on; what it is about is in the message where it matters."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT, "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return cleared(super().format(record))
+
+
+def rfc3339(seconds: float) -> str:
+    """Of seconds since the epoch: `2026-05-04T03:02:01.123Z`."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def log_to_stderr(level: str, form: Format = "text") -> None:
+    """One line an event: ours from `level` on, other people's from warnings on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Json() if form == "json" else Text())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.captureWarnings(True)
+    for name in OURS:
+        logging.getLogger(name).setLevel(level.upper())

@@ -1,0 +1,102 @@
+"""Fields of a valid request that have no effect, or not the one they name: told as warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from models.spec import Need
+from service.jobs.model.job import Warned
+from service.validation.rules import Case
+
+LOSSLESS = frozenset({"png", "gif"})
+"""Formats without a quality."""
+SEED_BITS = 32
+"""That torch's generator reads."""
+
+Warnings = Iterator[Warned]
+
+
+def all_warnings(case: Case, output: Mapping[str, Any]) -> list[Warned]:
+    """Args: output: as it was resolved."""
+    return [warning for check in _CHECKS for warning in check(case, output)]
+
+
+def _idle(case: Case, output: Mapping[str, Any]) -> Warnings:
+    """Fields that lack what they need. A default that is sent again is not worth a warning."""
+    values = _values(case)
+    for name in sorted(case.spec.needs.keys() & case.given.keys()):
+        if not case.given[name] or _is_default(case, name):
+            continue
+        for need in case.spec.needs[name]:
+            if not need.is_met(values):
+                yield Warned(field=name, message=f"has no effect: {_lack(need, values)}")
+                break
+
+
+def _is_default(case: Case, name: str) -> bool:
+    return bool(case.given[name] == case.spec.defaults_for(case.task).get(name))
+
+
+def _values(case: Case) -> dict[str, Any]:
+    scheduler = case.given.get("scheduler", {}).get("name", case.spec.scheduler)
+    return {**case.fields, "task": case.task, "scheduler": scheduler}
+
+
+def _lack(need: Need, values: Mapping[str, Any]) -> str:
+    value = values.get(need.field)
+    if need.above is not None and value is not None:
+        return f"{need.field} is {value:g}, and would have to be above {need.above:g}"
+    if need.among:
+        return f"the {need.field} is {value or 'another'}, not {' or '.join(need.among)}"
+    return f"it needs {need.field}, too"
+
+
+def _weak_guidance(case: Case, output: Mapping[str, Any]) -> Warnings:
+    """Scales between off and on, which diffusers takes for off."""
+    thresholds = {
+        need.field: need.above
+        for needs in case.spec.needs.values()
+        for need in needs
+        if need.above is not None
+    }
+    for name in sorted(thresholds.keys() & case.given.keys()):
+        if 0 < case.given[name] < thresholds[name]:
+            said = f"has no effect: guidance begins above {thresholds[name]:g}"
+            yield Warned(field=name, message=said)
+
+
+def _idle_quality(case: Case, output: Mapping[str, Any]) -> Warnings:
+    preset = case.spec.qualities.get(case.given.get("quality", ""))
+    needs = case.spec.needs.get("negative_prompt", ())
+    if preset is None or preset.levers != {"guidance"}:
+        return
+    values = _values(case)
+    if not needs or not all(need.is_met(values) for need in needs):
+        said = "has no effect: it leaves guidance out of some steps, and this request has none"
+        yield Warned(field="quality", message=said)
+
+
+def _long_seed(case: Case, output: Mapping[str, Any]) -> Warnings:
+    seed = case.given.get("seed", 0)
+    if seed >> SEED_BITS:
+        low = seed % 2**SEED_BITS
+        said = f"only its lowest {SEED_BITS} bits count, as in torch: it draws what {low} draws"
+        yield Warned(field="seed", message=said)
+
+
+def _idle_output(case: Case, output: Mapping[str, Any]) -> Warnings:
+    if output.get("quality") is not None and output["format"] in LOSSLESS:
+        said = f"has no effect: {output['format']} has none"
+        yield Warned(field="output.quality", message=said)
+    if output["format"] == "png" and "fps" in case.given and not _is_default(case, "fps"):
+        yield Warned(field="fps", message="has no effect: png gives single frames")
+
+
+_CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
+    _idle,
+    _weak_guidance,
+    _idle_quality,
+    _long_seed,
+    _idle_output,
+)

@@ -1,0 +1,150 @@
+"""A request against a model: defaults filled in, every limit checked. Pure; no queue, no store."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.image_files import ImageFile
+from models.spec import ModelSpec, Task
+from service.errors.problems import FieldError, Invalid, NotAcceptable
+from service.jobs.model.job import Warned
+from service.schemas.request import MEDIA_TYPES, GenerateRequest, model_fields
+from service.settings import LimitSettings
+from service.validation.ineffective_fields import all_warnings
+from service.validation.rules import Case, all_errors
+from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
+
+IMAGE_FORMATS = ("png", "jpeg", "webp")
+VIDEO_FORMATS = ("mp4", "webm", "gif", "png")
+
+DRAWN_SEEDS = 2**32
+"""Seeds are drawn below this: torch's generator reads no more bits of one, and every JSON reader
+can hold it exactly."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A request that the model can serve."""
+
+    task: Task
+    fields: dict[str, Any]
+    """Every field of the model's business, with its value."""
+    output: dict[str, Any]
+    """format, quality (may be None), inline."""
+    steps: int
+    """Denoising steps over all pictures."""
+    warnings: list[Warned]
+    """What of it has no effect, or not the one it names."""
+
+
+def resolve(
+    request: GenerateRequest,
+    spec: ModelSpec,
+    limits: LimitSettings,
+    media_types: tuple[str, ...] = (),
+) -> Resolved:
+    """Fill in the model's defaults and hold the result against its limits and ours.
+
+    Args:
+        media_types: what the Accept header wants, best first, where it wants bytes.
+
+    Raises:
+        Invalid: names every field that is wrong.
+        NotAcceptable: the output's format is none of `media_types`.
+    """
+    given = model_fields(request)
+    task = task_of(given, spec)
+    fields = _with_defaults(given, spec, task)
+    output = _output(request, task, media_types, fields)
+    case = Case(spec, limits, task, fields, given)
+    errors = all_errors(case)
+    errors += _wrong_output(output["format"], task, media_types, fields)
+    if errors:
+        raise Invalid(errors)
+    if media_types and MEDIA_TYPES[output["format"]] not in media_types:
+        raise NotAcceptable(f"the output is {MEDIA_TYPES[output['format']]}; accept that, or JSON")
+    return Resolved(task, fields, output, _steps(fields, spec), all_warnings(case, output))
+
+
+def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
+    one = denoising_steps(
+        fields["num_inference_steps"], fields.get("strength", 1.0), spec.strength_rounds
+    )
+    return int(fields["num_images"] * one)
+
+
+def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) -> GenerateRequest:
+    """The request with the size of its picture, down to whole multiples, if it names none.
+
+    Source: diffusers image_processor.py, VaeImageProcessor.get_default_height_width.
+    """
+    if request.width is not None or request.height is not None:
+        return request
+    multiple = spec.limits.size_multiple_px
+    width, height = (side - side % multiple for side in (image.width, image.height))
+    return request.model_copy(update={"width": width, "height": height})
+
+
+def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:
+    """What the request asks of this model: decided by the pictures that come with it."""
+    video = any(task.endswith("-to-video") for task in spec.tasks)
+    if "mask_image" in given:
+        return "inpainting"
+    if "image" in given:
+        return "image-to-video" if video else "image-to-image"
+    return "text-to-video" if video else "text-to-image"
+
+
+def _with_defaults(given: dict[str, Any], spec: ModelSpec, task: Task) -> dict[str, Any]:
+    fields = {"num_images": 1, **spec.defaults_for(task), **given}
+    for name in STEP_LISTS & given.keys():
+        listed = listed_steps(name, given[name], spec)
+        fields["num_inference_steps"] = given.get("num_inference_steps", listed)
+    if "image" not in given:
+        fields.pop("strength", None)
+        fields |= {"strength": given["strength"]} if "strength" in given else {}
+    if "seed" not in given:
+        fields["seed"] = secrets.randbelow(DRAWN_SEEDS)
+    return fields
+
+
+def formats_of(task: Task) -> tuple[str, ...]:
+    """The formats that a task's outputs may have, the default first."""
+    return VIDEO_FORMATS if task.endswith("-to-video") else IMAGE_FORMATS
+
+
+def _output(
+    request: GenerateRequest, task: Task, media_types: tuple[str, ...], fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    asked = request.output.model_dump() if request.output else {"quality": None, "inline": False}
+    accepted = [
+        name for kind in media_types for name in formats_of(task) if MEDIA_TYPES[name] == kind
+    ]
+    accepted.sort(key=lambda name: _is_in_parts(name, task, fields))
+    chosen = asked.get("format") or next(iter(accepted), formats_of(task)[0])
+    return asked | {"format": chosen}
+
+
+def _is_in_parts(format: str, task: Task, fields: Mapping[str, Any]) -> bool:
+    """Whether one clip becomes several files: its frames."""
+    is_clip = task.endswith("-to-video") and fields.get("num_frames", 1) > 1
+    return is_clip and format in IMAGE_FORMATS
+
+
+def _wrong_output(
+    chosen: str, task: Task, media_types: tuple[str, ...], fields: Mapping[str, Any]
+) -> Iterator[FieldError]:
+    if chosen not in formats_of(task):
+        yield FieldError("output.format", f"{task} gives {', '.join(formats_of(task))}")
+    elif media_types and _is_in_parts(chosen, task, fields):
+        yield FieldError(
+            "output.format",
+            f"a clip as {chosen} is one file a frame: accept JSON, and fetch each by its url",
+        )
+    if media_types and fields["num_images"] > 1:
+        yield FieldError(
+            "num_images", "one at a time where Accept asks for the bytes; ask for JSON"
+        )

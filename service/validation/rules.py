@@ -1,0 +1,242 @@
+"""What can be wrong with a request that is well formed: each check holds it against its model's
+limits and ours, and names every field that is out of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.quality import EXACT
+from models.spec import ModelSpec, Task
+from service.errors.problems import FieldError
+from service.schemas.limits import Bounds, bounds_of
+from service.schemas.request import MAX_SEED
+from service.settings import LimitSettings
+from service.validation.scheduler_options import wrong_scheduler
+from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
+
+PROMPTS = ("prompt", "negative_prompt", "prompt_2", "negative_prompt_2")
+TASK_PICTURES: Mapping[Task, frozenset[str]] = {
+    "text-to-image": frozenset(),
+    "image-to-image": frozenset({"image"}),
+    "inpainting": frozenset({"image", "mask_image"}),
+    "text-to-video": frozenset(),
+    "image-to-video": frozenset({"image"}),
+}
+"""Fields without which a request is of another task."""
+PICTURE_WORDS = {
+    "image": "the picture to begin with, as image",
+    "mask_image": "a picture that is white where the image is to be drawn anew, as mask_image",
+    "last_image": "the picture that the clip ends with, as last_image",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a check looks at."""
+
+    spec: ModelSpec
+    limits: LimitSettings
+    task: Task
+    fields: Mapping[str, Any]
+    """With the defaults filled in."""
+    given: Mapping[str, Any]
+    """What the client has set of them."""
+
+    @property
+    def bounds(self) -> Bounds:
+        return bounds_of(self.spec.limits, self.limits)
+
+
+Errors = Iterator[FieldError]
+
+
+def all_errors(case: Case) -> list[FieldError]:
+    return [error for check in _CHECKS for error in check(case)]
+
+
+def _unserved(case: Case) -> Errors:
+    served = case.spec.fields | {"prompt", "seed", "num_images"}
+    for name in sorted(case.given.keys() - served):
+        yield FieldError(name, f"the model {case.spec.name!r} does not serve this field")
+
+
+def _wrong_task(case: Case) -> Errors:
+    if case.task not in case.spec.tasks:
+        yield from _no_such_task(case)
+    elif "mask_image" in case.given and "image" not in case.given:
+        yield FieldError("mask_image", "send the picture that it masks too, as image")
+    if "last_image" in case.given and "image" not in case.given:
+        yield FieldError("last_image", "send the picture that the clip begins with too, as image")
+    for name in sorted(case.spec.needed - case.given.keys()):
+        words = PICTURE_WORDS.get(name, name)
+        yield FieldError(name, f"the model {case.spec.name!r} cannot do without: send {words}")
+
+
+def _no_such_task(case: Case) -> Errors:
+    """Names the pictures that the model needs, or those that it has no use for."""
+    sent = case.given.keys() & TASK_PICTURES["inpainting"]
+    does = ", ".join(case.spec.tasks)
+    able = [TASK_PICTURES[task] for task in case.spec.tasks if TASK_PICTURES[task] >= sent]
+    if able:
+        for name in sorted(min(able, key=len) - sent):
+            said = f"the model {case.spec.name!r} does {does}: send {PICTURE_WORDS[name]}"
+            yield FieldError(name, said)
+        return
+    picture = "mask_image" if "mask_image" in sent else "image"
+    if picture in case.spec.fields:  # otherwise it has been told already
+        yield FieldError(picture, f"the model {case.spec.name!r} does {does}, not {case.task}")
+
+
+def _wrong_sizes(case: Case) -> Errors:
+    bounds = case.bounds
+    sides = {name: case.fields[name] for name in ("width", "height") if name in case.fields}
+    for name, side in sides.items():
+        if not bounds.min_side_px <= side <= bounds.max_side_px:
+            said = f"must be {bounds.min_side_px} to {bounds.max_side_px} pixels"
+            yield FieldError(name, said)
+        elif side % bounds.size_multiple_px:
+            yield FieldError(name, f"must be a multiple of {bounds.size_multiple_px} pixels")
+    pixels = bounds.max_pixels
+    if len(sides) == 2 and sides["width"] * sides["height"] > pixels:
+        yield FieldError("width", f"width times height must be {pixels} pixels at most")
+
+
+def _unlisted_size(case: Case) -> Errors:
+    sizes = case.spec.sizes
+    if sizes.mode == "any":
+        return
+    lengths = {size.max_sequence_length for size in sizes.listed if size.fits(case.fields)}
+    if lengths:
+        if not lengths & {None, case.fields.get("max_sequence_length")}:
+            listed = " or ".join(map(str, sorted(filter(None, lengths))))
+            yield FieldError("max_sequence_length", f"must be {listed} with this size")
+        return
+    sides = {(size.width, size.height) for size in sizes.listed}
+    is_of_frames = (case.fields.get("width"), case.fields.get("height")) in sides
+    listed = ", ".join(map(str, sizes.listed))
+    said = f"the model {case.spec.name!r} serves these sizes alone: {listed}"
+    yield FieldError("num_frames" if is_of_frames else "width", said)
+
+
+def _wrong_frames(case: Case) -> Errors:
+    frames = case.fields.get("num_frames")
+    if frames is None:
+        return
+    bounds = case.bounds
+    least, multiple, top = bounds.min_frames, bounds.frames_multiple, bounds.max_frames
+    if frames > top:
+        yield FieldError("num_frames", f"must be {top} at most")
+    elif (frames - least) % multiple or frames < least:
+        below = frames - (frames - least) % multiple
+        near = [f"{count}" for count in (below, below + multiple) if least <= count <= top]
+        said = f"must be {least} more than a multiple of {multiple}: {' or '.join(near)}"
+        yield FieldError("num_frames", said)
+    if frames == 1 and "last_image" in case.given:
+        yield FieldError("num_frames", "must be more than 1 with last_image")
+    pixels = bounds.max_clip_pixels
+    if frames * case.fields.get("width", 1) * case.fields.get("height", 1) > pixels:
+        yield FieldError(
+            "num_frames", f"width times height times num_frames must be {pixels} at most"
+        )
+
+
+def _wrong_counts(case: Case) -> Errors:
+    bounds = case.bounds
+    tops = {
+        "num_inference_steps": bounds.max_steps,
+        "num_images": bounds.max_images,
+        "max_sequence_length": bounds.max_sequence_length,
+        "clip_skip": bounds.max_clip_skip,
+    }
+    for name, top in tops.items():
+        if case.fields.get(name, 0) > top:
+            yield FieldError(name, f"must be {top} at most")
+
+
+def _wrong_seed(case: Case) -> Errors:
+    if case.fields["seed"] + case.fields["num_images"] - 1 > MAX_SEED:
+        yield FieldError("seed", f"seed + num_images - 1 must be {MAX_SEED} at most")
+
+
+def _wrong_prompts(case: Case) -> Errors:
+    top = case.limits.max_prompt_chars
+    for name in PROMPTS:
+        if len(case.given.get(name, "")) > top:
+            yield FieldError(name, f"must have {top} characters at most")
+
+
+def _wrong_strength(case: Case) -> Errors:
+    strength, steps = case.fields.get("strength"), case.fields.get("num_inference_steps")
+    if "strength" in case.given and "image" not in case.given:
+        yield FieldError("strength", "has no meaning without an image")
+    elif (
+        strength is not None
+        and steps is not None
+        and denoising_steps(steps, strength, case.spec.strength_rounds) < 1
+    ):
+        yield FieldError("strength", f"leaves none of the {steps} steps; raise one of them")
+
+
+def _wrong_step_lists(case: Case) -> Errors:
+    lists = sorted(STEP_LISTS & case.given.keys())
+    for name in lists:
+        steps = listed_steps(name, case.given[name], case.spec)
+        if steps != case.fields["num_inference_steps"]:
+            yield FieldError(name, f"make {steps} steps, not num_inference_steps; leave that out")
+        if any(a <= b for a, b in itertools.pairwise(case.given[name])):
+            yield FieldError(name, "must fall")
+    if len(lists) > 1:
+        yield FieldError("timesteps", "send these or sigmas, not both")
+
+
+def _wrong_sigmas(case: Case) -> Errors:
+    sigmas = case.given.get("sigmas")
+    if sigmas is None:
+        return
+    if case.spec.sigmas_are == "noise levels":
+        if len(sigmas) < 2:
+            yield FieldError("sigmas", "must be one a step and a last one to end at, usually 0")
+    elif not 0 < min(sigmas) <= max(sigmas) <= 1:
+        yield FieldError("sigmas", "must be one a step, each at most 1 and above 0")
+
+
+def _untaken_step_lists(case: Case) -> Errors:
+    """Those that the chosen scheduler, or else the checkpoint's own, cannot run."""
+    scheduler = case.given.get("scheduler", {}).get("name", case.spec.scheduler)
+    taken = case.spec.step_lists.get(scheduler, STEP_LISTS)
+    for name in sorted((STEP_LISTS & case.given.keys()) - taken):
+        yield FieldError(name, f"the scheduler {scheduler} takes none; leave them out")
+
+
+def _wrong_scheduler(case: Case) -> Errors:
+    if "scheduler" in case.given and "scheduler" in case.spec.fields:
+        yield from wrong_scheduler(case.given["scheduler"], case.spec)
+
+
+def _wrong_quality(case: Case) -> Errors:
+    name, names = case.fields.get("quality", EXACT), case.spec.quality_names
+    if name not in names and "quality" in case.spec.fields:
+        there_is = ", ".join(names)
+        said = f"the model {case.spec.name!r} has no preset {name!r}; there is {there_is}"
+        yield FieldError("quality", said)
+
+
+_CHECKS: tuple[Callable[[Case], Errors], ...] = (
+    _unserved,
+    _wrong_task,
+    _wrong_sizes,
+    _unlisted_size,
+    _wrong_frames,
+    _wrong_counts,
+    _wrong_seed,
+    _wrong_prompts,
+    _wrong_strength,
+    _wrong_step_lists,
+    _wrong_sigmas,
+    _untaken_step_lists,
+    _wrong_scheduler,
+    _wrong_quality,
+)

@@ -1,0 +1,115 @@
+"""Secrets that sign webhooks: a tenant's own, so that none can forge another's messages.
+
+Up to two of a tenant are valid, and a message is signed with each: a new one is made and brought to
+the receivers, then the old one is revoked. Signing needs the secret itself, so that Redis keeps it;
+it is shown once all the same.
+
+Source: the Standard Webhooks specification, version 1.0.0.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from redis.asyncio import Redis
+from redis.exceptions import WatchError
+
+from service.auth.api_keys import ID_BYTES, check_tenant
+from service.jobs.redis.keys import WEBHOOK_SECRETS
+
+PREFIX = "whsec_"
+SECRET_BYTES = 32
+MAX_VALID = 2
+"""Secrets of one tenant at the same time."""
+
+
+class WebhookSecret(BaseModel):
+    """What is kept of a secret. `created_at` is seconds since the epoch, by Redis's clock."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    tenant: str
+    created_at: float
+    text: str = Field(repr=False)
+
+
+_SECRETS = TypeAdapter(list[WebhookSecret])
+Change = Callable[[list[WebhookSecret]], list[WebhookSecret]]
+
+
+class WebhookSecrets:
+    """The secrets in Redis: those of all tenants in one hash, each tenant's newest first."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def create(self, tenant: str) -> WebhookSecret:
+        """A new secret beside the one there may be.
+
+        Raises: ValueError: a tenant can't be called so, or has two already.
+        """
+        check_tenant(tenant)
+        seconds, microseconds = await self._redis.time()
+        new = WebhookSecret(
+            id=secrets.token_hex(ID_BYTES),
+            tenant=tenant,
+            created_at=seconds + microseconds / 1e6,
+            text=PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode(),
+        )
+        while not await self._replace(tenant, lambda valid: [new, *_with_room(valid)]):
+            pass
+        return new
+
+    async def all(self) -> list[WebhookSecret]:
+        """Oldest first."""
+        texts = await self._redis.hvals(WEBHOOK_SECRETS)
+        found = [one for text in texts for one in _SECRETS.validate_json(text)]
+        return sorted(found, key=lambda one: one.created_at)
+
+    async def of(self, tenant: str) -> list[WebhookSecret]:
+        """Those of a tenant that are valid, newest first."""
+        text = await self._redis.hget(WEBHOOK_SECRETS, tenant)
+        return _SECRETS.validate_json(text) if text else []
+
+    async def revoke(self, secret_id: str) -> bool:
+        """Whether there was such a secret."""
+        for one in await self.all():
+            if one.id == secret_id:
+                while not await self._replace(one.tenant, lambda v: _without(v, secret_id)):
+                    pass
+                return True
+        return False
+
+    async def _replace(self, tenant: str, change: Change) -> bool:
+        """Whether nobody else has changed them meanwhile."""
+        async with self._redis.pipeline(transaction=True) as pipe:
+            await pipe.watch(WEBHOOK_SECRETS)
+            text = await pipe.hget(WEBHOOK_SECRETS, tenant)
+            valid = change(_SECRETS.validate_json(text) if text else [])
+            pipe.multi()
+            if valid:
+                pipe.hset(WEBHOOK_SECRETS, tenant, _SECRETS.dump_json(valid).decode())
+            else:
+                pipe.hdel(WEBHOOK_SECRETS, tenant)
+            try:
+                await pipe.execute()
+            except WatchError:
+                return False
+        return True
+
+
+def _with_room(valid: list[WebhookSecret]) -> list[WebhookSecret]:
+    """Raises: ValueError: there is none for a further secret."""
+    if len(valid) < MAX_VALID:
+        return valid
+    raise ValueError(
+        f"there are {MAX_VALID} valid secrets already; revoke the older one, {valid[-1].id}"
+    )
+
+
+def _without(valid: list[WebhookSecret], secret_id: str) -> list[WebhookSecret]:
+    return [one for one in valid if one.id != secret_id]

@@ -1,0 +1,58 @@
+"""API keys: what is kept of them, who is known by them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from service.auth.api_keys import ApiKeys
+from service.jobs.redis.keys import API_KEYS
+
+
+@pytest.fixture
+async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
+    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+    yield keys
+    await keys.close()
+
+
+async def test_a_key_is_known_by_its_text_alone(keys: ApiKeys, empty_redis: Redis) -> None:
+    key, text = await keys.create("acme", "of the shop")
+    _, other = await keys.create("acme")
+    assert text.startswith("atl_") and len(text.rpartition("_")[2]) >= 40 and text != other
+    assert await keys.find(text) == key
+    assert (key.tenant, key.name) == ("acme", "of the shop")
+    assert abs(key.created_at - time.time()) < 60  # one machine's clock, written and read
+    stored = "".join(await empty_redis.hvals(API_KEYS))
+    assert text not in stored and text.rpartition("_")[2] not in stored
+    assert text not in repr(key) and key.digest not in repr(key)
+
+
+async def test_what_is_no_key_is_nobodys(keys: ApiKeys) -> None:
+    key, text = await keys.create("acme")
+    almost = text[:-1] + ("A" if text[-1] != "A" else "B")
+    stolen = f"atl_{key.id}_{key.digest}"
+    others = ["", "atl_", "atl__", f"atl_{key.id}", f"atl_{key.id}_", text[4:], text.upper()]
+    for wrong in [almost, stolen, *others, text + "x", f"atl_0_{text[17:]}", "atl_ü_ÿ"]:
+        assert await keys.find(wrong) is None, wrong
+
+
+async def test_a_revoked_key_is_gone(keys: ApiKeys) -> None:
+    assert not await keys.any()
+    first, text = await keys.create("acme")
+    second, other = await keys.create("zoo")
+    assert await keys.all() == [first, second] and await keys.any()
+    assert await keys.revoke(first.id)
+    assert not await keys.revoke(first.id)
+    assert (await keys.find(text), await keys.find(other)) == (None, second)
+    assert await keys.all() == [second]
+
+
+@pytest.mark.parametrize("tenant", ["", "*", "a b", "-a", "ü", "a:b", "x" * 65, "a\n"])
+async def test_names_that_no_tenant_may_have(keys: ApiKeys, tenant: str) -> None:
+    with pytest.raises(ValueError, match="can't be a tenant"):
+        await keys.create(tenant)
+    assert await keys.all() == []

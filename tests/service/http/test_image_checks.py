@@ -1,0 +1,183 @@
+"""Image files in child processes: bounded, fair between tenants, cancelled with their clients."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
+from service.http.image_checks import ImageChecks
+from service.settings import LimitSettings, ServerSettings, Settings
+from tests.hostile_images import animation, bomb, jpeg_of_scans, png_chunk, text_bombs, within
+from tests.service.eventually import eventually
+from tests.service.image_children import children
+from tests.service.standin import picture
+
+GOOD = picture()
+MAX_PIXELS = 2_000_000
+ODD = 1.0
+"""Seconds of a processor: no test's file takes as long."""
+
+
+def settings(**limits: float) -> Settings:
+    bounds = {"max_image_pixels": MAX_PIXELS, "image_cpu_s": ODD} | limits
+    return Settings(limits=LimitSettings.model_validate(bounds), server=ServerSettings())
+
+
+@pytest.fixture
+async def checks() -> AsyncIterator[ImageChecks]:
+    checks = ImageChecks(settings(), has_tenants=True)
+    yield checks
+    await checks.close()
+
+
+async def test_a_child_serves_one_file_after_the_other(checks: ImageChecks) -> None:
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+    first = children()
+    with pytest.raises(ImageFileError, match="no PNG"):
+        await checks.check(b"GIF89a" + bytes(100), "acme")
+    assert await checks.check(picture("JPEG"), "zoo") == ImageFile("image/jpeg", 32, 32)
+    assert len(first) == 1 and children() == first
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+async def test_memory_is_enough_for_the_largest_picture(
+    checks: ImageChecks, file_format: str, mode: str
+) -> None:
+    """Noise, and the longest row that a JPEG can have."""
+    noise = np.random.default_rng(0).integers(0, 256, (1400, 1400, len(mode)), np.uint8)
+    image = Image.fromarray(noise).convert("RGB" if file_format == "JPEG" else mode)
+    file = io.BytesIO()
+    image.save(file, file_format, progressive=True, method=0)
+    assert (await checks.check(file.getvalue(), "acme")).width == 1400
+    if file_format != "WEBP":
+        file = io.BytesIO()
+        Image.new("RGB", (65_500, 1)).save(file, file_format)
+        assert (await checks.check(file.getvalue(), "acme")).width == 65_500
+
+
+HOSTILE = {
+    "scans": jpeg_of_scans(MAX_SCANS + 1, (1400, 1400)),
+    "many scans": jpeg_of_scans(10_000, (1400, 1400)),
+    "PNG bomb": bomb(60_000),
+    "cut": picture("PNG", (64, 64))[:-40],
+    "cut JPEG": picture("JPEG", (64, 64))[:300],
+    "frames": animation("WEBP", 2000),
+    "APNG": animation("PNG", 2000),
+    "GIF": animation("GIF", 2000),
+    "deep EXIF": within(GOOD, png_chunk(b"eXIf", b"II*\0\x08\0\0\0" + b"\xff" * 500_000)),
+    "chunks": within(GOOD, *[png_chunk(b"tEXt", b"a\0" + b"b" * 1000)] * 1000),
+    **{kind: within(GOOD, chunk) for kind, chunk in text_bombs().items()},
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
+async def test_a_hostile_file_harms_nobody(checks: ImageChecks, data: bytes) -> None:
+    """Some of them are pictures that can be had cheaply: then they are."""
+    try:
+        assert (await checks.check(data, "acme")).width == 32
+    except ImageFileError as error:
+        assert str(error)
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+
+
+async def test_a_file_that_takes_long_is_given_up() -> None:
+    checks = ImageChecks(settings(image_cpu_s=0.1, max_image_pixels=3e7), has_tenants=True)
+    with pytest.raises(ImageFileError, match=r"more than 0\.1 s"):
+        await checks.check(jpeg_of_scans(MAX_SCANS, (5000, 5000)), "acme")
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+    await checks.close()
+
+
+async def stopped_child(checks: ImageChecks) -> int:
+    """A child that does nothing from now on, whatever it is asked."""
+    await checks.check(GOOD, "acme")
+    (pid,) = children()
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+async def test_a_tenant_s_hanging_files_delay_nobody_else(checks: ImageChecks) -> None:
+    """Ten of them: one hangs, the others wait for it, and another tenant's go on."""
+    await stopped_child(checks)
+    hanging = [asyncio.create_task(checks.check(GOOD, "acme")) for _ in range(10)]
+    await asyncio.sleep(0)  # each asks for its place
+    for _ in range(3):
+        assert await checks.check(GOOD, "zoo") == ImageFile("image/png", 32, 32)
+    assert not any(task.done() for task in hanging)
+    assert len(children()) == 2
+    for task in hanging:
+        task.cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)
+
+
+async def test_a_client_that_leaves_takes_its_child_with_it(checks: ImageChecks) -> None:
+    pid = await stopped_child(checks)
+    asked = asyncio.create_task(checks.check(GOOD, "acme"))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert pid not in children()
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+
+
+async def test_children_at_work_end_with_the_front_end(checks: ImageChecks) -> None:
+    await stopped_child(checks)
+    asked = [asyncio.create_task(checks.check(GOOD, tenant)) for tenant in ("acme", "zoo")]
+    await asyncio.sleep(0)  # one asks the child, the other starts its own
+    await checks.close()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert not children()
+
+
+async def test_a_child_that_was_killed_is_replaced(checks: ImageChecks) -> None:
+    pid = await stopped_child(checks)
+    os.kill(pid, signal.SIGKILL)
+
+    async def is_served() -> bool:
+        try:
+            return (await checks.check(GOOD, "acme")).width == 32
+        except ImageFileError:  # it was not known to be dead
+            return False
+
+    await eventually(is_served)
+    assert pid not in children()
+
+
+async def test_nothing_of_the_working_directory_is_run(
+    checks: ImageChecks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "PIL", "models", "signal", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("open('was-run', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert await checks.check(GOOD, "acme") == ImageFile("image/png", 32, 32)
+    assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [("bytearray(300_000_000)", "MemoryError"), ("open('f', 'wb', 0).write(b'x')", "OSError")],
+)
+def test_what_a_child_may_not_do(act: str, error: str, tmp_path: Path) -> None:
+    code = f"from service.http.image_check_process import confine; confine(1000)\n{act}"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert ended.returncode and error in ended.stderr

@@ -1,0 +1,65 @@
+"""Waiting beside time and a wish to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from service.jobs.redis.tasks import cancel
+from service.responses.wait import ticking
+
+LONG_S = 60.0
+
+
+async def slowly(gates: list[asyncio.Event]) -> AsyncIterator[int]:
+    for number, gate in enumerate(gates):
+        await gate.wait()
+        yield number
+
+
+async def test_items_come_with_ticks_between_them() -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+    gates[0].set()
+    seen = []
+    async for item in ticking(slowly(gates), 0.01, asyncio.Event()):
+        seen.append(item)
+        if seen.count(None) == 2:
+            gates[1].set()
+    assert [item for item in seen if item is not None] == [0, 1]
+    assert seen[:3] == [0, None, None]
+
+
+async def test_a_wish_to_stop_ends_it_at_once() -> None:
+    stop = asyncio.Event()
+    never = slowly([asyncio.Event()])
+    asyncio.get_running_loop().call_later(0.01, stop.set)
+    async with asyncio.timeout(LONG_S / 2):
+        assert [item async for item in ticking(never, LONG_S, stop)] == []
+
+
+async def test_an_error_of_the_items_comes_through() -> None:
+    async def failing() -> AsyncIterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    seen = []
+    try:
+        async for item in ticking(failing(), LONG_S, asyncio.Event()):
+            seen.append(item)
+    except ValueError as error:
+        seen.append(str(error))
+    assert seen == [1, "broken"]
+
+
+async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
+    async def deaf_once() -> None:
+        try:
+            await asyncio.sleep(LONG_S)
+        except asyncio.CancelledError:
+            await asyncio.sleep(LONG_S)
+
+    task = asyncio.create_task(deaf_once())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(LONG_S / 2):
+        await cancel(task)
+    assert task.cancelled()

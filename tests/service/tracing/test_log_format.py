@@ -1,0 +1,113 @@
+"""One event a line, with what it is about."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import subprocess
+import sys
+
+import pytest
+
+from service.tracing.log_context import HIDDEN, about, everywhere, hide_prompts, note, told
+from service.tracing.log_format import Json, Text, rfc3339
+
+log = logging.getLogger("service.test")
+
+
+def said(message: str, **extra: object) -> dict[str, object]:
+    record = log.makeRecord("service.test", logging.WARNING, "f", 1, message, (), None, **extra)
+    line = Json().format(record)
+    assert "\n" not in line
+    return json.loads(line)
+
+
+def test_a_line_is_an_object() -> None:
+    line = said("two\nlines and a \ud800")
+    assert line.keys() == {"time", "level", "severity", "logger", "message"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(line["time"]))
+    assert (line["level"], line["logger"]) == ("warning", "service.test")
+    assert line["severity"] == "WARNING"  # as Google's LogSeverity spells it
+    assert rfc3339(0.5) == "1970-01-01T00:00:00.500Z"
+
+
+def test_what_it_is_about_is_in_it() -> None:
+    with about(job="job_1", tenant="acme"), about(trace_id="a" * 32, span_id="b" * 16):
+        line = said("x")
+    assert (line["job"], line["tenant"]) == ("job_1", "acme")
+    assert (line["trace_id"], line["span_id"]) == ("a" * 32, "b" * 16)
+    assert "job" not in said("x")
+
+
+async def test_tasks_tell_of_their_own() -> None:
+    async def work(job: str) -> str:
+        note(job=job)
+        await asyncio.sleep(0)
+        return told()["job"]
+
+    jobs = [f"job_{number}" for number in range(3)]
+    assert await asyncio.gather(*map(work, jobs)) == jobs
+    assert "job" not in told()
+
+
+def test_a_prompt_is_no_field() -> None:
+    with pytest.raises(TypeError, match="prompt"):
+        note(prompt="a cat")
+    with pytest.raises(TypeError, match="key"):
+        everywhere(key="atl_1")
+
+
+@pytest.mark.parametrize("formatter", [Json(), Text()])
+async def test_a_prompt_that_others_quote_is_not_written(formatter: logging.Formatter) -> None:
+    """Plain, as `repr` and JSON spell it, and line by line, as groups of exceptions indent it."""
+    prompt = 'a "red" fox\nof 1 \u00e9t\u00e9'
+
+    async def fail() -> str:
+        hide_prompts({"prompt": prompt, "negative_prompt": "blur", "width": 8, "output": {}})
+        try:
+            raise ExceptionGroup(
+                "two", [ValueError(prompt), KeyError(prompt), ValueError(json.dumps(prompt))]
+            )
+        except ExceptionGroup:
+            failure = sys.exc_info()
+        arguments = ("no %r, %s", (prompt, "blur"), failure)
+        return formatter.format(log.makeRecord("a", logging.ERROR, "f", 1, *arguments))
+
+    line = await asyncio.create_task(fail())
+    assert not [word for word in ("red", "fox", "t\u00e9", "t\\u00e9", "blur") if word in line]
+    assert line.count(HIDDEN) >= 5 and "ValueError" in line
+    assert "a cat" in said("a cat")["message"], "of that task alone"
+
+
+def test_exceptions_and_warnings_are_in_the_line() -> None:
+    program = """
+import logging, threading, warnings
+from service.tracing.log_format import log_to_stderr
+from service.tracing.log_context import everywhere
+log_to_stderr("debug", "json")
+everywhere(pool="flux")
+try:
+    raise ValueError("broken")
+except ValueError:
+    logging.getLogger("workers.pool.worker").exception("it failed")
+warnings.warn("old")
+logging.getLogger("workers.pool.worker").debug("small")
+logging.getLogger("elsewhere").info("not ours")
+steps = logging.getLogger("workers.engine.step_loop")
+thread = threading.Thread(target=lambda: steps.info("beside"))
+thread.start()
+thread.join()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    failed, warned, small, beside = map(json.loads, done.stderr.splitlines())
+    assert failed["exception"].startswith("Traceback") and "broken" in failed["exception"]
+    assert "old" in warned["message"] and warned["logger"] == "py.warnings"
+    assert small["level"] == "debug"
+    assert {line["pool"] for line in (failed, small, beside)} == {"flux"}

@@ -1,0 +1,95 @@
+"""Warnings of fields that are accepted and have no effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.quality import GuidanceInterval, Quality, StepCache
+from models.spec import ModelSpec, Need
+from service.schemas.request import GenerateRequest
+from service.settings import LimitSettings
+from service.validation.resolve import resolve
+from tests.service.standin import SPEC, VIDEO
+
+GUIDED = Need(field="guidance_scale", above=1)
+INTERVAL = Quality(guidance=GuidanceInterval(stop=0.6))
+PICTURES = SPEC.model_copy(
+    update={
+        "tasks": ("text-to-image", "image-to-image", "inpainting"),
+        "fields": SPEC.fields | {"negative_prompt_2", "eta", "scheduler", "quality", "clip_skip"},
+        "schedulers": {"euler": {}, "ddim": {}},
+        "scheduler": "EulerDiscreteScheduler",
+        "qualities": {
+            "guidance-interval": INTERVAL,
+            "fast": INTERVAL.model_copy(
+                update={"step_cache": StepCache(kind="first-block", threshold=0.1)}
+            ),
+        },
+        "needs": {
+            "negative_prompt": (GUIDED,),
+            "negative_prompt_2": (GUIDED, Need(field="negative_prompt")),
+            "eta": (Need(field="scheduler", among=("ddim", "DDIMScheduler")),),
+            "clip_skip": (Need(field="task", among=("image-to-image",)),),
+        },
+    }
+)
+
+
+def warned(spec: ModelSpec = PICTURES, **fields: Any) -> dict[str, str]:
+    request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
+    found = resolve(request, spec, LimitSettings()).warnings
+    return {warning.field: warning.message for warning in found}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"negative_prompt": "rain", "guidance_scale": 1.0}, "negative_prompt", "scale is 1, and"),
+        ({"negative_prompt_2": "rain"}, "negative_prompt_2", "needs negative_prompt, too"),
+        ({"eta": 0.5}, "eta", "is EulerDiscreteScheduler, not ddim or DDIMScheduler"),
+        ({"eta": 0.5, "scheduler": {"name": "euler"}}, "eta", "is euler, not ddim"),
+        ({"clip_skip": 1}, "clip_skip", "the task is text-to-image, not image-to-image"),
+        ({"guidance_scale": 0.5}, "guidance_scale", "begins above 1"),
+        ({"seed": 2**32 + 7}, "seed", "draws what 7 draws"),
+        ({"output": {"format": "png", "quality": 50}}, "output.quality", "png has none"),
+        ({"quality": "guidance-interval", "guidance_scale": 0}, "quality", "this request has none"),
+    ],
+)
+def test_a_field_without_effect_is_told(fields: dict[str, Any], field: str, said: str) -> None:
+    (message,) = [found for name, found in warned(**fields).items() if name == field]
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"negative_prompt": "rain"},
+        {"negative_prompt": "rain", "negative_prompt_2": "snow"},
+        {"negative_prompt": "", "guidance_scale": 1.0},
+        {"guidance_scale": 0},
+        {"eta": 0.5, "scheduler": {"name": "ddim"}},
+        {"seed": 2**32 - 1},
+        {"output": {"format": "jpeg", "quality": 50}},
+        {"quality": "guidance-interval"},
+        {"quality": "fast", "guidance_scale": 0},
+    ],
+)
+def test_a_field_with_an_effect_is_not(fields: dict[str, Any]) -> None:
+    assert warned(**fields) == {}
+
+
+def test_a_rate_of_single_frames() -> None:
+    frames = {"format": "png"}
+    assert "single frames" in warned(VIDEO, fps=30, output=frames)["fps"]
+    assert warned(VIDEO, fps=VIDEO.defaults["fps"], output=frames) == {}
+    assert warned(VIDEO, fps=30) == {}
+
+
+def test_a_need_of_some_tasks_is_met_in_others() -> None:
+    need = Need(field="negative_target_size", tasks=("text-to-image",))
+    assert not need.is_met({"task": "text-to-image"})
+    assert need.is_met({"task": "inpainting"})
+    assert need.is_met({"task": "text-to-image", "negative_target_size": [8, 8]})

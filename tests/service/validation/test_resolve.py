@@ -1,0 +1,312 @@
+"""Defaults, tasks and steps of a request against a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.quality import Quality
+from models.spec import ModelSpec, Size, Sizes
+from service.errors.problems import Invalid, NotAcceptable
+from service.schemas.request import GenerateRequest
+from service.settings import LimitSettings
+from service.validation.resolve import DRAWN_SEEDS, resolve
+from service.validation.steps import denoising_steps
+from tests.service.standin import SPEC, VIDEO
+
+LIMITS = LimitSettings()
+TO_VIDEO = VIDEO.model_copy(update={"tasks": ("image-to-video",)})
+TO_LAST = TO_VIDEO.model_copy(update={"needed": frozenset({"last_image"})})
+INPAINTING = SPEC.model_copy(
+    update={"tasks": ("inpainting",), "fields": SPEC.fields | {"mask_image", "timesteps"}}
+)
+NOISY = SPEC.model_copy(
+    update={
+        "fields": SPEC.fields | {"timesteps", "scheduler"},
+        "task_defaults": {"image-to-image": {"strength": 0.3}},
+        "strength_rounds": "down",
+        "sigmas_are": "noise levels",
+        "schedulers": {"euler": {}, "ddim": {}, "lcm": {}},
+        "scheduler": "ddim",
+        "step_lists": {
+            "euler": frozenset({"timesteps", "sigmas"}),
+            "ddim": frozenset(),
+            "lcm": frozenset({"timesteps"}),
+        },
+    }
+)
+"""As SDXL has it."""
+
+
+def resolved(spec: ModelSpec = SPEC, **fields: object):  # type: ignore[no-untyped-def]
+    return resolve(GenerateRequest.model_validate({"prompt": "a cat"} | fields), spec, LIMITS)
+
+
+def wrong_fields(
+    spec: ModelSpec, limits: LimitSettings = LIMITS, **fields: object
+) -> dict[str, str]:
+    """What is said of each field of a request that is refused."""
+    request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
+    with pytest.raises(Invalid) as refused:
+        resolve(request, spec, limits)
+    return {error.field: error.message for error in refused.value.errors}
+
+
+@pytest.mark.parametrize(
+    ("steps", "strength", "run"),
+    [(20, 1.0, 20), (20, 0.6, 12), (4, 0.6, 3), (10, 0.05, 1), (50, 0.3, 15), (10, 1e-30, 0)],
+)
+def test_steps_that_run(steps: int, strength: float, run: int) -> None:
+    """As diffusers' get_timesteps has it: steps minus the whole part of what is skipped."""
+    assert denoising_steps(steps, strength) == run
+
+
+@pytest.mark.parametrize(("steps", "strength", "run"), [(4, 0.6, 2), (3, 0.3, 0), (20, 1.0, 20)])
+def test_steps_that_run_where_their_share_is_cut_off(steps: int, strength: float, run: int) -> None:
+    assert denoising_steps(steps, strength, "down") == run
+
+
+def test_a_strength_that_leaves_no_step_of_this_family_is_refused() -> None:
+    assert (
+        "none of the 3 steps" in wrong_fields(NOISY, image="x", num_inference_steps=3)["strength"]
+    )
+    assert resolved(NOISY, image="x", num_inference_steps=4).steps == 1
+
+
+def test_steps_count_over_all_pictures() -> None:
+    assert resolved(num_images=3, num_inference_steps=5).steps == 15
+    assert resolved(num_images=2, image="x", strength=0.5).steps == 4
+
+
+def test_a_drawn_seed_is_one_that_every_reader_can_hold() -> None:
+    seeds = {resolved().fields["seed"] for _ in range(20)}
+    assert len(seeds) > 1 and max(seeds) < DRAWN_SEEDS
+
+
+def test_strength_is_there_only_with_a_picture() -> None:
+    assert "strength" not in resolved().fields
+    assert resolved(image="x").fields["strength"] == 0.6
+    assert (resolved().task, resolved(image="x").task) == ("text-to-image", "image-to-image")
+
+
+def test_sigmas_decide_the_steps() -> None:
+    assert resolved(sigmas=[1.0, 0.5, 0.25]).fields["num_inference_steps"] == 3
+    euler = {"name": "euler"}
+    for last in (0, 0.25):  # where the last step leads
+        found = resolved(NOISY, sigmas=[14.6, 0.5, last], scheduler=euler)
+        assert found.fields["num_inference_steps"] == found.steps == 2
+    assert resolved(NOISY, sigmas=[9, 0], num_inference_steps=1, scheduler=euler).steps == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "sigmas", "said"),
+    [
+        (SPEC, [14.6, 0.5], "at most 1"),
+        (SPEC, [1.0, 0], "above 0"),
+        (NOISY, [14.6], "a last one to end at"),
+        (NOISY, [0.5, 14.6], "must fall"),
+    ],
+)
+def test_sigmas_are_what_the_family_means_by_them(
+    spec: ModelSpec, sigmas: list[float], said: str
+) -> None:
+    fields = {"scheduler": {"name": "euler"}} if spec is NOISY else {}
+    assert said in wrong_fields(spec, sigmas=sigmas, **fields)["sigmas"]
+
+
+@pytest.mark.parametrize(
+    ("name", "field"), [("ddim", "timesteps"), ("lcm", "sigmas"), (None, "timesteps")]
+)
+def test_steps_that_the_scheduler_does_not_take_are_refused(name: str | None, field: str) -> None:
+    fields = {"scheduler": {"name": name}} if name else {}
+    said = wrong_fields(NOISY, **{field: [900.0, 100.0]}, **fields)[field]
+    assert f"the scheduler {name or 'ddim'} takes none" in said
+
+
+def test_timesteps_decide_the_steps_too() -> None:
+    asked = {"image": "x", "mask_image": "x", "strength": 1.0}
+    assert resolved(INPAINTING, timesteps=[900, 500.5, 0], **asked).steps == 3
+    for wrong, named in (
+        ({"timesteps": [500, 900]}, "timesteps"),
+        ({"timesteps": [900, 500], "num_inference_steps": 3}, "timesteps"),
+        ({"timesteps": [900, 500], "sigmas": [1.0, 0.5]}, "timesteps"),
+        ({"sigmas": [0]}, "sigmas"),
+    ):
+        assert named in wrong_fields(INPAINTING, **asked, **wrong)
+
+
+def test_a_video_model_makes_videos() -> None:
+    assert resolved(VIDEO).task == "text-to-video"
+    assert resolved(VIDEO, image="x").task == "image-to-video"
+    assert resolved(VIDEO).output["format"] == "mp4"
+    assert resolved(VIDEO, output={"format": "png"}).output["format"] == "png"
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "named"),
+    [
+        (TO_VIDEO, {}, {"image": "image-to-video: send the picture to begin with"}),
+        (TO_VIDEO, {"last_image": "x"}, {"image": "send", "last_image": "begins with too"}),
+        (VIDEO, {"last_image": "x"}, {"last_image": "begins with too"}),
+        (VIDEO, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),
+        (TO_LAST, {"image": "x"}, {"last_image": "ends with, as last_image"}),
+        (
+            VIDEO,
+            {"image": "x", "last_image": "x", "num_frames": 1},
+            {"num_frames": "more than 1 with last_image"},
+        ),
+        (INPAINTING, {"image": "x"}, {"mask_image": "white where"}),
+        (INPAINTING, {}, {"image": "send", "mask_image": "send"}),
+        (INPAINTING, {"mask_image": "x"}, {"mask_image": "masks too, as image"}),
+        (SPEC, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),
+        (SPEC, {"last_image": "x", "image": "x"}, {"last_image": "does not serve"}),
+    ],
+)
+def test_the_pictures_that_a_task_needs_are_named(
+    spec: ModelSpec, fields: dict[str, str], named: dict[str, str]
+) -> None:
+    wrong = wrong_fields(spec, **fields)
+    assert wrong.keys() == named.keys()
+    for field, words in named.items():
+        assert words in wrong[field]
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [(6, "multiple of 4: 5 or 9"), (3, "1 or 5"), (18, "17 at most"), (21, "17 at most")],
+)
+def test_frames_that_a_model_cannot_have_name_the_nearest(frames: int, said: str) -> None:
+    assert said in wrong_fields(VIDEO, num_frames=frames)["num_frames"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"), [(1, "5 more than a multiple of 8: 5"), (9, "5 or 13")]
+)
+def test_frames_of_a_network_that_joins_several_into_a_token(frames: int, said: str) -> None:
+    limits = VIDEO.limits.model_copy(update={"min_frames": 5, "frames_multiple": 8})
+    joins = VIDEO.model_copy(update={"limits": limits})
+    assert wrong_fields(joins, num_frames=frames)["num_frames"].endswith(said)
+    assert resolved(joins, num_frames=13).fields["num_frames"] == 13
+
+
+def test_clips_have_limits_of_ours_too() -> None:
+    short, small = LimitSettings(max_frames=12), LimitSettings(max_clip_pixels=96 * 64 * 5)
+    assert "9 at most" in wrong_fields(VIDEO, short, num_frames=13)["num_frames"]
+    assert "times num_frames" in wrong_fields(VIDEO, small, num_frames=9)["num_frames"]
+    assert resolved(VIDEO).fields["num_frames"] == 5
+
+
+@pytest.mark.parametrize("frames", [1, 5, 17])
+def test_frames_that_a_model_has(frames: int) -> None:
+    assert resolved(VIDEO, num_frames=frames, fps=24).fields["num_frames"] == frames
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "field", "said"),
+    [
+        ({"name": "ddim"}, "scheduler.name", "no scheduler 'ddim'; there is unipc, euler"),
+        ({"name": "unipc", "shift": 3}, "scheduler.shift", "unipc takes flow_shift, lower_order"),
+        ({"name": "euler", "shift": 3}, "scheduler.shift", "euler takes no options"),
+        ({"name": "unipc", "flow_shift": "3"}, "scheduler.flow_shift", "must be a number"),
+        ({"name": "unipc", "flow_shift": True}, "scheduler.flow_shift", "must be a number"),
+        ({"name": "unipc", "flow_shift": -1}, "scheduler.flow_shift", "0 at least"),
+        ({"name": "unipc", "solver_order": 4}, "scheduler.solver_order", "3 at most"),
+        ({"name": "unipc", "solver_order": 1.5}, "scheduler.solver_order", "a whole number"),
+        ({"name": "unipc", "solver_type": "bh3"}, "scheduler.solver_type", "bh1 or bh2"),
+        ({"name": "unipc", "lower_order_final": 1}, "scheduler.lower_order_final", "true or"),
+        (
+            {"name": "unipc", "use_karras_sigmas": True, "use_beta_sigmas": True},
+            "scheduler.use_beta_sigmas",
+            "cannot be true beside use_karras_sigmas",
+        ),
+    ],
+)
+def test_a_wrong_scheduler_is_told(scheduler: dict[str, object], field: str, said: str) -> None:
+    assert said in wrong_fields(VIDEO, scheduler=scheduler)[field]
+
+
+def test_a_scheduler_and_its_options_are_kept() -> None:
+    chosen = {"name": "unipc", "flow_shift": 3, "solver_order": 2, "solver_type": "bh2"}
+    chosen |= {"lower_order_final": False, "use_karras_sigmas": True, "use_beta_sigmas": False}
+    assert resolved(VIDEO, scheduler=chosen).fields["scheduler"] == chosen
+    bare = VIDEO.model_copy(update={"schedulers": {}})
+    said = wrong_fields(bare, scheduler={"name": "unipc"})["scheduler.name"]
+    assert "none but the checkpoint's own" in said
+
+
+def test_the_format_of_a_clip() -> None:
+    """What Accept says decides where the request does not; frames are several files."""
+    asked = GenerateRequest.model_validate({"prompt": "a cat"})
+
+    def chosen(*media_types: str, **fields: object) -> str:
+        request = GenerateRequest.model_validate({"prompt": "a cat"} | fields)
+        return str(resolve(request, VIDEO, LIMITS, media_types).output["format"])
+
+    assert chosen("video/webm") == "webm"
+    assert chosen("image/png", "image/gif") == "gif", "one file rather than five"
+    assert chosen("image/png", num_frames=1) == "png"
+    with pytest.raises(Invalid, match="one file a frame"):
+        resolve(asked, VIDEO, LIMITS, ("image/png",))
+    with pytest.raises(NotAcceptable):
+        resolve(asked, VIDEO, LIMITS, ("image/webp",))
+    with pytest.raises(NotAcceptable):
+        resolve(asked, SPEC, LIMITS, ("video/mp4",))
+
+
+def test_no_more_layers_can_be_skipped_than_there_are() -> None:
+    limits = SPEC.limits.model_copy(update={"max_clip_skip": 2})
+    shallow = SPEC.model_copy(update={"fields": SPEC.fields | {"clip_skip"}, "limits": limits})
+    assert wrong_fields(shallow, clip_skip=3) == {"clip_skip": "must be 2 at most"}
+    assert resolved(shallow, clip_skip=2).fields["clip_skip"] == 2
+
+
+def test_settings_tighten_a_model_s_limits() -> None:
+    tight = LimitSettings(max_side_px=64, max_steps=2, max_images=1, max_prompt_chars=3)
+    request = GenerateRequest.model_validate({"prompt": "a cat", "num_images": 2})
+    with pytest.raises(Invalid) as error:
+        resolve(request, SPEC, tight)
+    named = {error.field for error in error.value.errors}
+    assert named == {"prompt", "width", "num_inference_steps", "num_images"}
+
+
+def test_a_task_that_the_model_does_not_do_is_named() -> None:
+    only_text = SPEC.model_copy(update={"tasks": ("text-to-image",)})
+    with pytest.raises(Invalid, match="does text-to-image, not image-to-image"):
+        resolved(only_text, image="x")
+
+
+def test_a_preset_of_quality_is_one_of_the_model() -> None:
+    """That of the file is another field, below `output`."""
+    spec = SPEC.model_copy(
+        update={
+            "fields": SPEC.fields | {"quality"},
+            "defaults": {**SPEC.defaults, "quality": "exact"},
+            "qualities": {"fast": Quality(eight_bit="w8a16")},
+        }
+    )
+    assert resolved(spec).fields["quality"] == "exact"
+    chosen = resolved(spec, quality="fast", output={"format": "jpeg", "quality": 80})
+    assert (chosen.fields["quality"], chosen.output["quality"]) == ("fast", 80)
+    assert "there is exact, fast" in wrong_fields(spec, quality="slow")["quality"]
+    narrow = spec.model_copy(update={"has_exact": False})
+    assert "there is fast" in wrong_fields(narrow, quality="exact")["quality"]
+    assert "does not serve" in wrong_fields(SPEC, quality="fast")["quality"]
+
+
+def test_sizes_that_are_not_listed_are_refused_with_those_that_are() -> None:
+    listed = (Size(width=96, height=64, num_frames=5), Size(width=64, height=64))
+    spec = VIDEO.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
+    assert resolved(spec).fields["width"] == 96
+    assert resolved(spec, width=64, num_frames=13).fields["num_frames"] == 13, "of any number"
+    said = "the model 'wan-demo' serves these sizes alone: 96 x 64 x 5 frames, 64 x 64"
+    assert wrong_fields(spec, width=128) == {"width": said}
+    assert wrong_fields(spec, num_frames=9) == {"num_frames": said}
+
+
+def test_a_listed_size_has_a_listed_length_of_text() -> None:
+    """Each other one would be compiled, too."""
+    sides = {"width": 96, "height": 64}
+    listed = tuple(Size(**sides, max_sequence_length=length) for length in (64, 32))
+    spec = SPEC.model_copy(update={"sizes": Sizes(mode="listed", listed=listed)})
+    assert resolved(spec, max_sequence_length=32).fields["max_sequence_length"] == 32
+    said = {"max_sequence_length": "must be 32 or 64 with this size"}
+    assert wrong_fields(spec, max_sequence_length=33) == said
