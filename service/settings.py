@@ -31,7 +31,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from models.quality import EightBit, Quality
+from models.spec.quality_presets import EightBit, Quality
 
 CONFIG_VARIABLE = "ATELIER_CONFIG"
 """Names the settings file."""

@@ -19,8 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("atelier", "deploy", "models", "service", "tools", "workers")
 FAMILIES = frozenset({"flux", "sdxl", "wan"})
 
-SERVICE_KNOWS = ("service", "models.spec", "models.quality", "models.catalog", "models.image_files")
-JOBS_KNOW = ("service.jobs", "service.settings", "models.spec")
+SERVICE_KNOWS = (
+    "service",
+    "models.spec.model_spec",
+    "models.spec.quality_presets",
+    "models.registry",
+    "models.spec.image_files",
+)
+JOBS_KNOW = ("service.jobs", "service.settings", "models.spec.model_spec")
 WORKERS_KNOW = ("workers", "models", "service.jobs", "service.metrics.http", "service.settings")
 FOR_ALL = ("metrics", "retry")
 """Files of workers that every room there may import."""
@@ -136,7 +142,7 @@ def test_every_import_follows_an_arrow() -> None:
         ("service.app", "from workers.pool.worker import run_pool"),
         ("service.jobs.queue", "from service.errors.problems import Problem"),
         ("service.jobs.queue", "import fastapi"),
-        ("models.catalog", "import jax.numpy"),
+        ("models.registry", "import jax.numpy"),
         ("service.jobs.queue", "def late():\n    import service.routes.generate"),
         ("workers.pool.worker", "from service.app import create_app"),
         ("workers.pool.worker", "import diffusers"),
@@ -144,10 +150,10 @@ def test_every_import_follows_an_arrow() -> None:
         ("workers.programs.compiler", "from workers.plan import search"),
         ("deploy.local", "from tools import speed_page"),
         ("workers.pool.worker", "from deploy import local"),
-        ("models.flux.pipeline", "from models.sdxl.unet import UNet"),
+        ("models.flux.pipeline", "from models.sdxl.network import UNet"),
         ("models.flux.pipeline", "from models import wan"),
-        ("models.weights", "import torch"),
-        ("models.pipeline", "from service.settings import Settings"),
+        ("models.weights.loader", "import torch"),
+        ("models.interface.pipeline", "from service.settings import Settings"),
     ],
 )
 def test_a_breach_is_found(module: str, source: str) -> None:
@@ -196,10 +202,10 @@ def test_a_circle_is_found() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("service.app", "from models.spec import ModelSpec"),
+        ("service.app", "from models.spec.model_spec import ModelSpec"),
         ("workers.pool.worker", "from service.jobs.queue import Queue"),
         ("models.flux.pipeline", "from models.text.clip import ClipText"),
-        ("models.catalog", "from models.flux.config import FluxConfig"),
+        ("models.registry", "from models.flux.config import FluxConfig"),
         ("deploy.local", "from workers.pool.worker import run_pool"),
     ],
 )

@@ -19,7 +19,7 @@ class UsageError(Exception):
 
 def exit_code(error: Exception) -> int | None:
     """Of an error that says what to do by itself; None for one that is ours to mend."""
-    from models.checkpoint import CheckpointError
+    from models.checkpoint.folder import CheckpointError
     from service.settings import ConfigError
 
     if isinstance(error, UsageError):

@@ -86,7 +86,7 @@ def _add_work(plan: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_pools()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
-    from models.pipeline import RequestError
+    from models.interface.pipeline import RequestError
     from workers.plan import make, report
     from workers.slice.topology import PlanError
 

@@ -11,15 +11,15 @@ import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from models.demo.image_vae import ImageAutoencoder
-from models.demo.recipe import Recipe
 from models.demo.recipes.flux import Flux
 from models.demo.recipes.sdxl import Sdxl
 from models.demo.recipes.wan import Wan
-from models.demo.run import export, train
-from models.demo.train_vae import Autoencoder
-from models.demo.train_vae import train as train_vae
-from models.demo.video_vae import ClipAutoencoder
+from models.demo.training.image_vae import ImageAutoencoder
+from models.demo.training.recipe import Recipe
+from models.demo.training.run import export, train
+from models.demo.training.train_vae import Autoencoder
+from models.demo.training.train_vae import train as train_vae
+from models.demo.training.video_vae import ClipAutoencoder
 
 RUNS = Path(__file__).parent / "runs"
 AUTOENCODERS: Mapping[str, tuple[Callable[[], Autoencoder], float]] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.configs import arguments
+from models.checkpoint.config_fields import arguments
 
 _SIZES = (
     "in_channels",

@@ -9,30 +9,30 @@ from typing import Any
 
 from jax.typing import DTypeLike
 
-from models import weights
-from models.checkpoint import fingerprint, read_config, read_defaults
+from models.checkpoint.folder import fingerprint, read_config, read_defaults
 from models.flux.config import FluxConfig
+from models.flux.key_mapping import RENAMES
+from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxPipeline, Networks
 from models.flux.request import MAX_SEQUENCE_LENGTH
-from models.flux.transformer import FluxTransformer
-from models.flux.weights import RENAMES
-from models.nn.abstract import abstract_module
-from models.nn.by_size import placed_by_size
-from models.presets import with_presets
-from models.preview import abstract_preview, picture_encoder
-from models.quality import LEVERS, Lever
-from models.reading import AS_IT_IS, Reading
-from models.sampling.schedules import FlowMatchSchedule
-from models.spec import Limits, ModelSpec, Need
+from models.interface.apply_presets import with_presets
+from models.loading.abstract import abstract_module
+from models.loading.preview import abstract_preview, picture_encoder
+from models.loading.sources import AS_IT_IS, Reading
+from models.parallel.by_size import placed_by_size
+from models.sampling.flow_schedule import FlowMatchSchedule
+from models.spec.model_spec import Limits, ModelSpec, Need
+from models.spec.quality_presets import LEVERS, Lever
 from models.text import clip, t5
-from models.vae import weights as vae_weights
+from models.vae import key_mapping as vae_weights
 from models.vae.config import VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
+from models.weights import loader
 
 DEFAULT_LATENTS_PX = 128
 """The side of a picture in latents where the request names none, as in diffusers' FluxPipeline."""
 
-COMPONENTS: Mapping[str, tuple[str, weights.Renames]] = {
+COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "transformer": ("transformer", RENAMES),
     "clip": ("text_encoder", clip.RENAMES),
     "t5": ("text_encoder_2", t5.RENAMES),

@@ -12,22 +12,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.dtypes import used_dtype
-from models.flux.conditions import Modulations
+from models.flux.conditioning import Modulations
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
 from models.flux.request import FluxRequest, noise_inputs, steps_of
-from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
-from models.pictures import to_uint8
-from models.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning
-from models.placement import gathered, in_place
-from models.presets import eased, quality_of
+from models.interface.apply_presets import eased, quality_of
+from models.interface.images import to_uint8
+from models.interface.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning
+from models.interface.step_program import StepProgram
+from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
+from models.parallel.dtypes import used_dtype
+from models.parallel.placement import gathered, in_place
+from models.parallel.trace_options import trace_options
+from models.sampling.flow_schedule import FlowMatchSchedule
 from models.sampling.guidance import classifier_free, of_first_prompt
-from models.sampling.schedules import FlowMatchSchedule
-from models.spec import ModelSpec
-from models.step_program import StepProgram
+from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
-from models.trace_options import trace_options
 from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
 
@@ -46,7 +46,7 @@ class Networks(NamedTuple):
 
 
 class FluxPipeline:
-    """Fulfils `models.pipeline.Pipeline`.
+    """Fulfils `models.interface.pipeline.Pipeline`.
 
     A row: latents and denoised (the last step's estimate of the clean latents) [tokens, 4c],
     float32; prompt_embeds [prompts, text_tokens, joint] and pooled_embeds [prompts, pooled], where

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from models.flux.config import FluxConfig
-from models.pictures import read_picture
-from models.pipeline import Fields, RequestError, Step
+from models.interface.images import read_picture
+from models.interface.pipeline import Fields, RequestError, Step
+from models.interface.step_program import StepProgram
 from models.sampling.flow_match import FlowMatchStep
-from models.sampling.noise import TorchGenerator
-from models.sampling.schedules import FlowMatchSchedule, img2img_start
-from models.step_program import StepProgram
+from models.sampling.flow_schedule import FlowMatchSchedule, img2img_start
+from models.sampling.torch_rng import TorchGenerator
 
 MAX_SEQUENCE_LENGTH = 512
 """T5 tokens at most, as in diffusers' FluxPipeline."""

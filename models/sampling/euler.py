@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.sampling.noise_schedule import linspace
+from models.sampling.base import Column, Numbers, Plan, per_row
+from models.sampling.beta_schedule import linspace
+from models.sampling.flow_step import euler
 from models.sampling.noisy import NoisySchedule
 from models.sampling.prediction import predicted
-from models.sampling.scheduler import Column, Numbers, Plan, per_row
 from models.sampling.sigmas import chosen_spacing, to_timesteps
 from models.sampling.solver import History, Latents, Solver, Stepped
-from models.sampling.solvers import euler
 from models.sampling.timesteps import check_request, first_step
 
 

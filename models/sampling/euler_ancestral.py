@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Array, Float
 
+from models.sampling.base import Numbers, Plan, per_row, with_noise
+from models.sampling.flow_step import euler
 from models.sampling.noisy import NoisySchedule
 from models.sampling.prediction import predicted
-from models.sampling.scheduler import Numbers, Plan, per_row, with_noise
 from models.sampling.solver import History, Latents, Solver, Stepped
-from models.sampling.solvers import euler
 from models.sampling.timesteps import check_request, first_step
 
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Array, Float
 
+from models.sampling.base import Numbers, Plan, per_row
+from models.sampling.flow_schedule import FlowMatchSchedule
+from models.sampling.flow_step import denoised, euler
 from models.sampling.options import check_options
-from models.sampling.scheduler import Numbers, Plan, per_row
-from models.sampling.schedules import FlowMatchSchedule
 from models.sampling.solver import History, Latents, Solver, Stepped
-from models.sampling.solvers import denoised, euler
 from models.sampling.timesteps import check_request, first_step
 
 

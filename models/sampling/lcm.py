@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from models.sampling.noise_schedule import NoiseSchedule
+from models.sampling.base import Numbers, Plan, per_row, with_noise
+from models.sampling.beta_schedule import NoiseSchedule
 from models.sampling.prediction import (
     UNCLIPPED,
     clipped,
@@ -22,7 +23,6 @@ from models.sampling.prediction import (
     threshold_values,
     thresholded,
 )
-from models.sampling.scheduler import Numbers, Plan, per_row, with_noise
 from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.timesteps import check_request, first_step
 

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
-from models.sampling.noise_schedule import NoiseSchedule, Table
+from models.sampling.base import Column, Plan, per_row
+from models.sampling.beta_schedule import NoiseSchedule, Table
 from models.sampling.prediction import (
     noise_of_mixed,
     of_mixed,
@@ -23,7 +24,6 @@ from models.sampling.prediction import (
     threshold_values,
     thresholded,
 )
-from models.sampling.scheduler import Column, Plan, per_row
 from models.sampling.sigmas import chosen_spacing
 from models.sampling.solver import Latents, Solver
 

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from models.sampling.noise_schedule import NoiseSchedule
+from models.sampling.base import Column, Plan
+from models.sampling.beta_schedule import NoiseSchedule
 from models.sampling.prediction import of_noisy
-from models.sampling.scheduler import Column, Plan
 from models.sampling.timesteps import spaced
 
 

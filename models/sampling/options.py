@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args, get_type_hints
 
 from models.sampling.sigmas import SPACINGS
-from models.spec import Option
+from models.spec.model_spec import Option
 
 Kind = Literal["number", "integer", "boolean", "text"]
 _KINDS: Mapping[type, Kind] = {bool: "boolean", int: "integer", float: "number", str: "text"}

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.sampling.scheduler import Column, Latents, per_row
+from models.sampling.base import Column, Latents, per_row
 
 
 def of_noisy(prediction_type: str, sigma: Column) -> dict[str, Column]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.sampling.scheduler import Numbers
+from models.sampling.base import Numbers
 
 Timesteps = NDArray[np.floating[Any]]
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from models.sampling.base import Column, Numbers, Plan, per_row
 from models.sampling.multistep import MultistepSchedule, MultistepStep, columns, half_log_snr
-from models.sampling.scheduler import Column, Numbers, Plan, per_row
 from models.sampling.sigmas import chosen_spacing, to_timesteps
 from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.timesteps import check_request, first_step, spaced_between

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from models.sampling.scheduler import Column
+from models.sampling.base import Column
 
 Terms = dict[str, Any]
 _HALF = np.float32(0.5)

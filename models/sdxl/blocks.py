@@ -14,23 +14,24 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.activations import erf_gelu
-from models.nn.attention import (
+from models.nn.attention.attention import (
     CrossAttention,
     TokenAttention,
     cross_attention,
     token_attention,
 )
-from models.nn.channels import inputs_apart, outputs_apart
-from models.nn.layers import conv, linear
-from models.nn.norms import GroupNorm
-from models.nn.stack import scan, stack
-from models.nn.strips import cut_up, put_together, told
-from models.placement import split
+from models.nn.layers.activations import erf_gelu
+from models.nn.layers.conv_strips import cut_up, put_together, told
+from models.nn.layers.norms import GroupNorm
+from models.nn.layers.parameterised import conv, linear
+from models.nn.layers.scanned import scan, stack
+from models.nn.layers.split_channels import inputs_apart, outputs_apart
+from models.parallel.placement import split
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
 
 Features = Float[Array, "_batch _height _width _channels"]
-"""Pictures, or all strips of each (models/nn/strips.py). Most layers change some of these sizes."""
+"""Pictures, or all strips of each (models/nn/layers/conv_strips.py). Most layers change some of
+these sizes."""
 Tokens = Float[Array, "batch tokens width"]
 Text = Float[Array, "batch text_tokens text_features"]
 Vector = Float[Array, "batch time_features"]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 from jaxtyping import Array
 
-from models.configs import arguments
-from models.nn.activations import erf_gelu
+from models.checkpoint.config_fields import arguments
+from models.nn.layers.activations import erf_gelu
 
 Depths = tuple[int, ...]
 PerLevel = tuple[Any, ...]

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.layers import linear
+from models.nn.layers.parameterised import linear
 from models.sdxl.config import ACTIVATIONS
 
 MAX_PERIOD = 10_000

@@ -13,22 +13,22 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.checkpoint import read_defaults, read_model_index
-from models.nn.abstract import abstract_module
-from models.nn.by_size import placed_by_size
-from models.presets import with_presets
-from models.preview import MeanLatents, abstract_preview
-from models.reading import AS_IT_IS, Reader, Reading
-from models.sampling import schedulers
+from models.checkpoint.folder import read_defaults, read_model_index
+from models.interface.apply_presets import with_presets
+from models.loading.abstract import abstract_module
+from models.loading.preview import MeanLatents, abstract_preview
+from models.loading.sources import AS_IT_IS, Reader, Reading
+from models.parallel.by_size import placed_by_size
+from models.sampling import registry
+from models.sdxl.compatibility import Parts, check_fit, check_index
 from models.sdxl.config import UNetConfig
-from models.sdxl.fit import Parts, check_fit, check_index
 from models.sdxl.latents import LatentSpace
+from models.sdxl.network import UNet
 from models.sdxl.pipeline import Networks, SdxlPipeline
 from models.sdxl.prepare import Preparation
 from models.sdxl.source import Source
 from models.sdxl.spec import SDXL_LEVERS, make_spec
-from models.sdxl.unet import UNet
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
 from models.vae.config import VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
@@ -60,7 +60,7 @@ def load(
     chosen = {**read_defaults(folder), **(defaults or {})}
     scheduler = source.scheduler()
     for config in (source.config("scheduler"), scheduler):
-        schedulers.from_config(config)  # refused now, by either name, not at the first request
+        registry.from_config(config)  # refused now, by either name, not at the first request
     spec = make_spec(
         name,
         source.fingerprint(),

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.pictures import to_uint8
-from models.pipeline import Fields, Prepared, PyTree
-from models.placement import gathered
+from models.interface.images import to_uint8
+from models.interface.pipeline import Fields, Prepared, PyTree
+from models.interface.solver_step import history, solver_step
+from models.interface.step_program import StepProgram
+from models.parallel.placement import gathered
+from models.parallel.trace_options import trace_options
+from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, of_first_prompt, rescale
-from models.sampling.named import history, solver_step
-from models.sampling.scheduler import per_row
-from models.sdxl.conditions import encode_text
+from models.sdxl.conditioning import encode_text
 from models.sdxl.prepare import Preparation
-from models.step_program import StepProgram
-from models.trace_options import trace_options
 
 OF_PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
 """What a row has of each of its prompts."""
@@ -37,7 +37,7 @@ class Networks(NamedTuple):
 
 
 class SdxlPipeline:
-    """Fulfils `models.pipeline.Pipeline`.
+    """Fulfils `models.interface.pipeline.Pipeline`.
 
     A row: latents and denoised (the last step's estimate of the clean latents) [h, w, c], float32;
     prompt_embeds [prompts, tokens, text], pooled_embeds [prompts, pooled] and time_ids [prompts,

@@ -9,28 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from models.pipeline import Fields, Prepared, RequestError, RequestWarning
-from models.presets import eased, quality_of
-from models.sampling import schedulers
+from models.interface.apply_presets import eased, quality_of
+from models.interface.idle_options import idle_options
+from models.interface.pipeline import Fields, Prepared, RequestError, RequestWarning
+from models.interface.solver_step import first_history, solver_key
+from models.interface.step_program import StepProgram
+from models.sampling import registry
+from models.sampling.base import Plan, Scheduler
 from models.sampling.ddim import DDIM
-from models.sampling.idle import idle_options
-from models.sampling.named import first_history, solver_key
-from models.sampling.noise import TorchGenerator
-from models.sampling.scheduler import Plan, Scheduler
-from models.sdxl import start
-from models.sdxl.conditions import (
-    guidance_embedding,
-    layers_from_the_end,
-    text_inputs,
-    time_ids,
-)
+from models.sampling.torch_rng import TorchGenerator
+from models.sdxl import initial_latents
+from models.sdxl.conditioning import guidance_embedding, layers_from_the_end, text_inputs, time_ids
 from models.sdxl.config import UNetConfig
+from models.sdxl.initial_latents import Draws
 from models.sdxl.latents import LatentSpace
 from models.sdxl.request import SdxlRequest, task_of
-from models.sdxl.start import Draws
-from models.sdxl.steps import plan_of, steps_of
-from models.spec import ModelSpec, Task
-from models.step_program import StepProgram
+from models.sdxl.step_table import plan_of, steps_of
+from models.spec.model_spec import ModelSpec, Task
 from models.text.clip import ClipConfig
 from models.text.tokenizer import Tokenizer, cut_prompts
 
@@ -101,7 +96,7 @@ class Preparation:
         """The checkpoint's own or the request's. Raises: RequestError."""
         wish = dict(request.scheduler or {})
         try:
-            chosen = schedulers.for_request(self.scheduler, wish)
+            chosen = registry.for_request(self.scheduler, wish)
             if isinstance(chosen, DDIM) and request.eta is not None:
                 chosen = replace(chosen, eta=request.eta)
         except ValueError as error:
@@ -159,9 +154,11 @@ class Preparation:
         images: Mapping[str, bytes],
     ) -> dict[str, np.ndarray]:
         if task == "text-to-image":
-            return start.from_text(plan, draws)
+            return initial_latents.from_text(plan, draws)
         if task == "image-to-image":
-            return start.from_image(request, plan, draws, images)
+            return initial_latents.from_image(request, plan, draws, images)
         by_channels = self.unet.in_channels > draws.channels
-        inpaint = start.inpainting_by_channels if by_channels else start.inpainting
+        inpaint = (
+            initial_latents.inpainting_by_channels if by_channels else initial_latents.inpainting
+        )
         return inpaint(request, plan, draws, images)

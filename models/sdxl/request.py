@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models.pipeline import Fields, RequestError
-from models.spec import Task
+from models.interface.pipeline import Fields, RequestError
+from models.spec.model_spec import Task
 
 Size = tuple[int, int]
 """Height and width in pixels, in diffusers' order; of crops: top and left."""

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.checkpoint import fingerprint, read_config, read_scheduler
-from models.renames import Renames
-from models.sdxl import original
+from models.checkpoint.folder import fingerprint, read_config, read_scheduler
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.safetensors import Part
+from models.sdxl import single_file
 from models.sdxl.config import UNetConfig
-from models.sdxl.original_names import CLIP_L_RENAMES
-from models.sdxl.weights import RENAMES
-from models.tensors import Part
+from models.sdxl.key_mapping import RENAMES
+from models.sdxl.single_file_keys import CLIP_L_RENAMES
 from models.text.clip import RENAMES as CLIP_RENAMES
 from models.vae.config import VaeConfig
-from models.vae.weights import RENAMES as VAE_RENAMES
+from models.vae.key_mapping import RENAMES as VAE_RENAMES
 
 COMPONENTS: Mapping[str, tuple[str, Renames]] = {
     "unet": ("unet", RENAMES),
@@ -43,19 +43,19 @@ class Source(NamedTuple):
         """One component's config: the folder's, with what the file says of itself."""
         config = read_config(self.folder, component)
         if self.file is not None and component == "unet":
-            return original.unet_config(self.file, config)
+            return single_file.unet_config(self.file, config)
         return config
 
     def scheduler(self) -> dict[str, Any]:
         """The same of its scheduler."""
         config = read_scheduler(self.folder)
-        return config if self.file is None else original.scheduler_config(self.file, config)
+        return config if self.file is None else single_file.scheduler_config(self.file, config)
 
     def places(self, unet: UNetConfig, vae: VaeConfig) -> Places:
         """Raises: CheckpointError: the file is not what it should be."""
         if self.file is None:
             return {name: (self.folder / home, names) for name, (home, names) in COMPONENTS.items()}
-        found = original.components(self.file, unet, vae)
+        found = single_file.components(self.file, unet, vae)
         return {name: found[home] for name, (home, _) in COMPONENTS.items()}
 
     def fingerprint(self) -> str:

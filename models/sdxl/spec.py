@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.quality import LEVERS, Lever
-from models.sampling.schedulers import OPTIONS, STEP_LISTS
+from models.sampling.registry import OPTIONS, STEP_LISTS
+from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
-from models.sdxl.fit import Parts
-from models.spec import Limits, ModelSpec, Need, Option, Task
+from models.spec.model_spec import Limits, ModelSpec, Need, Option, Task
+from models.spec.quality_presets import LEVERS, Lever
 from models.vae.config import VaeConfig
 
 DEFAULT_LATENTS = 128

@@ -15,10 +15,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from models.nn.attention import Attention, default_attention
-from models.nn.clip import Block, check_tower, layer_renames, tower_norm
-from models.nn.layers import embed, linear
-from models.nn.stack import scan, stack
+from models.nn.attention.attention import Attention, default_attention
+from models.nn.layers.parameterised import embed, linear
+from models.nn.layers.scanned import scan, stack
+from models.text.clip_encoder import Block, check_tower, layer_renames, tower_norm
 from models.text.config import check_numbers, known
 
 LEGACY_EOS = 2

@@ -19,10 +19,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from models.nn.attention import Attention, default_attention
-from models.nn.layers import embed, linear
-from models.nn.stack import scan, stack
-from models.placement import split
+from models.nn.attention.attention import Attention, default_attention
+from models.nn.layers.parameterised import embed, linear
+from models.nn.layers.scanned import scan, stack
+from models.parallel.placement import split
 from models.text.config import check_numbers, known
 
 FEED_FORWARDS = ("relu", "gated-gelu")

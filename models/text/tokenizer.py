@@ -16,8 +16,8 @@ from transformers import (  # type: ignore[attr-defined]
     T5TokenizerFast,
 )
 
-from models.checkpoint import CheckpointError
-from models.pipeline import RequestWarning
+from models.checkpoint.folder import CheckpointError
+from models.interface.pipeline import RequestWarning
 
 SHOWN_CHARS = 200
 """Of the words that were not read."""

@@ -15,10 +15,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from models.nn.attention import Attention, default_attention
-from models.nn.layers import embed
-from models.nn.stack import scan, stack
-from models.placement import split
+from models.nn.attention.attention import Attention, default_attention
+from models.nn.layers.parameterised import embed
+from models.nn.layers.scanned import scan, stack
+from models.parallel.placement import split
 from models.text.config import known
 from models.text.t5 import SHARED_RENAMES, Block, T5Config, position_bias, rms_norm
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from models.configs import frozen
+from models.checkpoint.config_fields import frozen
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.attention import CrossAttention
-from models.nn.layers import conv, linear
-from models.nn.norms import GroupNorm
-from models.nn.strips import convolved, cut_up, put_together
+from models.nn.attention.attention import CrossAttention
+from models.nn.layers.conv_strips import convolved, cut_up, put_together
+from models.nn.layers.norms import GroupNorm
+from models.nn.layers.parameterised import conv, linear
 from models.vae.config import VaeConfig
-from models.vae.spread import cut_picture, cut_positions, over_positions, spread_in_strips, whole
+from models.vae.sharded import cut_picture, cut_positions, over_positions, spread_in_strips, whole
 
 EPSILON = 1e-6
 _SAME = ((1, 1), (1, 1))

@@ -20,9 +20,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Shaped
 
-from models.nn.attention import CrossAttention
-from models.nn.layers import linear
-from models.vae.spread import cut_picture, over_positions, spread
+from models.nn.attention.attention import CrossAttention
+from models.nn.layers.parameterised import linear
+from models.vae.sharded import cut_picture, over_positions, spread
 from models.vae.video_blocks import (
     FeatureCache,
     FrameAttention,

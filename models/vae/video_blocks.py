@@ -15,9 +15,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from models.nn.attention import CrossAttention
-from models.nn.layers import conv, linear
-from models.vae.spread import cut_picture, cut_positions, whole
+from models.nn.attention.attention import CrossAttention
+from models.nn.layers.parameterised import conv, linear
+from models.vae.sharded import cut_picture, cut_positions, whole
 
 Frames = Float[Array, "batch _frames _height _width _channels"]
 """Most layers change some of these sizes: only the batch is held together."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from flax import nnx
 
-from models.nn.layers import conv
-from models.vae.spread import cut_picture
+from models.nn.layers.parameterised import conv
+from models.vae.sharded import cut_picture
 from models.vae.video_blocks import FeatureCache, Frames, TimeConv
 
 _SAME = ((1, 1), (1, 1))

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from models.checkpoint import CheckpointError
+from models.checkpoint.folder import CheckpointError
 
 FILE = "preprocessor_config.json"
 

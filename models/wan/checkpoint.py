@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import read_config, read_model_index
-from models.spec import Task
+from models.checkpoint.folder import read_config, read_model_index
+from models.spec.model_spec import Task
 from models.text.umt5 import UMT5Config
 from models.vae.video_config import VideoVaeConfig
 from models.vision.clip import ClipVisionConfig

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from models.pipeline import RequestError
-from models.sampling.noise import TorchGenerator
+from models.interface.pipeline import RequestError
+from models.sampling.torch_rng import TorchGenerator
 from models.vae.video_config import VideoVaeConfig
 from models.wan.config import WanConfig
 from models.wan.request import WanRequest
@@ -86,7 +86,8 @@ def draw_noise(
 def to_frames(pixels: Float[Array, "*batch colours"]) -> jax.Array:
     """Pixels in [-1, 1] → 0 to 255, clipped and cut off as in diffusers' export_to_video.
 
-    (Pictures are rounded, frames of video are not: `models.pictures.to_uint8` does the former.)
+    (Pictures are rounded, frames of video are not: `models.interface.images.to_uint8` does the
+    former.)
     """
     unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
     return (unit * 255).astype(jnp.uint8)

@@ -17,36 +17,36 @@ from jax.sharding import SingleDeviceSharding
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models import weights
-from models.checkpoint import read_config, read_scheduler
-from models.nn.abstract import abstract_module
-from models.nn.by_size import placed_by_size
-from models.presets import with_presets
-from models.preview import MeanLatents, abstract_preview
-from models.quality import LEVERS
-from models.reading import AS_IT_IS, Reading
-from models.sampling import schedulers
+from models.checkpoint.folder import read_config, read_scheduler
+from models.interface.apply_presets import with_presets
+from models.loading.abstract import abstract_module
+from models.loading.preview import MeanLatents, abstract_preview
+from models.loading.sources import AS_IT_IS, Reading
+from models.parallel.by_size import placed_by_size
+from models.sampling import registry
+from models.spec.quality_presets import LEVERS
 from models.text import umt5
-from models.vae import video_weights
+from models.vae import video_key_mapping
 from models.vae.config import check_tiling
 from models.vae.video import VideoAutoencoder
 from models.vision import clip
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.experts import must_swap
+from models.wan.key_mapping import RENAMES
 from models.wan.latents import Normalisation
+from models.wan.network import WanTransformer
 from models.wan.pipeline import Networks, Tools, WanPipeline
 from models.wan.spec import make_spec
-from models.wan.transformer import WanTransformer
-from models.wan.weights import RENAMES
+from models.weights import loader
 
 EXPERTS = ("transformer", "transformer_2")
 
-COMPONENTS: Mapping[str, tuple[str, weights.Renames]] = {
+COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "transformer": ("transformer", RENAMES),
     "transformer_2": ("transformer_2", RENAMES),
     "t5": ("text_encoder", umt5.RENAMES),
-    "vae": ("vae", video_weights.RENAMES),
+    "vae": ("vae", video_key_mapping.RENAMES),
     "image_encoder": ("image_encoder", clip.RENAMES),
 }
 """Network → its folder in the checkpoint, and its names there."""
@@ -80,7 +80,7 @@ def load(
     checkpoint = WanCheckpoint.read(folder)
     scheduler = read_scheduler(folder)
     for config in (read_config(folder, "scheduler"), scheduler):
-        schedulers.from_config(config)  # refused by either name
+        registry.from_config(config)  # refused by either name
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
     stored, used = (
         reading.rounded(abstract_modules(checkpoint, each), *EXPERTS)

@@ -14,25 +14,26 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.dtypes import used_dtype
-from models.nn.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
-from models.pipeline import Fields, Prepared, PyTree, RequestWarning
-from models.placement import gathered
-from models.presets import eased, quality_of
+from models.interface.apply_presets import eased, quality_of
+from models.interface.idle_options import idle_options
+from models.interface.pipeline import Fields, Prepared, PyTree, RequestWarning
+from models.interface.solver_step import first_history, history, solver_key, solver_step
+from models.interface.step_program import StepProgram
+from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
+from models.parallel.dtypes import used_dtype
+from models.parallel.placement import gathered
+from models.parallel.trace_options import trace_options
+from models.sampling.base import Plan, Scheduler
 from models.sampling.guidance import classifier_free, of_first_prompt
-from models.sampling.idle import idle_options
-from models.sampling.named import first_history, history, solver_key, solver_step
-from models.sampling.noise import TorchGenerator
-from models.sampling.scheduler import Plan, Scheduler
-from models.spec import ModelSpec
-from models.step_program import StepProgram
+from models.sampling.torch_rng import TorchGenerator
+from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
-from models.trace_options import trace_options
 from models.vae.config import Tiling
 from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
-from models.wan.conditions import (
+from models.wan.conditioning_images import Pictures
+from models.wan.image_conditioning import (
     join,
     known_frames,
     picture_clip,
@@ -40,11 +41,10 @@ from models.wan.conditions import (
     with_first_frame,
 )
 from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
-from models.wan.pictures import Pictures
 from models.wan.prompts import clean, prompt_embeds
 from models.wan.request import WanRequest
 from models.wan.schedulers import scheduler_of
-from models.wan.steps import phases_of, plan_of, steps_of
+from models.wan.step_table import phases_of, plan_of, steps_of
 
 
 class Networks(NamedTuple):
@@ -69,7 +69,7 @@ class Tools(NamedTuple):
 
 
 class WanPipeline:
-    """Fulfils `models.pipeline.Pipeline`.
+    """Fulfils `models.interface.pipeline.Pipeline`.
 
     A row: latents and denoised (the last step's estimate of the clean latents) [f, h, w, c],
     float32; prompt_embeds [prompts, text_tokens, text], zero where there is only padding, where

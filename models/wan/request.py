@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.pipeline import Fields, RequestError
+from models.interface.pipeline import Fields, RequestError
 
 MAX_SEQUENCE_LENGTH = 512
 """UMT5 tokens at most, as in diffusers' Wan pipelines."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from models.pipeline import RequestError
-from models.sampling import schedulers
-from models.sampling.scheduler import Scheduler
-from models.spec import Option
+from models.interface.pipeline import RequestError
+from models.sampling import registry
+from models.sampling.base import Scheduler
+from models.spec.model_spec import Option
 
 NAMES = ("unipc", "dpmpp_2m", "dpmpp_2m_sde", "flow_match_euler")
 CLASSES = ("UniPCMultistepScheduler", "DPMSolverMultistepScheduler")
 EULER = "FlowMatchEulerDiscreteScheduler"
 
 OPTIONS: Mapping[str, Mapping[str, Option]] = {
-    name: schedulers.OPTIONS[name] for name in (*NAMES, *CLASSES, EULER)
+    name: registry.OPTIONS[name] for name in (*NAMES, *CLASSES, EULER)
 }
 """For the spec: the names that a request may use, with their options."""
 
@@ -41,13 +41,13 @@ def scheduler_of(config: Mapping[str, Any], wish: Mapping[str, Any] | None) -> F
     Raises: RequestError, naming the option that is wrong.
     """
     if wish is None:
-        return schedulers.from_config(config)  # type: ignore[return-value]
+        return registry.from_config(config)  # type: ignore[return-value]
     name = wish.get("name")
     if name is not None and name not in OPTIONS:
         raise RequestError("scheduler", f"{name!r} is none of {sorted(OPTIONS)}, which know a flow")
     if config["_class_name"] == EULER:
         config = {**FLOW, **config}
     try:
-        return schedulers.for_request(config, wish)  # type: ignore[return-value]
+        return registry.for_request(config, wish)  # type: ignore[return-value]
     except ValueError as error:
         raise RequestError("scheduler", str(error)) from error

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import fingerprint, read_defaults
-from models.spec import Limits, ModelSpec, Need
+from models.checkpoint.folder import fingerprint, read_defaults
+from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
 from models.wan.request import MAX_SEQUENCE_LENGTH

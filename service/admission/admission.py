@@ -16,8 +16,8 @@ import httpx
 from fastapi import Request
 from pydantic import ValidationError
 
-from models.image_files import ImageFile
-from models.spec import PICTURE_FIELDS, ModelSpec
+from models.spec.image_files import ImageFile
+from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
 from service.admission import quotas, request_images
 from service.errors.handlers import MAX_ERRORS, NO_FIELD, REDIS_AWAY, field_errors
 from service.errors.problems import Busy, Conflict, FieldError, Invalid, Malformed, Problem

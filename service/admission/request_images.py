@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 
-from models.image_files import ImageFile, ImageFileError
-from models.spec import PICTURE_FIELDS
+from models.spec.image_files import ImageFile, ImageFileError
+from models.spec.model_spec import PICTURE_FIELDS
 from service.errors.problems import FieldError, Invalid
 from service.front_end.front_end import FrontEnd
 from service.http import fetch

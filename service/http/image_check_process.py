@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # isolated, it lac
 
 from PIL import Image
 
-from models.image_files import ImageFileError, check
+from models.spec.image_files import ImageFileError, check
 
 LENGTH_BYTES = 8
 BASE_BYTES = 256 * 2**20

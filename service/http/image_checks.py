@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from models.image_files import ImageFile, ImageFileError
+from models.spec.image_files import ImageFile, ImageFileError
 from service.http.fair_limiter import FairLimiter
 from service.settings import Settings
 

@@ -14,7 +14,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from service.jobs.model import serialization
 from service.jobs.model.job import (
     WIRE_VERSION,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
-from models.spec import Limits
+from models.spec.model_spec import Limits
 from service.settings import LimitSettings
 
 

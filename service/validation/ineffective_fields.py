@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from models.spec import Need
+from models.spec.model_spec import Need
 from service.jobs.model.job import Warned
 from service.validation.rules import Case
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.image_files import ImageFile
-from models.spec import ModelSpec, Task
+from models.spec.image_files import ImageFile
+from models.spec.model_spec import ModelSpec, Task
 from service.errors.problems import FieldError, Invalid, NotAcceptable
 from service.jobs.model.job import Warned
 from service.schemas.request import MEDIA_TYPES, GenerateRequest, model_fields

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.quality import EXACT
-from models.spec import ModelSpec, Task
+from models.spec.model_spec import ModelSpec, Task
+from models.spec.quality_presets import EXACT
 from service.errors.problems import FieldError
 from service.schemas.limits import Bounds, bounds_of
 from service.schemas.request import MAX_SEED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.spec import ModelSpec, Option
+from models.spec.model_spec import ModelSpec, Option
 from service.errors.problems import FieldError
 
 KINDS: Mapping[str, tuple[Any, str]] = {

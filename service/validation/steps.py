@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 
 STEP_LISTS = frozenset({"timesteps", "sigmas"})
 """Fields that tell the steps one by one."""

@@ -25,8 +25,8 @@ from typing import Any
 
 import jax
 
-from models import catalog
-from models.pipeline import Pipeline
+from models import registry
+from models.interface.pipeline import Pipeline
 from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.programs.step_latency import MEMORY
@@ -145,7 +145,7 @@ def engine(pipeline: Pipeline) -> Iterator[Engine]:
 
 
 def load(options: argparse.Namespace) -> Pipeline:
-    return catalog.load(MODEL, options.folder, options.dtype, {})
+    return registry.load(MODEL, options.folder, options.dtype, {})
 
 
 def request(pipeline: Pipeline, options: argparse.Namespace) -> dict[str, Any]:

@@ -43,11 +43,11 @@ import jax
 from jax.stages import Compiled, Traced
 
 from models.jax_internals import get_topology_desc
-from models.nn.attention.select import kernel_for
-from models.nn.eight_bit import kind_of
-from models.quality import OF_EIGHT_BITS, EightBitProducts
-from models.rounding import Rounding
-from models.sharding import Layout
+from models.nn.kernels.select import kernel_for
+from models.nn.quant.matmul import kind_of
+from models.parallel.axis_rules import Layout
+from models.spec.quality_presets import OF_EIGHT_BITS, EightBitProducts
+from models.weights.quantize import Rounding
 from tests.bench.moves import moves, table
 from workers.plan.model import abstract
 from workers.programs import warmup

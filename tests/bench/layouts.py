@@ -18,8 +18,8 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 
 import numpy as np
 
-from models import catalog
-from models.pipeline import Pipeline
+from models import registry
+from models.interface.pipeline import Pipeline
 from tests.parallel.layouts import layout
 from tests.parallel.test_equal import FIELDS, LAYOUTS, MAKE, drawn
 from tests.parallel.test_split import FAMILIES, compiled, work
@@ -40,7 +40,7 @@ def equal() -> Iterator[str]:
 
 def gaps(family: str) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
-        pipeline: Pipeline = catalog.load(
+        pipeline: Pipeline = registry.load(
             family, str(MAKE[family](Path(folder) / family)), "float32", {}
         )
     fields: dict[str, Any] = {**pipeline.spec.defaults, **FIELDS[family]}

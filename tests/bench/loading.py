@@ -33,15 +33,15 @@ import numpy as np
 from flax import nnx
 
 from deploy.commands.options import count
-from models import weights
-from models.disk import Pool
+from models.checkpoint.direct_io import Pool
+from models.checkpoint.key_mapping import source
 from models.flux.config import FluxConfig
+from models.flux.key_mapping import RENAMES
+from models.flux.network import FluxTransformer
 from models.flux.published import FLUX_DEV
-from models.flux.transformer import FluxTransformer
-from models.flux.weights import RENAMES
-from models.lay import Laid, Leaf, OnDevice, laid
-from models.nn.abstract import abstract_module
-from models.renames import source
+from models.loading.abstract import abstract_module
+from models.weights import loader
+from models.weights.device_transfer import Laid, Leaf, OnDevice, laid
 
 BLOCK = 16 << 20
 """Bytes of one plain read."""
@@ -113,7 +113,7 @@ def one_round(
 
 
 def load(module: nnx.Module, file: Path, lay: Callable[[Leaf, Pool], Laid] = laid) -> None:
-    loaded = weights.load(module, file.parent, RENAMES, lay=lay)
+    loaded = loader.load(module, file.parent, RENAMES, lay=lay)
     jax.block_until_ready(nnx.state(loaded))
 
 
@@ -182,7 +182,7 @@ def write(module: nnx.Module, folder: Path) -> Path:
 
 def stored_shapes(module: nnx.Module) -> dict[str, tuple[int, ...]]:
     shapes = {}
-    for path, leaf in weights.flat_parameters(module).items():
+    for path, leaf in loader.flat_parameters(module).items():
         layered = source(path, 0, RENAMES) is not None and source(path, None, RENAMES) is None
         for layer in range(leaf.shape[0]) if layered else [None]:
             shape = leaf.shape[1:] if layered else leaf.shape

@@ -17,8 +17,8 @@ from statistics import median
 import jax
 
 import models.demo
-from models import catalog
-from models.pipeline import Pipeline
+from models import registry
+from models.interface.pipeline import Pipeline
 from tests.bench.quality.wide import _CLIP, _T5, _VAE, Wide, opened
 from workers.engine.batching import Batch
 from workers.engine.row import Row
@@ -114,7 +114,7 @@ def main() -> None:
             title = WIDE.title
         else:
             folder = Path(models.demo.__file__).parent / name
-            steps = Steps(catalog.load(name, str(folder), args.dtype, {}), {})
+            steps = Steps(registry.load(name, str(folder), args.dtype, {}), {})
             title = f"demo {name}"
         print("\n".join(lines(title, measured(steps, args.rounds))), flush=True)
 

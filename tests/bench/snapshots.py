@@ -24,8 +24,8 @@ from prometheus_client import REGISTRY
 
 import models.demo
 from deploy.redis import embedded
-from models import catalog
-from models.pipeline import Pipeline
+from models import registry
+from models.interface.pipeline import Pipeline
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 async def measure(name: str, options: argparse.Namespace, url: str, store: str) -> None:
-    pipeline = catalog.load(name, str(DEMO / name), "float32", {})
+    pipeline = registry.load(name, str(DEMO / name), "float32", {})
     queue = await Queue.connect(url, QueueSettings())
     shares = (0.0, options.share)
     seconds: dict[float, list[float]] = {share: [] for share in shares}

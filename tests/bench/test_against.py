@@ -16,8 +16,8 @@ import torch
 from rich.console import Console
 
 import models.demo
-from models import catalog
-from models.reading import SHAPES
+from models import registry
+from models.loading.sources import SHAPES
 from tests.bench.against.__main__ import main
 from tests.bench.against.compare import (
     NotMeasured,
@@ -72,7 +72,7 @@ def test_a_turn_of_theirs_does_our_work(family: str, one_thread: None) -> None:
 
 
 def our_flops(family: str, request: dict[str, Any]) -> float:
-    pipeline = catalog.load(family, str(DEMO / family), "float32", {}, reader=SHAPES)
+    pipeline = registry.load(family, str(DEMO / family), "float32", {}, reader=SHAPES)
     (fields,) = warmup.requests(pipeline.spec, [request])
     prepared = warmup.prepare(pipeline, fields)
     compiler = Compiler(pipeline, one_device(jax.devices()[0]))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from models.reading import SHAPES
+from models.loading.sources import SHAPES
 from tests.bench.quality import wide
 from tests.bench.quality.drawing import MOST_DB, Drawer
 from tests.bench.quality.wide import LOOSE, WIDE, Wide, Words

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from models.known import CHECKPOINTS
+from models.published import CHECKPOINTS
 from workers.plan.cases import Case, compiled
 from workers.plan.operations import operations
 from workers.plan.schedule import in_child, is_attention, kernels, parts, shape_of

@@ -21,8 +21,8 @@ import jax
 
 import models.demo
 from deploy.redis import embedded
-from models import catalog
-from models.pipeline import Pipeline
+from models import registry
+from models.interface.pipeline import Pipeline
 from service.jobs.model.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -96,7 +96,7 @@ async def trial(bench: Bench, steps: int, count: int, every_s: float) -> str:
 async def measure(url: str, quantum_s: float, options: argparse.Namespace) -> str:
     queue = await Queue.connect(url, QueueSettings())
     source = Path(models.demo.__file__).parent / "wan"
-    pipeline = catalog.load(MODEL, str(source), "float32", {})
+    pipeline = registry.load(MODEL, str(source), "float32", {})
     settings = PoolSettings(model=MODEL, slots=1, quantum_s=quantum_s, preview_every_s=0)
     engine = Engine(pipeline, one_device(jax.devices()[0]), slots=1)
     pool = Pool("bench", engine, queue, Store("memory://"), settings, QueueSettings().lease_s)

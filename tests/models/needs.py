@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from models.pipeline import Pipeline, Prepared
+from models.interface.pipeline import Pipeline, Prepared
 
 NO_IMAGES: Mapping[str, bytes] = {}
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models import catalog
-from models.pipeline import Pipeline, PyTree
+from models import registry
+from models.interface.pipeline import Pipeline, PyTree
 from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def load(folder: Path, dtype: str, activation_dtype: str | None = None) -> Pipeline:
-    return catalog.load(folder.name, str(folder), dtype, {}, activation_dtype=activation_dtype)
+    return registry.load(folder.name, str(folder), dtype, {}, activation_dtype=activation_dtype)
 
 
 def latents(pipeline: Pipeline, *others: PyTree) -> list[np.ndarray]:

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.nn.attention.xla import xla_kernel
-from models.pipeline import Pipeline, Prepared, PyTree
-from models.sharding import Layout
+from models.interface.pipeline import Pipeline, Prepared, PyTree
+from models.nn.kernels.xla import xla_kernel
+from models.parallel.axis_rules import Layout
 from tests.parallel.place import placed
 from workers.programs.bucket_programs import Program
 from workers.programs.compiler import Compiler

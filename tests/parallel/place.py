@@ -7,8 +7,8 @@ import copy
 import jax
 from flax import nnx
 
-from models.pipeline import Pipeline
-from models.sharding import Layout
+from models.interface.pipeline import Pipeline
+from models.parallel.axis_rules import Layout
 
 
 def placed(pipeline: Pipeline, layout: Layout) -> Pipeline:

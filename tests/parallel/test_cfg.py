@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from jax.stages import Compiled
 
-from models import catalog
-from models.pipeline import Pipeline, PyTree
-from models.sharding import Layout
+from models import registry
+from models.interface.pipeline import Pipeline, PyTree
+from models.parallel.axis_rules import Layout
 from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
@@ -27,7 +27,7 @@ EMBEDDED = 1.1
 
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    return catalog.load("flux", str(make_flux(tmp_path_factory.mktemp("cfg"))), "float32", {})
+    return registry.load("flux", str(make_flux(tmp_path_factory.mktemp("cfg"))), "float32", {})
 
 
 def first_step(

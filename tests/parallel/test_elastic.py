@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from models import catalog
-from models.pipeline import Pipeline
+from models import registry
+from models.interface.pipeline import Pipeline
 from tests.parallel.layouts import layout
 from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
@@ -45,10 +45,10 @@ def steps_by_layout() -> Counter[str]:
 
 async def test_few_have_the_whole_slice_and_many_a_part_of_it_each(folder: Path) -> None:
     whole = layout(context=4)
-    pipeline: Pipeline = catalog.load(
+    pipeline: Pipeline = registry.load(
         "elastic", str(folder), "float32", {}, sharding=whole.of_parameter
     )
-    plain = catalog.load("plain", str(folder), "float32", {})
+    plain = registry.load("plain", str(folder), "float32", {})
     requests = [{**REQUEST, "seed": seed, "num_inference_steps": STEPS} for seed in range(SLOTS)]
     engine = Engine(pipeline, whole, SLOTS, fast(SLOTS, (1, SLOTS)))
     try:

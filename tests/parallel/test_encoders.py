@@ -12,14 +12,14 @@ import pytest
 from flax import nnx
 from jax.stages import Compiled
 
-from models.nn.by_size import placed_by_size
-from models.placement import gathered
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
+from models.parallel.by_size import placed_by_size
+from models.parallel.placement import gathered
+from models.parallel.trace_options import TraceOptions
 from models.text.clip import ClipConfig, ClipTextModel
 from models.text.t5 import T5Config, T5Encoder
 from models.text.umt5 import UMT5Config, UMT5Encoder
-from models.trace_options import TraceOptions
-from models.weights import flat_parameters
+from models.weights.loader import flat_parameters
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import catalog
-from models.pipeline import Pipeline
+from models import registry
+from models.interface.pipeline import Pipeline
 from tests.parallel.layouts import denoise, layout
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
@@ -66,7 +66,7 @@ MAKE: dict[str, Callable[..., Any]] = {
 @pytest.fixture(scope="module", params=MAKE)
 def pipeline(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     folder = MAKE[request.param](tmp_path_factory.mktemp("layouts") / request.param)
-    return catalog.load(request.param, str(folder), "float32", {})
+    return registry.load(request.param, str(folder), "float32", {})
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.nn.layers import from_heads, linear, to_heads
-from models.nn.norms import RMSNorm
-from models.nn.rope import apply_rope, grid_rope_table
-from models.placement import split
-from models.trace_options import TraceOptions
+from models.nn.layers.norms import RMSNorm
+from models.nn.layers.parameterised import from_heads, linear, to_heads
+from models.nn.layers.rope import apply_rope, grid_rope_table
+from models.parallel.placement import split
+from models.parallel.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 HEADS, WIDTH, GRID, AXES_DIMS = 4, 32, (2, 3, 4), (2, 2, 4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import catalog
+from models import registry
 from tests.parallel.layouts import layout
 from tests.parity.tiny import make_flux
 from tests.workers.flux import REQUEST
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine(folder: Path, **sizes: int) -> Engine:
     whole = layout(**sizes)
-    pipeline = catalog.load("resume", str(folder), "float32", {}, sharding=whole.of_parameter)
+    pipeline = registry.load("resume", str(folder), "float32", {}, sharding=whole.of_parameter)
     return Engine(pipeline, whole, slots=1)
 
 

@@ -19,14 +19,14 @@ from jax.stages import Compiled
 
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids
-from models.flux.transformer import FluxTransformer
-from models.nn.abstract import abstract_module
-from models.placement import gathered
+from models.flux.network import FluxTransformer
+from models.loading.abstract import abstract_module
+from models.parallel.placement import gathered
+from models.parallel.trace_options import TraceOptions
 from models.sdxl.config import UNetConfig
-from models.sdxl.unet import UNet
-from models.trace_options import TraceOptions
+from models.sdxl.network import UNet
 from models.wan.config import WanConfig
-from models.wan.transformer import WanTransformer
+from models.wan.network import WanTransformer
 from tests.parallel.layouts import layout
 
 HEADS, ROWS = 8, 2

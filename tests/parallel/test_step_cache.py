@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from models import catalog
-from models.nn.step_cache import side_by_side
-from models.pipeline import Pipeline, Prepared, PyTree
-from models.quality import Quality, StepCache
-from models.sharding import Layout
-from models.trace_options import TraceOptions
+from models import registry
+from models.interface.pipeline import Pipeline, Prepared, PyTree
+from models.nn.layers.step_cache import side_by_side
+from models.parallel.axis_rules import Layout
+from models.parallel.trace_options import TraceOptions
+from models.spec.quality_presets import Quality, StepCache
 from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
@@ -39,7 +39,7 @@ Draw = Callable[..., list[list[PyTree]]]
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     folder = str(make_flux(tmp_path_factory.mktemp("cached")))
-    return catalog.load("flux", folder, "float32", {}, qualities=PRESETS)
+    return registry.load("flux", folder, "float32", {}, qualities=PRESETS)
 
 
 @pytest.fixture(scope="module")

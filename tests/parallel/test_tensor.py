@@ -12,12 +12,12 @@ import pytest
 from flax import nnx
 from jax.stages import Compiled
 
-from models.nn.abstract import abstract_module
-from models.placement import gathered
+from models.loading.abstract import abstract_module
+from models.parallel.axis_rules import Layout
+from models.parallel.placement import gathered
+from models.parallel.trace_options import TraceOptions
 from models.sdxl.blocks import ResnetBlock
 from models.sdxl.config import UNetConfig
-from models.sharding import Layout
-from models.trace_options import TraceOptions
 from tests.parallel.layouts import layout
 
 ROUNDING = 1e-5

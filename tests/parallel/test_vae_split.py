@@ -13,12 +13,12 @@ import pytest
 from flax import nnx
 from jax.stages import Compiled
 
-from models.placement import gathered
-from models.sharding import Layout, MeshAxes
-from models.trace_options import TraceOptions
+from models.parallel.axis_rules import Layout, MeshAxes
+from models.parallel.placement import gathered
+from models.parallel.trace_options import TraceOptions
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
-from models.vae.spread import cut
+from models.vae.sharded import cut
 from models.vae.video import VideoAutoencoder
 from models.vae.video_config import VideoVaeConfig
 from tests import coarse

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from models.sampling.noise import TorchGenerator
-from models.sampling.scheduler import Plan, Scheduler
-from models.sampling.schedulers import from_config
+from models.sampling.base import Plan, Scheduler
+from models.sampling.registry import from_config
 from models.sampling.solver import Solver
+from models.sampling.torch_rng import TorchGenerator
 
 SHAPE = (1, 3, 5, 7)
 CLEAN = np.random.default_rng(7).normal(size=SHAPE).astype(np.float32)

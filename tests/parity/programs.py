@@ -8,12 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.pipeline import Pipeline, Prepared, PyTree, stack_rows
-from models.step_program import StepProgram
+from models.interface.pipeline import Pipeline, Prepared, PyTree, stack_rows
+from models.interface.step_program import StepProgram
 
 
 class Programs:
-    """The loop of `models.pipeline.denoise`, of requests and weights by turns.
+    """The loop of `models.interface.pipeline.denoise`, of requests and weights by turns.
 
     Args:
         options: of the compiler; None: as users compile.

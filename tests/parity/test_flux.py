@@ -22,8 +22,8 @@ import torch
 from diffusers import FluxImg2ImgPipeline, FluxPipeline
 from PIL import Image
 
-from models import catalog
-from models.pipeline import PyTree, denoise
+from models import registry
+from models.interface.pipeline import PyTree, denoise
 from tests import coarse
 from tests.parity.programs import Programs
 from tests.parity.tiny import make_flux
@@ -139,7 +139,7 @@ class Pair:
         self.folder = made.make(folder)
         self.theirs = FluxPipeline.from_pretrained(self.folder)
         with coarse.compiled():
-            loaded = catalog.load("tiny", str(self.folder), "float32", {})
+            loaded = registry.load("tiny", str(self.folder), "float32", {})
         self.ours, self.as_users = Programs(loaded, coarse.OPTIONS), Programs(loaded)
 
     def programs(self, checkpoint: str, request_name: str) -> Programs:
@@ -279,7 +279,7 @@ def test_a_swapped_rope_axis_fails_by_far(pairs: Mapping[str, Pair], tmp_path: P
     file.write_text(json.dumps(config))
     request = BASE | REQUESTS["defaults"]
     with coarse.compiled():
-        loaded = catalog.load("tiny", str(folder), "float32", {})
+        loaded = registry.load("tiny", str(folder), "float32", {})
     swapped = Programs(loaded, coarse.OPTIONS)
     assert_far(ours(swapped, request), theirs(pairs["dev"].theirs, request))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.sampling.noise import TorchGenerator
+from models.sampling.torch_rng import TorchGenerator
 
 SEEDS = [0, 1, 7, 42, 2**31, 2**32 + 5, 12345678901, 2**63 - 1, *range(100, 130)]
 SHAPES = [(1, 4, 6, 6), (3,), (17,), (16,), (5, 7), (1, 16, 32, 48), (1,), (31,), (7, 3)]

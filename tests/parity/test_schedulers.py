@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.sampling.schedulers import CLASSES, for_request, from_config
+from models.sampling.registry import CLASSES, for_request, from_config
 from tests.parity.fake_denoising import CLEAN, SHAPE, Case, distance, ours, relative, theirs
 
 pytestmark = [

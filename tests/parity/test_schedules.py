@@ -9,8 +9,8 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
-from models.sampling.schedules import FlowMatchSchedule, img2img_start
-from models.sampling.solvers import denoised, euler
+from models.sampling.flow_schedule import FlowMatchSchedule, img2img_start
+from models.sampling.flow_step import denoised, euler
 
 OPTIONS = {
     "none": {},

@@ -22,12 +22,12 @@ import pytest
 import torch
 from PIL import Image
 
-from models import catalog
-from models.pipeline import Prepared, PyTree, RequestError, denoise
-from models.sampling import named
-from models.sdxl.conditions import guidance_embedding
+from models import registry
+from models.interface import solver_step
+from models.interface.pipeline import Prepared, PyTree, RequestError, denoise
+from models.interface.step_program import StepProgram
+from models.sdxl.conditioning import guidance_embedding
 from models.sdxl.pipeline import SdxlPipeline
-from models.step_program import StepProgram
 from tests import coarse
 from tests.parity.tiny_sdxl import SCHEDULER, make_sdxl
 
@@ -266,7 +266,7 @@ class Ours:
     def __call__(
         self, prepared: Prepared, change: Callable[[PyTree], PyTree] = lambda row: row
     ) -> Result:
-        """As `models.pipeline.denoise`; `change` is done to the row before the first step."""
+        """As `models.interface.pipeline.denoise`; `change` is done to the first row."""
         row = change(self._begin(prepared.inputs))
         latents = []
         for step in prepared.steps:
@@ -278,9 +278,9 @@ class Ours:
 
     def _begin(self, inputs: Mapping[str, np.ndarray]) -> PyTree:
         """`pipeline.encode`, compiled once whatever the scheduler remembers."""
-        rest = {n: leaf for n, leaf in inputs.items() if not n.startswith(named.HISTORY)}
+        rest = {n: leaf for n, leaf in inputs.items() if not n.startswith(solver_step.HISTORY)}
         row = self._encode(self.pipeline.weights, rest)
-        row["history"] = named.history(inputs)
+        row["history"] = solver_step.history(inputs)
         return row
 
     def _step(self, phase: StepProgram, rows: PyTree, values: Mapping[str, np.ndarray]) -> PyTree:
@@ -299,7 +299,7 @@ class Pair:
         self.folder = made.make(folder)
         self.reference = diffusers.StableDiffusionXLPipeline.from_pretrained(self.folder)
         with coarse.compiled():
-            loaded = catalog.load("tiny", str(self.folder), "float32", {})
+            loaded = registry.load("tiny", str(self.folder), "float32", {})
         assert isinstance(loaded, SdxlPipeline)
         self.pipeline = loaded
         self.ours, self.as_users = Ours(loaded, coarse.OPTIONS), Ours(loaded, None)

@@ -25,11 +25,11 @@ from diffusers.models.attention_processor import Attention
 from diffusers.models.resnet import ResnetBlock2D
 from flax import nnx
 
-from models.nn.abstract import abstract_module
+from models.loading.abstract import abstract_module
 from models.sdxl.config import UNetConfig
-from models.sdxl.unet import UNet
-from models.sdxl.weights import RENAMES
-from models.weights import load
+from models.sdxl.key_mapping import RENAMES
+from models.sdxl.network import UNet
+from models.weights.loader import load
 from tests.parity.tiny import randomize
 
 RELATIVE = 1e-5

@@ -16,10 +16,10 @@ import transformers
 from flax import nnx
 from safetensors.torch import load_file, save_file
 
-from models.checkpoint import read_config
-from models.nn.abstract import abstract_module
+from models.checkpoint.folder import read_config
+from models.loading.abstract import abstract_module
 from models.text import clip, t5, umt5
-from models.weights import load
+from models.weights.loader import load
 from tests.parity.tiny import randomize
 
 TOLERANCE = 1e-5

@@ -14,11 +14,11 @@ from diffusers import AutoencoderKL as Reference
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from models.nn.abstract import abstract_module
+from models.loading.abstract import abstract_module
 from models.vae.config import VaeConfig
 from models.vae.image import AutoencoderKL
-from models.vae.weights import RENAMES
-from models.weights import load
+from models.vae.key_mapping import RENAMES
+from models.weights.loader import load
 
 TOLERANCE = 2e-5  # relative to the largest value: some forty float32 layers deep
 

@@ -16,14 +16,14 @@ import torch
 from diffusers import AutoencoderKLWan as Reference
 from flax import nnx
 
-from models import renames
-from models.nn.abstract import abstract_module
+from models.checkpoint import key_mapping
+from models.loading.abstract import abstract_module
 from models.vae.video import VideoAutoencoder
 from models.vae.video_blocks import FeatureCache
 from models.vae.video_config import VideoVaeConfig
+from models.vae.video_key_mapping import RENAMES
 from models.vae.video_resample import from_patches
-from models.vae.video_weights import RENAMES
-from models.weights import flat_parameters, load
+from models.weights.loader import flat_parameters, load
 
 TOLERANCE = 2e-5  # relative to the largest value: some fifty float32 layers deep
 PSNR_DB = 60  # of pixels as bytes: rounding alone leaves 80 and more
@@ -224,7 +224,7 @@ def test_published_sizes_have_every_tensor_in_its_place(config: dict, count: int
     leaves = {path: leaf.shape for path, leaf in flat_parameters(module).items()}
     found = {}
     for key, tensor in stored.items():
-        target = renames.target(key, RENAMES)
+        target = key_mapping.target(key, RENAMES)
         assert target is not None
         found[target.path] = placed(tuple(tensor.shape), leaves[target.path])
     assert found == leaves

@@ -17,11 +17,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from models.checkpoint import read_config
-from models.nn.abstract import abstract_module
+from models.checkpoint.folder import read_config
+from models.loading.abstract import abstract_module
 from models.vision.clip import RENAMES, ClipVisionConfig, ClipVisionModel
 from models.vision.preprocess import ClipPreprocessor
-from models.weights import load
+from models.weights.loader import load
 from tests.parity.tiny import randomize
 
 TOLERANCE = 1e-5

@@ -28,8 +28,8 @@ from diffusers import (
 from flax import nnx
 from PIL import Image
 
-from models import catalog
-from models.pipeline import Prepared, generate
+from models import registry
+from models.interface.pipeline import Prepared, generate
 from models.wan.pipeline import WanPipeline
 from tests import coarse
 from tests.parity.programs import Programs
@@ -182,7 +182,7 @@ class Ours:
 
     def __init__(self, folder: Path) -> None:
         with coarse.compiled():
-            loaded = catalog.load("tiny", str(folder), "float32", {})
+            loaded = registry.load("tiny", str(folder), "float32", {})
         assert isinstance(loaded, WanPipeline)
         self.pipeline = loaded
         self.programs, self.as_users = Programs(loaded, coarse.OPTIONS), Programs(loaded)
@@ -286,7 +286,7 @@ def test_same_clip_as_diffusers(pairs: Any, case: str, record_property: Any) -> 
 def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
     pair, request = pairs("t2v 2.2"), BASE | REQUESTS["t2v 2.2, one guidance"][1]
     folder = str(pair.folder)
-    hosted = catalog.load("tiny", folder, "float32", {}, swap_experts=True)
+    hosted = registry.load("tiny", folder, "float32", {}, swap_experts=True)
     kinds = {
         name: {type(leaf) for leaf in jax.tree.leaves(weights)}
         for name, weights in hosted.weights._asdict().items()

@@ -14,13 +14,13 @@ import torch
 from diffusers import WanTransformer3DModel
 from flax import nnx
 
-from models.checkpoint import read_config
-from models.nn.abstract import abstract_module
-from models.renames import target
+from models.checkpoint.folder import read_config
+from models.checkpoint.key_mapping import target
+from models.loading.abstract import abstract_module
 from models.wan.config import WanConfig
-from models.wan.transformer import WanTransformer
-from models.wan.weights import RENAMES
-from models.weights import flat_parameters, load
+from models.wan.key_mapping import RENAMES
+from models.wan.network import WanTransformer
+from models.weights.loader import flat_parameters, load
 from tests.parity.tiny import randomize
 
 RELATIVE = 1e-5

@@ -18,7 +18,7 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from models.image_files import MAX_SCANS
+from models.spec.image_files import MAX_SCANS
 from service.auth.api_keys import ApiKeys
 from service.settings import LimitSettings, Settings
 from tests.hostile_images import jpeg_of_scans

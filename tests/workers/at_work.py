@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from models.pipeline import Fields
-from models.sharding import Layout
+from models.interface.pipeline import Fields
+from models.parallel.axis_rules import Layout
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings import PoolSettings

@@ -10,7 +10,7 @@ import pytest
 
 import models.demo
 from models import jax_internals
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.jobs.storage.object_store import Store
 from tests.workers.toy import ToyPipeline
 from workers.programs.xla_cache import keep_compiled

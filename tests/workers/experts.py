@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from models.pipeline import Fields, PyTree
-from models.step_program import StepProgram
+from models.interface.pipeline import Fields, PyTree
+from models.interface.step_program import StepProgram
 from tests.workers.toy import DIM, ToyPipeline
 
 SIDE = 512

@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 
-from models.pipeline import PyTree
-from models.step_program import StepProgram
+from models.interface.pipeline import PyTree
+from models.interface.step_program import StepProgram
 from service.settings import Settings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.liveness import Vitals

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning, Step
-from models.spec import Limits, ModelSpec
-from models.step_program import StepProgram
+from models.interface.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning, Step
+from models.interface.step_program import StepProgram
+from models.spec.model_spec import Limits, ModelSpec
 from tests.workers.polling import DEADLINE_S
 
 DIM = 16

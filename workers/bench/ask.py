@@ -12,13 +12,13 @@ from typing import Any, Literal
 from jax.sharding import NamedSharding, PartitionSpec
 
 import models.demo
-from models import catalog, known
-from models.checkpoint import CheckpointError
-from models.hub import CONFIGS, resolve
-from models.pipeline import Fields, Pipeline
-from models.quality import OF_EIGHT_BITS, EightBitProducts
-from models.random_weights import RandomWeights
-from models.reading import SHAPES
+from models import published, registry
+from models.checkpoint.folder import CheckpointError
+from models.checkpoint.hub import CONFIGS, resolve
+from models.interface.pipeline import Fields, Pipeline
+from models.loading.random_weights import RandomWeights
+from models.loading.sources import SHAPES
+from models.spec.quality_presets import OF_EIGHT_BITS, EightBitProducts
 from service.settings import ModelSettings, PoolSettings
 from workers.loading import model as loading
 from workers.loading.layout import own
@@ -35,7 +35,8 @@ class Ask:
     """One model at one size."""
 
     model: str
-    """A name of `models.known.CHECKPOINTS`, or a folder or hub id, of which configs alone count."""
+    """A name of `models.published.CHECKPOINTS`, or a folder or hub id, of which configs alone
+    count."""
     request: Fields
     """Fields that differ from the model's defaults."""
     batch: int = 1
@@ -79,10 +80,10 @@ def opened(ask: Ask) -> Opened:
     """The model with random weights, laid out as a pool would have it. Sets JAX up.
 
     Raises:
-        models.checkpoint.CheckpointError: no such model; names those that there are.
+        models.checkpoint.folder.CheckpointError: no such model; names those that there are.
         workers.loading.model.NoRoom, service.settings.ConfigError: it does not fit; says by how
             much.
-        models.pipeline.RequestError: the model cannot make this; names the field.
+        models.interface.pipeline.RequestError: the model cannot make this; names the field.
     """
     with configs_of(ask) as folder:
         model = ModelSettings.model_validate(
@@ -125,11 +126,11 @@ def configs_of(ask: Ask) -> Iterator[Path]:
     """A folder with the model's configs. Raises: CheckpointError: no such model."""
     with TemporaryDirectory() as made:
         folder = Path(made)
-        if ask.model in known.CHECKPOINTS:
-            known.write(ask.model, folder)
+        if ask.model in published.CHECKPOINTS:
+            published.write(ask.model, folder)
         else:
             folder = _found(ask.model)
-        yield DEMO / catalog.family(str(folder)) if ask.tiny else folder
+        yield DEMO / registry.family(str(folder)) if ask.tiny else folder
 
 
 def _found(model: str) -> Path:
@@ -137,5 +138,5 @@ def _found(model: str) -> Path:
     try:
         return resolve(model, patterns=CONFIGS)
     except CheckpointError as error:
-        names = ", ".join(known.CHECKPOINTS)
+        names = ", ".join(published.CHECKPOINTS)
         raise CheckpointError(f"{error}; the names known here are {names}") from None

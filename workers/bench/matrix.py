@@ -19,8 +19,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from models.random_weights import GOLDEN, uniform
-from models.sharding import auto_mesh
+from models.loading.random_weights import GOLDEN, uniform
+from models.parallel.axis_rules import auto_mesh
 
 SIDES = (512, 1024, 2048, 4096, 8192, 16384)
 """Of the square matrices. The largest takes 1.6 GB in bfloat16."""

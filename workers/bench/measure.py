@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from models.step_program import StepProgram
+from models.interface.step_program import StepProgram
 from workers.bench.ask import Ask, Opened, opened
 from workers.bench.matrix import matrix_rate
 from workers.bench.memory import memory_of

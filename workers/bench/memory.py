@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import jax
 
-from models.pipeline import PyTree
+from models.interface.pipeline import PyTree
 
 
 @dataclass(frozen=True)

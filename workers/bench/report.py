@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from models.pipeline import RequestError
+from models.interface.pipeline import RequestError
 from workers.bench.ask import Ask
 from workers.bench.machine import flags, machine, versions
 from workers.bench.measure import measured

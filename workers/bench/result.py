@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any
 
-from models.pipeline import Fields
+from models.interface.pipeline import Fields
 from workers.bench.ask import Ask
 from workers.bench.matrix import Rate
 from workers.bench.memory import Memory

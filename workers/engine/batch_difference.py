@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from models.pipeline import Prepared, PyTree
+from models.interface.pipeline import Prepared, PyTree
 from workers.engine.batching import Batch
 from workers.engine.row import Row
 from workers.programs.bucket_programs import Shape

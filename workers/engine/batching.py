@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.pipeline import PyTree
+from models.interface.pipeline import PyTree
 from workers.engine.row import Row
 from workers.programs.bucket_programs import Phase
 from workers.programs.conditioning import columns, place

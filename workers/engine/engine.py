@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from models.pipeline import Fields, Pipeline, Prepared, PyTree
-from models.sharding import Layout
+from models.interface.pipeline import Fields, Pipeline, Prepared, PyTree
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Stage
 from service.tracing import spans
 from service.tracing.span import Attributes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.pipeline import RequestError
+from models.interface.pipeline import RequestError
 from service.jobs.model.job import JobError
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 
-from models.pipeline import Fields
-from models.sharding import Layout
-from models.spec import ModelSpec
+from models.interface.pipeline import Fields
+from models.parallel.axis_rules import Layout
+from models.spec.model_spec import ModelSpec
 from service.jobs.scheduling.cost_model import CostKey, CostRow, expected_s
 from workers.programs.batch_sizes import BatchSizes
 from workers.programs.bucket_programs import Phase, Shape, is_ready

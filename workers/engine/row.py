@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from models.pipeline import PyTree, Step
+from models.interface.pipeline import PyTree, Step
 from workers.engine.errors import PictureFailed
 from workers.programs.bucket_programs import Phase, Program, Shape
 from workers.programs.conditioning import Conditions, computed

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from models.nn.step_cache import KEPT
-from models.pipeline import Fields
-from models.quality import EXACT, LEVERS
-from models.spec import ModelSpec
+from models.interface.pipeline import Fields
+from models.nn.layers.step_cache import KEPT
+from models.spec.model_spec import ModelSpec
+from models.spec.quality_presets import EXACT, LEVERS
 from workers.engine.array_framing import BadMessage, Message, packed, received
 from workers.programs.batch_sizes import BatchSizes
 

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.profiler import TraceAnnotation
 
-from models.pipeline import PyTree
+from models.interface.pipeline import PyTree
 from workers.engine.batching import Batch, next_batch
 from workers.engine.errors import (
     EngineDied,

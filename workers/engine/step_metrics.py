@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import jax
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from workers import metrics
 from workers.engine.batching import Batch
 from workers.programs.bucket_programs import Phase

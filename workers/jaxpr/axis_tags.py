@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from models.sharding import STORED, Axes
+from models.parallel.axis_rules import STORED, Axes
 
 Sizes = Mapping[str, int]
 """Logical axis → its length."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from jax.sharding import PartitionSpec
 
-from models.nn.attention.xla import xla_kernel
-from models.sharding import TABLE, Axes, Layout, MeshAxes, abstract_mesh
+from models.nn.kernels.xla import xla_kernel
+from models.parallel.axis_rules import TABLE, Axes, Layout, MeshAxes, abstract_mesh
 
 
 class Logical(Layout):

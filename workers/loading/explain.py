@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from flax import nnx
 
-from models.pipeline import Fields, Pipeline
-from models.sharding import Axes, Layout, MeshAxes, Split
+from models.interface.pipeline import Fields, Pipeline
+from models.parallel.axis_rules import Axes, Layout, MeshAxes, Split
 from service.settings import ConfigError, PoolSettings, Settings
 from workers.loading import model as loading
 from workers.loading.layout import own

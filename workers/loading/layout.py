@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import jax
 
-from models.sharding import MESH_AXES, TABLE, Table
+from models.parallel.axis_rules import MESH_AXES, TABLE, Table
 from service.settings import ConfigError, ModelSettings, PoolSettings
 from workers.plan import auto_layout
 from workers.plan.auto_layout import NothingFits

@@ -16,17 +16,17 @@ import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models import catalog
-from models.checkpoint import checkpoint_errors
-from models.nn.attention.select import kernel_for
-from models.nn.eight_bit import kind_of
-from models.nn.eight_bit_kernel import eight_bit_for
-from models.pipeline import Pipeline, RequestError
-from models.preview import MeanLatents, as_preview, fit
-from models.reading import FILES, SHAPES, Files, Reader
-from models.rounding import Rounding
-from models.sharding import Layout
+from models import registry
+from models.checkpoint.folder import checkpoint_errors
+from models.interface.pipeline import Pipeline, RequestError
+from models.loading.preview import MeanLatents, as_preview, fit
+from models.loading.sources import FILES, SHAPES, Files, Reader
+from models.nn.kernels.int8_matmul import eight_bit_for
+from models.nn.kernels.select import kernel_for
+from models.nn.quant.matmul import kind_of
+from models.parallel.axis_rules import Layout
 from models.vae.config import Tiling
+from models.weights.quantize import Rounding
 from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading import layout as slice
@@ -101,7 +101,7 @@ def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> N
     Raises: ConfigError: the devices cannot be had so, or a flag undoes the model's batching.
     """
     slice.see_only(devices)
-    chip, family = accelerators.chip(), catalog.family(model.source, model.base)
+    chip, family = accelerators.chip(), registry.family(model.source, model.base)
     check_flags(pool, model, chip, family)
     wanted = xla_flags.of_settings(pool.flags, chip, family, model.batching)
     for variable, value in xla_flags.environment(wanted, os.environ).items():
@@ -160,8 +160,8 @@ def open_slice(
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
-    """The pool's model. Raises: as `models.catalog.load`."""
-    return catalog.load(
+    """The pool's model. Raises: as `models.registry.load`."""
+    return registry.load(
         pool.model,
         model.source,
         model.dtype,
@@ -274,7 +274,7 @@ def load(
 
     Raises:
         ConfigError: the settings do not fit the devices or the model.
-        models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
+        models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
     opened = planned(name, pool, model, devices, folder)
     return placed(pool, opened.model or model, opened, files_of(opened)), opened
@@ -303,7 +303,7 @@ def kept(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Execu
 def placed(
     pool: PoolSettings, model: ModelSettings, opened: MeshSlice, reader: Reader = FILES
 ) -> Pipeline:
-    """The model, each array where the slice has it. Raises: as `models.catalog.load`."""
+    """The model, each array where the slice has it. Raises: as `models.registry.load`."""
     residency = opened.chosen.residency
     return read(
         pool,

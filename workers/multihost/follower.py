@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.pipeline import Pipeline, PyTree
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models.interface.pipeline import Pipeline, PyTree
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from service.settings import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.handshake import Terms, outlined

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.checkpoint import fingerprint
-from models.hub import resolve
-from models.pipeline import Pipeline, Prepared, Step
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models.checkpoint.folder import fingerprint
+from models.checkpoint.hub import resolve
+from models.interface.pipeline import Pipeline, Prepared, Step
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from service.settings import ModelSettings, PoolSettings
 from workers.engine.array_framing import element_type
 from workers.programs import aot_key

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from models.pipeline import Prepared, PyTree
-from models.step_program import StepProgram
+from models.interface.pipeline import Prepared, PyTree
+from models.interface.step_program import StepProgram
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import Terms, outline
 from workers.programs.bucket_programs import Program, Shape

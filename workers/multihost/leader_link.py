@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import jax
 
-from models.pipeline import PyTree
+from models.interface.pipeline import PyTree
 from service.settings import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Line, LineLost, beat, listen, started

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from models.checkpoint import CheckpointError
+from models.checkpoint.folder import CheckpointError
 from service.settings import ConfigError, HostsSettings
 from workers.multihost.exits import leave
 from workers.multihost.failure_reason import reason

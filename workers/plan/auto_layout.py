@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from models.sharding import TABLE, Table
+from models.parallel.axis_rules import TABLE, Table
 from workers.plan.estimate import Reckoning
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.search import search

@@ -13,9 +13,9 @@ from pathlib import Path
 import jax
 from jax.stages import Lowered
 
-from models.nn.attention.select import kernel_for
-from models.nn.eight_bit_kernel import eight_bit_for
-from models.sharding import Layout
+from models.nn.kernels.int8_matmul import eight_bit_for
+from models.nn.kernels.select import kernel_for
+from models.parallel.axis_rules import Layout
 from workers.plan import tpu_compiler
 from workers.plan.model import abstract
 from workers.programs import warmup
@@ -37,7 +37,7 @@ class Case:
     """A model, a size, and the slice and layout that one of its steps is compiled for."""
 
     model: str
-    """A name of `models.known.CHECKPOINTS`, or a folder."""
+    """A name of `models.published.CHECKPOINTS`, or a folder."""
     family: str
     request: Mapping[str, int]
     topology: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from models.nn.attention.split import exchange
-from models.sharding import Layout, MeshAxes
+from models.nn.attention.sharded import exchange
+from models.parallel.axis_rules import Layout, MeshAxes
 from workers.jaxpr.operations import Exchange
 from workers.plan.per_device import places, scaled, share
 from workers.plan.trace import Program, Weight

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from models.nn.attention.xla import xla_kernel
-from models.sharding import TABLE, Layout, Table, abstract_mesh
+from models.nn.kernels.xla import xla_kernel
+from models.parallel.axis_rules import TABLE, Layout, Table, abstract_mesh
 from workers.plan.collectives import Traffic, Wires, traffic
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.per_device import scaled, share

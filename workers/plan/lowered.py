@@ -13,8 +13,8 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import AbstractMesh, Mesh
 from jax.stages import Compiled, Traced
 
-from models.pipeline import Fields, Pipeline
-from models.sharding import Layout
+from models.interface.pipeline import Fields, Pipeline
+from models.parallel.axis_rules import Layout
 from workers.plan import hlo
 from workers.plan.collectives import Traffic, Wires
 from workers.plan.trace import conditions_of

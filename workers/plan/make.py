@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from models.nn.attention.select import kernel_for
-from models.nn.eight_bit_kernel import eight_bit_for
-from models.pipeline import Pipeline, RequestError
-from models.quality import EightBit
-from models.rounding import Rounding
-from models.sharding import Layout
-from models.spec import ModelSpec
+from models.interface.pipeline import Pipeline, RequestError
+from models.nn.kernels.int8_matmul import eight_bit_for
+from models.nn.kernels.select import kernel_for
+from models.parallel.axis_rules import Layout
+from models.spec.model_spec import ModelSpec
+from models.spec.quality_presets import EightBit
 from models.vae.config import Tiling
+from models.weights.quantize import Rounding
 from service.settings import TilingSettings
 from workers.plan import tpu_compiler
 from workers.plan.auto_layout import NothingFits, choose
@@ -36,7 +36,7 @@ class Ask:
     """A model, a size and the devices to plan for."""
 
     model: str
-    """A checkpoint's folder, file or hub id, or a name of `models.known.CHECKPOINTS`."""
+    """A checkpoint's folder, file or hub id, or a name of `models.published.CHECKPOINTS`."""
     topology: Topology
     request: Mapping[str, Any]
     """Fields that differ from the model's defaults."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from models import catalog, known
-from models.hub import CONFIGS, resolve
-from models.pipeline import Pipeline
-from models.reading import SHAPES
-from models.spec import ModelSpec
-from models.weights import Sharding
+from models import published, registry
+from models.checkpoint.hub import CONFIGS, resolve
+from models.interface.pipeline import Pipeline
+from models.loading.sources import SHAPES
+from models.spec.model_spec import ModelSpec
+from models.weights.loader import Sharding
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.plan.trace import Sketch, sketch
 from workers.programs import warmup
@@ -34,13 +34,13 @@ def abstract(
 
     Args:
         source: as in the settings (of a hub id the configs alone are fetched), or a name of
-            `models.known.CHECKPOINTS`.
-        base, how: as `models.catalog.load` has it.
+            `models.published.CHECKPOINTS`.
+        base, how: as `models.registry.load` has it.
 
-    Raises: models.checkpoint.CheckpointError: no such model, or one that is not served.
+    Raises: models.checkpoint.folder.CheckpointError: no such model, or one that is not served.
     """
     with _folder(source) as place:
-        return catalog.load(
+        return registry.load(
             source, place, dtype, defaults, base=base, sharding=sharding, reader=SHAPES, **how
         )
 
@@ -60,9 +60,9 @@ def sketch_of(
     Args:
         request: fields that differ from the model's defaults, such as height and width.
         check: of the request, by what the model is; may raise.
-        how: as `models.catalog.load` has it.
+        how: as `models.registry.load` has it.
 
-    Raises: CheckpointError; models.pipeline.RequestError: the model cannot make this.
+    Raises: CheckpointError; models.interface.pipeline.RequestError: the model cannot make this.
     """
     logical = logical_layout()
     pipeline = abstract(
@@ -82,9 +82,9 @@ def sketch_of(
 @contextmanager
 def _folder(source: str) -> Iterator[str]:
     """Where the configs are; a file, with its own place for them, is left as it is."""
-    if source in known.CHECKPOINTS:
+    if source in published.CHECKPOINTS:
         with TemporaryDirectory() as folder:
-            known.write(source, Path(folder))
+            published.write(source, Path(folder))
             yield folder
     elif source and Path(source).expanduser().is_file():
         yield source

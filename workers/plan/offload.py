@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from models.weights import is_matrix
+from models.weights.loader import is_matrix
 from workers.plan.trace import Sketch, Weight
 
 
@@ -20,7 +20,7 @@ class Residency:
 
     def keeps(self, weight: Weight) -> bool:
         """Whether it lies on the device (or would, by turns): of networks on the host the vectors
-        alone, as `models.weights.beside` has them."""
+        alone, as `models.weights.loader.beside` has them."""
         return weight.network not in self.on_host or not is_matrix(weight.axes)
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from models.sharding import Layout, MeshAxes
+from models.parallel.axis_rules import Layout, MeshAxes
 from workers.jaxpr.operations import Pairs
 
 

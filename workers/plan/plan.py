@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.quality import EightBit
+from models.spec.quality_presets import EightBit
 from workers.plan.estimate import Reckoning
 from workers.plan.lowered import Program
 from workers.plan.trace import Sketch

@@ -19,10 +19,10 @@ from typing import TypeVar
 
 import jax
 
-from models.nn.attention.blocks import of_chip
-from models.nn.attention.bundles import dump_to
-from models.nn.attention.search import Case as Shape
-from models.nn.attention.search import upright_cycles
+from models.nn.kernels.block_size_search import Case as Shape
+from models.nn.kernels.block_size_search import upright_cycles
+from models.nn.kernels.block_sizes import of_chip
+from models.nn.kernels.compiler_schedule import dump_to
 from workers.plan import hlo, tpu_compiler
 from workers.plan.cases import CASES, DTYPE, Case
 from workers.plan.duration import duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from models.sharding import TABLE, Table
+from models.parallel.axis_rules import TABLE, Table
 from workers.plan.estimate import Reckoning, reckon
 from workers.plan.explanation import why
 from workers.plan.offload import ALL_ON_DEVICE, Residency

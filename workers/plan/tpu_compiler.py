@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from models import jax_internals
-from models.sharding import auto_mesh
+from models.parallel.axis_rules import auto_mesh
 from workers.slice import xla_flags
 from workers.slice.mesh import make_mesh, mesh_sizes
 from workers.slice.mesh_shape import AXES, Shape

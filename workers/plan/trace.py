@@ -14,8 +14,8 @@ import numpy as np
 from jax.stages import Traced
 
 from models import jax_internals
-from models.pipeline import Fields, Pipeline, Prepared
-from models.sharding import Axes, Layout
+from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.parallel.axis_rules import Axes, Layout
 from workers.jaxpr.axis_tags import Tag
 from workers.jaxpr.logical_mesh import axes_of
 from workers.jaxpr.operations import Work, work_of
@@ -118,10 +118,10 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
     """Of a request, traced and not compiled: seconds, whatever the size.
 
     Args:
-        pipeline: as `models.reading.SHAPES` makes it, its parameters placed by `logical`.
+        pipeline: as `models.loading.sources.SHAPES` makes it, its parameters placed by `logical`.
         logical: `workers.jaxpr.logical_mesh.logical_layout()`.
 
-    Raises: models.pipeline.RequestError: the model cannot make this; names the field.
+    Raises: models.interface.pipeline.RequestError: the model cannot make this; names the field.
     """
     prepared = warmup.prepare(pipeline, fields)
     compiler = Compiler(pipeline, logical)

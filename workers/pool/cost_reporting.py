@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from models.pipeline import Fields
-from models.spec import Batching
+from models.interface.pipeline import Fields
+from models.spec.model_spec import Batching
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import (
     CostKey,

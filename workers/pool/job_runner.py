@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from models.pipeline import Prepared, RequestError
+from models.interface.pipeline import Prepared, RequestError
 from service.jobs.model.job import JobError, JobState, Output, Snapshot, Stage, Usage, Warned
 from service.jobs.queue import Claim, Queue
 from service.jobs.storage.errors import NotStored, StoreError

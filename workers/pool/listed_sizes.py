@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.spec import ModelSpec, Size, Sizes
+from models.spec.model_spec import ModelSpec, Size, Sizes
 from service.settings import ConfigError, ModelSettings
 from workers.programs import warmup
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import jax
 
-from models.pipeline import Fields, Pipeline
-from models.spec import Batching, Sizes
+from models.interface.pipeline import Fields, Pipeline
+from models.spec.model_spec import Batching, Sizes
 from service.jobs.queue import Claims, Queue
 from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
@@ -242,7 +242,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
 
     Raises:
         ConfigError: the settings do not name what is needed, or do not fit the devices.
-        models.checkpoint.CheckpointError, ValueError: the model cannot be loaded; says why.
+        models.checkpoint.folder.CheckpointError, ValueError: the model cannot be loaded; says why.
     """
     pool, model = loading.configured(settings, pool_name)
     if settings.redis.url is None:

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.pipeline import PyTree
-from models.sharding import Layout
+from models.interface.pipeline import PyTree
+from models.parallel.axis_rules import Layout
 
 PACKAGES = ("jax", "flax", "numpy", "ml_dtypes", "libtpu", "nvidia", "tokamax", "qwix")
 """How the names of those begin that have a part in tracing, compiling or running."""

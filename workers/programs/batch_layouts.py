@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from models.sharding import MESH_AXES, Layout, auto_mesh
+from models.parallel.axis_rules import MESH_AXES, Layout, auto_mesh
 from workers.programs.step_latency import Way
 
 GIVING = ("ulysses", "ring", "cfg")

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.settings import ModelSettings, PoolSettings
 
 

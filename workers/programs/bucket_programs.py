@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from models.pipeline import Step
-from models.step_program import StepProgram
+from models.interface.pipeline import Step
+from models.interface.step_program import StepProgram
 from workers.programs.compilation import Compilation
 from workers.programs.step_latency import Recent, StepTimes, Way
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from models.pipeline import Prepared, PyTree
-from models.step_program import StepProgram
+from models.interface.pipeline import Prepared, PyTree
+from models.interface.step_program import StepProgram
 from workers.programs.bucket_programs import (
     Asked,
     Compiling,

@@ -15,10 +15,10 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jax.stages import Compiled, Traced
 from jaxtyping import Array, Bool, Shaped
 
-from models.pipeline import Pipeline, PyTree, stack_rows
-from models.sharding import Layout, Split
-from models.step_program import StepProgram
-from models.trace_options import TraceOptions
+from models.interface.pipeline import Pipeline, PyTree, stack_rows
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout, Split
+from models.parallel.trace_options import TraceOptions
 from workers import metrics
 from workers.programs import aot_key
 from workers.programs.aot_cache import Executables, NothingKept

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from models.pipeline import PyTree, Step, stack_rows
-from models.step_program import StepProgram
+from models.interface.pipeline import PyTree, Step, stack_rows
+from models.interface.step_program import StepProgram
 from workers.programs.bucket_programs import Program, Values
 
 STEPS = 16

@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from models.pipeline import PyTree
-from models.weights import put
+from models.interface.pipeline import PyTree
+from models.weights.loader import put
 from workers import metrics
 from workers.programs.unstack import apart
 

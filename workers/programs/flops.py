@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.pipeline import Pipeline, PyTree
-from models.step_program import StepProgram
+from models.interface.pipeline import Pipeline, PyTree
+from models.interface.step_program import StepProgram
 from workers.jaxpr.axis_tags import Tag
 from workers.jaxpr.operations import work_of
 from workers.programs.bucket_programs import Values

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from models.pipeline import Prepared, PyTree
-from models.step_program import StepProgram
+from models.interface.pipeline import Prepared, PyTree
+from models.interface.step_program import StepProgram
 from workers.programs.bucket_programs import Program, Shape
 from workers.programs.row_tree import leaves_by_name, with_leaves
 from workers.programs.step_latency import Way

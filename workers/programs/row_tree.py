@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.nn.step_cache import KEPT, RESIDUAL
-from models.pipeline import PyTree
-from models.sharding import Axes, Layout
+from models.interface.pipeline import PyTree
+from models.nn.layers.step_cache import KEPT, RESIDUAL
+from models.parallel.axis_rules import Axes, Layout
 
 SPLIT: Mapping[str, Axes] = {f"['{KEPT}']['residual']": RESIDUAL}
 """Leaves that a layout may split between steps; all others lie whole on each device."""

@@ -16,9 +16,9 @@ import numpy as np
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from models.nn.layers import Axes
-from models.pipeline import Pipeline
-from models.sharding import Layout
+from models.interface.pipeline import Pipeline
+from models.nn.layers.parameterised import Axes
+from models.parallel.axis_rules import Layout
 
 DEVICE = (None, "device")
 """Kinds of memory that a product reads from."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from PIL import Image
 
-from models.pipeline import Fields, Pipeline, Prepared, RequestError, Step
-from models.spec import PICTURE_FIELDS, ModelSpec
-from models.step_program import StepProgram
+from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError, Step
+from models.interface.step_program import StepProgram
+from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
 
 SIDE_PX = 64
 """Of a stand-in; it is resized like any other picture."""

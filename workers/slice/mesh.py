@@ -9,13 +9,13 @@ import jax
 from jax.sharding import Mesh
 
 from models import jax_internals
-from models.nn.attention.xla import xla_kernel
-from models.sharding import Layout, auto_mesh
+from models.nn.kernels.xla import xla_kernel
+from models.parallel.axis_rules import Layout, auto_mesh
 from workers.slice.mesh_shape import AXES, Shape
 
 
 def make_mesh(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
-    """The mesh of a slice, axes as `models.sharding.MESH_AXES` has them.
+    """The mesh of a slice, axes as `models.parallel.axis_rules.MESH_AXES` has them.
 
     Args:
         shape: with every size known.
@@ -29,7 +29,7 @@ def make_mesh(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
 
 
 def mesh_sizes(shape: Shape) -> tuple[int, ...]:
-    """Of the axes that `models.sharding.MESH_AXES` names, ICI and DCN together."""
+    """Of the axes that `models.parallel.axis_rules.MESH_AXES` names, ICI and DCN together."""
     data, fsdp, cfg, context, tensor = map(shape.size, AXES)
     ring = shape.ring or 1
     return data, fsdp, cfg, ring, context // ring, tensor

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.demo.checkpoint_folder import (
+from models.demo.training.checkpoint_folder import (
     Checkpoint,
     Part,
     clip_config,
@@ -23,11 +23,13 @@ from models.demo.checkpoint_folder import (
     gated,
     t5_config,
 )
-from models.demo.image_vae import CONFIG as VAE
-from models.demo.pictures import Pictures
-from models.demo.recipe import Subject, Text, Tokens
-from models.demo.scenes import SIZE_PX
-from models.demo.tokenizers import (
+from models.demo.training.image_vae import CONFIG as VAE
+from models.demo.training.pictures import Pictures
+from models.demo.training.recipe import Subject, Text, Tokens
+from models.demo.training.train import shifted, spread
+from models.demo.training.weights import embeddings_as_large, scaled, zeroed
+from models.demo.world.scenes import SIZE_PX
+from models.demo.world.tokenizers import (
     CLIP_LENGTH,
     CLIP_VOCABULARY,
     T5_LENGTH,
@@ -36,19 +38,17 @@ from models.demo.tokenizers import (
     write_clip,
     write_t5,
 )
-from models.demo.train import shifted, spread
-from models.demo.weights import embeddings_as_large, scaled, zeroed
-from models.flux import weights as flux_weights
+from models.flux import key_mapping as flux_weights
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
-from models.flux.transformer import FluxTransformer
-from models.sampling import schedulers
+from models.flux.network import FluxTransformer
+from models.sampling import registry
 from models.text import clip as clip_text
 from models.text import t5 as t5_text
 from models.text.clip import ClipConfig, ClipTextModel
 from models.text.t5 import T5Config, T5Encoder
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer, Tokenizer
-from models.vae import weights as vae_weights
+from models.vae import key_mapping as vae_weights
 from models.vae.image import AutoencoderKL
 
 SHIFT = 3.0
@@ -122,7 +122,7 @@ DEMO = Sizes()
 
 
 class Networks(nnx.Module):
-    """Fulfils `models.demo.recipe.Denoiser`."""
+    """Fulfils `models.demo.training.recipe.Denoiser`."""
 
     def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
         self.clip = ClipTextModel(sizes.clip, rngs=rngs)
@@ -154,11 +154,11 @@ class Networks(nnx.Module):
 
 
 class Flux:
-    """Fulfils `models.demo.recipe.Recipe`."""
+    """Fulfils `models.demo.training.recipe.Recipe`."""
 
     name = "flux"
     subject: Subject = Pictures()
-    scheduler = schedulers.from_config(SCHEDULER)
+    scheduler = registry.from_config(SCHEDULER)
     steps = 16
     guidance = 2.0
     """True classifier-free guidance away from the empty prompt: shapes come out right more often

@@ -16,23 +16,23 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.demo.checkpoint_folder import Checkpoint, Part, clip_config, diffusers_config
-from models.demo.image_vae import CONFIG as VAE
-from models.demo.pictures import Pictures
-from models.demo.recipe import Subject, Text, Tokens
-from models.demo.scenes import SIZE_PX
-from models.demo.tokenizers import CLIP_LENGTH, CLIP_VOCABULARY, write_clip
-from models.demo.train import shifted, spread
-from models.demo.weights import embeddings_as_large, zeroed
+from models.demo.training.checkpoint_folder import Checkpoint, Part, clip_config, diffusers_config
+from models.demo.training.image_vae import CONFIG as VAE
+from models.demo.training.pictures import Pictures
+from models.demo.training.recipe import Subject, Text, Tokens
+from models.demo.training.train import shifted, spread
+from models.demo.training.weights import embeddings_as_large, zeroed
+from models.demo.world.scenes import SIZE_PX
+from models.demo.world.tokenizers import CLIP_LENGTH, CLIP_VOCABULARY, write_clip
+from models.sampling.base import Scheduler
 from models.sampling.ddim import DDIM
-from models.sampling.scheduler import Scheduler
-from models.sdxl import weights as unet_weights
+from models.sdxl import key_mapping as unet_weights
 from models.sdxl.config import UNetConfig
-from models.sdxl.unet import UNet
+from models.sdxl.network import UNet
 from models.text import clip as clip_text
 from models.text.clip import ClipConfig, ClipTextModel, ClipTextModelWithProjection
 from models.text.tokenizer import ClipTokenizer
-from models.vae import weights as vae_weights
+from models.vae import key_mapping as vae_weights
 from models.vae.image import AutoencoderKL
 
 SHIFT = 2.0
@@ -124,7 +124,7 @@ DEMO = Sizes()
 
 
 class Networks(nnx.Module):
-    """Fulfils `models.demo.recipe.Denoiser`."""
+    """Fulfils `models.demo.training.recipe.Denoiser`."""
 
     def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
         self.clip = ClipTextModel(sizes.clip, rngs=rngs)
@@ -161,7 +161,7 @@ class Networks(nnx.Module):
 
 
 class Sdxl:
-    """Fulfils `models.demo.recipe.Recipe`."""
+    """Fulfils `models.demo.training.recipe.Recipe`."""
 
     name = "sdxl"
     subject: Subject = Pictures()

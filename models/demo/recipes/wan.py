@@ -15,24 +15,30 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.demo.checkpoint_folder import Checkpoint, Part, diffusers_config, gated, t5_config
-from models.demo.clips import FRAMES, FRAMES_PER_SECOND, SIZE_PX
-from models.demo.moving import Moving
-from models.demo.recipe import Subject, Text, Tokens
-from models.demo.tokenizers import CLIPS_T5_VOCABULARY, T5_LENGTH, clip_words, write_t5
-from models.demo.train import shifted, spread
-from models.demo.video_vae import CONFIG as VAE
-from models.demo.weights import embeddings_as_large, scaled, zeroed
-from models.sampling import schedulers
+from models.demo.training.checkpoint_folder import (
+    Checkpoint,
+    Part,
+    diffusers_config,
+    gated,
+    t5_config,
+)
+from models.demo.training.moving import Moving
+from models.demo.training.recipe import Subject, Text, Tokens
+from models.demo.training.train import shifted, spread
+from models.demo.training.video_vae import CONFIG as VAE
+from models.demo.training.weights import embeddings_as_large, scaled, zeroed
+from models.demo.world.clips import FRAMES, FRAMES_PER_SECOND, SIZE_PX
+from models.demo.world.tokenizers import CLIPS_T5_VOCABULARY, T5_LENGTH, clip_words, write_t5
+from models.sampling import registry
 from models.text import umt5
 from models.text.tokenizer import T5Tokenizer
 from models.text.umt5 import UMT5Config, UMT5Encoder
-from models.vae import video_weights
+from models.vae import video_key_mapping
 from models.vae.video import VideoAutoencoder
-from models.wan import weights as wan_weights
+from models.wan import key_mapping as wan_weights
 from models.wan.config import WanConfig
+from models.wan.network import WanTransformer
 from models.wan.prompts import prompt_embeds
-from models.wan.transformer import WanTransformer
 
 SHIFT = 3.0
 """Of the sigmas, in training and in sampling: more of them where the layout is decided."""
@@ -87,7 +93,7 @@ UPSAMPLER = tuple(
         (r"time_conv\.bias", "time_conv.bias"),
     )
 )
-VAE_RENAMES = (*UPSAMPLER, *video_weights.RENAMES)
+VAE_RENAMES = (*UPSAMPLER, *video_key_mapping.RENAMES)
 """With the names of 2.2's decoder, which the table allows beside its encoder's."""
 VAE_WINDOWS = (
     (r".*(quant_conv|conv_shortcut)\.weight", 3),
@@ -106,7 +112,7 @@ DEMO = Sizes()
 
 
 class Networks(nnx.Module):
-    """Fulfils `models.demo.recipe.Denoiser`."""
+    """Fulfils `models.demo.training.recipe.Denoiser`."""
 
     def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
         self.t5 = UMT5Encoder(sizes.t5, rngs=rngs)
@@ -132,11 +138,11 @@ class Networks(nnx.Module):
 
 
 class Wan:
-    """Fulfils `models.demo.recipe.Recipe`."""
+    """Fulfils `models.demo.training.recipe.Recipe`."""
 
     name = "wan"
     subject: Subject = Moving()
-    scheduler = schedulers.from_config(SCHEDULER)
+    scheduler = registry.from_config(SCHEDULER)
     steps = 16
     guidance = 2.0
     batch = 16

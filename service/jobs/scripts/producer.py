@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from service.jobs.model import quota_usage, serialization
 from service.jobs.model.job import Job, JobState
 from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
@@ -51,7 +51,7 @@ class OverQuota(NamedTuple):
     """Why a `Put` was refused, and what its tenant has taken."""
 
     quota: str
-    quota_usage: quota_usage.Standing
+    standing: quota_usage.Standing
     oldest: str | None
     """Id of its oldest queued job."""
 

@@ -22,8 +22,8 @@ from rich.console import Console
 from deploy.commands.exits import UsageError
 from deploy.commands.files import check_writable
 from deploy.commands.options import count
-from models import known
-from models.checkpoint import CheckpointError
+from models import published
+from models.checkpoint.folder import CheckpointError
 from tests.bench.against.compare import (
     Json,
     NotMeasured,
@@ -77,7 +77,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m tests.bench.against", description=__doc__.splitlines()[0]
     )
     parser.add_argument(
-        "models", nargs="*", default=MODELS, metavar="MODEL", help=", ".join(known.CHECKPOINTS)
+        "models", nargs="*", default=MODELS, metavar="MODEL", help=", ".join(published.CHECKPOINTS)
     )
     parser.add_argument("--turns", type=count, default=3, help="of each side (3)")
     parser.add_argument("--tiny", action="store_true", help="the demo models' networks")

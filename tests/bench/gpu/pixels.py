@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import models.demo
-from models.pipeline import Fields, Pipeline
+from models.interface.pipeline import Fields, Pipeline
 from service.settings import ModelSettings, PoolSettings
 from tests.bench.quality.drawing import psnr_db
 from workers.engine.engine import Engine, Picture

@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
 
 def check(model: str) -> None:
     """Imported here: what a start imports is measured. Raises: SystemExit."""
-    from models.known import CHECKPOINTS
+    from models.published import CHECKPOINTS
 
     names = [name for name in CHECKPOINTS if name.startswith("flux-")]
     if model not in names:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from transformers import T5TokenizerFast  # type: ignore[attr-defined]
 
-from models import known
-from models.demo import tokenizers
+from models import published
+from models.demo.world import tokenizers
 
 MERGES, PIECES = 48_894, 32_000
 """Of the published CLIP-L and T5-XXL."""
@@ -20,7 +20,7 @@ MERGES, PIECES = 48_894, 32_000
 
 def write(model: str, folder: Path) -> None:
     """Raises: KeyError: no such model."""
-    known.write(model, folder)
+    published.write(model, folder)
     write_clip(folder / "tokenizer")
     write_t5(folder / "tokenizer_2")
 

@@ -14,14 +14,14 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from models.disk import BLOCK
-from models.nn.attention.select import kernel_for
-from models.nn.eight_bit_kernel import eight_bit_for
-from models.pipeline import Fields, Pipeline
-from models.preview import MeanLatents
-from models.random_weights import RandomWeights
-from models.reading import Reader
-from models.sharding import Layout
+from models.checkpoint.direct_io import BLOCK
+from models.interface.pipeline import Fields, Pipeline
+from models.loading.preview import MeanLatents
+from models.loading.random_weights import RandomWeights
+from models.loading.sources import Reader
+from models.nn.kernels.int8_matmul import eight_bit_for
+from models.nn.kernels.select import kernel_for
+from models.parallel.axis_rules import Layout
 from models.text.tokenizer import Tokenizer
 from service.settings import ModelSettings, PoolSettings
 from tests.bench.hollow_start.parts import Parts

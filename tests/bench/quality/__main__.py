@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from deploy.commands.options import count
-from models import catalog
-from models.demo.moving import Moving
-from models.demo.pictures import Pictures
-from models.quality import EXACT
-from models.rounding import Rounding
+from models import registry
+from models.demo.training.moving import Moving
+from models.demo.training.pictures import Pictures
+from models.spec.quality_presets import EXACT
+from models.weights.quantize import Rounding
 from tests.bench.quality import wide
 from tests.bench.quality.drawing import Cost, Drawer, Drawing, cost, drawn
 from workers.bench.machine import machine, versions
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def demo(name: str, pictures: int, presets: list[str] | None) -> None:
-    pipeline = catalog.load(name, str(DEMO / name), "float32", {}, rounding=Rounding("beside"))
+    pipeline = registry.load(name, str(DEMO / name), "float32", {}, rounding=Rounding("beside"))
     subject = SUBJECTS[name]
     prompts = next(iter(subject.exams().values()))[:pictures]
     requests = [

@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.pipeline import Pipeline, PyTree, Step, stack_rows
-from models.quality import EXACT
-from models.step_program import StepProgram
+from models.interface.pipeline import Pipeline, PyTree, Step, stack_rows
+from models.interface.step_program import StepProgram
+from models.spec.quality_presets import EXACT
 
 MOST_DB = 99.0
 """Of two equal pictures, to have a number."""

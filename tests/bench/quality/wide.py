@@ -21,13 +21,13 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from models import catalog, known
-from models.pipeline import Pipeline, PyTree
-from models.quality import EXACT, LEVERS, Quality, StepCache
-from models.random_weights import RandomWeights
-from models.reading import Reader
-from models.rounding import Rounding
+from models import published, registry
+from models.interface.pipeline import Pipeline, PyTree
+from models.loading.random_weights import RandomWeights
+from models.loading.sources import Reader
+from models.spec.quality_presets import EXACT, LEVERS, Quality, StepCache
 from models.text.tokenizer import BlankTokenizer, Tokenizer, Tokens
+from models.weights.quantize import Rounding
 from tests.bench.quality.drawing import Cost, Drawer, cost, drawn, psnr_db
 
 WORDS = 512
@@ -53,7 +53,7 @@ class Wide:
 
     title: str
     checkpoint: str
-    """A name of `models.known.CHECKPOINTS`."""
+    """A name of `models.published.CHECKPOINTS`."""
     thin: Changes
     fields: Mapping[str, Any]
     """Of the request, beyond the model's defaults."""
@@ -122,11 +122,11 @@ def opened(wide: Wide, reader: Reader | None = None) -> Pipeline:
     """Args: reader: left out: weights and words are drawn."""
     with TemporaryDirectory() as made:
         folder = Path(made)
-        known.write(wide.checkpoint, folder)
+        published.write(wide.checkpoint, folder)
         for component, change in {**wide.thin, **wide.network}.items():
             file = folder / component / "config.json"
             file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-        return catalog.load(
+        return registry.load(
             wide.checkpoint,
             made,
             wide.stored,
@@ -175,7 +175,8 @@ class Words(BlankTokenizer):
 
 
 class RandomWords(RandomWeights):
-    """Fulfils `models.reading.Reader`: weights are drawn, and so are the words of prompts."""
+    """Fulfils `models.loading.sources.Reader`: weights are drawn, and so are the words of
+    prompts."""
 
     def clip_tokenizer(self, folder: Path) -> Tokenizer:
         return Words()

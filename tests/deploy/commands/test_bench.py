@@ -9,7 +9,7 @@ import pytest
 
 from atelier import EXIT_CONFIG, EXIT_USAGE, main
 from deploy.commands import bench_engine
-from models import known
+from models import published
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -23,7 +23,7 @@ def test_an_unknown_model_is_answered_with_those_that_there_are(
 ) -> None:
     assert main(["bench", "engine", "--model", "flux-2"]) == EXIT_CONFIG
     told = capsys.readouterr().err
-    assert all(name in told for name in known.CHECKPOINTS)
+    assert all(name in told for name in published.CHECKPOINTS)
 
 
 def test_one_unknown_model_of_several_is_found_before_any_is_measured(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.sharding import TABLE
+from models.parallel.axis_rules import TABLE
 from models.wan.spec import FRAMES
 from tests.deploy.k8s.objects import of_kind, pods_of
 from tests.deploy.k8s.plans import CASES, CLIP, Case, best, row, sketch_of

@@ -16,14 +16,14 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 import models.demo
-from models.demo import checker, clip_checker
-from models.demo.checkpoint_folder import Part, tensors
-from models.demo.recipe import Recipe
 from models.demo.recipes.flux import FLUX, Flux
 from models.demo.recipes.sdxl import Sdxl
 from models.demo.recipes.wan import VAE_RENAMES, VAE_WINDOWS, Wan
-from models.flux.transformer import FluxTransformer
-from models.flux.weights import RENAMES
+from models.demo.training.checkpoint_folder import Part, tensors
+from models.demo.training.recipe import Recipe
+from models.demo.world import checker, clip_checker
+from models.flux.key_mapping import RENAMES
+from models.flux.network import FluxTransformer
 from models.vae.video import VideoAutoencoder
 
 HERE = Path(models.demo.__file__).parent

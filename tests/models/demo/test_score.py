@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import models.demo
-from models import catalog
-from models.demo import checker, clip_checker
-from models.demo.checker import Report
-from models.demo.dataset import held_out_scenes
-from models.demo.moving import held_out_prompts
+from models import registry
+from models.demo.training.moving import held_out_prompts
+from models.demo.world import checker, clip_checker
+from models.demo.world.checker import Report
+from models.demo.world.dataset import held_out_scenes
 from workers.engine.engine import Engine
 from workers.slice.mesh import one_device
 
@@ -65,7 +65,7 @@ async def right(name: str, dtype: str, every: int = 1) -> list[bool]:
     """
     exam = EXAMS[name]
     prompts = list(enumerate(exam.prompts))[::every]
-    pipeline = catalog.load(f"{name}-demo", str(HERE / name), dtype, {})
+    pipeline = registry.load(f"{name}-demo", str(HERE / name), dtype, {})
     engine = Engine(pipeline, one_device(jax.devices()[0]), SLOTS)
     wrong: Counter[str] = Counter()
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import catalog
+from models import registry
+from models.interface.pipeline import RequestError, denoise, stack_rows
 from models.jax_internals import subjaxprs
-from models.pipeline import RequestError, denoise, stack_rows
 from tests.parity.tiny import make_flux
 
 REQUEST = {
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_picture_in_each_dtype(folder: Path, dtype: str) -> None:
-    pipeline = catalog.load("tiny", str(folder), dtype, {})
+    pipeline = registry.load("tiny", str(folder), dtype, {})
     networks = pipeline.weights._replace(preview=None)
     assert {leaf.dtype for leaf in jax.tree.leaves(networks)} == {jnp.dtype(dtype)}
     prepared = pipeline.prepare(REQUEST, {})
@@ -79,14 +79,14 @@ def operand_dtypes(jaxpr: Any) -> set[np.dtype]:
 def test_a_request_out_of_range_is_refused_by_its_field(
     folder: Path, change: dict, field: str
 ) -> None:
-    pipeline = catalog.load("tiny", str(folder), "float32", {})
+    pipeline = registry.load("tiny", str(folder), "float32", {})
     with pytest.raises(RequestError) as refused:
         pipeline.prepare(REQUEST | change, {})
     assert refused.value.field == field
 
 
 def test_a_picture_that_cannot_be_read_is_refused(folder: Path) -> None:
-    pipeline = catalog.load("tiny", str(folder), "float32", {})
+    pipeline = registry.load("tiny", str(folder), "float32", {})
     with pytest.raises(RequestError) as refused:
         pipeline.prepare(REQUEST | {"strength": 0.5}, {"image": b"GIF89a and then nothing"})
     assert refused.value.field == "image"

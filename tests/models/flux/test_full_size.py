@@ -12,9 +12,9 @@ from flax import nnx
 from models.flux.config import FluxConfig
 from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules, make_spec
 from models.flux.pipeline import FluxPipeline
+from models.interface.step_program import StepProgram
 from models.sampling.flow_match import FlowMatchStep
-from models.sampling.schedules import FlowMatchSchedule
-from models.step_program import StepProgram
+from models.sampling.flow_schedule import FlowMatchSchedule
 from models.text.clip import ClipConfig
 from models.text.t5 import T5Config
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.flux.latents import image_ids, pack, unpack
-from models.pictures import to_uint8
+from models.interface.images import to_uint8
 
 
 def test_a_token_is_a_patch_ordered_channel_row_column() -> None:

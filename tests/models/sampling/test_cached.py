@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.sampling.named import first_history
-from models.sampling.schedulers import for_request
+from models.interface.solver_step import first_history
+from models.sampling.registry import for_request
 
 UNIPC = {"_class_name": "UniPCMultistepScheduler", "use_flow_sigmas": True, "flow_shift": 3}
 

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models import catalog
-from models.checkpoint import CheckpointError, UnsupportedCheckpoint
-from models.nn.abstract import abstract_module
+from models import registry
+from models.checkpoint.folder import CheckpointError, UnsupportedCheckpoint
+from models.loading.abstract import abstract_module
+from models.sdxl.compatibility import Parts, check_index
 from models.sdxl.config import UNetConfig
-from models.sdxl.fit import Parts, check_index
 from models.sdxl.latents import LatentSpace
 from models.sdxl.published import SDXL_BASE, SDXL_INPAINTING
 from models.sdxl.source import COMPONENTS
 from models.sdxl.spec import make_spec
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from models.text.clip import ClipConfig, ClipTextModel
 from models.vae.config import VaeConfig
-from models.weights import flat_parameters, load
+from models.weights.loader import flat_parameters, load
 from tests.models.sdxl.original_writer import write_original
 from tests.parity.tiny_sdxl import make_sdxl
 
@@ -129,7 +129,7 @@ def test_parts_that_cannot_be_or_do_not_fit_are_refused_by_name(
     file.write_text(json.dumps(json.loads(right) | change))
     try:
         with pytest.raises(CheckpointError, match=named):
-            catalog.load("tiny", str(folder), "float32", {})
+            registry.load("tiny", str(folder), "float32", {})
     finally:
         file.write_text(right)
 
@@ -170,8 +170,8 @@ def file(folder: Path) -> Path:
 
 
 def test_one_file_over_a_folders_configs_is_the_folders_model(folder: Path, file: Path) -> None:
-    one = catalog.load("tiny", str(file), "float32", {})
-    whole = catalog.load("tiny", str(folder), "float32", {})
+    one = registry.load("tiny", str(file), "float32", {})
+    whole = registry.load("tiny", str(folder), "float32", {})
     assert jax.tree.structure(one.weights) == jax.tree.structure(whole.weights)
     pairs = zip(jax.tree.leaves(one.weights), jax.tree.leaves(whole.weights), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
@@ -181,18 +181,18 @@ def test_one_file_over_a_folders_configs_is_the_folders_model(folder: Path, file
 
 def test_where_a_files_configs_come_from(folder: Path, file: Path, tmp_path: Path) -> None:
     lone = Path(shutil.copy(file, tmp_path / "lone.safetensors"))
-    assert catalog.base_of(file) == str(folder)
-    assert catalog.base_of(folder / "any.safetensors") == str(folder)
-    assert catalog.base_of(lone) == "stabilityai/stable-diffusion-xl-base-1.0"
+    assert registry.base_of(file) == str(folder)
+    assert registry.base_of(folder / "any.safetensors") == str(folder)
+    assert registry.base_of(lone) == "stabilityai/stable-diffusion-xl-base-1.0"
 
 
 def test_a_file_that_no_family_takes_is_refused(folder: Path, file: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such file; only a single file"):
-        catalog.load("tiny", str(folder), "float32", {}, base=str(folder))
+        registry.load("tiny", str(folder), "float32", {}, base=str(folder))
     pickle = tmp_path / "model.ckpt"
     pickle.write_bytes(b"a pickle")
     with pytest.raises(UnsupportedCheckpoint, match=r"not a \.safetensors file"):
-        catalog.load("tiny", str(pickle), "float32", {})
+        registry.load("tiny", str(pickle), "float32", {})
     (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
     with pytest.raises(UnsupportedCheckpoint, match="single files of a FluxPipeline"):
-        catalog.load("tiny", str(file), "float32", {}, base=str(tmp_path))
+        registry.load("tiny", str(file), "float32", {}, base=str(tmp_path))

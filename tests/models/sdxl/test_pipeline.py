@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.pipeline import Prepared, PyTree, RequestError
+from models.interface.pipeline import Prepared, PyTree, RequestError
+from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
-from models.sdxl.fit import Parts
 from models.sdxl.latents import LatentSpace
 from models.sdxl.load import abstract_modules
 from models.sdxl.pipeline import SdxlPipeline

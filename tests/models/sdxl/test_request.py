@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.pipeline import RequestError
+from models.interface.pipeline import RequestError
 from models.sdxl.request import SdxlRequest, task_of
 
 FIELDS: dict[str, Any] = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from models.checkpoint import CheckpointError
+from models.checkpoint.folder import CheckpointError
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer
 from tests.parity import tiny
 

@@ -11,10 +11,10 @@ import jax
 import pytest
 from PIL import Image
 
-from models import catalog
-from models.checkpoint import CheckpointError
+from models import registry
+from models.checkpoint.folder import CheckpointError
+from models.interface.pipeline import Pipeline
 from models.jax_internals import subjaxprs
-from models.pipeline import Pipeline
 from models.vae.config import Tiling
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl
@@ -40,7 +40,7 @@ def checkpoint(
 def test_encoding_and_decoding_go_by_tiles(checkpoint: tuple[str, str]) -> None:
     """Tiles of four sizes: the autoencoder is there four times, where one tile has it once."""
     name, folder = checkpoint
-    pipeline = catalog.load(name, folder, "float32", {}, vae_tiling=TILING)
+    pipeline = registry.load(name, folder, "float32", {}, vae_tiling=TILING)
     counts = [convolutions(pipeline, side) for side in (ONE_TILE, MANY_TILES)]
     for once, often in zip(*counts, strict=True):
         assert often == 4 * once > 0
@@ -72,4 +72,4 @@ def counted(program: Any) -> int:
 def test_tiles_of_no_whole_latents_are_refused_at_load(checkpoint: tuple[str, str]) -> None:
     name, folder = checkpoint
     with pytest.raises(CheckpointError, match="must be multiples of"):
-        catalog.load(name, folder, "float32", {}, vae_tiling=Tiling(31, 17))
+        registry.load(name, folder, "float32", {}, vae_tiling=Tiling(31, 17))

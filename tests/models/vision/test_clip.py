@@ -15,8 +15,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import config as type_checks
 
-from models.checkpoint import CheckpointError
-from models.nn.abstract import abstract_module
+from models.checkpoint.folder import CheckpointError
+from models.loading.abstract import abstract_module
 from models.vision.clip import ClipVisionConfig, ClipVisionModel
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.published import CLIP_VIT_H

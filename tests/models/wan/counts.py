@@ -6,7 +6,7 @@ import math
 
 from flax import nnx
 
-from models.weights import flat_parameters
+from models.weights.loader import flat_parameters
 
 
 def parameters(module: nnx.Module) -> int:

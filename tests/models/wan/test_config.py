@@ -12,8 +12,8 @@ from flax import nnx
 from jaxtyping import config as type_checks
 
 from models.wan.config import WanConfig
+from models.wan.network import WanTransformer
 from models.wan.published import T2V_1_3B
-from models.wan.transformer import WanTransformer
 
 SMALL = {
     "num_attention_heads": 2,

@@ -12,10 +12,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from models.jax_internals import subjaxprs
-from models.nn.abstract import abstract_module
+from models.loading.abstract import abstract_module
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.wan.config import WanConfig
-from models.wan.transformer import WanTransformer
+from models.wan.network import WanTransformer
 
 CONFIG = WanConfig(
     num_attention_heads=2,

@@ -17,13 +17,13 @@ from flax import nnx
 from transformers import UMT5Config as TheirUMT5Config
 from transformers import UMT5EncoderModel
 
-from models.nn.abstract import abstract_module
+from models.loading.abstract import abstract_module
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.wan import published
 from models.wan.config import WanConfig
+from models.wan.network import WanTransformer
 from models.wan.prompts import prompt_embeds
-from models.wan.transformer import WanTransformer
-from models.weights import flat_parameters
+from models.weights.loader import flat_parameters
 from tests.models.wan.counts import parameters
 
 HD_81_FRAMES, HD_121_FRAMES = (21, 90, 160), (31, 44, 80)

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.pipeline import RequestError
-from models.sampling.noise import TorchGenerator
+from models.interface.pipeline import RequestError
+from models.sampling.torch_rng import TorchGenerator
 from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
 from models.wan.request import WanRequest
 from tests.models.wan.test_request import FIELDS

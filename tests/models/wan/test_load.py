@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from models import catalog
-from models.checkpoint import CheckpointError
+from models import registry
+from models.checkpoint.folder import CheckpointError
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "transformer": {"num_attention_heads": 2, "attention_head_dim": 8, "text_dim": 24},
@@ -30,13 +30,13 @@ def write(folder: Path, class_name: str, **changes: dict[str, Any]) -> str:
 def test_a_single_transformer_has_nobody_to_take_turns_with(tmp_path: Path) -> None:
     folder = write(tmp_path, "WanPipeline")
     with pytest.raises(CheckpointError, match="only one transformer"):
-        catalog.load("tiny", folder, "float32", {}, swap_experts=True)
+        registry.load("tiny", folder, "float32", {}, swap_experts=True)
 
 
 def test_a_family_without_experts_has_nothing_to_swap(tmp_path: Path) -> None:
     folder = write(tmp_path, "FluxPipeline")
     with pytest.raises(CheckpointError, match="FluxPipeline has no experts"):
-        catalog.load("tiny", folder, "float32", {}, swap_experts=True)
+        registry.load("tiny", folder, "float32", {}, swap_experts=True)
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_what_cannot_be_served_is_said_before_a_weight_is_read(
 ) -> None:
     folder = write(tmp_path, "WanPipeline", **{part: CONFIGS[part] | config})
     with pytest.raises(CheckpointError, match=message):
-        catalog.load("tiny", folder, "float32", {})
+        registry.load("tiny", folder, "float32", {})

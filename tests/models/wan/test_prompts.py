@@ -13,12 +13,12 @@ from diffusers import WanPipeline
 from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 from flax import nnx
 
-from models.checkpoint import read_config
-from models.nn.abstract import abstract_module
+from models.checkpoint.folder import read_config
+from models.loading.abstract import abstract_module
 from models.text import umt5
 from models.text.tokenizer import T5Tokenizer
 from models.wan.prompts import clean, prompt_embeds
-from models.weights import load
+from models.weights.loader import load
 from tests.parity.tiny import WORDS, randomize, t5_tokenizer
 
 TEXTS = (

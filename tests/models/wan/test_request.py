@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from models.pipeline import RequestError
+from models.interface.pipeline import RequestError
 from models.wan.request import WanRequest
 
 FIELDS: dict[str, Any] = {

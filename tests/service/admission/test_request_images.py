@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from models.image_files import ImageFileError
+from models.spec.image_files import ImageFileError
 from service.admission.request_images import from_base64
 
 BYTES = bytes(range(250, 256)) * 2

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
+from models.spec.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
 from service.http.image_checks import ImageChecks
 from service.settings import LimitSettings, ServerSettings, Settings
 from tests.hostile_images import animation, bomb, jpeg_of_scans, png_chunk, text_bombs, within

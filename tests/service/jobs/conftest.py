@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from models.spec import Limits, ModelSpec
+from models.spec.model_spec import Limits, ModelSpec
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
 from tests.service.jobs.examples import MODEL

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from redis.asyncio import Redis
 
-from models.spec import Limits, ModelSpec
+from models.spec.model_spec import Limits, ModelSpec
 from service.jobs.model.job import JobState
 from service.jobs.model.state_machine import RUNNING
 from service.jobs.queue import Claim, Queue

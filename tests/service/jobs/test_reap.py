@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from deploy.redis import embedded
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue
 from service.settings import QueueSettings

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, NoPermissionError
 
 from deploy.environment import settings_environment
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.redis import connection

@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import Job, Warned
 from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Depth, Queue, Spent

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from models.quality import GuidanceInterval, Quality, StepCache
-from models.spec import ModelSpec, Need
+from models.spec.model_spec import ModelSpec, Need
+from models.spec.quality_presets import GuidanceInterval, Quality, StepCache
 from service.schemas.request import GenerateRequest
 from service.settings import LimitSettings
 from service.validation.resolve import resolve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from models.quality import Quality
-from models.spec import ModelSpec, Size, Sizes
+from models.spec.model_spec import ModelSpec, Size, Sizes
+from models.spec.quality_presets import Quality
 from service.errors.problems import Invalid, NotAcceptable
 from service.schemas.request import GenerateRequest
 from service.settings import LimitSettings

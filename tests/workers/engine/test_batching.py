@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from models.pipeline import Step
-from models.step_program import StepProgram
+from models.interface.pipeline import Step
+from models.interface.step_program import StepProgram
 from workers.engine.batching import next_batch
 from workers.engine.row import Row
 from workers.programs.bucket_programs import Phase, Shape

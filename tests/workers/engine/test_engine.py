@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import ToyPipeline, reference
 from workers import metrics

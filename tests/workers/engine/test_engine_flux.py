@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models import catalog
-from models.pipeline import Pipeline, generate
-from models.sharding import Layout
+from models import registry
+from models.interface.pipeline import Pipeline, generate
+from models.parallel.axis_rules import Layout
 from tests.workers.flux import REQUEST, SLOTS
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
@@ -24,7 +24,7 @@ PIXEL_TOLERANCE = 2
 
 @pytest.fixture(scope="module")
 def flux(flux_folder: Path) -> Pipeline:
-    return catalog.load("flux", str(flux_folder), "float32", {})
+    return registry.load("flux", str(flux_folder), "float32", {})
 
 
 def picture() -> bytes:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from models import catalog
-from models.pipeline import Pipeline, generate
-from models.sharding import Layout
+from models import registry
+from models.interface.pipeline import Pipeline, generate
+from models.parallel.axis_rules import Layout
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 
@@ -43,7 +43,7 @@ def wan(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
         transformer_2={"num_layers": 1},
         boundary_ratio=0.875,
     )
-    return catalog.load("wan", str(folder), "float32", {}, swap_experts=True)
+    return registry.load("wan", str(folder), "float32", {}, swap_experts=True)
 
 
 def swaps() -> float:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import catalog
-from models.pipeline import Fields, Pipeline
-from models.quality import Quality, StepCache
-from models.sharding import Layout
+from models import registry
+from models.interface.pipeline import Fields, Pipeline
+from models.parallel.axis_rules import Layout
+from models.spec.quality_presets import Quality, StepCache
 from tests.workers.engine.test_engine_wan import REQUEST as WAN
 from tests.workers.flux import REQUEST as FLUX
 from tests.workers.resume import disturbed_at
@@ -72,7 +72,7 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=DTYPES)
 def pipeline(request: pytest.FixtureRequest, family: str, folder: Path) -> Pipeline:
     qualities = {} if family == "sdxl" else CACHED
-    return catalog.load(family, str(folder), request.param, {}, qualities=qualities)
+    return registry.load(family, str(folder), request.param, {}, qualities=qualities)
 
 
 def mixed(family: str) -> list[Fields]:
@@ -165,7 +165,7 @@ def stepped(engine: Engine, rows: list[Row]) -> list[bytes]:
 
 async def test_what_fast_batching_tells_is_what_it_does(flux_folder: Path, layout: Layout) -> None:
     """As many levels as lie between the pictures of its batch sizes, measured once."""
-    flux = catalog.load("flux", str(flux_folder), "bfloat16", {})
+    flux = registry.load("flux", str(flux_folder), "bfloat16", {})
     engine = Engine(flux, layout, 2, fast(2))
     alone = Engine(flux, layout, 2)
     try:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from models.pipeline import Fields, Prepared
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models.interface.pipeline import Fields, Prepared
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
 from service.jobs.scheduling.cost_model import CostKey, CostRow

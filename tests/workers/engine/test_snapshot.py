@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from models.quality import GuidanceInterval, Quality
+from models.spec.quality_presets import GuidanceInterval, Quality
 from tests.workers.toy import SPEC
 from workers.engine.snapshot import (
     VERSION,

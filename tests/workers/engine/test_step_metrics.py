@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from tests.workers.toy import DIM, SPEC, ToyPipeline
 from workers import metrics
 from workers.engine.batching import Batch

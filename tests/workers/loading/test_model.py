@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.weights import is_matrix
+from models.weights.loader import is_matrix
 from service.settings import ConfigError, ModelSettings, PoolSettings
 from tests.workers.flux import REQUEST
 from workers.loading import layout as slice

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from models.pipeline import Fields, Pipeline
-from models.sharding import Layout
+from models.interface.pipeline import Fields, Pipeline
+from models.parallel.axis_rules import Layout
 from service.settings import HostsSettings, ModelSettings, PoolSettings
 from workers.engine.engine import Engine
 from workers.loading import model as loading

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from models.step_program import StepProgram
+from models.interface.step_program import StepProgram
 from tests.workers.toy import ToyPipeline
 from workers.multihost.follower import Follower
 from workers.multihost.handshake import Terms

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models import catalog
-from models.pipeline import Pipeline, generate
+from models import registry
+from models.interface.pipeline import Pipeline, generate
 from tests import coarse
 from tests.workers.multihost.drawing import read
 from tests.workers.multihost.processes import free_port
@@ -112,7 +112,7 @@ def expected(checkpoints: dict[str, Path], drawn: Path) -> Callable[[str, str], 
 
     @cache
     def pipeline(family: str) -> Pipeline:
-        return catalog.load(family, str(checkpoints[family]), "float32", {})
+        return registry.load(family, str(checkpoints[family]), "float32", {})
 
     @cache
     def draw(family: str, request: str) -> np.ndarray:

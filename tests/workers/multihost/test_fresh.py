@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from models.pipeline import Pipeline, Prepared
-from models.reading import SHAPES
-from models.sampling.schedulers import SOLVERS
-from models.step_program import StepProgram
+from models.interface.pipeline import Pipeline, Prepared
+from models.interface.step_program import StepProgram
+from models.loading.sources import SHAPES
+from models.sampling.registry import SOLVERS
 from service.settings import ModelSettings, PoolSettings
 from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout

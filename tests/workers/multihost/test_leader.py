@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import pytest
 
-from models.pipeline import generate
-from models.sharding import Layout
+from models.interface.pipeline import generate
+from models.parallel.axis_rules import Layout
 from service.settings import ConfigError
 from tests.workers.engine.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
 from tests.workers.experts import TwoExperts, fields

@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from tests import coarse
 from tests.workers.engine.test_engine import assert_is_reference, make
 from tests.workers.multihost.following import CALLS, SILENCE_S

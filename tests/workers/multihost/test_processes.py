@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
-from models import catalog
-from models.pipeline import generate
+from models import registry
+from models.interface.pipeline import generate
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -92,7 +92,7 @@ async def queue(redis_url: str, empty_redis: object) -> AsyncIterator[Queue]:
 
 def drawn(model: Path, request: dict[str, Any], images: int = 1) -> list[np.ndarray]:
     """The pictures of one device, without an engine."""
-    pipeline = catalog.load(POOL, str(model), "float32", {})
+    pipeline = registry.load(POOL, str(model), "float32", {})
     fields = {**pipeline.spec.defaults, **request, "num_inference_steps": STEPS}
     seeds = range(request["seed"], request["seed"] + images)
     made = [generate(pipeline, {**fields, "seed": seed}, {}) for seed in seeds]

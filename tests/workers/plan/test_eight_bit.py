@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.rounding import Rounding
+from models.weights.quantize import Rounding
 from tests.workers.plan.conftest import DEMO
 from workers.plan.estimate import reckon
 from workers.plan.model import sketch_of

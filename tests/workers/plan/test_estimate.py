@@ -11,8 +11,8 @@ import jax
 import pytest
 from jax.stages import Compiled
 
-from models.nn.attention.xla import xla_kernel
-from models.sharding import Layout
+from models.nn.kernels.xla import xla_kernel
+from models.parallel.axis_rules import Layout
 from tests.workers.plan.conftest import DEMO
 from workers.plan import hlo
 from workers.plan.auto_layout import NothingFits, choose

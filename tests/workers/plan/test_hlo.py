@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.sharding import auto_mesh
+from models.parallel.axis_rules import auto_mesh
 from workers.plan.hlo import Collective, read
 
 DEVICES, LAYERS = 8, 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.nn.attention.search import Case as Shape
+from models.nn.kernels.block_size_search import Case as Shape
 from tests.workers.plan.test_operations import TEXT
 from tools.speed_page import table, write
 from tools.tpu_schedule import main

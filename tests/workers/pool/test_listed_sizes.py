@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from models.spec import Size, Sizes
+from models.spec.model_spec import Size, Sizes
 from service.settings import ConfigError, ModelSettings
 from tests.service.standin import SPEC, VIDEO
 from workers.pool import listed_sizes

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from deploy.redis import embedded
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Usage
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store

@@ -9,7 +9,7 @@ import numpy as np
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.redis import keys

@@ -10,10 +10,10 @@ import jax
 import pytest
 from redis.asyncio import Redis
 
-from models import catalog
-from models.pipeline import Pipeline, PyTree
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models import registry
+from models.interface.pipeline import Pipeline, PyTree
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
@@ -70,7 +70,7 @@ def wan(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     from tests.parity.tiny_wan import make_wan  # torch: only where it is needed
 
     folder = make_wan(tmp_path_factory.mktemp("wan"), transformer={"num_layers": 1})
-    return catalog.load("wan", str(folder), "float32", {})
+    return registry.load("wan", str(folder), "float32", {})
 
 
 def a_job(wan: Pipeline, request: dict[str, Any], **fields: Any) -> Job:

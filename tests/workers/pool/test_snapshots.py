@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Output, Snapshot
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, snapshot_key

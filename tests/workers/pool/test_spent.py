@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store

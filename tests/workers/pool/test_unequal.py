@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts

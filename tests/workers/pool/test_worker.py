@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from prometheus_client import REGISTRY
 
-from models.pipeline import Fields, Prepared
-from models.sharding import Layout
+from models.interface.pipeline import Fields, Prepared
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Warned
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from jax.stages import Compiled
 
+from models.interface.step_program import StepProgram
 from models.jax_internals import io_callback
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from tests.workers.toy import ToyPipeline
 from workers.programs.aot_cache import KeptExecutables, packed, unpacked
 from workers.programs.compiler import Compiler

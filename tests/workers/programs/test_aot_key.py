@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from workers.programs import aot_key
 from workers.slice.mesh import one_device
 

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from tests.parallel.layouts import layout
 from tests.workers.toy import ToyPipeline
 from workers.programs.batch_layouts import layouts_by_way, side_by_side

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine, Picture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.sharding import Layout
+from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from models.pipeline import PyTree
-from models.step_program import StepProgram
-from models.trace_options import TraceOptions, trace_options
+from models.interface.pipeline import PyTree
+from models.interface.step_program import StepProgram
+from models.parallel.trace_options import TraceOptions, trace_options
 from tests.workers.toy import ToyPipeline
 from workers.programs.compiler import Compiler, check_row, signature
 from workers.slice.mesh import one_device

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import pytest
 
-from models.pipeline import Step
-from models.sharding import Layout
-from models.step_program import StepProgram
+from models.interface.pipeline import Step
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout
 from tests.workers.engine.test_engine import assert_is_reference, make
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine

@@ -12,8 +12,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from prometheus_client import REGISTRY
 
-from models.pipeline import generate
-from models.sharding import Layout
+from models.interface.pipeline import generate
+from models.parallel.axis_rules import Layout
 from tests.workers.experts import SIDE, TwoExperts, fields
 from tests.workers.polling import DEADLINE_S, until
 from workers.engine.engine import Engine

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models import catalog
-from models.nn.attention.xla import xla_kernel
-from models.pipeline import Pipeline
-from models.quality import Quality, StepCache
-from models.sharding import Layout
+from models import registry
+from models.interface.pipeline import Pipeline
+from models.nn.kernels.xla import xla_kernel
+from models.parallel.axis_rules import Layout
+from models.spec.quality_presets import Quality, StepCache
 from tests.parallel.layouts import denoise
 from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def flux(folder: str) -> Pipeline:
     qualities = {"cached": Quality(step_cache=StepCache(kind="first-block", threshold=1e-9))}
-    return catalog.load("flux", folder, "float32", {}, qualities=qualities)
+    return registry.load("flux", folder, "float32", {}, qualities=qualities)
 
 
 def test_kernels_of_denoising_blocks_alone_and_on_gpus_alone(folder: str) -> None:

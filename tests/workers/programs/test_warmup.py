@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from models.pipeline import Fields, Pipeline, Prepared, RequestError
+from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError
+from models.parallel.axis_rules import Layout
 from models.sdxl.published import SDXL_INPAINTING
-from models.sharding import Layout
 from models.wan import published
 from models.wan.config import WanConfig
 from models.wan.experts import Expert

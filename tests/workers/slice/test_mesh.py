@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import jax
 
-from models.sharding import MESH_AXES
+from models.parallel.axis_rules import MESH_AXES
 from workers.slice.mesh import make_mesh, one_device
 from workers.slice.mesh_shape import Shape
 

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import pytest
 
 from models.jax_internals import fused_attention_stablehlo
-from models.nn.attention.cudnn import cudnn_kernel
-from models.nn.attention.search import TOPOLOGIES
-from models.nn.attention.select import kernel_for
-from models.nn.eight_bit_kernel import CHIPS
+from models.nn.kernels.block_size_search import TOPOLOGIES
+from models.nn.kernels.cudnn import cudnn_kernel
+from models.nn.kernels.int8_matmul import CHIPS
+from models.nn.kernels.select import kernel_for
 
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",

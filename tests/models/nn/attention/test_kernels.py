@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.nn.attention.blocks import Blocks
-from models.nn.attention.blockwise import blockwise_kernel, by_queries
-from models.nn.attention.kernel import NOTHING, Attended, Kernel
-from models.nn.attention.splash import splash_kernel
-from models.nn.attention.upright import upright_kernel
-from models.nn.attention.xla import few_keys_kernel, xla_kernel
+from models.nn.kernels.block_sizes import Blocks
+from models.nn.kernels.blockwise import blockwise_kernel, by_queries
+from models.nn.kernels.kernel import NOTHING, Attended, Kernel
+from models.nn.kernels.splash import splash_kernel
+from models.nn.kernels.wide_attention import upright_kernel
+from models.nn.kernels.xla import few_keys_kernel, xla_kernel
 from tests import coarse
 
 BATCH, HEADS, SCALE = 2, 2, 0.1

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from models.spec import ModelSpec
+from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import JobError, JobState
 from service.jobs.model.metrics import End
 from service.jobs.queue import Claim, Queue

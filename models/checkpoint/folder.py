@@ -1,0 +1,311 @@
+"""A checkpoint folder in diffusers' layout: its configs, its safetensors files, its fingerprint.
+
+model_index.json
+scheduler/scheduler_config.json
+transformer/config.json, diffusion_pytorch_model.safetensors (or shards and an index)
+text_encoder/config.json, model.safetensors (or shards and an index) …
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from models.spec.quality_presets import Quality
+
+BASES = ("diffusion_pytorch_model", "model")
+"""What diffusers and transformers call a component's weights."""
+
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+SAMPLES, SAMPLE_BYTES = 64, 4096
+"""Places of a weight file that the fingerprint reads, and how much at each."""
+
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointError(Exception):
+    """A checkpoint that cannot be served; the message says why and what to do."""
+
+
+class UnsupportedCheckpoint(CheckpointError):
+    """A sound checkpoint of a kind that this build does not know."""
+
+
+class WeightsError(CheckpointError):
+    """A component's arrays are not those of its config. Holds every offending key at once."""
+
+    def __init__(
+        self,
+        component: str,
+        *,
+        missing: tuple[str, ...] = (),
+        stray: tuple[str, ...] = (),
+        misshapen: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (),
+        mistyped: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.component = component
+        self.missing = missing
+        self.stray = stray
+        self.misshapen = misshapen
+        """(key, expected shape, found shape), shapes as in the file."""
+        self.mistyped = mistyped
+        """(key, stored type): quantised or integer weights."""
+        lines = [
+            *(f"missing: {key}" for key in missing),
+            *(f"stray: {key}" for key in stray),
+            *(f"misshapen: {key} should be {list(a)} and is {list(b)}" for key, a, b in misshapen),
+            *(f"of another type: {key} is {kind}, not F32, F16 or BF16" for key, kind in mistyped),
+        ]
+        head = f"{component}: the weights do not fit config.json; check that both belong together"
+        super().__init__("\n  ".join([head, *lines]))
+
+
+BROKEN = (ArithmeticError, AttributeError, LookupError, TypeError)
+"""Errors of code that is given values which no sound config has."""
+
+
+@contextmanager
+def checkpoint_errors(source: object, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn whatever a broken checkpoint leads to into a CheckpointError: a restart meets it again.
+
+    Args:
+        passing: errors that say more by themselves.
+    """
+    known: tuple[type[Exception], ...] = (CheckpointError, *passing)
+    try:
+        yield
+    except known:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+    except BROKEN as error:
+        log.exception("%s cannot be served", source)
+        raise CheckpointError(
+            f"{source}: its configs or weights are none that can be served"
+            f" ({type(error).__name__}: {error}); compare them with the published ones"
+        ) from error
+
+
+def unreadable(file: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{file}: cannot be read ({error.strerror or error})")
+
+
+def read_model_index(folder: Path) -> dict[str, Any]:
+    """`model_index.json`: the pipeline's class and those of its components.
+
+    Raises:
+        CheckpointError: no such folder, no index in it, or not readable as JSON.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder")
+    if not (folder / "model_index.json").is_file():
+        raise CheckpointError(
+            f"{folder}: no model_index.json, so this is no checkpoint in diffusers' layout; "
+            "single-file checkpoints must be converted (in diffusers: from_single_file, "
+            "then save_pretrained)"
+        )
+    index = _read_json(folder / "model_index.json")
+    if not isinstance(index.get("_class_name"), str):
+        raise CheckpointError(f"{folder / 'model_index.json'}: no _class_name, so no known kind")
+    return index
+
+
+def read_config(folder: Path, component: str) -> dict[str, Any]:
+    """One component's config: `config.json`, or `<component>_config.json` (the scheduler's).
+
+    Raises:
+        CheckpointError: no such folder or file, or not readable as JSON.
+    """
+    home = folder / component
+    if not home.is_dir():
+        raise CheckpointError(
+            f"{folder}: no folder {component!r} in it; the checkpoint is not whole"
+        )
+    names = ("config.json", f"{component}_config.json")
+    found = next((home / name for name in names if (home / name).is_file()), None)
+    if found is None:
+        raise CheckpointError(f"{home}: neither {names[0]} nor {names[1]} in it")
+    return _read_json(found)
+
+
+def read_scheduler(folder: Path) -> dict[str, Any]:
+    """The scheduler's config, with the class that `model_index.json` names.
+
+    diffusers' pipelines go by that one; the config may name another scheduler, which wrote it.
+
+    Raises:
+        CheckpointError: as `read_model_index` and `read_config` do.
+    """
+    config, entry = read_config(folder, "scheduler"), read_model_index(folder).get("scheduler")
+    name = entry[-1] if isinstance(entry, list) and entry else None
+    return {**config, "_class_name": name} if isinstance(name, str) else config
+
+
+def read_defaults(folder: Path) -> dict[str, Any]:
+    """Defaults of request fields that the checkpoint brings along, in `atelier.json`; else none.
+
+    Raises:
+        CheckpointError: not readable as JSON, or its `defaults` are no object.
+    """
+    file = folder / "atelier.json"
+    defaults = _read_json(file).get("defaults", {}) if file.is_file() else {}
+    if not isinstance(defaults, dict):
+        raise CheckpointError(f"{file}: defaults should be a JSON object of request fields")
+    return defaults
+
+
+def read_qualities(folder: Path) -> dict[str, Quality]:
+    """Presets of `quality` that the checkpoint brings along, in `atelier.json`; else none.
+
+    Raises:
+        CheckpointError: not readable as JSON, or a preset is none; names it.
+    """
+    file = folder / "atelier.json"
+    found = _read_json(file).get("quality", {}) if file.is_file() else {}
+    try:
+        return TypeAdapter(dict[str, Quality]).validate_python(found)
+    except ValidationError as error:
+        raise CheckpointError(f"{file}: quality: {error}") from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise CheckpointError(f"{file}: not valid JSON ({error}); fetch it again") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{file}: should hold a JSON object")
+    return value
+
+
+def weight_files(folder: Path, variant: str | None = None) -> tuple[Path, ...]:
+    """The safetensors files of one component: the single one, or the shards that an index names.
+
+    Args:
+        folder: the component's own.
+        variant: the part of the name in `model.fp16.safetensors`; left out: the plain files where
+            there are any, else a variant's.
+
+    Raises:
+        CheckpointError: none there, only pickled ones, or a shard is missing.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; the checkpoint is not whole")
+    variants = [variant] if variant else [None, *_variants(folder)]
+    for name in variants:
+        if files := _files_of(folder, name):
+            return files
+    raise CheckpointError(_nothing_to_read(folder, variant))
+
+
+def _files_of(folder: Path, variant: str | None) -> tuple[Path, ...]:
+    dot = f".{variant}" if variant else ""
+    for base in BASES:
+        single = folder / f"{base}{dot}.safetensors"
+        if single.is_file():
+            return (single,)
+        indices = (f"{base}.safetensors.index{dot}.json", f"{base}{dot}.safetensors.index.json")
+        for index in indices:
+            if (folder / index).is_file():
+                return _shards(folder / index)
+    return ()
+
+
+def _shards(index: Path) -> tuple[Path, ...]:
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: no weight_map in it; fetch it again")
+    names = sorted({str(name) for name in weight_map.values()})
+    outside = [
+        name for name in names if Path(name).name != name or not name.endswith(".safetensors")
+    ]
+    if outside:
+        raise CheckpointError(
+            f"{index}: names no safetensors file of its folder: {', '.join(outside)}"
+        )
+    absent = [name for name in names if not (index.parent / name).is_file()]
+    if absent:
+        raise CheckpointError(f"{index.parent}: missing shards: {', '.join(absent)}; fetch them")
+    return tuple(index.parent / name for name in names)
+
+
+def _variants(folder: Path) -> list[str]:
+    name = re.compile(
+        rf"(?:{'|'.join(BASES)})"
+        r"(?:\.safetensors\.index\.(\w+)\.json|\.(\w+)\.safetensors(?:\.index\.json)?)"
+    )
+    matches = (name.fullmatch(path.name) for path in folder.iterdir())
+    return sorted({match[1] or match[2] for match in matches if match})
+
+
+def _nothing_to_read(folder: Path, variant: str | None) -> str:
+    if variant and (others := [None, *_variants(folder)]):
+        there = [name or "the plain one" for name in others if _files_of(folder, name)]
+        if there:
+            return f"{folder}: no weights of variant {variant!r}; there are: {', '.join(there)}"
+    paths = sorted(folder.iterdir())
+    if dangling := [path.name for path in paths if path.is_symlink() and not path.exists()]:
+        return f"{folder}: links that lead nowhere ({', '.join(dangling)}); fetch the files again"
+    pickled = [path.name for path in paths if path.suffix in PICKLED]
+    if pickled:
+        return (
+            f"{folder}: only pickled weights ({', '.join(pickled)}), which can run code when they "
+            "are read and are never opened; convert them to safetensors (load them where you "
+            "trust them, then save_pretrained with safe_serialization)"
+        )
+    return f"{folder}: no safetensors weights ({' or '.join(BASES)}.safetensors, or an index)"
+
+
+def fingerprint(*places: Path) -> str:
+    """A name for what a checkpoint holds; changes whenever weights or configs do.
+
+    Covers configs and vocabularies whole; of each weight file the size, the header and
+    `SAMPLES` places spread over it, so that even the largest takes well under a second.
+
+    Args:
+        places: its folder, or several, or single files.
+
+    Raises: CheckpointError: a file cannot be read.
+    """
+    digest = hashlib.sha256()
+    for file in (file for place in places for file in _files(place)):
+        parts = _sampled(file) if file.suffix == ".safetensors" else _whole(file)
+        try:
+            for part in parts:
+                digest.update(hashlib.sha256(part).digest())
+        except OSError as error:
+            raise unreadable(file, error) from error
+    return digest.hexdigest()[:32]
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return sorted(path for path in place.rglob("*") if path.is_file())
+
+
+def _whole(file: Path) -> Iterator[bytes]:
+    if file.suffix in (".json", ".txt", ".model"):
+        yield file.name.encode()
+        yield file.read_bytes()
+
+
+def _sampled(file: Path) -> Iterator[bytes]:
+    size = file.stat().st_size
+    yield f"{file.name} {size}".encode()
+    with file.open("rb") as stream:
+        header = int.from_bytes(stream.read(8), "little")
+        yield stream.read(min(header, size))
+        for sample in range(SAMPLES):
+            stream.seek(max(0, size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
+            yield stream.read(SAMPLE_BYTES)

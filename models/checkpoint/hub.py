@@ -1,0 +1,62 @@
+"""Where a checkpoint lies: a local folder, or a hub id that is fetched into one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+from models.checkpoint.folder import CheckpointError
+
+PATTERNS = ("*.json", "*.txt", "*.model", "*/*.safetensors")
+"""All that is ever fetched. Weights only from the components' folders: those in a hub
+repository's root are the same ones in another layout. Never a pickle."""
+
+CONFIGS = ("*.json", "*.txt", "*.model")
+"""Configs and tokenizers alone, for weights that come from elsewhere."""
+
+_HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+
+
+def resolve(
+    source: str,
+    *,
+    patterns: tuple[str, ...] = PATTERNS,
+    endpoint: str | None = None,
+    cache: Path | None = None,
+) -> Path:
+    """The folder of a checkpoint given as a path or as `owner/name` or `owner/name@revision`.
+
+    A hub id is downloaded once, then taken from the local cache; with a commit for a revision
+    it never changes.
+
+    Args:
+        patterns: of the files to fetch from a hub.
+        endpoint, cache: another hub's address, another place for the cache; left out:
+            huggingface_hub's own, which its environment variables set.
+
+    Raises:
+        CheckpointError: neither a folder nor a hub id, or the hub does not give it out.
+    """
+    folder = Path(source).expanduser()
+    if source and folder.is_dir():
+        return folder
+    match = _HUB_ID.fullmatch(source)
+    if match is None:
+        raise CheckpointError(f"{source}: no such folder, and no hub id (owner/name@revision)")
+    try:
+        fetched = snapshot_download(
+            match["repo"],
+            revision=match["revision"],
+            allow_patterns=list(patterns),
+            endpoint=endpoint,
+            cache_dir=cache,
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise CheckpointError(
+            f"{source}: no such folder, and the hub does not give it: {error}; check the name, "
+            "the connection and, for gated models, HF_TOKEN"
+        ) from error
+    return Path(fetched)

@@ -1,0 +1,86 @@
+"""The autoencoder of the demo's pictures, which its SDXL and its Flux share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from models.demo.training.checkpoint import restore, save
+from models.demo.training.train_vae import Normed, statistics
+from models.demo.world.dataset import random_scene
+from models.demo.world.scenes import draw
+from models.vae.config import VaeConfig
+from models.vae.image import AutoencoderKL
+
+CONFIG = VaeConfig(
+    down_block_types=("DownEncoderBlock2D",) * 4,
+    up_block_types=("UpDecoderBlock2D",) * 4,
+    block_out_channels=(8, 16, 32, 64),
+    layers_per_block=1,
+    latent_channels=4,
+    norm_num_groups=1,
+    sample_size=96,
+    scaling_factor=1.0,
+    shift_factor=0.0,
+    force_upcast=False,
+    use_quant_conv=True,
+    use_post_quant_conv=False,
+)
+BATCH = 8
+PAIRS_SHARE = 0.4
+STATISTICS_BATCHES = 64
+LOG_VARIANCE = 2 * np.log(0.1)
+FINISHED = "vae_finished.safetensors"
+
+
+class ImageAutoencoder:
+    """How it is trained. The norm becomes its quant_conv, which training leaves out."""
+
+    peak_rate = 2e-3
+
+    def untrained(self, seed: int) -> AutoencoderKL:
+        return AutoencoderKL(CONFIG, rngs=nnx.Rngs(seed))
+
+    def noise(self, progress: float) -> float:
+        """Much while the latents find their form, then less."""
+        return 0.5 if progress < 0.6 else 0.2
+
+    def batch(self, step: int, progress: float) -> np.ndarray:
+        rng = np.random.default_rng([17, step])
+        pictures = [draw(random_scene(rng, PAIRS_SHARE), rng) for _ in range(BATCH)]
+        return np.stack(pictures).astype(np.float32) / 127.5 - 1
+
+    def moments(self, model: AutoencoderKL, pixels: jax.Array) -> jax.Array:
+        return jnp.split(model.encoder(pixels), 2, axis=-1)[0]
+
+    def pixels(self, model: AutoencoderKL, normed: Normed) -> jax.Array:
+        return model.decoder(normed.latents)
+
+    def weights(self, pixels: jax.Array) -> jax.Array:
+        """All pixels are worth the same."""
+        return jnp.ones_like(pixels[..., :1])
+
+    def finish(self, model: AutoencoderKL, run: Path) -> None:
+        mean, deviation = statistics(self, model, STATISTICS_BATCHES)
+        save(run / FINISHED, nnx.state(with_norm(model, mean, deviation)))
+
+
+def with_norm(model: AutoencoderKL, mean: np.ndarray, deviation: np.ndarray) -> AutoencoderKL:
+    """The model with quant_conv set so that latents have mean 0 and deviation 1 by channel."""
+    channels = len(mean)
+    kernel = np.zeros((1, 1, 2 * channels, 2 * channels), np.float32)
+    kernel[0, 0, range(channels), range(channels)] = 1 / deviation
+    bias = np.concatenate([-mean / deviation, np.full(channels, LOG_VARIANCE)])
+    norm = {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias, jnp.float32)}
+    nnx.update(model.quant_conv, norm)
+    return model
+
+
+def trained(run: Path) -> AutoencoderKL:
+    """The finished autoencoder of a run."""
+    graph, parameters = nnx.split(ImageAutoencoder().untrained(0))
+    return nnx.merge(graph, restore(run / FINISHED, parameters))

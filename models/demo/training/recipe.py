@@ -1,0 +1,109 @@
+"""What a demo family is to the program: its networks, what they learn and how they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from models.demo.training.checkpoint_folder import Checkpoint
+from models.demo.world.checker import Report
+from models.sampling.base import Scheduler
+from models.text.tokenizer import Tokenizer
+
+Tokens = Mapping[str, Int[Array, "batch tokens"]]
+"""By text encoder."""
+Text = Any
+"""What the denoising network is told of a prompt, as a pytree with a leading batch axis."""
+
+
+class Denoiser(Protocol):
+    """Text encoders and denoising network, trained together: an NNX module."""
+
+    def read(self, tokens: Tokens) -> Text:
+        """What the network is told of prompts."""
+        ...
+
+    def predict(self, latents: Array, timestep: Float[Array, " batch"], text: Text) -> Array:
+        """The network's output for noisy latents; timesteps as the scheduler has them."""
+        ...
+
+    def loss(self, latents: Array, text: Text, key: jax.Array) -> Float[Array, ""]:
+        """How wrong `predict` is on these clean latents, at random noise."""
+        ...
+
+
+class Subject(Protocol):
+    """What is drawn: pictures or clips."""
+
+    name: str
+    """Of the run's folder that holds the autoencoder and the encoded drawings."""
+    count: int
+    """Drawings that are encoded."""
+
+    def scenes(self, rng: np.random.Generator, count: int) -> list[Any]:
+        """Random training scenes, each with its `prompt`."""
+        ...
+
+    def draw(self, scene: Any, rng: np.random.Generator) -> np.ndarray: ...
+
+    def exams(self) -> Mapping[str, list[str]]:
+        """Held-out prompts by kind, the kind that counts first."""
+        ...
+
+    def check(self, drawing: np.ndarray, prompt: str) -> Report: ...
+
+    def sheet(self, drawings: np.ndarray) -> np.ndarray:
+        """Some of the drawings as one picture."""
+        ...
+
+    def autoencoder(self, run: Path) -> nnx.Module:
+        """The trained one."""
+        ...
+
+    def untrained_autoencoder(self) -> nnx.Module:
+        """The same network with its first weights."""
+        ...
+
+    def encode(self, vae: Any, pixels: Array) -> Array:
+        """Pixels in [-1, 1] to the latents that the denoiser works on."""
+        ...
+
+    def decode(self, vae: Any, latents: Array) -> Array:
+        """The way back, to uint8."""
+        ...
+
+
+class Recipe(Protocol):
+    """One family."""
+
+    name: str
+    subject: Subject
+    scheduler: Scheduler
+    steps: int
+    guidance: float
+    batch: int
+    """Drawings of one training step."""
+    latents_shape: tuple[int, ...]
+    """Of one drawing."""
+
+    def untrained(self, seed: int) -> Any:
+        """A Denoiser with its first weights."""
+        ...
+
+    def write_tokenizers(self, folder: Path) -> None:
+        """Write the tokenizers' files as a checkpoint has them."""
+        ...
+
+    def tokenizers(self, folder: Path) -> Mapping[str, Tokenizer]:
+        """Those that lie in the folder, by text encoder."""
+        ...
+
+    def checkpoint(self, model: Any, vae: Any) -> Checkpoint:
+        """What is written when the model is exported."""
+        ...

@@ -1,0 +1,89 @@
+"""One training step of a denoiser and its text encoders, together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from models.demo.training.optimizer import optimizer
+from models.parallel.trace_options import TraceOptions
+
+WARMUP, DECAY = 0.02, 0.4
+UNPROMPTED_SHARE = 0.05
+EMA_DECAY = 0.998
+
+State = dict[str, Any]
+Data = dict[str, Any]
+"""`latents` [count, …], `tokens` of their prompts and those of the `empty` prompt, by encoder."""
+
+
+def start(model: nnx.Module) -> tuple[nnx.GraphDef, State]:
+    """A fresh run: first weights, their average, empty optimizer, no step taken."""
+    graph, parameters = nnx.split(model)
+    return graph, {
+        "parameters": parameters,
+        "average": jax.tree.map(jnp.copy, parameters),
+        "optimizer": optimizer.init(parameters),
+        "step": jnp.int32(0),
+        "spent_s": np.float64(0),
+    }
+
+
+def make_advance(graph: nnx.GraphDef, seed: int, batch: int) -> Callable[..., Any]:
+    """The compiled step: (state, data, rate) → (state, loss). Step n is the same in every run."""
+
+    def advance(trained: State, data: Data, rate: jax.Array) -> tuple[State, jax.Array]:
+        key = jax.random.fold_in(jax.random.key(seed), trained["step"])
+        pick, key = jax.random.split(key)
+        rows = jax.random.randint(pick, (batch,), 0, len(data["latents"]))
+        latents = data["latents"][rows].astype(jnp.float32)
+        tokens = {name: ids[rows] for name, ids in data["tokens"].items()}
+        tokens = _forget(tokens, data["empty"], jax.random.fold_in(key, 1))
+
+        def error(parameters: Any) -> jax.Array:
+            model = nnx.merge(graph, parameters)
+            return model.loss(latents, model.read(tokens), key)
+
+        with TraceOptions(unroll=True).active():
+            loss, gradient = jax.value_and_grad(error)(trained["parameters"])
+        updates, memory = optimizer.update(gradient, trained["optimizer"], trained["parameters"])
+        updates = jax.tree.map(lambda update: rate * update, updates)
+        parameters = optax.apply_updates(trained["parameters"], updates)
+        step = trained["step"] + 1
+        keep = jnp.minimum(EMA_DECAY, step / (step + 10))
+        average = jax.tree.map(
+            lambda old, new: keep * old + (1 - keep) * new, trained["average"], parameters
+        )
+        return {
+            "parameters": parameters,
+            "average": average,
+            "optimizer": memory,
+            "step": step,
+        }, loss
+
+    return jax.jit(advance, donate_argnums=0)
+
+
+def spread(key: jax.Array, count: int) -> jax.Array:
+    """Times in 0 to 1 for the rows of a batch, at random and evenly apart."""
+    return (jnp.arange(count) + jax.random.uniform(key)) / count
+
+
+def shifted(sigma: jax.Array, shift: float) -> jax.Array:
+    """Sigmas moved towards noise. Source: Esser et al. 2024, eq. 23."""
+    return shift * sigma / (1 + (shift - 1) * sigma)
+
+
+def _forget(
+    tokens: dict[str, jax.Array], empty: dict[str, jax.Array], key: jax.Array
+) -> dict[str, jax.Array]:
+    """Some of the prompts emptied, for guidance away from the empty prompt."""
+    count = len(next(iter(tokens.values())))
+    gone = jax.random.bernoulli(key, UNPROMPTED_SHARE, (count, 1))
+    return {name: jnp.where(gone, empty[name], ids) for name, ids in tokens.items()}

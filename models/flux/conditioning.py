@@ -1,0 +1,105 @@
+"""What time, guidance and pooled text tell the blocks of Flux: the vectors that modulate them.
+
+A quarter of the network's parameters is here, and none of it looks at a picture: the vectors of
+many steps come out of one reading of these parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.flux.config import FluxConfig
+from models.nn.layers.embeddings import ConditionMLP, sinusoid
+from models.nn.layers.norms import Modulation
+from models.nn.layers.scanned import each, stack
+
+Vector = Float[Array, "batch width"]
+OfLayers = Float[Array, "batch layers vectors width"]
+
+TIME_FEATURES = 256
+"""Width of the sinusoids of timestep and guidance; fixed in every Flux."""
+OF_STREAM, OF_SINGLE, OF_OUTPUT = 6, 3, 2
+"""Vectors of one layer: shift, scale and gate, of a stream twice; the last norm has no gate."""
+
+
+class Modulations(NamedTuple):
+    """Of every block, for a batch; None where the network has no block of that kind."""
+
+    image: OfLayers | None
+    text: OfLayers | None
+    single: OfLayers | None
+    out: Float[Array, "batch vectors width"]
+
+
+class Conditions(nnx.Module):
+    """Timestep, guidance and pooled text → modulations."""
+
+    def __init__(
+        self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike = jnp.float32
+    ) -> None:
+        width = config.width
+        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
+
+        def modulations(layers: int, count: int) -> Modulation | None:
+            if layers == 0:
+                return None
+            return stack(
+                lambda rngs: Modulation(width, count, rngs=rngs, param_dtype=param_dtype),
+                layers,
+                rngs,
+            )
+
+        self.time_in = ConditionMLP(TIME_FEATURES, width, **make)
+        guided = config.guidance_embeds
+        self.guidance_in = ConditionMLP(TIME_FEATURES, width, **make) if guided else None
+        self.pooled_in = ConditionMLP(config.pooled_projection_dim, width, **make)
+        self.image_modulation = modulations(config.num_layers, OF_STREAM)
+        self.text_modulation = modulations(config.num_layers, OF_STREAM)
+        self.single_modulation = modulations(config.num_single_layers, OF_SINGLE)
+        self.out_modulation = Modulation(width, OF_OUTPUT, **make)
+
+    def __call__(
+        self,
+        timestep: Float[Array, " batch"],
+        guidance: Float[Array, " batch"] | None,
+        pooled_embeds: Float[Array, "batch pooled"],
+    ) -> Modulations:
+        """In the dtype of the weights.
+
+        Args:
+            timestep: 1000 · sigma, 0 to 1000, float32.
+            guidance: the guidance scale as the user gives it, float32; read only by networks with
+                a guidance embedding, which must be given one.
+        """
+        vector = self.vector(timestep, guidance, pooled_embeds)
+
+        def of_layers(stacked: Modulation | None) -> OfLayers | None:
+            if stacked is None:
+                return None
+            return each(stacked, lambda modulation: modulation(vector)).swapaxes(0, 1)
+
+        return Modulations(
+            of_layers(self.image_modulation),
+            of_layers(self.text_modulation),
+            of_layers(self.single_modulation),
+            self.out_modulation(vector),
+        )
+
+    def vector(
+        self,
+        timestep: Float[Array, " batch"],
+        guidance: Float[Array, " batch"] | None,
+        pooled_embeds: Float[Array, "batch pooled"],
+    ) -> Vector:
+        """What modulates every block: time + guidance + pooled text."""
+        vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
+        if self.guidance_in is not None:
+            if guidance is None:
+                raise ValueError("this transformer has a guidance embedding: give it a guidance")
+            vector = vector + self.guidance_in(sinusoid(1000 * guidance, TIME_FEATURES))
+        return vector + self.pooled_in(pooled_embeds)

@@ -1,0 +1,41 @@
+"""Pictures and clips on their way in and out of a network: files → pixels, pixels → bytes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from PIL import Image
+
+from models.interface.pipeline import RequestError
+from models.spec.image_files import decode
+
+
+def open_picture(data: bytes, field: str = "image") -> Image.Image:
+    """A picture file, turned upright, in RGB.
+
+    Args:
+        field: the request's, for the error.
+
+    Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
+    """
+    try:
+        return decode(data)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise RequestError(field, f"is not a picture that can be read: {error}") from error
+
+
+def read_picture(data: bytes, width: int, height: int, field: str = "image") -> np.ndarray:
+    """A picture file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
+
+    Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
+    """
+    resized = open_picture(data, field).resize((width, height), Image.Resampling.LANCZOS)
+    return np.asarray(resized, np.float32) / 255 * 2 - 1
+
+
+def to_uint8(pixels: Float[Array, "*batch colours"]) -> jax.Array:
+    """Pixels in [-1, 1] → 0 to 255, clipped and rounded half to even as in diffusers."""
+    unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)
+    return jnp.round(unit * 255).astype(jnp.uint8)

@@ -1,0 +1,191 @@
+"""What a family's `load` reads of a checkpoint beside its configs: from its files, or not at all.
+
+`FILES` makes a pipeline that can draw. `SHAPES` makes the same pipeline from configs alone: its
+weights are shapes, its prompts have no words in them; it can be compiled and its memory counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from models.checkpoint.folder import CheckpointError
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.safetensors import Part
+from models.loading.preview import MeanLatents, abstract_preview, fit_preview
+from models.parallel.dtypes import used_as
+from models.spec.quality_presets import EightBit, Quality
+from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
+from models.vae.config import Tiling
+from models.weights import loader
+from models.weights.loader import Module, Sharding, flat_parameters
+from models.weights.quantize import Rounding
+
+Networks = TypeVar("Networks", bound=Any)
+"""A family's NamedTuple of them."""
+
+ROUNDED_OFF = ("vae",)
+"""Networks whose results are rounded to pixels, which cannot be NaN: what is wrong with others
+shows in the latents of the warm-up."""
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Fills an abstract pipeline. Raises: CheckpointError: what it reads is not there."""
+
+    def network(
+        self,
+        module: Module,
+        place: Path | Part,
+        renames: Renames,
+        *,
+        sharding: Sharding | None = None,
+    ) -> Module:
+        """As `models.weights.loader.load`."""
+        ...
+
+    def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        """As `models.loading.preview.fit_preview`."""
+        ...
+
+    def clip_tokenizer(self, folder: Path) -> Tokenizer: ...
+
+    def t5_tokenizer(self, folder: Path) -> Tokenizer: ...
+
+
+class Files:
+    """Everything from the checkpoint's files."""
+
+    network = staticmethod(loader.load)
+    preview = staticmethod(fit_preview)
+    clip_tokenizer = staticmethod(ClipTokenizer)
+    t5_tokenizer = staticmethod(T5Tokenizer)
+
+
+class Shapes:
+    """Nothing is read: for checkpoints that are configs alone, and for planning before loading."""
+
+    def network(
+        self,
+        module: Module,
+        place: Path | Part,
+        renames: Renames,
+        *,
+        sharding: Sharding | None = None,
+    ) -> Module:
+        """The module with a shape, a dtype and a place for each array."""
+        graph, state = nnx.split(module)
+        flat = [
+            (path, leaf.replace(_shape(".".join(map(str, path)), leaf, sharding)))
+            for path, leaf in nnx.to_flat_state(state)
+        ]
+        return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
+
+    def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        return abstract_preview(latent_channels)
+
+    def clip_tokenizer(self, folder: Path) -> Tokenizer:
+        return BlankTokenizer()
+
+    def t5_tokenizer(self, folder: Path) -> Tokenizer:
+        return BlankTokenizer()
+
+
+def _shape(path: str, leaf: nnx.Variable, sharding: Sharding | None) -> jax.ShapeDtypeStruct:
+    place = sharding(path, leaf) if sharding else None
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.get_value().dtype, sharding=place)
+
+
+def check_finite(name: str, network: nnx.Module) -> None:
+    """Raises: CheckpointError: arrays of a network hold NaN or infinity; names them."""
+    broken = [path for path, leaf in flat_parameters(network).items() if not is_finite(leaf)]
+    if broken:
+        raise CheckpointError(
+            f"{name}: NaN or infinity in {', '.join(broken)}; its files are damaged, or its dtype "
+            "is too narrow for them (models.*.dtype)"
+        )
+
+
+def is_finite(leaf: nnx.Variable) -> bool:
+    """Whether an array is, as far as it lies on devices of this process; a mere shape is."""
+    array = leaf.get_value()
+    shards = array.addressable_shards if isinstance(array, jax.Array) else ()
+    return all(np.isfinite(one.data).all() for one in shards if one.replica_id == 0)
+
+
+FILES: Reader = Files()
+SHAPES: Reader = Shapes()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a checkpoint becomes a pipeline, beyond what it says itself.
+
+    Args:
+        sharding: where each array goes; None: to JAX's default device.
+        on_host: networks that go to host memory beside the device's; `sharding` has to be given.
+        activation_dtype: what the networks compute in; None: in the dtype of the weights.
+        vae_tiling: of pictures and clips that do not fit the device as a whole; None: as a whole.
+        qualities: the operator's presets, which go before the checkpoint's own.
+        rounding: of the denoising networks' blocks to 8 bits; None: they stay as they are.
+        reader: of everything but the configs; with `SHAPES` no weights are needed.
+    """
+
+    sharding: Sharding | None = None
+    on_host: Collection[str] = ()
+    activation_dtype: DTypeLike | None = None
+    vae_tiling: Tiling | None = None
+    qualities: Mapping[str, Quality] = field(default_factory=dict)
+    rounding: Rounding | None = None
+    reader: Reader = FILES
+
+    @property
+    def eight_bit(self) -> EightBit | None:
+        return None if self.rounding is None else self.rounding.where
+
+    def rounded(self, networks: Networks, *names: str) -> Networks:
+        """The same abstract networks, the blocks of those in 8 bits where that is asked for.
+
+        Args:
+            names: of networks that denoise; of these, any may be None.
+        """
+        if self.rounding is None:
+            return networks
+        there = {name: getattr(networks, name) for name in names}
+        return networks._replace(
+            **{name: self.rounding.of(network) for name, network in there.items() if network}
+        )
+
+    def network(
+        self,
+        name: str,
+        modules: tuple[Module, nnx.Module],
+        place: Path | Part,
+        renames: Renames,
+    ) -> Module:
+        """One network of a family.
+
+        Args:
+            modules: abstract, with its parameters as they are stored, and as they are used.
+
+        Raises: CheckpointError: it cannot be read, or nobody would see that it gives no numbers.
+        """
+        stored, used = modules
+        sharding = self.sharding
+        if sharding is not None and name in self.on_host:
+            sharding = loader.beside(sharding)
+        loaded = self.reader.network(stored, place, renames, sharding=sharding)
+        if name in ROUNDED_OFF:
+            check_finite(name, loaded)
+        return used_as(loaded, used)
+
+
+AS_IT_IS = Reading()
+"""The whole checkpoint, as it is, onto one device."""

@@ -1,0 +1,119 @@
+"""Attention: values of one type, chosen by the caller, never by a flag inside a network.
+
+`attention` is for sequences that every device has whole, `token_attention` and `cross_attention`
+for those that a layout splits.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from models.nn.attention.sharded import split_cross_attention, split_self_attention
+from models.nn.layers.padded_tokens import counted, pad, padding
+from models.parallel.trace_options import trace_options
+
+
+@runtime_checkable
+class Attention(Protocol):
+    """softmax(q kᵀ · scale + bias) v.
+
+    q [batch, q_tokens, heads, dim]; k, v [batch, kv_tokens, heads, dim];
+    bias, added to the logits: [batch or 1, heads or 1, q_tokens, kv_tokens];
+    scale defaults to dim ** -0.5. Returns [batch, q_tokens, heads, dim].
+    """
+
+    def __call__(
+        self,
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        bias: Float[Array, ...] | None = None,
+        scale: float | None = None,
+    ) -> Float[Array, "batch q_tokens heads dim"]: ...
+
+
+@runtime_checkable
+class TokenAttention(Protocol):
+    """Of a sequence to itself: softmax(q kᵀ / √dim) v over the keys that count; None: all."""
+
+    def __call__(
+        self,
+        q: Float[Array, "batch tokens heads dim"],
+        k: Float[Array, "batch tokens heads dim"],
+        v: Float[Array, "batch tokens heads dim"],
+        keys: Bool[np.ndarray, " tokens"] | None = None,
+    ) -> Float[Array, "batch tokens heads dim"]: ...
+
+
+@runtime_checkable
+class CrossAttention(Protocol):
+    """Of a sequence to another one: softmax(q kᵀ / √dim) v over all keys."""
+
+    def __call__(
+        self,
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+    ) -> Float[Array, "batch q_tokens heads dim"]: ...
+
+
+def attention(
+    q: Float[Array, "batch q_tokens heads dim"],
+    k: Float[Array, "batch kv_tokens heads dim"],
+    v: Float[Array, "batch kv_tokens heads dim"],
+    bias: Float[Array, ...] | None = None,
+    scale: float | None = None,
+    keys: Bool[np.ndarray, " kv_tokens"] | None = None,
+) -> Float[Array, "batch q_tokens heads dim"]:
+    """By XLA's own products, on every backend: the logits are materialised, in float32.
+
+    Source: Vaswani et al. 2017, eq. 1.
+    """
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    logits = factor * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
+    if bias is not None:
+        logits = logits + bias.astype(jnp.float32)
+    if keys is not None:
+        logits = jnp.where(keys, logits, -jnp.inf)
+    weights = jax.nn.softmax(logits, axis=-1).astype(v.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+def token_attention(
+    q: Float[Array, "batch tokens heads dim"],
+    k: Float[Array, "batch tokens heads dim"],
+    v: Float[Array, "batch tokens heads dim"],
+    keys: Bool[np.ndarray, " tokens"] | None = None,
+) -> Float[Array, "batch tokens heads dim"]:
+    """By the layout that is traced for, and its kernel. A sequence that does not come padded to
+    equal shares is padded here."""
+    layout = trace_options().layout
+    if layout is None:
+        return attention(q, k, v, keys=keys)
+    tokens = q.shape[1]
+    if padding(tokens):
+        keys = counted(tokens)
+        q, k, v = pad(q), pad(k), pad(v)
+    return split_self_attention(layout, q, k, v, keys, q.shape[-1] ** -0.5)[:, :tokens]
+
+
+def cross_attention(
+    q: Float[Array, "batch q_tokens heads dim"],
+    k: Float[Array, "batch kv_tokens heads dim"],
+    v: Float[Array, "batch kv_tokens heads dim"],
+) -> Float[Array, "batch q_tokens heads dim"]:
+    """By the layout that is traced for, which has the keys whole on each device, and its kernel.
+    Queries that do not come padded to equal shares are padded here."""
+    layout = trace_options().layout
+    if layout is None:
+        return attention(q, k, v)
+    found = split_cross_attention(layout, pad(q), k, v, q.shape[-1] ** -0.5)
+    return found[:, : q.shape[1]]
+
+
+default_attention: Attention = attention

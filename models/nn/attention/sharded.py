@@ -1,0 +1,83 @@
+"""Attention by the layout that is traced for: whole on one device, or shared by the slice."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Bool, Float
+
+from models.nn.attention.sequence_parallel import ring, ulysses, whole
+from models.nn.kernels.kernel import Kernel
+from models.parallel.axis_rules import Layout, MeshAxes
+
+AXES = ("batch", "tokens", "heads", None)
+WHOLE_TOKENS = ("batch", None, "heads", None)
+
+
+def split_self_attention(
+    layout: Layout,
+    q: Float[Array, "batch tokens heads dim"],
+    k: Float[Array, "batch tokens heads dim"],
+    v: Float[Array, "batch tokens heads dim"],
+    keys: Bool[np.ndarray, " tokens"] | None,
+    scale: float,
+) -> Float[Array, "batch tokens heads dim"]:
+    """Among tokens that lie on several devices, each with its share. They divide evenly."""
+    over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
+    heads = q.shape[0] * q.shape[2] // layout.devices(over_rows + over_heads)
+    turns, swaps = exchange(layout, tokens, heads)
+    spec = layout.spec(AXES, q.shape)
+    if turns:
+        inner = ring(turns, layout.devices(turns), layout.kernel, scale)
+        shares = None if keys is None else jnp.asarray(keys)
+    else:
+        inner, shares = whole(keys, layout.kernel, scale), None
+    specs = (spec, spec, spec, None if shares is None else PartitionSpec(tokens))
+    return jax.shard_map(
+        ulysses(swaps, inner), mesh=layout.mesh, in_specs=specs, out_specs=spec, check_vma=False
+    )(q, k, v, shares)
+
+
+def split_cross_attention(
+    layout: Layout,
+    q: Float[Array, "batch q_tokens heads dim"],
+    k: Float[Array, "batch kv_tokens heads dim"],
+    v: Float[Array, "batch kv_tokens heads dim"],
+    scale: float,
+) -> Float[Array, "batch q_tokens heads dim"]:
+    """Of tokens that lie on several devices to keys that lie on each of them: no exchange."""
+    q_spec, k_spec = layout.spec(AXES, q.shape), layout.spec(WHOLE_TOKENS, k.shape)
+    return jax.shard_map(
+        partial(_alone, layout.kernel, scale),
+        mesh=layout.mesh,
+        in_specs=(q_spec, k_spec, k_spec),
+        out_specs=q_spec,
+        check_vma=False,
+    )(q, k, v)
+
+
+def exchange(layout: Layout, tokens: MeshAxes, heads: int) -> tuple[MeshAxes, MeshAxes]:
+    """Which mesh axes of the tokens are rings, and which swap tokens for heads.
+
+    Ulysses where it was asked for, and over fsdp where the heads still divide: it moves less. An
+    axis that does not divide the heads is a ring, whatever it was meant to be: the result is the
+    same, more is moved.
+
+    Args:
+        heads: on one device, of all its rows.
+    """
+    chosen: MeshAxes = ()
+    for name in ("ulysses", "fsdp"):
+        names = (*chosen, name)
+        if name in tokens and heads % layout.devices(names) == 0:
+            chosen = names
+    swaps = tuple(name for name in tokens if name in chosen)
+    return tuple(name for name in tokens if name not in chosen), swaps
+
+
+def _alone(kernel: Kernel, scale: float, q: Array, k: Array, v: Array) -> Array:
+    return kernel(q, k, v, scale=scale).values.astype(v.dtype)

@@ -1,0 +1,129 @@
+"""Attention in blocks: memory that does not grow with the square of the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from models.nn.kernels.block_sizes import Choose, even
+from models.nn.kernels.kernel import NOTHING, Attended, Kernel
+from models.nn.kernels.xla import xla_kernel
+
+Keys = Bool[Array, " kv_tokens"] | None
+
+
+def blockwise_kernel(choose: Choose) -> Kernel:
+    """Fulfils `models.nn.kernels.kernel.Kernel`, so many queries and keys at a time as chosen.
+
+    Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory", section 2.
+    """
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        blocks = choose(q.dtype, q.shape[-1], k.shape[1])
+        over = partial(_over_blocks_of_keys, k=k, v=v, scale=scale, keys=keys, block=blocks.kv)
+        return _over_blocks_of_queries(over, q, *even(q.shape[1], blocks.q, 1))
+
+    return attend
+
+
+def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
+    """That kernel, so many queries at a time that their logits, in float32, take no more bytes.
+
+    Each query still sees all of its keys at once: there is nothing to merge.
+    """
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        of_a_query = 4 * q.shape[0] * q.shape[2] * k.shape[1]
+        size, padded = even(q.shape[1], max(1, most_bytes // of_a_query), 1)
+        over = partial(kernel, k=k, v=v, scale=scale, keys=keys)
+        return _over_blocks_of_queries(over, q, size, padded)
+
+    return attend
+
+
+def _over_blocks_of_queries(
+    over: Callable[[Array], Attended], q: Array, size: int, padded: int
+) -> Attended:
+    tokens = q.shape[1]
+    if size == tokens:
+        return over(q)
+    filled = jnp.pad(q, ((0, 0), (0, padded - tokens), (0, 0), (0, 0)))
+    cut = filled.reshape(q.shape[0], -1, size, *q.shape[2:]).swapaxes(0, 1)
+    return jax.tree.map(
+        lambda x: x.swapaxes(0, 1).reshape(q.shape[0], padded, *x.shape[3:])[:, :tokens],
+        jax.lax.map(over, cut),
+    )
+
+
+def _over_blocks_of_keys(
+    q: Array, k: Array, v: Array, scale: float, keys: Keys, block: int
+) -> Attended:
+    tokens = k.shape[1]
+    whole = tokens // block * block
+
+    def of(start: Array | int, size: int, found: Attended) -> Attended:
+        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=size)
+        some = None if keys is None else cut(keys)
+        return found.merge(xla_kernel(q, cut(k, axis=1), cut(v, axis=1), scale=scale, keys=some))
+
+    def step(found: Attended, start: Array) -> tuple[Attended, None]:
+        return of(start, block, found), None
+
+    found = Attended(
+        jnp.zeros((*q.shape[:3], v.shape[-1])), jnp.full(q.shape[:3], NOTHING, jnp.float32)
+    )
+    if whole:
+        found, _ = jax.lax.scan(step, found, jnp.arange(0, whole, block))
+    return of(whole, tokens - whole, found) if whole < tokens else found
+
+
+def sized_kernel(small: Kernel, large: Kernel, most_bytes: int) -> Kernel:
+    """The first one where its logits, in float32, take no more than so many bytes."""
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        batch, tokens, heads, _ = q.shape
+        logits = 4 * batch * heads * tokens * k.shape[1]
+        return (small if logits <= most_bytes else large)(q, k, v, scale=scale, keys=keys)
+
+    return attend
+
+
+def by_keys(few: Kernel, many: Kernel, most: int) -> Kernel:
+    """The first one over so many keys and less."""
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        return (few if k.shape[1] <= most else many)(q, k, v, scale=scale, keys=keys)
+
+    return attend

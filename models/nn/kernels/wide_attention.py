@@ -1,0 +1,360 @@
+"""Flash attention for TPUs whose matrix units are 256 wide: keys upright, queries side by side.
+
+Splash has a query a row: heads of 128 fill half of such a unit in both products, and each row's
+maximum and sum go across lanes. Here logits are [keys, queries]. The values' product then sums over
+256 keys at a time and fills the unit, so that the cap is two thirds of the peak, not a half; and a
+query's maximum and sum go down the rows, which costs nothing special.
+
+The half of the unit that q kᵀ leaves empty does the rest of the softmax: keys have a few further
+columns, of ones and of the mask, and queries a few further rows, their maximum among them. Logits
+so come out less the maximum and masked, and an exponential is all that is left to do. The maximum
+is one of the first few keys alone. Any number does that is near enough: the result is the same
+while nothing overflows, and a block that does is computed once more with the maximum of it all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from models.jax_internals import pallas as pl
+from models.jax_internals import pallas_tpu as pltpu
+from models.nn.kernels.block_sizes import LANES, SUBLANES, Blocks, Choose, even, rounded
+from models.nn.kernels.kernel import Attended, Kernel
+
+UNIT = 256
+"""Rows and columns of a matrix unit."""
+TILE = 2 * UNIT
+"""Queries of one product: a chip has two units."""
+PEEK = 64
+"""Keys that the first maximum is of."""
+MASKED = -(2.0**120)
+"""Added to what a query and a key that does not count have in common; exact in bfloat16."""
+MOST = 2.0**100
+"""That the sum of a query's weights may come to before it is computed anew."""
+VMEM_BYTES = 48 << 20
+
+PARTS = frozenset({"first", "again", "last"})
+"""What only some blocks do: the first and the last one of a query, and one that overflowed."""
+
+Heads = Float[Array, "batch_heads _rows _columns"]
+
+
+def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
+    """Fulfils `models.nn.kernels.kernel.Kernel`, in blocks of chosen sizes.
+
+    Args:
+        interpret: run without a TPU, slowly.
+
+    Source: Dao et al. 2022, "FlashAttention", algorithm 1, turned by 90 degrees and with a maximum
+    that is corrected only when it has to be.
+    """
+
+    def attend(
+        q: Float[Array, "batch q_tokens heads dim"],
+        k: Float[Array, "batch kv_tokens heads dim"],
+        v: Float[Array, "batch kv_tokens heads dim"],
+        *,
+        scale: float,
+        keys: Bool[Array, " kv_tokens"] | None = None,
+    ) -> Attended:
+        blocks = fitting(choose(q.dtype, q.shape[-1], k.shape[1]), q.shape[1], k.shape[1])
+        run = partial(over_blocks, blocks=blocks, scale=scale, interpret=interpret)
+        rows = filled(row_major(k), 2, SUBLANES)
+        values, log_sum = run(
+            filled(upright(q), 1, SUBLANES),
+            rows,
+            filled(upright(v), 1, SUBLANES),
+            key_columns(keys, rows, blocks.kv),
+        )
+        return Attended(_turned_back(values, q), _turned_back(log_sum, q)[..., 0])
+
+    return attend
+
+
+def fitting(blocks: Blocks, queries: int, keys: int) -> Blocks:
+    """The fewest equal blocks no larger than those, where they are not shorter than a unit is
+    wide, and as many keys a product as divide theirs."""
+
+    def equal(tokens: int, block: int) -> int:
+        multiple = LANES if min(tokens, block) <= LANES else UNIT
+        return even(tokens, rounded(block, multiple), multiple)[0]
+
+    kv = equal(keys, blocks.kv)
+    return Blocks(equal(queries, blocks.q), kv, math.gcd(kv, rounded(blocks.kv_compute, LANES)))
+
+
+def upright(x: Float[Array, "batch tokens heads dim"]) -> Heads:
+    """[batch · heads, dim, tokens]."""
+    return x.transpose(0, 2, 3, 1).reshape(-1, x.shape[3], x.shape[1])
+
+
+def row_major(x: Float[Array, "batch tokens heads dim"]) -> Heads:
+    """[batch · heads, tokens, dim]."""
+    return x.transpose(0, 2, 1, 3).reshape(-1, x.shape[1], x.shape[3])
+
+
+def filled(x: Heads, axis: int, multiple: int) -> Heads:
+    """With zeros along an axis of features, up to a multiple."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, -x.shape[axis] % multiple)
+    return jnp.pad(x, widths) if widths[axis][1] else x
+
+
+def key_columns(
+    keys: Bool[Array, " kv_tokens"] | None, rows: Heads, block: int
+) -> Float[Array, "_padded lanes"]:
+    """What stands beside the keys: three ones, for the parts of a maximum, and the mask.
+
+    In the lanes that they have there: to turn them takes longer than the room that it would spare.
+
+    Args:
+        rows: the keys, row-major.
+    """
+    _, tokens, features = rows.shape
+    counted = jnp.ones(tokens, bool) if keys is None else keys
+    counted = jnp.pad(counted, (0, -tokens % block))
+    column = (jnp.arange(LANES) - features) % LANES
+    mask = jnp.where(counted, 0.0, MASKED)[:, None]
+    return jnp.where(column < 3, 1.0, jnp.where(column == 3, mask, 0.0)).astype(rows.dtype)
+
+
+def over_blocks(
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    columns: Float[Array, "kv_tokens lanes"],
+    *,
+    blocks: Blocks,
+    scale: float,
+    interpret: bool = False,
+    parts: Collection[str] = PARTS,
+) -> tuple[Heads, Float[Array, "batch_heads 1 q_tokens"]]:
+    """Values [batch · heads, dim, queries] in the dtype of the queries, and log-sums.
+
+    Args:
+        q, v: upright; k: row-major. Their last blocks need not be whole, nor a head fill the
+            lanes: padding them would be a copy of each.
+        columns: by `key_columns`, in whole blocks.
+        parts: leave out the others. The result is wrong then, but the schedule that the compiler
+            makes of it is of those blocks alone that have no such part.
+    """
+    heads, dim, queries = q.shape
+    rows, deep = k.shape[1], v.shape[1]
+    grid = heads, -(-queries // blocks.q), -(-rows // blocks.kv)
+    body = partial(
+        _block,
+        last=grid[2] - 1,
+        rests=(queries % blocks.q, rows % blocks.kv),
+        tile=blocks.kv_compute,
+        factor=scale * math.log2(math.e),
+    )
+    return pl.pallas_call(
+        partial(body, parts=parts),
+        grid=grid,
+        in_specs=[
+            pl.BlockSpec((None, dim, blocks.q), lambda h, i, j: (h, 0, i)),
+            pl.BlockSpec((None, blocks.kv, dim), lambda h, i, j: (h, j, 0)),
+            pl.BlockSpec((None, deep, blocks.kv), lambda h, i, j: (h, 0, j)),
+            pl.BlockSpec((blocks.kv, LANES), lambda h, i, j: (j, 0)),
+        ],
+        out_specs=[
+            pl.BlockSpec((None, deep, blocks.q), lambda h, i, j: (h, 0, i)),
+            pl.BlockSpec((None, 1, blocks.q), lambda h, i, j: (h, 0, i)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((heads, deep, queries), q.dtype),
+            jax.ShapeDtypeStruct((heads, 1, queries), jnp.float32),
+        ],
+        scratch_shapes=[
+            pltpu.VMEM((rounded(dim + SUBLANES, LANES), blocks.q), q.dtype),
+            pltpu.VMEM((1, blocks.q), jnp.float32),
+            pltpu.VMEM((2, 1, blocks.q), jnp.float32),
+            pltpu.VMEM((2, deep, blocks.q), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=VMEM_BYTES,
+        ),
+        cost_estimate=_cost(q, k, v, grid[1]),
+        name="upright",
+        interpret=interpret,
+    )(q, k, v, columns)
+
+
+def _cost(q: Heads, k: Heads, v: Heads, sweeps: int) -> pl.CostEstimate:
+    """What XLA is to expect of it; so many times are all keys and values read."""
+    heads, dim, queries = q.shape
+    rows, deep = k.shape[1], v.shape[1]
+    return pl.CostEstimate(
+        flops=2 * heads * queries * rows * (dim + deep),
+        transcendentals=heads * queries * rows,
+        bytes_accessed=2 * heads * (2 * dim * queries + sweeps * rows * (dim + deep)),
+    )
+
+
+def _block(
+    q,
+    k,
+    v,
+    columns,
+    values,
+    log_sum,
+    queries,
+    largest,
+    total,
+    sums,
+    *,
+    last,
+    rests,
+    tile,
+    factor,
+    parts,
+):  # type: ignore[no-untyped-def]
+    """One block of queries and keys. `total` and `sums` are there twice: what the blocks before
+    came to is kept until this one is known not to have overflowed.
+
+    Args:
+        queries: their features and, below them, the rows for `columns`.
+        largest: a number near each query's largest logit, before `factor`.
+        total: of each query's weights. sums: of their values.
+        rests: queries and keys of last blocks that are not whole, else 0. What is behind them is
+            anything, and is made zero.
+    """
+
+    def when(part: str, condition: Array) -> Callable[[Callable[[], None]], None]:
+        return pl.when(condition) if part in parts else lambda body: None
+
+    step = pl.program_id(2)
+    before, after = step % 2, (step + 1) % 2
+
+    if rests[1]:
+
+        @when("last", step == last)
+        def clear_keys() -> None:
+            _clear(k, 0, rests[1], SUBLANES)
+            _clear(v, 1, rests[1], LANES)
+
+    if rests[0]:
+
+        @when("first", (step == 0) & (pl.program_id(1) == pl.num_programs(1) - 1))
+        def clear_queries() -> None:
+            _clear(q, 1, rests[0], LANES)
+
+    when("first", step == 0)(partial(_begin, q, k, columns, queries, largest, total, sums, before))
+    _fast(k, v, columns, queries, total, sums, (before, after), tile, factor)
+    again = partial(_again, k, v, columns, queries, largest, total, sums, (before, after))
+    overflowed = jnp.logical_not(total[after].max() < MOST)
+    when("again", overflowed)(partial(again, tile, factor))
+
+    @when("last", step == last)
+    def end() -> None:
+        values[...] = (sums[after] / total[after]).astype(values.dtype)
+        log_sum[...] = largest[...] * (factor * math.log(2)) + jnp.log(total[after])
+
+
+def _begin(q, k, columns, queries, largest, total, sums, before):  # type: ignore[no-untyped-def]
+    """Of a block of queries: nothing summed, and a first maximum of the first few keys."""
+    queries[...] = jnp.zeros_like(queries)
+    queries[: q.shape[0]] = q[...]
+    sums[before] = jnp.zeros_like(sums[0])
+    total[before] = jnp.zeros_like(total[0])
+    _subtract(queries, k.shape[1], jnp.zeros_like(largest))
+    some = _logits(k, columns, queries, slice(0, min(PEEK, k.shape[0])))
+    largest[...] = some.max(axis=0, keepdims=True)
+    _subtract(queries, k.shape[1], largest[...])
+
+
+def _again(k, v, columns, queries, largest, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
+    """A block that overflowed, with the maximum of all its keys."""
+    before, after = places
+    _subtract(queries, k.shape[1], jnp.zeros_like(largest))
+    count = k.shape[0] // tile
+
+    def higher(i: Array, found: Array) -> Array:
+        logits = _logits(k, columns, queries, pl.ds(i * tile, tile))
+        return jnp.maximum(found, logits.max(axis=0, keepdims=True))
+
+    new = jax.lax.fori_loop(0, count, higher, largest[...])
+    shrink = jnp.exp2((largest[...] - new) * factor)
+    total[after], sums[after] = total[before] * shrink, sums[before] * shrink
+    largest[...] = new
+    _subtract(queries, k.shape[1], new)
+
+    @pl.loop(0, count)
+    def add(i: Array) -> None:
+        at = pl.ds(i * tile, tile)
+        weights = jnp.exp2(_logits(k, columns, queries, at) * factor)
+        total[after] += weights.sum(axis=0, keepdims=True)
+        sums[after] += _dot(v[:, at], weights.astype(v.dtype))
+
+
+def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-untyped-def]
+    """Zeros from there on, in place."""
+    aligned = start // multiple * multiple
+    tail = x.at[aligned:] if axis == 0 else x.at[:, aligned:]
+    place = jax.lax.broadcasted_iota(jnp.int32, tail.shape, axis) + aligned
+    tail[...] = jnp.where(place < start, tail[...], jnp.zeros_like(tail[...]))
+
+
+def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
+    """Tile by tile, three of them at once: the compiler keeps the order of the matrix units'
+    products, so that one tile's logits come before the weights of the one before that, and the
+    values' product of a third."""
+    before, after = places
+    tiles = [
+        (slice(start, start + tile), slice(left, min(left + TILE, queries.shape[1])))
+        for start in range(0, k.shape[0], tile)
+        for left in range(0, queries.shape[1], TILE)
+    ]
+    logits, weights = {}, {}
+    for turn in range(len(tiles) + 2):
+        if turn < len(tiles):
+            rows, some = tiles[turn]
+            logits[turn] = _logits(k, columns, queries, rows, some)
+        if 1 <= turn <= len(tiles):
+            weights[turn - 1] = jnp.exp2(logits.pop(turn - 1) * factor)
+        if turn >= 2:
+            rows, some = tiles[turn - 2]
+            mine = weights.pop(turn - 2)
+            place = before if rows.start == 0 else after
+            total[after, :, some] = total[place, :, some] + mine.sum(axis=0, keepdims=True)
+            found = _dot(v[:, rows], mine.astype(v.dtype))
+            sums[after, :, some] = sums[place, :, some] + found
+
+
+def _logits(k, columns, queries, rows, some=slice(None)):  # type: ignore[no-untyped-def]
+    """[keys, queries], less what is subtracted from each query, in the units of q kᵀ."""
+    whole = jnp.concatenate([k[rows], columns[rows, k.shape[1] % LANES :]], axis=1)
+    return _dot(whole, queries[:, some])
+
+
+def _dot(x: Array, y: Array) -> Array:
+    return jnp.dot(x, y, preferred_element_type=jnp.float32)
+
+
+def _subtract(queries, features: int, largest: Array) -> None:  # type: ignore[no-untyped-def]
+    """Write the rows below the features: less the largest, in parts that are exact together."""
+    shape = SUBLANES, largest.shape[1]
+    row = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    below = jnp.where(row == 3, 1.0, 0.0)
+    rest = -largest
+    for place in range(3):
+        part = rest.astype(queries.dtype).astype(jnp.float32)
+        below = jnp.where(row == place, jnp.broadcast_to(part, shape), below)
+        rest = rest - part
+    queries[features : features + SUBLANES] = below.astype(queries.dtype)
+
+
+def _turned_back(
+    x: Heads, q: Float[Array, "batch q_tokens heads dim"]
+) -> Float[Array, "batch q_tokens heads _rows"]:
+    """To the order of the queries, in float32, without what was filled up."""
+    batch, _, heads, dim = q.shape
+    split = x.reshape(batch, heads, *x.shape[1:])[:, :, :dim]
+    return split.transpose(0, 3, 1, 2).astype(jnp.float32)

@@ -1,0 +1,122 @@
+"""Pictures as strips side by side in the batch, which is how a TPU convolves them.
+
+A TPU's registers hold eight pictures' channels at a time. Of a single picture its compiler makes
+eight strips in front of a convolution and a picture again behind it, and both take longer than the
+convolution itself. Here a picture is cut once, where it is smallest; each convolution then takes
+the columns beside a strip from its neighbours, and norms count a picture's strips together. How
+many strips a picture is in is `TraceOptions.strips`.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Shaped
+
+from models.parallel.axis_rules import Layout, MeshAxes
+from models.parallel.trace_options import trace_options
+
+ROWS = 8
+"""Of a TPU's registers."""
+
+_NONE = ((0, 0),) * 3
+
+
+def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
+    """How many strips a picture so wide is cut into where that layout's devices are.
+
+    Args:
+        columns: mesh axes that its columns are split over.
+    """
+    return fitting(layout.platform, width, layout.devices(columns))
+
+
+def fitting(platform: str | None, width: int, devices: int) -> int:
+    """As many for each device as a TPU's registers have rows, where they come out even; else 1."""
+    is_even = width % (ROWS * devices) == 0
+    return ROWS * devices if platform == "tpu" and is_even else 1
+
+
+def for_batch(layout: Layout | None, batch: int, width: int) -> int:
+    """How many strips each picture of a batch is cut into where a TPU has its pictures whole.
+
+    Args:
+        batch: pictures of all devices.
+        width: of the smallest picture.
+    """
+    if layout is None or layout.platform != "tpu":
+        return 1
+    if layout.size("rows") * layout.size("channels") > 1:
+        return 1
+    (axes,) = layout.split(("batch",), (batch,))
+    return together(batch // layout.devices(axes), width)
+
+
+def together(pictures: int, width: int) -> int:
+    """As many strips of each as fill registers' rows with those of the others; fewer where they
+    do not come out even."""
+    most = max(ROWS // pictures, 1)
+    return next(count for count in range(most, 0, -1) if width % count == 0)
+
+
+def cut_up(
+    x: Shaped[Array, "batch height _width channels"],
+) -> Shaped[Array, "_strips height _columns channels"]:
+    """Pictures → their strips, those of a picture one after the other."""
+    if trace_options().strips == 1:
+        return x
+    batch, height, _, channels = x.shape
+    apart = x.reshape(batch, height, trace_options().strips, -1, channels).swapaxes(1, 2)
+    return apart.reshape(-1, *apart.shape[2:])
+
+
+def put_together(
+    x: Shaped[Array, "_strips height _columns channels"],
+) -> Shaped[Array, "batch height _width channels"]:
+    """The inverse of `cut_up`, whatever became of the sizes."""
+    if trace_options().strips == 1:
+        return x
+    joined = by_picture(x).swapaxes(1, 2)
+    return joined.reshape(*joined.shape[:2], -1, joined.shape[-1])
+
+
+def told(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
+    """What is said of each picture, to all of its strips."""
+    return jnp.repeat(x, trace_options().strips, axis=0)
+
+
+def by_picture(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
+    """The strips of each picture on an axis of their own."""
+    return x.reshape(-1, trace_options().strips, *x.shape[1:])
+
+
+def with_neighbours(
+    x: Shaped[Array, "_strips height _columns channels"], left: int, right: int
+) -> Shaped[Array, "_strips height _more channels"]:
+    """Strips with so many columns of those beside them; zeros at the picture's sides."""
+    apart = by_picture(x)
+    width = apart.shape[-2]
+    before = jnp.pad(apart[:, :-1, :, width - left :], ((0, 0), (1, 0), *_NONE))
+    after = jnp.pad(apart[:, 1:, :, :right], ((0, 0), (0, 1), *_NONE))
+    seen = jnp.concatenate([before, apart, after], axis=-2)
+    return seen.reshape(-1, *seen.shape[2:])
+
+
+def convolved(
+    layer: nnx.Conv, x: Shaped[Array, "_strips height _columns _in"]
+) -> Shaped[Array, "_strips _height _columns_after _out"]:
+    """layer(x). Its padding names rows and columns."""
+    if trace_options().strips == 1:
+        return layer(x)
+    rows, (left, right) = np.broadcast_to(np.asarray(layer.padding), (2, 2)).tolist()
+    strides = np.broadcast_to(np.asarray(layer.strides), 2).tolist()
+    out = jax.lax.conv_general_dilated(
+        with_neighbours(x, left, right),
+        layer.kernel[...].astype(x.dtype),
+        strides,
+        [rows, (0, 0)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)

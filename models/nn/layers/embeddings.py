@@ -1,0 +1,51 @@
+"""Scalars (timestep, guidance) and vectors (pooled text) as conditioning vectors."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.layers.parameterised import linear
+
+
+def sinusoid(
+    values: Float[Array, " batch"], features: int, max_period: float = 10_000.0
+) -> Float[Array, "batch features"]:
+    """[cos, sin] of the values at geometrically spaced frequencies, in float32.
+
+    Where the features are odd in number, the last is 0.
+    Source: Ho et al. 2020 (DDPM), after Vaswani et al. 2017, section 3.5; cosine first, as in
+    diffusers with flip_sin_to_cos and no frequency shift.
+    """
+    half = features // 2
+    frequencies = jnp.exp(-math.log(max_period) * jnp.arange(half, dtype=jnp.float32) / half)
+    angles = values.astype(jnp.float32)[:, None] * frequencies[None, :]
+    waves = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+    return jnp.pad(waves, ((0, 0), (0, features % 2)))
+
+
+class ConditionMLP(nnx.Module):
+    """Linear, SiLU, linear: any vector to the width of the network."""
+
+    def __init__(
+        self,
+        in_features: int,
+        features: int,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        self.first = linear(
+            in_features, features, (None, "mlp"), rngs=rngs, param_dtype=param_dtype
+        )
+        self.second = linear(
+            features, features, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype
+        )
+
+    def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
+        return self.second(jax.nn.silu(self.first(x.astype(self.first.kernel.dtype))))

@@ -1,0 +1,156 @@
+"""Normalisation with statistics in float32, and its adaptive forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.layers.conv_strips import by_picture, told
+from models.nn.layers.parameterised import linear
+from models.parallel.trace_options import trace_options
+
+
+def layer_norm(x: Float[Array, "*batch width"], epsilon: float) -> Float[Array, "*batch width"]:
+    """Zero mean, unit variance over the last axis, without scale or bias."""
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+    return (centred * jax.lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """`layer_norm` with a learned scale and bias, kept and applied in float32.
+
+    Source: Ba et al. 2016, eq. 4.
+    """
+
+    def __init__(self, features: int, epsilon: float, *, rngs: nnx.Rngs) -> None:
+        ones = nnx.initializers.ones_init()(rngs.params(), (features,), jnp.float32)
+        self.scale = nnx.Param(ones, axes=(None,))
+        self.bias = nnx.Param(jnp.zeros_like(ones), axes=(None,))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        normed = layer_norm(x.astype(jnp.float32), self.epsilon)
+        return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
+
+
+class RMSNorm(nnx.Module):
+    """x / rms(x) · scale over the last axis. Source: Zhang and Sennrich 2019, eq. 4."""
+
+    def __init__(
+        self,
+        features: int,
+        epsilon: float,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        ones = nnx.initializers.ones_init()(rngs.params(), (features,), param_dtype)
+        self.scale = nnx.Param(ones, axes=(None,))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        return self._normed(x, -1, self.scale[...])
+
+    def over_heads(
+        self, x: Float[Array, "batch tokens heads dim"]
+    ) -> Float[Array, "batch tokens heads dim"]:
+        """Over all heads of a token together, which are its width."""
+        return self._normed(x, (-2, -1), self.scale[...].reshape(x.shape[-2:]))
+
+    def _normed(self, x: Array, axes: int | tuple[int, ...], scale: Array) -> Array:
+        wide = x.astype(jnp.float32)
+        mean_square = jnp.square(wide).mean(axis=axes, keepdims=True)
+        normed = wide * jax.lax.rsqrt(mean_square + self.epsilon)
+        return normed.astype(x.dtype) * scale.astype(x.dtype)
+
+
+class GroupNorm(nnx.Module):
+    """Zero mean and unit variance of each group of a picture's channels, then scale and bias.
+
+    Sums are of channels, then of groups: a TPU would copy a picture whose channels are taken apart.
+    In half precisions they are those of the numbers and of their squares, in one pass; what that
+    loses in float32 is far less than such numbers are rounded by.
+
+    Source: Wu and He 2018, eq. 1 and 7.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        groups: int,
+        epsilon: float,
+        *,
+        axis: str = "conv_out",
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        ones = nnx.initializers.ones_init()(rngs.params(), (width,), param_dtype)
+        self.scale = nnx.Param(ones, axes=(axis,))
+        self.bias = nnx.Param(jnp.zeros_like(ones), axes=(axis,))
+        self.groups = groups
+        self.epsilon = epsilon
+
+    def __call__(
+        self, x: Float[Array, "batch height width channels"]
+    ) -> Float[Array, "batch height width channels"]:
+        wide = x.astype(jnp.float32)
+        mean = self._mean(wide)
+        if x.dtype == jnp.float32:
+            variance = self._mean(jnp.square(wide - mean))
+        else:
+            variance = jnp.maximum(0, self._mean(jnp.square(wide)) - jnp.square(mean))
+        scale, bias = (one[...].astype(jnp.float32) for one in (self.scale, self.bias))
+        normed = (wide - mean) * (jax.lax.rsqrt(variance + self.epsilon) * scale) + bias
+        return normed.astype(x.dtype)
+
+    def _mean(
+        self, x: Float[Array, "batch height width channels"]
+    ) -> Float[Array, "batch 1 1 channels"]:
+        """Of each group of each picture, told to all of its channels and strips."""
+        channels = by_picture(x.mean(axis=(1, 2)))
+        strips = trace_options().strips
+        groups = channels.reshape(len(channels), strips, self.groups, -1).mean(axis=(1, 3))
+        return told(jnp.repeat(groups, x.shape[-1] // self.groups, axis=-1))[:, None, None]
+
+
+class Modulation(nnx.Module):
+    """`count` vectors of the network's width from the conditioning vector, for adaptive norms.
+
+    Source: Peebles and Xie 2022 (DiT), section 3.2, adaLN-Zero.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        count: int,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        self.linear = linear(
+            width, count * width, ("embed", "modulation"), rngs=rngs, param_dtype=param_dtype
+        )
+        self.count = count
+
+    def __call__(self, condition: Float[Array, "batch width"]) -> Float[Array, "batch count width"]:
+        options = trace_options()
+        # It waits for its weights alone.
+        with replace(options, quant=options.quant and "w8a16").active():
+            vectors = self.linear(jax.nn.silu(condition))
+        return vectors.reshape(len(vectors), self.count, -1)
+
+
+def modulate(
+    x: Float[Array, "batch tokens width"],
+    shift: Float[Array, "batch 1 width"],
+    scale: Float[Array, "batch 1 width"],
+) -> Float[Array, "batch tokens width"]:
+    """Adaptive layer norm: norm(x) · (1 + scale) + shift."""
+    return layer_norm(x, 1e-6) * (1 + scale) + shift

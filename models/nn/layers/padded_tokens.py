@@ -1,0 +1,77 @@
+"""Sequences that a layout splits: padded to whole shares, joined and cut without moving a token.
+
+Without a layout there is one share, and all of this is plain concatenation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Shaped
+
+from models.parallel.trace_options import trace_options
+
+
+def shares() -> int:
+    """Devices that a sequence is split over."""
+    layout = trace_options().layout
+    return 1 if layout is None else layout.size("tokens")
+
+
+def padding(tokens: int) -> int:
+    """Tokens that are added to so many, for equal shares."""
+    return -tokens % shares()
+
+
+def pad(x: Shaped[Array, "batch tokens *rest"]) -> Shaped[Array, "batch _padded *rest"]:
+    """Zeros behind the last token, for equal shares."""
+    widths = [(0, 0)] * x.ndim
+    widths[1] = (0, padding(x.shape[1]))
+    return jnp.pad(x, widths) if widths[1][1] else x
+
+
+def counted(*tokens: int) -> Bool[np.ndarray, " all"] | None:
+    """Which tokens of the joined, padded sequences are none of the padding; None: all."""
+    if not any(map(padding, tokens)):
+        return None
+    return join_host([np.arange(count + padding(count)) < count for count in tokens])
+
+
+def join(
+    parts: Sequence[Shaped[Array, "batch _tokens *rest"]],
+) -> Shaped[Array, "batch _all *rest"]:
+    """One sequence of several padded ones: each share of it is the parts' shares in a row."""
+    return _join(jnp, parts, axis=1)
+
+
+def join_host(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The same order for arrays on the host, [tokens, …]."""
+    joined: np.ndarray = _join(np, parts, axis=0)
+    return joined
+
+
+def cut(
+    x: Shaped[Array, "batch all *rest"], *tokens: int
+) -> list[Shaped[Array, "batch _tokens *rest"]]:
+    """The padded sequences that were joined.
+
+    Args:
+        tokens: of each, padding included.
+    """
+    count = shares()
+    shared = x.reshape(x.shape[0], count, -1, *x.shape[2:])
+    ends = np.cumsum([size // count for size in tokens])
+    parts = jnp.split(shared, ends[:-1], axis=2)
+    return [part.reshape(x.shape[0], -1, *x.shape[2:]) for part in parts]
+
+
+def _join(numpy: ModuleType, parts: Sequence, axis: int):  # type: ignore[no-untyped-def]
+    count = shares()
+    shared = [
+        part.reshape(*part.shape[:axis], count, -1, *part.shape[axis + 1 :]) for part in parts
+    ]
+    joined = numpy.concatenate(shared, axis=axis + 1)
+    return joined.reshape(*parts[0].shape[:axis], -1, *parts[0].shape[axis + 1 :])

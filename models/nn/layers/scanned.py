@@ -1,0 +1,117 @@
+"""Equal layers as one: parameters stacked on a leading axis, run by a scan.
+
+One layer is traced and compiled however deep the network, so a full-size model compiles in
+seconds. A stacked leaf has the path of the single layer's leaf and one more leading axis, named
+"layers". While a program is traced it may have a tuple of arrays instead, one a layer: then layers
+are run one behind the other (`workers.programs.unstack`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from models.nn.quant.sharded import of_layer, stays_stacked
+from models.parallel.placement import gathered, in_place
+from models.parallel.trace_options import trace_options
+
+Layer = TypeVar("Layer", bound=nnx.Module)
+Carry = TypeVar("Carry")
+Result = TypeVar("Result")
+
+
+def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Layer:
+    """`layers` of what `make` builds, each with its own random parameters, as one module."""
+    keys = jax.random.split(rngs.params(), layers)
+    stacked = nnx.vmap(lambda key: make(type(rngs)(key)))(keys)
+    for _, node in nnx.iter_graph(stacked):
+        if isinstance(node, nnx.Param):
+            node.set_metadata(axes=("layers", *node.axes))
+    return stacked
+
+
+def layers_of(stacked: nnx.Module) -> int:
+    """How many layers a stack has."""
+    state = nnx.state(stacked, nnx.Param)
+    leaves = jax.tree.leaves(state, is_leaf=is_variable)
+    return len(leaves[0].get_value())
+
+
+def scan(
+    layers: nnx.Module,
+    carry: Carry,
+    apply: Callable[..., Carry],
+    *of_layers: Any,
+    between: tuple[int, int] | None = None,
+) -> tuple[Carry, Carry]:
+    """Runs the stacked layers in order: carry = apply(layer, carry, *of this layer).
+
+    Returns the last carry and, stacked on a leading axis, the carry that each layer was given.
+
+    Args:
+        of_layers: what else each layer is given, stacked on a leading axis.
+        between: the first layer to run and the one to stop at; None: all.
+    """
+    graph, *states = nnx.split(layers, stays_stacked, ...)
+    whole, parameters = states
+
+    def one(carry: Carry, own: Any, in_stacks: Any = whole) -> tuple[Carry, Carry]:
+        layer, *others = own
+        return apply(nnx.merge(graph, in_stacks, gathered(layer)), carry, *others), carry
+
+    def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
+        own = jax.tree.map(lambda leaf: at(leaf, number), stacked)
+        return one(carry, own, of_layer(whole, number))
+
+    if _are_apart(parameters):
+        some = slice(*(between or (None,)))
+        cut = jax.tree.map(lambda leaf: leaf[some], of_layers)
+        return jax.lax.scan(one, carry, (_together(parameters, some), *cut), unroll=True)
+    stacked = (parameters, *of_layers)
+    if between is None and not jax.tree.leaves(whole):
+        return jax.lax.scan(one, carry, stacked, unroll=trace_options().unroll)
+    # looked up in the whole stack: to cut some of it off would copy the weights
+    numbers = jnp.arange(*(between or (0, layers_of(layers))))
+    return jax.lax.scan(numbered, carry, numbers, unroll=trace_options().unroll)
+
+
+def is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
+
+
+def _are_apart(parameters: Any) -> bool:
+    """Whether some have an array for each layer: a tuple, instead of one with a leading axis."""
+    leaves = jax.tree.leaves(parameters, is_leaf=is_variable)
+    return any(isinstance(leaf.get_value(), tuple) for leaf in leaves)
+
+
+def _together(parameters: Any, some: slice) -> Any:
+    """Stacks of these layers. No compiled program makes them: layers one behind the other each
+    take their own array out again."""
+
+    def stack(leaf: nnx.Variable) -> nnx.Variable:
+        value = leaf.get_value()[some]
+        return leaf.replace(jnp.stack(value) if isinstance(value, tuple) else value)
+
+    return jax.tree.map(stack, parameters, is_leaf=is_variable)
+
+
+def at(leaf: jax.Array, number: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)
+
+
+def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:
+    """What each of the stacked layers makes of the same, stacked on a leading axis.
+
+    For few vectors and wide layers: parameters stay where they lie, the results travel.
+    """
+    graph, parameters = nnx.split(layers)
+
+    def one(_: None, layer: Any) -> tuple[None, Result]:
+        return None, apply(nnx.merge(graph, in_place(layer)))
+
+    return jax.lax.scan(one, None, parameters, unroll=trace_options().unroll)[1]

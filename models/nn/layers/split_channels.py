@@ -1,0 +1,87 @@
+"""Convolutions over pictures whose channels are split: each device makes its own, or reads its own.
+
+This split is written out and not left to XLA: where the rows of a picture are split as well, its
+partitioner gives some of these convolutions twice over (seen with jax 0.10.2 where two devices
+share the rows of 32 channels; tests/parallel/test_tensor.py has the case).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float
+
+from models.nn.layers.conv_strips import convolved
+from models.parallel.axis_rules import Layout, MeshAxes
+from models.parallel.trace_options import trace_options
+
+Features = Float[Array, "batch _height _width _channels"]
+
+_NHWC = ("NHWC", "HWIO", "NHWC")
+
+
+def outputs_apart(conv: nnx.Conv, x: Features) -> Features:
+    """conv(x), each device making its own channels of it; whole where they do not divide."""
+    layout, names = _shares(conv.out_features)
+    if layout is None or not names:
+        return convolved(conv, x)
+
+    def own(x: Array, kernel: Array, bias: Array) -> Array:
+        return _convolved(conv, x, kernel) + bias
+
+    last = PartitionSpec(None, None, None, names)
+    specs = (PartitionSpec(), last, PartitionSpec(names))
+    return _by_hand(own, layout, names, specs, last)(x, conv.kernel[...], _bias(conv))
+
+
+def inputs_apart(conv: nnx.Conv, x: Features) -> Features:
+    """conv(x), each device reading its own channels of `x`; their sum is whole on all of them."""
+    layout, names = _shares(conv.in_features)
+    if layout is None or not names:
+        return convolved(conv, x)
+
+    def own(x: Array, kernel: Array) -> Array:
+        return jax.lax.psum(_convolved(conv, x, kernel), names)
+
+    channels = PartitionSpec(None, None, None, names)
+    specs = (channels, PartitionSpec(None, None, names, None))
+    summed = _by_hand(own, layout, names, specs, PartitionSpec())(x, conv.kernel[...])
+    return summed + _bias(conv)
+
+
+def _shares(channels: int) -> tuple[Layout | None, MeshAxes]:
+    layout = trace_options().layout
+    return layout, () if layout is None else layout.split(("channels",), (channels,))[0]
+
+
+def _by_hand(
+    function: Callable[..., Array],
+    layout: Layout,
+    names: MeshAxes,
+    in_specs: tuple[PartitionSpec, ...],
+    out_specs: PartitionSpec,
+) -> Callable[..., Array]:
+    """Over these mesh axes; rows and batch are left to XLA."""
+    return jax.shard_map(
+        function,
+        mesh=layout.mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        axis_names=set(names),
+        check_vma=False,
+    )
+
+
+def _convolved(conv: nnx.Conv, x: Array, kernel: Array) -> Array:
+    strides = np.broadcast_to(np.asarray(conv.strides), 2).tolist()
+    padding = np.broadcast_to(np.asarray(conv.padding), (2, 2)).tolist()
+    return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=_NHWC)
+
+
+def _bias(conv: nnx.Conv) -> Array:
+    assert conv.bias is not None
+    return conv.bias[...]

@@ -1,0 +1,222 @@
+"""Step caches: a step of which little would change takes over what the last whole one added.
+
+A network of equal blocks says what it has seen of a step before it runs most of them, its *signal*.
+Each row of the batch decides by its own signal whether the remaining blocks run for it, or whether
+what they added to its tokens in its last whole step, the *residual*, is added once more. Signal and
+residual are leaves of the row. Blocks run row by row here, so that nobody pays for a neighbour and
+no neighbour changes a bit; where a layout has rows side by side, those of one round run together
+if any of them wants to, and each takes its own.
+
+Source: Cheng 2024 (ParaAttention, first block cache), as diffusers' hooks/first_block_cache.py;
+Liu et al. 2024 (TeaCache), eq. 4 to 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from models.parallel.placement import split
+from models.parallel.trace_options import trace_options
+from models.spec.quality_presets import COEFFICIENTS, THRESHOLD, CacheKind
+
+Tokens = Float[Array, "batch tokens width"]
+AXES = ("batch", "tokens", None)
+"""What a layout may split of them."""
+Rest = Callable[[Any, Any], Tokens]
+
+MAX_SIGNAL = 1024
+"""Tokens that a signal has at most, evenly chosen: their mean is as good as that of all, and a
+clip's hidden state, kept once more, is not small."""
+
+
+KEPT = "step_cache"
+"""What rows, and the inputs of their encoding, call it."""
+RESIDUAL = ("prompts", "tokens", None)
+"""What a layout may split of a row's residual, between steps too: it is as large as the hidden
+tokens. All else that rows have lies whole on each device."""
+
+
+class Entered(NamedTuple):
+    """A step before the blocks that it may do without."""
+
+    x: Any
+    """What these blocks take: a pytree with the batch in front."""
+    base: Tokens
+    """The tokens of it that they add to."""
+    signal: Tokens
+
+
+def blank(prompts: int, tokens: int, width: int, dtype: DTypeLike) -> dict[str, Float[Array, ...]]:
+    """What a row keeps before its first step, which runs whole whatever its threshold is."""
+    sampled = len(range(0, tokens, _stride(tokens)))
+    return {
+        "signal": jnp.zeros((prompts, sampled, width), dtype),
+        "residual": jnp.zeros((prompts, tokens, width), dtype),
+        "distance": jnp.zeros((), jnp.float32),
+    }
+
+
+@dataclass
+class CachedStep:
+    """One step of a batch with what its rows have kept; `after` is what they keep then.
+
+    Args:
+        kept: leaves as `blank` has them, with the rows in front.
+        values: the step's, of every row.
+    """
+
+    kind: CacheKind
+    kept: Mapping[str, Array]
+    values: Mapping[str, Array]
+    after: dict[str, Array] = field(default_factory=dict)
+
+    def run(self, entered: Entered, others: Any, rest: Rest) -> Tokens:
+        """The tokens behind the last block.
+
+        Args:
+            others: what `rest` is told besides, a pytree with the batch in front.
+            rest: (x, others) → tokens, of any part of the batch: the remaining blocks.
+        """
+        rows = len(self.values[THRESHOLD])
+        prompts = len(entered.base) // rows
+        kept = {name: leaf[:, :prompts] for name, leaf in self.kept.items() if leaf.ndim > 1}
+        whole, signal, distance = self._decided(entered.signal, kept["signal"])
+        tokens = kept["residual"].shape[2]
+        behind = ((0, 0), (0, entered.base.shape[1] - tokens), (0, 0))
+        residual = split(jnp.pad(_flat(kept["residual"]), behind), *AXES)
+        hidden, residual = _in_rounds(whole, (entered.x, others), entered.base, residual, rest)
+        residual = residual[:, :tokens].reshape(rows, prompts, tokens, -1)
+        for name, new in (("signal", signal), ("residual", residual)):
+            # a prompt that this step leaves out keeps what it has: its next step runs whole
+            self.after[name] = jnp.concatenate([new, self.kept[name][:, prompts:]], axis=1)
+        self.after["distance"] = distance
+        return hidden
+
+    def _decided(
+        self, seen: Tokens, before: Float[Array, "rows prompts sampled width"]
+    ) -> tuple[Bool[Array, " rows"], Array, Float[Array, " rows"]]:
+        """Which rows run whole, and what all of them keep of their signals."""
+        tokens = self.kept["residual"].shape[2]
+        signal = seen[:, : tokens : _stride(tokens)].reshape(before.shape)
+        distance = _change(signal, before)
+        if self.kind == "teacache":
+            rescaled = jax.vmap(jnp.polyval)(self.values[COEFFICIENTS], distance)
+            distance = self.kept["distance"] + jnp.abs(rescaled)
+        # No number is no reason to leave anything out: all that is not below runs whole.
+        whole = split(~(distance < self.values[THRESHOLD]), None)
+        if self.kind == "first-block":
+            signal = jnp.where(whole[:, None, None, None], signal, before)
+        return whole, signal, jnp.where(whole, 0.0, distance)
+
+
+def cache_input(prompts: int, tokens: int) -> dict[str, np.ndarray]:
+    """For `encode`: that the row has a cache, and of what size; an array without values."""
+    return {KEPT: np.zeros((prompts, tokens, 0), np.float32)}
+
+
+def first_kept(inputs: Mapping[str, Array], width: int, dtype: DTypeLike) -> dict[str, Any]:
+    """The cache of a row before its first step, as its entry; none where there is none."""
+    if KEPT not in inputs:
+        return {}
+    prompts, tokens, _ = inputs[KEPT].shape
+    return {KEPT: blank(prompts, tokens, width, dtype)}
+
+
+def cached_step(
+    kind: CacheKind | None, rows: Mapping[str, Any], values: Mapping[str, Array]
+) -> CachedStep | None:
+    return CachedStep(kind, rows[KEPT], values) if kind else None
+
+
+def kept_by(step: CachedStep | None) -> dict[str, Any]:
+    """The entry of rows after it."""
+    return {} if step is None else {KEPT: step.after}
+
+
+def _change(
+    signal: Float[Array, "rows prompts sampled width"],
+    before: Float[Array, "rows prompts sampled width"],
+) -> Float[Array, " rows"]:
+    """Relative, in the mean; of a row's prompts the larger one, since their difference counts."""
+    new, old = signal.astype(jnp.float32), before.astype(jnp.float32)
+    change = jnp.abs(new - old).mean(axis=(2, 3)) / jnp.abs(old).mean(axis=(2, 3))
+    return change.max(axis=1)
+
+
+def _in_rounds(
+    whole: Bool[Array, " rows"], told: Any, base: Tokens, residual: Tokens, rest: Rest
+) -> tuple[Tokens, Tokens]:
+    """Hidden tokens and residuals of all rows, so many at a time as have devices of their own."""
+    together = side_by_side(len(whole), len(base) // len(whole))
+
+    def one(round: tuple[Any, ...]) -> tuple[Tokens, Tokens]:
+        whole, told, base, residual = round
+        return _one_round(whole, told, base, residual, rest)
+
+    if together == len(whole):
+        return one((whole, told, base, residual))
+    rounds = jax.tree.map(
+        lambda leaf: _parted(leaf, len(whole), together), (whole, told, base, residual)
+    )
+    hidden, residual = jax.lax.map(one, rounds)
+    return _joined(hidden, together), _joined(residual, together)
+
+
+def _one_round(
+    whole: Bool[Array, " rows"], told: Any, base: Tokens, residual: Tokens, rest: Rest
+) -> tuple[Tokens, Tokens]:
+    def run() -> tuple[Tokens, Tokens]:
+        found = rest(*told)
+        return found, found - base
+
+    def reuse() -> tuple[Tokens, Tokens]:
+        return base + residual, residual
+
+    found = jax.lax.cond(whole.any(), run, reuse)
+    if len(whole) == 1:
+        return found
+    mine = jnp.repeat(whole, len(base) // len(whole))[:, None, None]
+    new, old = (jnp.where(mine, a, b) for a, b in zip(found, reuse(), strict=True))
+    return new, old
+
+
+def side_by_side(rows: int, prompts: int) -> int:
+    """Rows that are run together, because the layout has devices for each of them."""
+    layout = trace_options().layout
+    if layout is None:
+        return 1
+    (names,) = layout.split(("batch",), (rows * prompts,))
+    devices = layout.devices(names)
+    return devices // math.gcd(devices, prompts)
+
+
+def _parted(x: Array, rows: int, together: int) -> Array:
+    """[rows · each, …] → [rounds, together · each, …]; a device's rows are in rounds of their own,
+    so that none of them moves."""
+    each = len(x) // rows
+    parted = x.reshape(together, rows // together, each, *x.shape[1:]).swapaxes(0, 1)
+    return parted.reshape(rows // together, together * each, *x.shape[1:])
+
+
+def _joined(x: Array, together: int) -> Array:
+    """The inverse of `_parted`."""
+    rounds, each = len(x), x.shape[1] // together
+    parted = x.reshape(rounds, together, each, *x.shape[2:]).swapaxes(0, 1)
+    return parted.reshape(-1, *x.shape[2:])
+
+
+def _flat(x: Float[Array, "rows prompts tokens width"]) -> Tokens:
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _stride(tokens: int) -> int:
+    return -(-tokens // MAX_SIGNAL)

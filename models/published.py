@@ -1,0 +1,114 @@
+"""Published checkpoints by short names: their config files, to plan for them without a download.
+
+Written to a folder they are what a checkpoint's folder is without its weights and vocabularies:
+one road for both. Source: the `-Diffusers` repositories of Black Forest Labs, Stability AI and
+Wan-AI; what shapes no network (a shift, a beta) is as published too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.flux import published as flux
+from models.sdxl import published as sdxl
+from models.sdxl.compatibility import CLASSES
+from models.vision.preprocess import FILE as PREPROCESSOR
+from models.wan import published as wan
+
+Config = Mapping[str, Any]
+Files = Mapping[str, Config]
+"""Path in the folder → what is in that JSON file."""
+
+FLOW_MATCH: Config = {
+    "_class_name": "FlowMatchEulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "base_image_seq_len": 256,
+    "max_image_seq_len": 4096,
+    "base_shift": 0.5,
+    "max_shift": 1.15,
+}
+EULER: Config = {
+    "_class_name": "EulerDiscreteScheduler",
+    "num_train_timesteps": 1000,
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "prediction_type": "epsilon",
+    "timestep_spacing": "leading",
+    "steps_offset": 1,
+}
+UNIPC: Config = {
+    "_class_name": "UniPCMultistepScheduler",
+    "num_train_timesteps": 1000,
+    "prediction_type": "flow_prediction",
+    "use_flow_sigmas": True,
+}
+
+
+SDXL = "StableDiffusionXLPipeline"
+CLIP_TOKENIZER = ("transformers", "CLIPTokenizer")
+
+
+def _files(kind: str, scheduler: Config, components: Mapping[str, Config], **index: Any) -> Files:
+    entries = {name: ("", CLASSES.get(name, "") if kind == SDXL else "") for name in components}
+    entries["scheduler"] = ("diffusers", scheduler["_class_name"])
+    return {
+        "model_index.json": {"_class_name": kind, **entries, **index},
+        "scheduler/scheduler_config.json": scheduler,
+        **{f"{name}/config.json": config for name, config in components.items()},
+    }
+
+
+def _wan(
+    shift: float,
+    *experts: Config,
+    vae: Config = wan.VAE_2_1,
+    from_image: bool = False,
+    **index: Any,
+) -> Files:
+    names = ("transformer", "transformer_2")
+    components = dict(zip(names, experts, strict=False))
+    components |= {"text_encoder": wan.UMT5_XXL, "vae": vae}
+    kind = "WanImageToVideoPipeline" if from_image else "WanPipeline"
+    if experts[0]["image_dim"] is None:
+        return _files(kind, {**UNIPC, "flow_shift": shift}, components, **index)
+    components["image_encoder"] = wan.CLIP_VIT_H
+    files = _files(kind, {**UNIPC, "flow_shift": shift}, components, **index)
+    return {**files, f"image_processor/{PREPROCESSOR}": {"size": {"shortest_edge": 224}}}
+
+
+CHECKPOINTS: Mapping[str, Files] = {
+    "sdxl": _files(
+        SDXL,
+        EULER,
+        sdxl.SDXL_BASE,
+        tokenizer=CLIP_TOKENIZER,
+        tokenizer_2=CLIP_TOKENIZER,
+    ),
+    "flux-dev": _files(
+        "FluxPipeline", {**FLOW_MATCH, "shift": 3.0, "use_dynamic_shifting": True}, flux.FLUX_DEV
+    ),
+    "flux-schnell": _files(
+        "FluxPipeline",
+        {**FLOW_MATCH, "shift": 1.0, "use_dynamic_shifting": False},
+        flux.FLUX_SCHNELL,
+    ),
+    "wan2.1-1.3b": _wan(3.0, wan.T2V_1_3B),
+    "wan2.1-14b": _wan(5.0, wan.T2V_14B),
+    "wan2.1-i2v-14b": _wan(5.0, wan.I2V_14B, from_image=True),
+    "wan2.2-a14b": _wan(12.0, wan.T2V_14B, wan.T2V_14B, boundary_ratio=0.875),
+    "wan2.2-i2v-a14b": _wan(5.0, wan.I2V_A14B, wan.I2V_A14B, from_image=True, boundary_ratio=0.9),
+    "wan2.2-5b": _wan(5.0, wan.TI2V_5B, vae=wan.VAE_2_2, expand_timesteps=True),
+}
+"""By the names that `atelier plan --model` takes."""
+
+
+def write(name: str, folder: Path) -> None:
+    """The config files of that checkpoint, into a folder. Raises: KeyError: no such name."""
+    for path, config in CHECKPOINTS[name].items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(config))

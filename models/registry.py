@@ -1,0 +1,148 @@
+"""The only list of models: which checkpoints are served, and by which family.
+
+No JAX in here: a family's code is imported when a checkpoint of it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.checkpoint.folder import (
+    CheckpointError,
+    UnsupportedCheckpoint,
+    checkpoint_errors,
+    read_model_index,
+)
+from models.checkpoint.hub import CONFIGS, resolve
+
+if TYPE_CHECKING:
+    from models.interface.pipeline import Pipeline
+    from models.loading.sources import Reading
+
+FAMILIES: Mapping[str, str] = {
+    "FluxPipeline": "models.flux.load",
+    "FluxImg2ImgPipeline": "models.flux.load",
+    "StableDiffusionXLPipeline": "models.sdxl.load",
+    "StableDiffusionXLImg2ImgPipeline": "models.sdxl.load",
+    "StableDiffusionXLInpaintPipeline": "models.sdxl.load",
+    "WanPipeline": "models.wan.load",
+    "WanImageToVideoPipeline": "models.wan.load",
+}
+"""`_class_name` of a checkpoint's model_index.json → the module whose `load` serves it."""
+
+WITH_EXPERTS = frozenset({"models.wan.load"})
+"""Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
+
+SINGLE_FILES = frozenset({"models.sdxl.load"})
+"""Modules whose `load` can take all weights from one `file`."""
+
+DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
+"""Whose configs and tokenizers a single file has that comes alone."""
+
+
+def loader(class_name: str) -> Callable[..., Pipeline]:
+    """The `load` of the family of a model_index.json. Raises: UnsupportedCheckpoint."""
+    return import_module(_module(class_name)).load  # type: ignore[no-any-return]
+
+
+def _module(class_name: str) -> str:
+    if class_name not in FAMILIES:
+        raise UnsupportedCheckpoint(
+            f"{class_name} is not served; a folder whose model_index.json says "
+            f"{' or '.join(sorted(FAMILIES))} is"
+        )
+    return FAMILIES[class_name]
+
+
+def family(source: str, base: str | None = None) -> str:
+    """`flux`, `sdxl` or `wan`, from a checkpoint's index alone. Raises: as `load` does."""
+    file = Path(source).expanduser()
+    is_file = bool(source) and file.is_file()
+    folder = resolve(base or base_of(file), patterns=CONFIGS) if is_file else resolve(source)
+    class_name = read_model_index(folder)["_class_name"]
+    return _module(class_name).split(".")[1]
+
+
+def load(
+    name: str,
+    source: str,
+    dtype: str,
+    defaults: Mapping[str, Any],
+    swap_experts: bool | None = None,
+    base: str | None = None,
+    **how: Any,
+) -> Pipeline:
+    """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
+    a single safetensors file in the original key style.
+
+    Args:
+        base: of a single file: the folder or hub id whose configs and tokenizers are used. Left
+            out: a folder beside the file with its stem for a name, or the file's own folder if it
+            has a model_index.json, or `DEFAULT_BASE`.
+        swap_experts: whether a model with two experts has them on the device by turns; None: only
+            where the device does not hold both.
+        how: where the arrays go and what the networks compute in, as
+        `models.loading.sources.Reading`
+            has it.
+
+    Raises:
+        UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
+        models.checkpoint.folder.CheckpointError: its files or configs cannot be used; says which
+        and why.
+    """
+    file = Path(source).expanduser()
+    if source and file.is_file():
+        return _load_file(name, file, dtype, defaults, base, how)
+    if base is not None:
+        raise CheckpointError(f"{source}: no such file; only a single file of weights has a base")
+    folder = resolve(source)
+    class_name = read_model_index(folder)["_class_name"]
+    load_family = loader(class_name)
+    if FAMILIES[class_name] in WITH_EXPERTS:
+        load_family = partial(load_family, swap_experts=swap_experts)
+    elif swap_experts:
+        raise CheckpointError(f"{folder}: swap_experts is set, but {class_name} has no experts")
+    with checkpoint_errors(folder):
+        return load_family(name, folder, dtype, defaults, reading=_reading(how))
+
+
+def _load_file(
+    name: str,
+    file: Path,
+    dtype: str,
+    defaults: Mapping[str, Any],
+    base: str | None,
+    how: Mapping[str, Any],
+) -> Pipeline:
+    """The model of one file. Raises: as `load` does."""
+    if file.suffix != ".safetensors":
+        raise UnsupportedCheckpoint(
+            f"{file}: not a .safetensors file; pickled weights can run code when they are read and "
+            "are never opened"
+        )
+    folder = resolve(base or base_of(file), patterns=CONFIGS)
+    class_name = read_model_index(folder)["_class_name"]
+    if FAMILIES.get(class_name) not in SINGLE_FILES:
+        raise UnsupportedCheckpoint(f"{file}: single files of a {class_name} are not served")
+    try:
+        load_family = partial(loader(class_name), file=file, reading=_reading(how))
+        return load_family(name, folder, dtype, defaults)
+    except ValueError as error:
+        raise CheckpointError(f"{file}, with the configs of {folder}: {error}") from error
+
+
+def _reading(how: Mapping[str, Any]) -> Reading:
+    reading: Reading = import_module("models.loading.sources").Reading(**how)
+    return reading
+
+
+def base_of(file: Path) -> str:
+    """Where a single file's configs and tokenizers are taken from if nobody says."""
+    for folder in (file.with_suffix(""), file.parent):
+        if (folder / "model_index.json").is_file():
+            return str(folder)
+    return DEFAULT_BASE

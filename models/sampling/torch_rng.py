@@ -1,0 +1,82 @@
+"""torch's CPU noise in NumPy, so that a seed draws the same picture as in diffusers.
+
+Source: the algorithm of at::normal_ on CPU (PyTorch, aten/src/ATen/native/cpu/
+DistributionTemplates.h and core/DistributionsHelper.h): MT19937, Box-Muller by blocks of 16.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from models.sampling import float32_math
+
+_BLOCK = 16
+_HALF = _BLOCK // 2
+
+
+class TorchGenerator:
+    """`torch.Generator("cpu").manual_seed(seed)`: one stream of random numbers."""
+
+    def __init__(self, seed: int) -> None:
+        self._twister = np.random.RandomState(seed & 0xFFFF_FFFF)
+        self._spare: float | None = None
+
+    def randn(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[np.float32]:
+        """`torch.randn(shape, generator=self, dtype=dtype)`, its values as float32.
+
+        Args:
+            dtype: of the torch tensor. The caller casts; here it only decides how many uniforms
+                are drawn for the values behind the last whole block of 16.
+        """
+        count = math.prod(shape)
+        if count < _BLOCK:
+            values = np.array([self._scalar() for _ in range(count)], np.float32)
+        else:
+            values = self._blocks(count, half=np.dtype(dtype).itemsize == 2)
+        return values.reshape(shape)
+
+    def _uint32(self, count: int) -> NDArray[np.uint32]:
+        return self._twister.randint(0, 2**32, size=count, dtype=np.uint32)
+
+    def _uniform(self, count: int) -> NDArray[np.float32]:
+        """24 bits each, in [0, 1)."""
+        return (self._uint32(count) & np.uint32(0xFF_FFFF)).astype(np.float32) * np.float32(2**-24)
+
+    def _blocks(self, count: int, *, half: bool) -> NDArray[np.float32]:
+        """Whole blocks of 16; a remainder overwrites the last 16 values with a block of its own.
+
+        Float32 draws uniforms for the remainder too before it does so, half precisions do not.
+        """
+        whole = count - count % _BLOCK
+        values = np.empty(count, np.float32)
+        values[:whole] = _box_muller(self._uniform(whole))
+        if whole != count:
+            self._uniform(0 if half else count - whole)
+            values[-_BLOCK:] = _box_muller(self._uniform(_BLOCK))
+        return values
+
+    def _scalar(self) -> float:
+        """A double by Box-Muller; every second call returns the other half of the pair."""
+        if self._spare is not None:
+            value, self._spare = self._spare, None
+            return value
+        turn, radius_source = self._double(), self._double()
+        radius = math.sqrt(-2.0 * math.log1p(-radius_source))
+        self._spare = radius * math.sin(2.0 * math.pi * turn)
+        return radius * math.cos(2.0 * math.pi * turn)
+
+    def _double(self) -> float:
+        """53 bits in [0, 1), the high word drawn first."""
+        high, low = (int(word) for word in self._uint32(2))
+        return ((high << 32 | low) & (2**53 - 1)) * 2.0**-53
+
+
+def _box_muller(uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Uniforms in blocks of 16 → normals: eight radii, eight angles; cosines, then sines."""
+    blocks = uniforms.reshape(-1, 2, _HALF)
+    radius = np.sqrt(np.float32(-2) * float32_math.log(np.float32(1) - blocks[:, 0]))
+    sine, cosine = float32_math.sincos(np.float32(2 * math.pi) * blocks[:, 1])
+    return np.stack([radius * cosine, radius * sine], axis=1).reshape(-1)

@@ -1,0 +1,131 @@
+"""What a picture begins with: noise, and with a picture or a mask what is kept of it.
+
+A seed gives diffusers' picture only if every number is drawn where diffusers draws it: one
+generator serves the samples of the VAE's posterior, the first noise and each step's, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32
+from numpy.typing import DTypeLike
+from PIL import Image
+
+from models.interface.images import open_picture, read_picture
+from models.sampling.base import Plan
+from models.sampling.torch_rng import TorchGenerator
+from models.sdxl.request import SdxlRequest
+
+Noise = Float32[np.ndarray, "h w latent"]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """One picture's generator, and what shape and precision it draws in."""
+
+    generator: TorchGenerator
+    h: int
+    w: int
+    channels: int
+    dtype: DTypeLike
+    """Of the text embeddings: diffusers draws noise in it."""
+    vae_dtype: DTypeLike
+    """In which the VAE encodes, and draws from its posterior."""
+
+    def noise(self) -> Noise:
+        return self._draw(self.dtype)
+
+    def posterior(self) -> Noise:
+        return self._draw(self.vae_dtype)
+
+    def _draw(self, dtype: DTypeLike) -> Noise:
+        values = self.generator.randn((self.channels, self.h, self.w), dtype)
+        return values.astype(dtype).astype(np.float32).transpose(1, 2, 0)
+
+
+def from_text(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
+    """`noise` [h, w, c], and its scale in the first latents."""
+    return {"noise": draws.noise(), "noise_scale": _scale(plan.init_noise_sigma)}
+
+
+def from_image(
+    request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
+) -> dict[str, np.ndarray]:
+    """The same with `image` [height, width, 3] and the scale of its latents beside the noise.
+
+    Raises: RequestError: a picture that cannot be read.
+    """
+    pixels = read_picture(images["image"], request.width, request.height)
+    return {"image": pixels, "image_noise": draws.posterior()} | _noised(plan, draws)
+
+
+def inpainting(
+    request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
+) -> dict[str, np.ndarray]:
+    """The same with `mask` [h, w, 1], 1 where the picture is drawn anew: for ordinary UNets."""
+    inputs = from_image(request, plan, draws, images)
+    inputs["mask"] = _of_latents(_read_mask(request, images), draws)
+    draws.posterior()  # of the masked picture, which diffusers encodes here too, for nothing
+    return inputs | _pure_noise(request, plan)
+
+
+def inpainting_by_channels(
+    request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
+) -> dict[str, np.ndarray]:
+    """For UNets that are shown the mask: `masked_image` too, the picture with a grey hole in it.
+
+    From pure noise such a network needs nothing else of the picture.
+    """
+    pixels = read_picture(images["image"], request.width, request.height)
+    mask = _read_mask(request, images)
+    if request.strength == 1:
+        inputs = from_text(plan, draws)
+    else:
+        inputs = from_image(request, plan, draws, images)
+    return inputs | {
+        "mask": _of_latents(mask, draws),
+        "masked_image": pixels * (mask < 0.5),
+        "masked_image_noise": draws.posterior(),
+    }
+
+
+def _noised(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
+    return {
+        "noise": draws.noise(),
+        "noise_scale": _scale(plan.noise_scale[0]),
+        "clean_scale": _scale(plan.clean_scale[0]),
+    }
+
+
+def _pure_noise(request: SdxlRequest, plan: Plan) -> dict[str, np.ndarray]:
+    """At full strength nothing of the picture is under the noise."""
+    if request.strength < 1:
+        return {}
+    return {"noise_scale": _scale(plan.init_noise_sigma), "clean_scale": _scale(0.0)}
+
+
+def _scale(factor: float | np.float32) -> Float32[np.ndarray, ""]:
+    return np.asarray(factor, np.float32)
+
+
+def _read_mask(
+    request: SdxlRequest, images: Mapping[str, bytes]
+) -> Float32[np.ndarray, "height width 1"]:
+    """Resized, then grey, then 0 or 1, in diffusers' order."""
+    size = (request.width, request.height)
+    picture = open_picture(images["mask_image"], "mask_image").resize(
+        size, Image.Resampling.LANCZOS
+    )
+    levels = np.asarray(picture.convert("L"), np.float32) / 255
+    return (levels >= 0.5).astype(np.float32)[..., None]
+
+
+def _of_latents(
+    mask: Float32[np.ndarray, "height width 1"], draws: Draws
+) -> Float32[np.ndarray, "h w 1"]:
+    """The mask at the top left pixel of each latent."""
+    down = len(mask) // draws.h
+    return mask[::down, ::down]

@@ -1,0 +1,48 @@
+"""Names in a diffusers checkpoint of the UNet → paths in `UNet`."""
+
+from __future__ import annotations
+
+from models.checkpoint.key_mapping import Renames
+
+
+def transformer(theirs: str, ours: str, groups: int) -> Renames:
+    """One transformer, or all of them: within it, every checkpoint has the same names.
+
+    Args:
+        theirs, ours: its place in the file and among our paths.
+        groups: how many groups the expression `theirs` has.
+    """
+    layer, (first, second, third) = rf"{theirs}\.transformer_blocks\.(\d+)\.", _numbers(groups)
+    place = rf"{ours}.layers."
+    return (
+        (rf"{layer}(attn\d)\.to_(q|k|v)\.weight", f"{place}{second}.{third}.kernel[{first}]"),
+        (rf"{layer}(attn\d)\.to_out\.0\.weight", f"{place}{second}.out.kernel[{first}]"),
+        (rf"{layer}(attn\d)\.to_out\.0\.bias", f"{place}{second}.out.bias[{first}]"),
+        (rf"{layer}(norm\d)\.weight", f"{place}{second}.scale[{first}]"),
+        (rf"{layer}(norm\d)\.bias", f"{place}{second}.bias[{first}]"),
+        (rf"{layer}ff\.net\.0\.proj\.weight", f"{place}up.kernel[{first}]"),
+        (rf"{layer}ff\.net\.0\.proj\.bias", f"{place}up.bias[{first}]"),
+        (rf"{layer}ff\.net\.2\.weight", f"{place}down.kernel[{first}]"),
+        (rf"{layer}ff\.net\.2\.bias", f"{place}down.bias[{first}]"),
+        (rf"{theirs}\.norm\.weight", f"{ours}.norm.scale"),
+        (rf"{theirs}\.norm\.bias", f"{ours}.norm.bias"),
+        (rf"{theirs}\.(proj_in|proj_out)\.weight", f"{ours}.{first}.kernel"),
+        (rf"{theirs}\.(proj_in|proj_out)\.bias", f"{ours}.{first}.bias"),
+    )
+
+
+def _numbers(groups: int) -> tuple[str, str, str]:
+    """Of the groups behind these, as a path refers to them."""
+    first, second, third = (rf"\{groups + place}" for place in (1, 2, 3))
+    return first, second, third
+
+
+RENAMES: Renames = (
+    *transformer(r"(.+\.attentions\.\d+)", r"\1", groups=1),
+    (r"(.+)\.(down|up)samplers\.0\.conv\.weight", r"\1.\2sample.kernel"),
+    (r"(.+)\.(down|up)samplers\.0\.conv\.bias", r"\1.\2sample.bias"),
+    (r"(.+)\.(norm\d)\.weight", r"\1.\2.scale"),
+    (r"conv_norm_out\.weight", "conv_norm_out.scale"),
+    (r"(.+)\.weight", r"\1.kernel"),
+    (r"(.+)\.bias", r"\1.bias"),
+)

@@ -1,0 +1,199 @@
+"""The UNet of SDXL: what a step takes off noisy latents, from time, text and the picture's sizes.
+
+Source: Podell et al. 2023 (SDXL), section 2, in the parametrisation of diffusers'
+UNet2DConditionModel. Equal transformer layers are stacked and scanned
+(models/nn/layers/scanned.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.layers.conv_strips import convolved, cut_up, for_batch, put_together
+from models.nn.layers.norms import GroupNorm
+from models.nn.layers.parameterised import conv, linear
+from models.parallel.trace_options import trace_options
+from models.sdxl.blocks import (
+    BY_LAYOUT,
+    Attentions,
+    DownBlock,
+    Features,
+    MidBlock,
+    Text,
+    UpBlock,
+    Vector,
+    split_rows,
+)
+from models.sdxl.config import ACTIVATIONS, UNetConfig
+from models.sdxl.embeddings import Embedding, sinusoid
+
+
+class UNet(nnx.Module):
+    """Latents and conditions to the prediction that the scheduler expects."""
+
+    def __init__(
+        self,
+        config: UNetConfig,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+        attention: Attentions = BY_LAYOUT,
+    ) -> None:
+        make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
+        self.config = config
+        first = config.block_out_channels[0]
+        self.conv_in = _conv(config.in_channels, first, config.conv_in_kernel, **make)
+        self.time_embedding = Embedding(
+            first,
+            config.time_features,
+            activation=config.act_fn,
+            extra_features=config.time_cond_proj_dim,
+            **make,
+        )
+        self.add_embedding = _add_embedding(config, **make)
+        self.encoder_hid_proj = _encoder_hid_proj(config, **make)
+        self.down_blocks = _down_blocks(config, attention, **make)
+        self.mid_block = MidBlock(config, attention, **make) if config.mid_block_type else None
+        self.up_blocks = _up_blocks(config, attention, **make)
+        self.conv_norm_out = GroupNorm(first, config.norm_num_groups, config.norm_eps, **make)
+        self.conv_out = _conv(first, config.out_channels, config.conv_out_kernel, **make)
+
+    def __call__(
+        self,
+        latents: Float[Array, "batch height width channels"],
+        timestep: Float[Array, " batch"],
+        prompt_embeds: Float[Array, "batch text_tokens text_features"],
+        pooled_embeds: Float[Array, "batch pooled"] | None = None,
+        time_ids: Float[Array, "batch numbers"] | None = None,
+        timestep_cond: Float[Array, "batch guidance_features"] | None = None,
+    ) -> Float[Array, "batch height width out"]:
+        """The prediction, in the dtype of the weights.
+
+        Args:
+            timestep: 0 to 1000, float32.
+            pooled_embeds, time_ids: pooled text; original size, crop and target size (px), as
+                float32. Read by networks with a text-time embedding, which must be given both.
+            timestep_cond: the embedded guidance scale, for networks with `time_cond_proj_dim`.
+        """
+        dtype = self.conv_in.kernel.dtype
+        time = self.condition(timestep, pooled_embeds, time_ids, timestep_cond)
+        text = prompt_embeds.astype(dtype)
+        if self.encoder_hid_proj is not None:
+            text = self.encoder_hid_proj(text)
+        x = latents.astype(dtype)
+        with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
+            return put_together(self.through_levels(cut_up(x), time, text))
+
+    def _strips(self, batch: int, height: int, width: int) -> int:
+        """Of each picture, whose sizes halve without a rest where there are some."""
+        halved = 2 ** (len(self.down_blocks) - 1)
+        if width % halved:
+            return 1
+        return for_batch(trace_options().layout, batch, width // halved)
+
+    def through_levels(self, x: Features, time: Vector, text: Text) -> Features:
+        """The prediction from latents; both may be in strips."""
+        x = split_rows(convolved(self.conv_in, 2 * x - 1 if self.config.center_input_sample else x))
+        states = [x]
+        for block in self.down_blocks:
+            states += block(states[-1], time, text)
+        x = states[-1] if self.mid_block is None else self.mid_block(states[-1], time, text)
+        for block in self.up_blocks:
+            skips = [states.pop() for _ in block.resnets]
+            size = states[-1].shape[1:3] if states else x.shape[1:3]
+            x = block(x, skips, time, text, size)
+        x = ACTIVATIONS[self.config.act_fn](self.conv_norm_out(x))
+        return convolved(self.conv_out, x)
+
+    def condition(
+        self,
+        timestep: Float[Array, " batch"],
+        pooled_embeds: Float[Array, "batch pooled"] | None,
+        time_ids: Float[Array, "batch numbers"] | None,
+        timestep_cond: Float[Array, "batch guidance_features"] | None,
+    ) -> Float[Array, "batch time_features"]:
+        """The vector that every residual block is given: time, guidance, sizes and pooled text."""
+        config = self.config
+        first = self._embed_numbers(timestep, config.block_out_channels[0])
+        vector = self.time_embedding(first, timestep_cond)
+        if config.timestep_post_act is not None:
+            vector = ACTIVATIONS[config.timestep_post_act](vector)
+        if self.add_embedding is not None:
+            if pooled_embeds is None or time_ids is None:
+                raise ValueError("this UNet has a text-time embedding: give it both its inputs")
+            vector = vector + self.add_embedding(self._text_time(pooled_embeds, time_ids))
+        if config.time_embedding_act_fn is not None:
+            vector = ACTIVATIONS[config.time_embedding_act_fn](vector)
+        return vector
+
+    def _text_time(
+        self, pooled_embeds: Float[Array, "batch pooled"], time_ids: Float[Array, "batch numbers"]
+    ) -> Float[Array, "batch features"]:
+        features = self.config.addition_time_embed_dim
+        assert features is not None  # the config has seen to it
+        sizes = self._embed_numbers(time_ids.reshape(-1), features)
+        sizes = sizes.reshape(len(pooled_embeds), -1)
+        return jnp.concatenate([pooled_embeds.astype(sizes.dtype), sizes], axis=-1)
+
+    def _embed_numbers(
+        self, values: Float[Array, " count"], features: int
+    ) -> Float[Array, "count features"]:
+        flip, shift = self.config.flip_sin_to_cos, self.config.freq_shift
+        return sinusoid(values, features, flip_sin_to_cos=flip, freq_shift=shift)
+
+
+def _conv(in_width: int, width: int, kernel: int, **make: Any) -> nnx.Conv:
+    padding = ((kernel // 2, kernel // 2),) * 2
+    return conv(in_width, width, (kernel, kernel), padding=padding, **make)
+
+
+def _add_embedding(config: UNetConfig, **make: Any) -> Embedding | None:
+    if config.addition_embed_type is None:
+        return None
+    assert config.projection_class_embeddings_input_dim is not None  # the config has seen to it
+    return Embedding(config.projection_class_embeddings_input_dim, config.time_features, **make)
+
+
+def _encoder_hid_proj(config: UNetConfig, **make: Any) -> nnx.Linear | None:
+    if config.encoder_hid_dim is None:
+        return None
+    return linear(config.encoder_hid_dim, config.projected_text_features, (None, "embed"), **make)
+
+
+def _down_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List:
+    levels = config.down_levels
+    widths = (levels[0].channels, *(level.channels for level in levels))
+    return nnx.List(
+        DownBlock(
+            widths[index],
+            level,
+            config,
+            attention,
+            downsample=index < len(levels) - 1,
+            **make,
+        )
+        for index, level in enumerate(levels)
+    )
+
+
+def _up_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.List:
+    levels = config.up_levels
+    widths = (levels[0].channels, *(level.channels for level in levels), levels[-1].channels)
+    return nnx.List(
+        UpBlock(
+            widths[index],
+            [*(level.channels,) * (level.residual_blocks - 1), widths[index + 2]],
+            level,
+            config,
+            attention,
+            upsample=index < len(levels) - 1,
+            **make,
+        )
+        for index, level in enumerate(levels)
+    )

@@ -1,0 +1,58 @@
+"""The table of steps: what the network and the scheduler are told at each, and the noise added."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from models.interface.pipeline import RequestError, Step
+from models.interface.solver_step import step_values
+from models.interface.step_program import StepProgram
+from models.sampling.base import Plan, Scheduler
+from models.sdxl.initial_latents import Draws
+from models.sdxl.request import SdxlRequest
+from models.spec.model_spec import Task
+
+_PLANNED_BY = ("num_inference_steps", "timesteps", "sigmas", "strength")
+"""Fields of a request that a schedule is made from, beside the scheduler's options."""
+
+
+def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
+    """The schedule; with a picture its first steps are left out. Raises: RequestError."""
+    given = {
+        name: getattr(request, name)
+        for name in ("timesteps", "sigmas")
+        if getattr(request, name) is not None
+    }
+    strength = None if task == "text-to-image" else request.strength
+    try:
+        return scheduler.plan(request.num_inference_steps, **given, strength=strength)
+    except ValueError as error:
+        named = str(error).split()[0].rstrip(":")
+        field = named if named in _PLANNED_BY else "scheduler"
+        raise RequestError(field, str(error)) from error
+
+
+def steps_of(
+    request: SdxlRequest, plan: Plan, program: StepProgram, draws: Draws
+) -> tuple[Step, ...]:
+    """One entry a step; the generator's next numbers become the noise of those that add some."""
+    return tuple(Step(program, _values(request, plan, i, draws)) for i in range(len(plan)))
+
+
+def _values(
+    request: SdxlRequest, plan: Plan, i: int, draws: Draws
+) -> dict[str, np.ndarray | np.float32]:
+    values: dict[str, np.ndarray | np.float32] = {
+        "timestep": plan.timesteps[i],
+        "input_scale": plan.input_scale[i],
+        "guidance_scale": np.float32(request.guidance_scale),
+        "guidance_rescale": np.float32(request.guidance_rescale),
+        # of the kept part of a picture after this step
+        "clean_scale": plan.clean_scale[i + 1],
+        "noise_scale": plan.noise_scale[i + 1],
+        **step_values(plan, i),
+    }
+    if plan.draws.any():
+        shape = (draws.h, draws.w, draws.channels)
+        values["noise"] = draws.noise() if plan.draws[i] else np.zeros(shape, np.float32)
+    return values

@@ -1,0 +1,193 @@
+"""What the front end may know of a model. No JAX in here: the front end imports it.
+
+A pool builds the spec from the checkpoint when it starts and registers it in the queue; the front
+end validates requests against it and never opens a weight file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.spec.quality_presets import EXACT, Quality
+
+Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
+PICTURE_FIELDS = ("image", "mask_image", "last_image")
+"""Request fields that hold a picture; the store keeps it and the job its key."""
+
+
+class Option(BaseModel):
+    """What one option of a scheduler may be, so that a wrong one is refused at the door."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["number", "integer", "boolean", "text"]
+    choices: tuple[str, ...] = ()
+    """Of a text; empty: any."""
+    minimum: float | None = None
+    maximum: float | None = None
+    excludes: tuple[str, ...] = ()
+    """Options that may not be true beside this one."""
+
+
+class Need(BaseModel):
+    """What must hold of another field for a field to have an effect."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    field: str
+    """The other field: a request field, `scheduler` (its name), or `task`."""
+    above: float | None = None
+    """The other field must be a number above this."""
+    among: tuple[str, ...] = ()
+    """The other field must be one of these. With neither, it must be given."""
+    tasks: tuple[Task, ...] = ()
+    """Tasks that the need is for; empty: all."""
+
+    def is_met(self, values: Mapping[str, Any]) -> bool:
+        """Args: values: the resolved fields, with `task`, and `scheduler` as a name."""
+        if self.tasks and values["task"] not in self.tasks:
+            return True
+        value = values.get(self.field)
+        if self.above is not None:
+            return value is not None and value > self.above
+        return value in self.among if self.among else value is not None
+
+
+class Limits(BaseModel):
+    """The sizes a model can serve. Settings of the front end may tighten them, never widen."""
+
+    model_config = ConfigDict(frozen=True)
+
+    size_multiple_px: int = Field(gt=0)
+    """Width and height must be whole multiples of this."""
+    min_side_px: int = Field(gt=0)
+    max_side_px: int = Field(gt=0)
+    max_pixels: int = Field(gt=0)
+    """Of one picture or frame: width times height."""
+    max_frames: int = Field(default=1, gt=0)
+    min_frames: int = Field(default=1, gt=0)
+    frames_multiple: int = Field(default=1, gt=0)
+    """`num_frames` is `min_frames` more than a whole multiple of this."""
+    max_steps: int = Field(gt=0)
+    max_images: int = Field(gt=0)
+    max_sequence_length: int = Field(gt=0)
+    """Text tokens that the model's longest encoder takes."""
+    max_clip_skip: int = Field(default=100, ge=0)
+    """One less than the layers of the model's shallowest CLIP encoder."""
+
+
+class Size(BaseModel):
+    """Of a picture or clip."""
+
+    model_config = ConfigDict(frozen=True)
+
+    width: int = Field(gt=0)
+    height: int = Field(gt=0)
+    num_frames: int | None = Field(default=None, gt=0)
+    """`null`: any number, of a clip; of pictures there is none."""
+    max_sequence_length: int | None = Field(default=None, gt=0)
+    """Text tokens; `null`: any number of them, or the model has but one."""
+
+    def __str__(self) -> str:
+        frames = f" x {self.num_frames} frames" if self.num_frames else ""
+        return f"{self.width} x {self.height}{frames}"
+
+    def fits(self, fields: Mapping[str, Any]) -> bool:
+        """Whether a request is of that size, whatever the length of its text."""
+        sides = (fields.get("width"), fields.get("height")) == (self.width, self.height)
+        return sides and self.num_frames in (None, fields.get("num_frames"))
+
+
+class Sizes(BaseModel):
+    """Which sizes a model serves: each new one is compiled."""
+
+    model_config = ConfigDict(frozen=True)
+
+    mode: Literal["any", "listed"] = "any"
+    """`any`: whatever `limits` allow. `listed`: those of `listed`, and no others."""
+    listed: tuple[Size, ...] = ()
+
+
+class Batching(BaseModel):
+    """Whether a picture depends on what runs beside it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    mode: Literal["exact", "fast"] = "exact"
+    """`exact`: the same request has the same bytes alone and beside any others, on every pool with
+    the same settings, chips and mesh. `fast`: batches have several sizes, and a picture differs a
+    little with its company."""
+    levels: int | None = Field(default=None, ge=0)
+    """Of `fast`: by how much of 255 a subpixel of the pool's first warm-up request differs between
+    the batch sizes, at the most, measured by drawing it by each; other requests may differ by more.
+    `null`: not measured yet."""
+
+
+class ModelSpec(BaseModel):
+    """One model as the API sees it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    family: str
+    tasks: tuple[Task, ...]
+    fields: frozenset[str]
+    """Names of the request fields that this model serves; any other is refused by name."""
+    defaults: Mapping[str, Any]
+    """Request fields that the client may leave out, with the value that is then used."""
+    task_defaults: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """Defaults that differ for one task, by task: they go before `defaults`."""
+    needed: frozenset[str] = frozenset()
+    """Fields that every request has to set, beside the pictures of its task."""
+    strength_rounds: Literal["down", "up"] = "up"
+    """How the share of the steps that `strength` runs becomes whole, as in diffusers' pipelines of
+    the family."""
+    sized_by_image: tuple[Task, ...] = ()
+    """Tasks whose pictures have the size of the request's, where it names none itself."""
+    needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
+    """By request field: without all of these the field has no effect, and a request that sets it is
+    served with a warning."""
+    limits: Limits
+    schedulers: Mapping[str, Mapping[str, Option]] = Field(default_factory=dict)
+    """Names that the request's `scheduler` may have, each with its options by name; empty: only
+    the checkpoint's own."""
+    scheduler: str = ""
+    """Of those names, the one of the checkpoint's own."""
+    step_lists: Mapping[str, frozenset[str]] = Field(default_factory=dict)
+    """By those names, which of `timesteps` and `sigmas` a request may set beside; one that is not
+    here takes both."""
+    sigmas_are: Literal["of steps", "noise levels"] = "of steps"
+    """How `sigmas` read: one a step, of a flow, at most 1 and above 0; or noise over signal, where
+    the last is no step but where the last one leads, usually 0."""
+    qualities: Mapping[str, Quality] = Field(default_factory=dict)
+    """Presets that the request's `quality` may name, beside `exact`."""
+    has_exact: bool = True
+    """Whether `exact` is to be had: not where all of a network's blocks are of 8 bits."""
+    batching: Batching = Batching()
+    """As the pools' settings have it, and `sizes`."""
+    sizes: Sizes = Sizes()
+    bucket_fields: tuple[str, ...]
+    """Request fields that shape the compiled program: equal values may share a batch."""
+    fingerprint: str
+    """Changes whenever the weights or configs do."""
+
+    @property
+    def quality_names(self) -> tuple[str, ...]:
+        """What the request's `quality` may be."""
+        return (*[EXACT] * self.has_exact, *self.qualities)
+
+    def defaults_for(self, task: Task) -> dict[str, Any]:
+        """The defaults of a request for that task."""
+        return {**self.defaults, **self.task_defaults.get(task, {})}
+
+    def bucket(self, request: Mapping[str, Any]) -> str:
+        """What the queue claims together: requests of one size, as one printable key.
+
+        The engine has the last word on what shares a program (`Prepared.bucket`).
+        """
+        # A job of an earlier version lacks fields that came later; without a quality it is exact.
+        told = {**self.defaults, "quality": EXACT, **request}
+        return ",".join(f"{name}={told.get(name)}" for name in self.bucket_fields)

@@ -1,0 +1,189 @@
+"""Presets of `quality`: levers that trade a little of a picture's likeness for speed. No JAX.
+
+`exact` is the reference's picture and is always there. A preset is a frozen value of levers, each
+of which stands for itself. Steps outside the interval of guidance run without the negative prompt;
+steps of which little would change take over the last one's work; matrix products have weights of 8
+bits, with exact activations or with rounded ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+EXACT = "exact"
+"""The preset without any lever."""
+EightBit = Literal["beside", "instead"]
+"""Where a model's blocks have weights of 8 bits: beside their exact ones, or in their place."""
+
+EightBitProducts = Literal["w8a16", "w8a8"]
+"""Bits of a product's weights and activations: of weights alone, or of both. 16 stands for whatever
+activations are computed in. Named as in vLLM; weight-only and dynamic quantisation elsewhere."""
+OF_EIGHT_BITS: Mapping[EightBitProducts, str] = MappingProxyType(
+    {"w8a16": "eight-bit-weights", "w8a8": "eight-bit"}
+)
+"""The presets with that lever alone."""
+
+CacheKind = Literal["first-block", "teacache"]
+Lever = Literal["guidance", "step_cache", "eight_bit"]
+LEVERS: frozenset[Lever] = frozenset({"guidance", "step_cache", "eight_bit"})
+
+THRESHOLD, COEFFICIENTS = "cache_threshold", "cache_coefficients"
+"""Values of a step that has a cache; `models.nn.layers.step_cache` reads them."""
+
+LONGEST_NAME = 200
+"""Of a preset, in letters: what a request may give."""
+
+DEGREES = 5
+"""Coefficients of a rescaling, the constant among them."""
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class GuidanceInterval(Frozen):
+    """Which steps are guided, as shares of all of them; as diffusers' guiders have it.
+
+    Source: Kynkäänniemi et al. 2024 (Applying Guidance in a Limited Interval).
+    """
+
+    start: float = Field(default=0.0, ge=0, le=1)
+    stop: float = Field(default=1.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> GuidanceInterval:
+        if self.start > self.stop:
+            raise ValueError(f"start {self.start} lies behind stop {self.stop}")
+        return self
+
+    def has(self, step: int, steps: int) -> bool:
+        return int(self.start * steps) <= step < int(self.stop * steps)
+
+
+class StepCache(Frozen):
+    """When a step takes over what the last whole one added to the tokens.
+
+    `first-block`: where what the first block adds has changed by less than the threshold since
+    the last whole step, relative and in the mean. `teacache`: where what goes into the first
+    block, summed up over the steps since then, has.
+
+    Source: Cheng 2024 (ParaAttention, first block cache); Liu et al. 2024 (TeaCache), eq. 4 to 7.
+    """
+
+    kind: CacheKind
+    threshold: float = Field(gt=0)
+    coefficients: tuple[float, ...] = Field(default=(1.0, 0.0), min_length=1, max_length=DEGREES)
+    """Of TeaCache: the polynomial that rescales each change before it is summed up, the highest
+    degree first; fitted to one network."""
+
+
+def _in_full(eight_bit: object) -> object:
+    """What true and false have meant before weights could be rounded alone."""
+    return {True: "w8a8", False: None}[eight_bit] if isinstance(eight_bit, bool) else eight_bit
+
+
+class Quality(Frozen):
+    """A preset: which levers are pulled, and how far."""
+
+    guidance: GuidanceInterval | None = None
+    """The steps that are guided; null: all."""
+    step_cache: StepCache | None = None
+    """Null: every step runs whole."""
+    eight_bit: Annotated[EightBitProducts | None, BeforeValidator(_in_full)] = None
+    """Of the blocks' matrix products 8 bits: of the weights alone (`w8a16`) or of activations, too
+    (`w8a8`); int8 or, where the chip has them and no faster int8, floats. Null: none."""
+    psnr_db: float | None = None
+    """How near its pictures are to those of exact, in the median, where somebody has measured it:
+    `about` says what was measured."""
+    about: str = ""
+
+    @property
+    def levers(self) -> frozenset[Lever]:
+        """Those that are pulled."""
+        return frozenset(lever for lever in LEVERS if getattr(self, lever))
+
+    def only(self, levers: Collection[Lever]) -> Quality:
+        """As far as a model has its levers."""
+        return Quality(**{lever: getattr(self, lever) for lever in self.levers & set(levers)})
+
+    @property
+    def key(self) -> str:
+        """Equal for rows that may share batches: thresholds are each row's own."""
+        levers = "+".join(lever for lever in (self.eight_bit, self.cache) if lever)
+        return ",".join(part for part in ("guided in part" * bool(self.guidance), levers) if part)
+
+    @property
+    def cache(self) -> CacheKind | None:
+        """The kind of the step cache."""
+        return self.step_cache.kind if self.step_cache else None
+
+    def guided(self, steps: int) -> list[bool]:
+        """Of each step, whether it is guided where the request has guidance at all."""
+        return [self.guidance is None or self.guidance.has(step, steps) for step in range(steps)]
+
+    def thresholds(self, phases: Sequence[Hashable]) -> list[float]:
+        """Of each step; 0 has it run whole: the first, the last, and where the phase turns, since
+        what was kept is another network's or another prompt's then."""
+        if self.step_cache is None or not phases:
+            return [0.0] * len(phases)
+        turns = [False, *(a != b for a, b in itertools.pairwise(phases))]
+        loose = [not turned and 0 < i < len(phases) - 1 for i, turned in enumerate(turns)]
+        return [self.step_cache.threshold if may else 0.0 for may in loose]
+
+
+PRESETS: Mapping[str, Quality] = MappingProxyType(
+    {
+        "high": Quality(
+            guidance=GuidanceInterval(stop=0.8),
+            step_cache=StepCache(kind="first-block", threshold=0.1),
+        ),
+        "fast": Quality(
+            guidance=GuidanceInterval(stop=0.6),
+            step_cache=StepCache(kind="first-block", threshold=0.2),
+        ),
+        "guidance-interval": Quality(guidance=GuidanceInterval(stop=0.6)),
+        "first-block-cache": Quality(step_cache=StepCache(kind="first-block", threshold=0.1)),
+        "teacache": Quality(step_cache=StepCache(kind="teacache", threshold=0.15)),
+        **{name: Quality(eight_bit=products) for products, name in OF_EIGHT_BITS.items()},
+    }
+)
+"""Two of several levers, and every lever alone by names of its own; a family has of each what
+levers it has. docs/quality.md says what they cost."""
+
+
+def presets(
+    levers: Collection[Lever],
+    *given: Mapping[str, Quality],
+) -> dict[str, Quality]:
+    """Those of a model: every family's, as far as this one has their levers, then the given ones;
+    the last of a name wins.
+
+    Raises: ValueError: a given preset pulls a lever that there is not, or has no name of its own
+        that a request could give.
+    """
+    own = {name: preset.only(levers) for name, preset in PRESETS.items()}
+    found = {name: preset for name, preset in own.items() if preset.levers}
+    for name, preset in ((n, p) for some in given for n, p in some.items()):
+        if missing := sorted(preset.levers - set(levers)):
+            has = ", ".join(sorted(levers)) or "none"
+            hint = '; eight_bit = "beside" gives it that one' if "eight_bit" in missing else ""
+            raise ValueError(
+                f"quality.{name} pulls {', '.join(missing)}; "
+                f"the levers of this model are: {has}{hint}"
+            )
+        if not (name and name.isprintable() and name == name.strip() and len(name) <= LONGEST_NAME):
+            raise ValueError(
+                f"quality: {name!r} is no name for a preset; take one of 1 to {LONGEST_NAME} "
+                "letters without spaces around them"
+            )
+        if name == EXACT:
+            raise ValueError(f"quality.{EXACT} is the reference's own picture: name it otherwise")
+        found[name] = preset
+    return found

@@ -1,0 +1,425 @@
+"""The Wan transformer: velocity of video latents from text, time and, for some, a picture.
+
+Source: Wan Team 2025, "Wan: Open and Advanced Large-Scale Video Generative Models", section 4.2, in
+the parametrisation of diffusers' WanTransformer3DModel. Blocks are stacked and scanned
+(models/nn/layers/scanned.py). Norms, the time embedding, the modulations and the gated residuals
+are computed in float32 whatever the weights' dtype, as there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from models.nn.attention.attention import CrossAttention as Crossing
+from models.nn.attention.attention import TokenAttention, cross_attention, token_attention
+from models.nn.layers import padded_tokens
+from models.nn.layers.activations import tanh_gelu
+from models.nn.layers.embeddings import ConditionMLP, sinusoid
+from models.nn.layers.norms import LayerNorm, RMSNorm, layer_norm
+from models.nn.layers.parameterised import activated, conv, from_heads, linear, to_heads
+from models.nn.layers.rope import RopeTable, apply_rope, grid_rope_table
+from models.nn.layers.scanned import scan, stack
+from models.nn.layers.step_cache import CachedStep, Entered
+from models.parallel.placement import split
+from models.wan.config import WanConfig
+
+Tokens = Float[Array, "batch tokens width"]
+Video = Float[Array, "batch frames rows columns channels"]
+Activation = Callable[[Array], Array]
+
+erf_gelu: Activation = partial(jax.nn.gelu, approximate=False)
+
+AXES = ("frames", "rows", "columns")
+SPLIT = ("batch", "tokens", None)
+"""What a layout may split of the video's tokens."""
+TEXT_TOKENS = 512
+"""What diffusers takes for the text, from the context's end, where pictures have keys and values
+of their own. With text of another length it so takes pictures for text, or text for pictures."""
+IMAGE_NORM_EPSILON = 1e-5
+"""Of the picture embedding's norms; fixed in every Wan."""
+
+
+class Places(NamedTuple):
+    """Of the padded tokens: their angles, and which of them count (None: all)."""
+
+    rope: RopeTable
+    counted: np.ndarray | None
+
+
+class Told(NamedTuple):
+    """What every block is told besides."""
+
+    context: Float[Array, "batch context_tokens width"]
+    condition: Float[Array, "batch times 6 width"]
+
+
+class FeedForward(nnx.Module):
+    """Linear, GELU, linear."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        activation: Activation,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
+    ) -> None:
+        wide, middle, out = sizes
+        make = partial(linear, rngs=rngs, param_dtype=param_dtype)
+        self.up, self.down = (
+            make(wide, middle, ("embed", "mlp")),
+            make(middle, out, ("mlp", "embed")),
+        )
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, "batch tokens in"]) -> Tokens:
+        return self.down(activated(self.up, x, self.activation))
+
+
+class KeysValues(nnx.Module):
+    """Keys, normed over all heads, and values of one sequence."""
+
+    def __init__(self, config: WanConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        make = partial(linear, rngs=rngs, param_dtype=param_dtype)
+        self.k = make(config.width, config.width, ("embed", "heads"))
+        self.v = make(config.width, config.width, ("embed", "heads"))
+        self.k_norm = RMSNorm(config.width, config.eps, rngs=rngs, param_dtype=param_dtype)
+        self.heads = config.num_attention_heads
+
+    def __call__(self, x: Tokens) -> tuple[Array, Array]:
+        keys = self.k_norm.over_heads(to_heads(self.k, x, self.heads))
+        return keys, to_heads(self.v, x, self.heads, upright=True)
+
+
+class Queries(nnx.Module):
+    """Queries, normed over all heads, and the projection of what they found."""
+
+    def __init__(self, config: WanConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        make = partial(linear, rngs=rngs, param_dtype=param_dtype)
+        self.q = make(config.width, config.width, ("embed", "heads"))
+        self.q_norm = RMSNorm(config.width, config.eps, rngs=rngs, param_dtype=param_dtype)
+        self.out = make(config.width, config.width, ("heads", "embed"))
+        self.heads = config.num_attention_heads
+
+    def __call__(self, x: Tokens) -> Float[Array, "batch tokens heads dim"]:
+        return self.q_norm.over_heads(to_heads(self.q, x, self.heads))
+
+    def finish(self, found: Float[Array, "batch tokens heads dim"]) -> Tokens:
+        return from_heads(self.out, found)
+
+
+class SelfAttention(nnx.Module):
+    """Every token of the video to every other, positions turned in by RoPE."""
+
+    def __init__(
+        self,
+        config: WanConfig,
+        attention: TokenAttention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
+    ) -> None:
+        self.queries = Queries(config, rngs=rngs, param_dtype=param_dtype)
+        self.own = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
+        self.attention = attention
+
+    def __call__(self, x: Tokens, places: Places) -> Tokens:
+        keys, values = self.own(x)
+        queries, keys = (apply_rope(heads, places.rope) for heads in (self.queries(x), keys))
+        return self.queries.finish(self.attention(queries, keys, values, keys=places.counted))
+
+
+class CrossAttention(nnx.Module):
+    """The video to the context: tokens of the picture, where there is one, and then of the text.
+
+    Padding of the text is attended to like words: Wan was trained so.
+    """
+
+    def __init__(
+        self, config: WanConfig, attention: Crossing, *, rngs: nnx.Rngs, param_dtype: DTypeLike
+    ) -> None:
+        self.queries = Queries(config, rngs=rngs, param_dtype=param_dtype)
+        self.text = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
+        own = config.added_kv_proj_dim is not None
+        self.image = KeysValues(config, rngs=rngs, param_dtype=param_dtype) if own else None
+        self.attention = attention
+
+    def __call__(self, x: Tokens, context: Float[Array, "batch context_tokens width"]) -> Tokens:
+        queries = self.queries(x)
+        if self.image is None:
+            return self.queries.finish(self.attention(queries, *self.text(context)))
+        cut = context.shape[1] - TEXT_TOKENS  # below zero it counts from the end, as there
+        found = self.attention(queries, *self.text(context[:, cut:]))
+        if context[:, :cut].shape[1]:
+            found = found + self.attention(queries, *self.image(context[:, :cut]))
+        return self.queries.finish(found)
+
+
+class Block(nnx.Module):
+    """Self attention, cross attention and feed-forward; time modulates the first and the last."""
+
+    def __init__(
+        self,
+        config: WanConfig,
+        attention: TokenAttention,
+        cross_attention: Crossing,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike,
+    ) -> None:
+        width = config.width
+        self.self_attention = SelfAttention(config, attention, rngs=rngs, param_dtype=param_dtype)
+        self.cross_attention = CrossAttention(
+            config, cross_attention, rngs=rngs, param_dtype=param_dtype
+        )
+        self.cross_norm = (
+            LayerNorm(width, config.eps, rngs=rngs) if config.cross_attn_norm else None
+        )
+        self.feed_forward = FeedForward(
+            (width, config.ffn_dim, width), tanh_gelu, rngs=rngs, param_dtype=param_dtype
+        )
+        self.scale_shift_table = modulation_table(6, width, rngs)
+        self.epsilon = config.eps
+
+    def __call__(
+        self,
+        x: Tokens,
+        context: Float[Array, "batch context_tokens width"],
+        condition: Float[Array, "batch times 6 width"],
+        places: Places,
+    ) -> Tokens:
+        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation(
+            self.scale_shift_table, condition
+        )
+        normed = modulate(x, shift, scale, self.epsilon)
+        x = gated(x, self.self_attention(normed, places), gate)
+        normed = x if self.cross_norm is None else self.cross_norm(x)
+        x = x + self.cross_attention(normed, context)
+        normed = modulate(x, mlp_shift, mlp_scale, self.epsilon)
+        return split(gated(x, self.feed_forward(normed), mlp_gate), *SPLIT)
+
+    def seen(self, x: Tokens, condition: Float[Array, "batch times 6 width"]) -> Tokens:
+        """What the block's first attention sees."""
+        shift, scale, *_ = modulation(self.scale_shift_table, condition)
+        return modulate(x, shift, scale, self.epsilon)
+
+
+class ImageEmbedding(nnx.Module):
+    """CLIP's tokens of one picture, or of several in a row, to the network's width."""
+
+    def __init__(self, config: WanConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
+        assert config.image_dim is not None
+        features, tokens = config.image_dim, config.pos_embed_seq_len
+        zeros = jnp.zeros((1, tokens or 0, features), param_dtype)
+        self.positions = None if tokens is None else nnx.Param(zeros, axes=(None, None, "embed"))
+        self.norm_in = LayerNorm(features, IMAGE_NORM_EPSILON, rngs=rngs)
+        self.feed_forward = FeedForward(
+            (features, features, config.width), erf_gelu, rngs=rngs, param_dtype=param_dtype
+        )
+        self.norm_out = LayerNorm(config.width, IMAGE_NORM_EPSILON, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "batch image_tokens features"]) -> Tokens:
+        if self.positions is not None:
+            if x.shape[1] != self.positions.shape[1]:
+                raise ValueError(
+                    f"image_embeds have {x.shape[1]} tokens, but this network has positions for "
+                    f"{self.positions.shape[1]} (pos_embed_seq_len): first and last frame together"
+                )
+            x = x + self.positions[...]
+        return self.norm_out(self.feed_forward(self.norm_in(x)))
+
+
+class WanTransformer(nnx.Module):
+    """Video latents and conditions to velocity.
+
+    Parameters that stay float32 in every dtype are those that diffusers keeps so: the time
+    embedding, norms with scale and bias, and the tables that modulate.
+    """
+
+    def __init__(
+        self,
+        config: WanConfig,
+        attention: TokenAttention = token_attention,
+        cross_attention: Crossing = cross_attention,
+        *,
+        rngs: nnx.Rngs,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        width, patch = config.width, config.patch_size
+        make = partial(linear, rngs=rngs, param_dtype=param_dtype)
+        self.config = config
+        self.patches_in = conv(
+            config.in_channels, width, patch, strides=patch, rngs=rngs, param_dtype=param_dtype
+        )
+        self.time_in = ConditionMLP(config.freq_dim, width, rngs=rngs)
+        self.time_modulation = make(width, 6 * width, ("embed", "modulation"))
+        self.text_in = FeedForward(
+            (config.text_dim, width, width), tanh_gelu, rngs=rngs, param_dtype=param_dtype
+        )
+        pictured = config.image_dim is not None
+        self.image_in = (
+            ImageEmbedding(config, rngs=rngs, param_dtype=param_dtype) if pictured else None
+        )
+        self.blocks = stack(
+            lambda rngs: Block(
+                config, attention, cross_attention, rngs=rngs, param_dtype=param_dtype
+            ),
+            config.num_layers,
+            rngs,
+        )
+        self.scale_shift_table = modulation_table(2, width, rngs)
+        patch_features = config.velocity_channels * patch[0] * patch[1] * patch[2]
+        self.patches_out = make(width, patch_features, ("embed", None))
+
+    def __call__(
+        self,
+        latents: Video,
+        timestep: Float[Array, " batch *tokens"],
+        prompt_embeds: Float[Array, "batch text_tokens text_dim"],
+        image_embeds: Float[Array, "batch image_tokens image_dim"] | None = None,
+        cache: CachedStep | None = None,
+    ) -> Float[Array, "batch frames rows columns out_channels"]:
+        """Velocity of the latents, in the dtype of the weights.
+
+        Args:
+            latents: whole patches along each axis; for image to video with the mask and picture
+                latents as further channels.
+            timestep: 0 to 1000, float32; of each row, or of each of its tokens (frame by frame,
+                row by row).
+            prompt_embeds: of UMT5, zero where there is only padding; any number of tokens.
+            image_embeds: CLIP's tokens of the picture; of first and last frame: of both, in a
+                row. Only for networks with an image_dim.
+            cache: of earlier steps, where most blocks may be left out.
+
+        Raises:
+            ValueError: latents that do not divide into patches or are longer than RoPE reaches,
+                or picture embeddings that the network cannot take.
+        """
+        dtype = self.patches_in.kernel.dtype
+        grid = self._grid(latents.shape[1:4])
+        count = math.prod(grid)
+        places = self.places(grid)
+        context = self.context(prompt_embeds.astype(dtype), image_embeds)
+        time = self.time(timestep)
+        if timestep.ndim > 1:
+            time = padded_tokens.pad(time)
+        condition = self.time_modulation(jax.nn.silu(time))
+        condition = condition.reshape(*time.shape[:2], 6, -1)
+        x = self.patches_in(latents.astype(dtype)).reshape(len(latents), -1, self.config.width)
+        x = split(padded_tokens.pad(x), *SPLIT)
+        told = Told(context, condition)
+        x = self._run(x, told, places) if cache is None else self._cached(cache, x, told, places)
+        shift, scale = modulation(self.scale_shift_table, time[:, :, None])
+        x = self.patches_out(modulate(x, shift, scale, self.config.eps))
+        return unpatch(x[:, :count], grid, self.config.patch_size)
+
+    def _run(
+        self, x: Tokens, told: Told, places: Places, between: tuple[int, int] | None = None
+    ) -> Tokens:
+        return scan(self.blocks, x, lambda block, x: block(x, *told, places), between=between)[0]
+
+    def _cached(self, cache: CachedStep, x: Tokens, told: Told, places: Places) -> Tokens:
+        first = 1 if cache.kind == "first-block" else 0
+        if first:
+            before, x = x, self._run(x, told, places, (0, first))
+            signal = x - before
+        else:
+            signal, _ = scan(
+                self.blocks, x, lambda block, x: block.seen(x, told.condition), between=(0, 1)
+            )
+        between = (first, self.config.num_layers)
+        return cache.run(
+            Entered(x, x, signal), told, lambda x, told: self._run(x, told, places, between)
+        )
+
+    def places(self, grid: tuple[int, ...]) -> Places:
+        """Of the padded tokens of a grid, the last axis running fastest."""
+        rope = grid_rope_table(grid, self.config.axes_dims_rope)
+        count = math.prod(grid)
+        behind = ((0, padded_tokens.padding(count)), (0, 0))
+        padded = RopeTable(*(jnp.pad(part, behind) for part in rope))
+        return Places(padded, padded_tokens.counted(count))
+
+    def time(self, timestep: Float[Array, " batch *tokens"]) -> Float[Array, "batch times width"]:
+        """The vector of each timestep, embedded in float32; one a row, or one a token."""
+        features = sinusoid(timestep.reshape(-1), self.config.freq_dim)
+        vectors = self.time_in(features).astype(self.time_modulation.kernel.dtype)
+        return vectors.reshape(len(timestep), -1, self.config.width)
+
+    def context(
+        self,
+        prompt_embeds: Float[Array, "batch text_tokens text_dim"],
+        image_embeds: Float[Array, "batch image_tokens image_dim"] | None,
+    ) -> Float[Array, "batch context_tokens width"]:
+        """Picture and text in the network's width."""
+        text = self.text_in(prompt_embeds)
+        if image_embeds is None:
+            return text
+        if self.image_in is None:
+            raise ValueError("this transformer takes no image_embeds: it has no image_dim")
+        return jnp.concatenate([self.image_in(image_embeds.astype(text.dtype)), text], axis=1)
+
+    def _grid(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Tokens along each axis."""
+        for axis, size, patch in zip(AXES, sizes, self.config.patch_size, strict=True):
+            if size % patch:
+                raise ValueError(f"{size} {axis} of latents do not divide into patches of {patch}")
+            if size // patch > self.config.rope_max_seq_len:
+                raise ValueError(
+                    f"{size} {axis} of latents are more than rope_max_seq_len "
+                    f"{self.config.rope_max_seq_len} patches of {patch}"
+                )
+        return tuple(
+            size // patch for size, patch in zip(sizes, self.config.patch_size, strict=True)
+        )
+
+
+def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
+    """`count` learned vectors, the modulation at a condition of zero; always float32."""
+    vectors = jax.random.normal(rngs.params(), (1, count, width), jnp.float32)
+    return nnx.Param(vectors / width**0.5, axes=(None, None, "embed"))
+
+
+def modulation(
+    table: nnx.Param, condition: Float[Array, "batch times count width"]
+) -> list[Float[Array, "batch times width"]]:
+    """The vectors of the table moved by the condition's, float32. Source: Peebles and Xie 2022
+    (DiT), section 3.2, adaLN; Chen et al. 2023 (PixArt-α), section 2.3, for the shared linear.
+    """
+    vectors = table[...] + condition.astype(jnp.float32)
+    return [vectors[:, :, index] for index in range(table.shape[1])]
+
+
+def modulate(
+    x: Tokens,
+    shift: Float[Array, "batch times width"],
+    scale: Float[Array, "batch times width"],
+    epsilon: float,
+) -> Tokens:
+    """Adaptive layer norm in float32, in the dtype of `x`; times are 1 or the tokens."""
+    normed = layer_norm(x.astype(jnp.float32), epsilon)
+    return (normed * (1 + scale) + shift).astype(x.dtype)
+
+
+def gated(x: Tokens, update: Tokens, gate: Float[Array, "batch times width"]) -> Tokens:
+    """x + gate · update, added in float32."""
+    return (x.astype(jnp.float32) + update.astype(jnp.float32) * gate).astype(x.dtype)
+
+
+def unpatch(
+    x: Float[Array, "batch tokens features"], grid: tuple[int, ...], patch: tuple[int, ...]
+) -> Video:
+    """Tokens to the latents they stand for."""
+    frames, rows, columns = grid
+    x = x.reshape(len(x), frames, rows, columns, *patch, -1).transpose(0, 1, 4, 2, 5, 3, 6, 7)
+    return x.reshape(len(x), frames * patch[0], rows * patch[1], columns * patch[2], -1)

@@ -1,0 +1,125 @@
+"""Which tensors of a checkpoint fill which leaf: all of it is checked before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flax import nnx
+
+from models.checkpoint.folder import WeightsError
+from models.checkpoint.key_mapping import Prepare, Renames, Target, source, split, target
+from models.checkpoint.safetensors import DTYPES, Filling, Part, Shape, Tensor
+
+Slot = tuple[str, int | None]
+"""A leaf's path and the place on its leading axis (None: the whole leaf)."""
+
+Sources = Mapping[int | None, Filling]
+"""What fills one leaf, by the place on its leading axis (None: the whole leaf)."""
+
+
+def assign(
+    part: Part, tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
+) -> Mapping[str, Sources]:
+    """Which tensors fill each leaf, all of them checked.
+
+    Raises:
+        WeightsError: names every key that is missing, stray, misshapen or of another type.
+    """
+    chosen, stray = _choose(tensors, leaves, renames)
+    misshapen, mistyped = {}, {}
+    for (path, layer), filling in chosen.items():
+        tensor = filling.tensor
+        expected = filling.shape_in_file(_stored_shape(path, _slot_shape(leaves[path], layer)))
+        if not _fits(tensor.shape, expected, path):
+            misshapen[tensor.key] = (tensor.key, expected, tensor.shape)
+        if tensor.kind not in DTYPES:
+            mistyped[tensor.key] = (tensor.key, tensor.kind)
+    missing = _missing(chosen.keys(), leaves, renames)
+    if missing or stray or misshapen or mistyped:
+        raise WeightsError(
+            part.component,
+            missing=tuple(part.prefix + key for key in missing),
+            stray=tuple(stray),
+            misshapen=tuple(misshapen.values()),
+            mistyped=tuple(mistyped.values()),
+        )
+    sources: dict[str, dict[int | None, Filling]] = {path: {} for path in leaves}
+    for (path, layer), filling in chosen.items():
+        sources[path][layer] = filling
+    return sources
+
+
+def _choose(
+    tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
+) -> tuple[dict[Slot, Filling], list[str]]:
+    """What fills each slot, and the keys that fill none."""
+    chosen: dict[Slot, Filling] = {}
+    stray = []
+    for key, tensor in tensors.items():
+        goal = target(key, renames)
+        if goal is not None and not goal.path:
+            continue
+        if goal is None or not all(
+            _has_slot(leaves, path, goal.layer) for path in split(goal.path)
+        ):
+            stray.append(tensor.key)
+            continue
+        prepare = next(iter(renames[goal.rule][2:]), None)
+        for slot, filling in _fillings(tensor, goal, prepare):
+            rival = chosen.get(slot)
+            if rival is None or goal.rule < rival.goal.rule:
+                chosen[slot] = filling
+            elif goal.rule == rival.goal.rule:  # not tied: the same name, in two spellings
+                stray.append(tensor.key)
+    return chosen, stray
+
+
+def _fillings(tensor: Tensor, goal: Target, prepare: Prepare | None) -> list[tuple[Slot, Filling]]:
+    paths = split(goal.path)
+    return [
+        ((path, goal.layer), Filling(tensor, goal, prepare, number, len(paths)))
+        for number, path in enumerate(paths)
+    ]
+
+
+def _has_slot(leaves: dict[str, nnx.Variable], path: str, layer: int | None) -> bool:
+    return path in leaves and (layer is None or layer < leaves[path].shape[0])
+
+
+def _missing(chosen: Any, leaves: dict[str, nnx.Variable], renames: Renames) -> list[str]:
+    """Checkpoint keys (or, where none can be spelled, paths) of the slots that nothing fills."""
+    missing = []
+    for path, leaf in leaves.items():
+        if (path, None) in chosen:
+            continue
+        stacked = (path, 0) in chosen or source(path, 0, renames) is not None
+        layers = range(leaf.shape[0]) if stacked else [None]
+        missing += [
+            source(path, layer, renames) or (path if layer is None else f"{path}[{layer}]")
+            for layer in layers
+            if (path, layer) not in chosen
+        ]
+    return list(dict.fromkeys(missing))
+
+
+def _slot_shape(leaf: nnx.Variable, layer: int | None) -> Shape:
+    return tuple(leaf.shape if layer is None else leaf.shape[1:])
+
+
+def _stored_shape(path: str, shape: Shape) -> Shape:
+    """A leaf's shape as torch lays it out."""
+    if is_kernel(path):
+        return (shape[-1], shape[-2], *shape[:-2])
+    return shape
+
+
+def _fits(found: Shape, expected: Shape, path: str) -> bool:
+    if is_kernel(path) and len(expected) == 2 and set(found[2:]) <= {1}:
+        found = found[:2]
+    return found == expected
+
+
+def is_kernel(path: str) -> bool:
+    """Whether torch has this leaf's axes in another order."""
+    return path.endswith("kernel")

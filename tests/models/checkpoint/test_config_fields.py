@@ -1,0 +1,32 @@
+"""What of a `config.json` shapes a network, and what only lies in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from models.checkpoint.config_fields import OF_AVERAGING, arguments
+
+
+@dataclass(frozen=True)
+class Sizes:
+    width: int = 1
+    levels: tuple[tuple[int, ...] | int, ...] = ()
+
+
+def test_lists_are_tuples_all_the_way_down() -> None:
+    assert Sizes(**arguments(Sizes, {"levels": [[1, 2], 3]}, "config.json")) == Sizes(
+        levels=((1, 2), 3)
+    )
+
+
+def test_what_is_not_of_the_network_is_passed_over() -> None:
+    """The class's own keys, those of training with averaged weights, those without effect."""
+    config = {"_class_name": "Sizes", "width": 2, "dropout": 0.1, **dict.fromkeys(OF_AVERAGING, 1)}
+    assert arguments(Sizes, config, "config.json", {"dropout"}) == {"width": 2}
+
+
+def test_every_other_key_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"unet/config.json has keys .*: \['depth', 'heads'\]"):
+        arguments(Sizes, {"heads": 1, "depth": 2}, "unet/config.json")

@@ -1,0 +1,79 @@
+"""Files past the page cache: what is read is what is there, and the disk reads it once."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.checkpoint.direct_io import STRETCH, DiskFile, aligned
+
+SIZE = 2 * STRETCH + 12_345
+PROBED = 8
+"""Pages that a stretch may leave in the cache: one is asked for, and some kernels bring a few."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file that the page cache does not have."""
+    file = tmp_path / "weights"
+    file.write_bytes(np.random.default_rng(0).bytes(SIZE))
+    forget(file)
+    return file
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[DiskFile]:
+    file = DiskFile(path)
+    yield file
+    file.close()
+
+
+def forget(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cached_pages(path: Path) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as there:
+        resident = (ctypes.c_ubyte * -(-SIZE // mmap.PAGESIZE))()
+        start = ctypes.c_char.from_buffer(there)
+        found = libc.mincore(ctypes.byref(start), ctypes.c_size_t(SIZE), resident)
+        del start
+    assert found == 0, os.strerror(ctypes.get_errno())
+    return sum(page & 1 for page in resident)
+
+
+def test_what_nobody_has_read_is_read_once(path: Path, opened: DiskFile) -> None:
+    """Asked for a stretch that is not in its cache, a kernel begins to read ahead: half as much
+    again was read where it may take 8 MiB."""
+    assert bytes(opened.read(0, SIZE, aligned)) == path.read_bytes()
+    forget(path)
+    assert cached_pages(path) == 0
+    opened.read(0, SIZE, aligned)
+    if opened.is_direct:  # some file systems have nothing but their cache
+        assert cached_pages(path) <= PROBED * -(-SIZE // STRETCH)
+
+
+@pytest.mark.parametrize("known", [SIZE, STRETCH, STRETCH + 8192, 4096])
+@pytest.mark.parametrize("bounds", [(0, SIZE), (5, STRETCH + 99), (STRETCH + 4097, SIZE - 1)])
+def test_what_the_cache_has_in_part(
+    path: Path, opened: DiskFile, known: int, bounds: tuple[int, int]
+) -> None:
+    with path.open("rb") as file:
+        file.read(known)
+    start, stop = bounds
+    assert bytes(opened.read(start, stop, aligned)) == path.read_bytes()[start:stop]
+
+
+def test_a_file_that_was_cut_off(path: Path, opened: DiskFile) -> None:
+    os.truncate(path, STRETCH)
+    with pytest.raises(OSError, match=f"the file ends at byte {STRETCH}"):
+        opened.read(0, SIZE, aligned)

@@ -1,0 +1,134 @@
+"""Where a checkpoint comes from: a folder, or a hub, played here by a small HTTP server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from models.checkpoint.folder import CheckpointError
+from models.checkpoint.hub import CONFIGS, resolve
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FILES = {
+    "model_index.json": b'{"_class_name": "FluxPipeline"}',
+    "README.md": b"words",
+    "flux1-dev.safetensors": b"the same weights in one file",
+    "transformer/config.json": b"{}",
+    "transformer/diffusion_pytorch_model.safetensors": b"weights",
+    "text_encoder/pytorch_model.bin": b"a pickle",
+    "tokenizer/merges.txt": b"a b",
+    "tokenizer_2/spiece.model": b"pieces",
+}
+
+
+class Hub(BaseHTTPRequestHandler):
+    """One repository, `owner/flux`, with one commit under the names `main` and `v1`."""
+
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        self.reply(with_body=False)
+
+    def do_GET(self) -> None:
+        self.reply(with_body=True)
+
+    def reply(self, with_body: bool) -> None:
+        path = self.path.split("?")[0]
+        revisions = [f"/api/models/owner/flux/revision/{name}" for name in ("main", "v1", COMMIT)]
+        prefix = f"/owner/flux/resolve/{COMMIT}/"
+        name = path.removeprefix(prefix)
+        tree = f"/api/models/owner/flux/tree/{COMMIT}"
+        if path in revisions:
+            siblings = [{"rfilename": name} for name in FILES]
+            body = json.dumps({"id": "owner/flux", "sha": COMMIT, "siblings": siblings}).encode()
+        elif path == tree:
+            body = json.dumps(
+                [
+                    {"type": "file", "path": name, "oid": "0", "size": len(content)}
+                    for name, content in FILES.items()
+                ]
+            ).encode()
+        elif path.startswith(prefix) and name in FILES:
+            body = FILES[name]
+            self.asked.append(name)
+        else:
+            self.send_response(404)
+            error = (
+                "RevisionNotFound" if path.startswith("/api/models/owner/flux/") else "RepoNotFound"
+            )
+            self.send_header("X-Error-Code", error)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    Hub.asked = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    assert resolve(str(tmp_path)) == tmp_path
+
+
+def test_fetches_what_is_read_and_no_more(hub: str, tmp_path: Path) -> None:
+    folder = resolve("owner/flux", endpoint=hub, cache=tmp_path)
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    left_out = {"README.md", "flux1-dev.safetensors", "text_encoder/pytorch_model.bin"}
+    assert there == FILES.keys() - left_out
+    assert not left_out & set(Hub.asked)
+    assert (folder / "transformer" / "config.json").read_bytes() == b"{}"
+
+
+def test_configs_without_weights(hub: str, tmp_path: Path) -> None:
+    folder = resolve("owner/flux", patterns=CONFIGS, endpoint=hub, cache=tmp_path)
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    tokenizers = {"tokenizer/merges.txt", "tokenizer_2/spiece.model"}
+    assert there == {"model_index.json", "transformer/config.json"} | tokenizers
+
+
+def test_revisions(hub: str, tmp_path: Path) -> None:
+    assert resolve("owner/flux@v1", endpoint=hub, cache=tmp_path).name == COMMIT
+    with pytest.raises(CheckpointError, match=r"owner/flux@v2[\s\S]*check the name"):
+        resolve("owner/flux@v2", endpoint=hub, cache=tmp_path)
+
+
+def test_an_unknown_name(hub: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="owner/other"):
+        resolve("owner/other", endpoint=hub, cache=tmp_path)
+
+
+def test_what_was_fetched_serves_without_the_hub(hub: str, tmp_path: Path) -> None:
+    folder = resolve(f"owner/flux@{COMMIT}", endpoint=hub, cache=tmp_path)
+    nowhere = "http://127.0.0.1:1"
+    assert resolve(f"owner/flux@{COMMIT}", endpoint=nowhere, cache=tmp_path) == folder
+    with pytest.raises(CheckpointError, match="connection"):
+        resolve("owner/unseen", endpoint=nowhere, cache=tmp_path)
+
+
+@pytest.mark.parametrize("source", ["/no/such/folder", "flux", "a/b/c", "owner/flux@", "", " "])
+def test_neither_folder_nor_hub_id(source: str) -> None:
+    with pytest.raises(CheckpointError, match="no such folder, and no hub id"):
+        resolve(source)

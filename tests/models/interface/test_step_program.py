@@ -1,0 +1,80 @@
+"""The key of a step's program, and its text form."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from models.interface.step_program import StepProgram
+from models.sampling.base import Scheduler
+from models.sampling.registry import CHOICES, OPTIONS, for_request, solver_of
+
+SDXL = {"_class_name": "EulerDiscreteScheduler", "beta_schedule": "scaled_linear"}
+THRESHOLD = {"thresholding": True, "dynamic_thresholding_ratio": 0.1 + 0.2, "sample_max_value": 2}
+WISHES: list[dict[str, Any]] = [
+    *({"name": name} for name in CHOICES if name != "flow_match_euler" and name.islower()),
+    *({"name": name, **THRESHOLD} for name in ("ddim", "lcm", "dpmpp_2m", "unipc")),
+    {"name": "unipc", "solver_order": 3, "predict_x0": False},
+    {"name": "dpmpp_2m", "algorithm_type": "dpmsolver", "final_sigmas_type": "sigma_min"},
+]
+
+
+@pytest.mark.parametrize("wish", WISHES, ids=str)
+def test_a_program_is_read_back_from_its_text(wish: dict[str, Any]) -> None:
+    solver = for_request(SDXL, wish).solver
+    levers = product([None, "w8a16", "w8a8"], [None, "first-block", "teacache"])
+    for quant, cache in levers:
+        program = StepProgram("unet", True, solver, True, quant, cache)  # type: ignore[arg-type]
+        assert StepProgram.parse(str(program)) == program
+    assert solver_of(str(solver)) == solver
+
+
+SMALL = {"number": (0.01, 0.02), "integer": (100, 200)}
+"""Of each kind two values that any of the schedules can be planned with."""
+NUMBERS = [
+    (name, option, SMALL[about.kind])
+    for name, options in OPTIONS.items()
+    for option, about in options.items()
+    if name.islower() and about.kind in SMALL and option != "solver_order"  # one of three
+]
+
+
+@pytest.mark.parametrize(("name", "option", "values"), NUMBERS)
+def test_no_number_of_a_request_makes_another_program(
+    name: str, option: str, values: tuple[float, float]
+) -> None:
+    """Else a client could have one compiled by every request."""
+    switches = {one: True for one in ("thresholding", "use_flow_sigmas") if one in OPTIONS[name]}
+    wishes = ({"name": name, **switches, option: value} for value in values)
+    one, other = (for_request(SDXL, wish) for wish in wishes)
+    assert one != other
+    assert _program(one) == _program(other)
+
+
+def _program(scheduler: Scheduler) -> StepProgram:
+    return StepProgram("unet", True, scheduler.solver, bool(scheduler.plan(4).draws.any()))
+
+
+def test_texts_are_for_people() -> None:
+    solver = for_request(SDXL, {"name": "unipc", "solver_order": 3}).solver
+    program = StepProgram("transformer_2", True, solver, quant="w8a16", cache="first-block")
+    assert str(program) == "transformer_2 guided unipc(order=3) w8a16 first-block"
+    assert str(StepProgram("transformer")) == "transformer"
+    assert StepProgram.parse("transformer") == StepProgram("transformer")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["unet heun", "unet euler ddim", "unet euler(", "unet unipc(size=3)", "unet unipc(order=f())"],
+)
+def test_what_is_no_program_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"solver"):
+        StepProgram.parse(text)
+
+
+def test_a_network_is_one_word() -> None:
+    for name in ("", "two words"):
+        with pytest.raises(ValueError, match="one word"):
+            StepProgram(name)

@@ -1,0 +1,176 @@
+"""Pictures in strips: the numbers of the whole picture, whatever the layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from models.loading.abstract import abstract_module
+from models.nn.kernels.xla import xla_kernel
+from models.nn.layers.conv_strips import (
+    cut_up,
+    fitting,
+    for_batch,
+    for_layout,
+    put_together,
+    together,
+)
+from models.parallel.axis_rules import MESH_AXES, Layout, abstract_mesh
+from models.parallel.trace_options import TraceOptions
+from models.sdxl.config import UNetConfig
+from models.sdxl.network import UNet
+from models.vae.config import VaeConfig
+from models.vae.image import AutoencoderKL
+from tests import coarse
+from tests.models.sdxl.test_config import SDXL_BASE
+from tests.parallel.layouts import layout
+
+ROUNDING = 1e-5
+"""Of the largest value: sums in another order, some twenty layers deep."""
+COUNT = 4
+TIME = 32
+"""Features: four times the first level's channels."""
+
+
+def image() -> nnx.Module:
+    config = VaeConfig(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 12),
+        norm_num_groups=4,
+        latent_channels=3,
+    )
+    return drawn(abstract_module(AutoencoderKL, config))
+
+
+def drawn(module: nnx.Module) -> nnx.Module:
+    """With random weights that keep activations near one."""
+    rng = np.random.default_rng(0)
+    graph, state = nnx.split(module)
+
+    def draw(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        spread = 1.0 if leaf.ndim == 1 else np.prod(leaf.shape[:-1]) ** -0.5
+        return rng.normal(0, spread, leaf.shape).astype(leaf.dtype)
+
+    return nnx.merge(graph, jax.tree.map(draw, state))
+
+
+CASES = {
+    "pixels": (image, lambda vae: vae.decoder, (2, 5, 8, 3)),
+    "latents": (image, lambda vae: vae.encoder, (2, 10, 16, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_strips_make_the_whole_picture(name: str) -> None:
+    make, method, shape = CASES[name]
+    graph, state = nnx.split(make())
+    x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+
+    def run(count: int) -> np.ndarray:
+        def in_them(state: nnx.State, x: jax.Array) -> jax.Array:
+            with TraceOptions(strips=count).active():
+                return put_together(method(nnx.merge(graph, state))(cut_up(x)))
+
+        return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
+
+    whole = run(1)
+    np.testing.assert_allclose(run(COUNT), whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
+
+
+def unet() -> UNet:
+    config = UNetConfig.from_dict(
+        SDXL_BASE
+        | {
+            "block_out_channels": [8, 12, 16],
+            "attention_head_dim": [1, 2, 2],
+            "transformer_layers_per_block": [1, 1, 1],
+            "norm_num_groups": 4,
+            "cross_attention_dim": 6,
+            "addition_time_embed_dim": 4,
+            "projection_class_embeddings_input_dim": 6 * 4 + 5,
+        }
+    )
+    network = drawn(abstract_module(UNet, config))
+    assert isinstance(network, UNet)
+    return network
+
+
+def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
+    """Every level: half sizes, double sizes, states of the way down, transformers between."""
+    graph, state = nnx.split(unet())
+    shapes = ((2, 9, 16, 4), (2, TIME), (2, 5, 6))
+    rng = np.random.default_rng(6)
+    inputs = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+    def run(count: int) -> np.ndarray:
+        def in_them(state: nnx.State, x: jax.Array, time: jax.Array, text: jax.Array) -> jax.Array:
+            with TraceOptions(strips=count).active():
+                levels = nnx.merge(graph, state).through_levels
+                return put_together(levels(cut_up(x), time, text))
+
+        return np.asarray(
+            jax.jit(in_them).lower(state, *inputs).compile(coarse.OPTIONS)(state, *inputs)
+        )
+
+    whole = run(1)
+    assert np.abs(whole).max() > 0.1
+    np.testing.assert_allclose(run(COUNT), whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
+
+
+def test_a_picture_comes_back_as_it_was() -> None:
+    x = np.random.default_rng(4).normal(size=(2, 4, 8, 5)).astype(np.float32)
+    with TraceOptions(strips=COUNT).active():
+        strips = cut_up(jnp.asarray(x))
+        assert strips.shape == (8, 4, 2, 5)
+        np.testing.assert_array_equal(strips[1], x[0, :, 2:4])
+        np.testing.assert_array_equal(put_together(strips), x)
+
+
+def test_devices_share_strips_and_rows() -> None:
+    graph, state = nnx.split(image())
+    x = np.random.default_rng(5).normal(size=(1, 5, 16, 3)).astype(np.float32)
+    rows, columns = ("tensor",), ("ulysses",)
+    here = {"picture_rows": rows, "picture_columns": columns, "positions": rows + columns}
+    by = layout(context=4, tensor=2)
+    by = replace(by, table={**by.table, **here})
+
+    def run(by: Layout | None) -> np.ndarray:
+        def in_them(state: nnx.State, x: jax.Array) -> jax.Array:
+            with TraceOptions(by, strips=8).active():
+                return put_together(nnx.merge(graph, state).decoder(cut_up(x)))
+
+        return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
+
+    whole, shared = run(None), run(by)
+    np.testing.assert_allclose(shared, whole, rtol=0, atol=ROUNDING * np.abs(whole).max())
+
+
+@pytest.mark.parametrize(
+    ("width", "devices", "count"),
+    [(128, 1, 8), (104, 1, 8), (90, 1, 1), (128, 2, 16), (104, 8, 1), (8, 2, 1)],
+)
+def test_strips_come_out_even(width: int, devices: int, count: int) -> None:
+    assert fitting("tpu", width, devices) == count
+    assert fitting("cpu", width, devices) == fitting("gpu", width, devices) == 1
+
+
+@pytest.mark.parametrize(
+    ("pictures", "width", "count"),
+    [(1, 32, 8), (2, 32, 4), (3, 32, 2), (8, 32, 1), (16, 32, 1), (2, 38, 2), (2, 31, 1)],
+)
+def test_pictures_fill_the_rows_together(pictures: int, width: int, count: int) -> None:
+    assert together(pictures, width) == count
+
+
+def test_no_strips_where_no_tpu_is() -> None:
+    assert (
+        for_layout(layout(), 128, ()) == for_batch(layout(), 2, 32) == for_batch(None, 2, 32) == 1
+    )
+    nowhere = abstract_mesh((1,) * len(MESH_AXES))
+    assert for_layout(Layout(nowhere, xla_kernel), 128, ()) == 1

@@ -1,0 +1,82 @@
+"""Options of a trace hold inside it, and nowhere else."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from models.parallel.axis_rules import Split
+from models.parallel.placement import split
+from models.parallel.trace_options import DEFAULTS, TraceOptions, trace_options
+from tests.parallel.layouts import layout
+
+
+def seen_by_a_trace() -> TraceOptions:
+    """Return the options that a function finds while it is traced."""
+    seen: list[TraceOptions] = []
+
+    def network(x: jax.Array) -> jax.Array:
+        seen.append(trace_options())
+        return x
+
+    jax.jit(network).trace(jnp.zeros(2))
+    (options,) = seen
+    return options
+
+
+def test_a_trace_without_options_has_the_defaults() -> None:
+    one_device = TraceOptions(layout=None, quant=None, strips=1, unroll=False, record=None)
+    assert seen_by_a_trace() == DEFAULTS == one_device
+
+
+def test_options_end_with_their_block() -> None:
+    with TraceOptions(quant="w8a8").active():
+        assert seen_by_a_trace() == TraceOptions(quant="w8a8")
+    assert seen_by_a_trace() == DEFAULTS
+
+
+def test_a_nested_block_replaces_some_options() -> None:
+    with TraceOptions(quant="w8a8", unroll=True).active():
+        with replace(trace_options(), strips=8).active():
+            assert seen_by_a_trace() == TraceOptions(quant="w8a8", strips=8, unroll=True)
+        assert seen_by_a_trace() == TraceOptions(quant="w8a8", unroll=True)
+
+
+def test_options_do_not_outlive_a_trace_that_fails() -> None:
+    def network(x: jax.Array) -> jax.Array:
+        with TraceOptions(unroll=True).active(), replace(trace_options(), strips=8).active():
+            return x.reshape(5)
+
+    with pytest.raises(TypeError, match="reshape"):
+        jax.jit(network).trace(jnp.zeros(2))
+    assert seen_by_a_trace() == DEFAULTS
+
+
+def test_threads_trace_with_their_own_options() -> None:
+    """The compiler's threads overlap."""
+    both = threading.Barrier(2, timeout=60)
+
+    def traced(strips: int) -> TraceOptions:
+        with TraceOptions(strips=strips).active():
+            both.wait()
+            seen = seen_by_a_trace()
+            both.wait()
+            return seen
+
+    with ThreadPoolExecutor(2) as threads:
+        assert [one.strips for one in threads.map(traced, (4, 8))] == [4, 8]
+    assert seen_by_a_trace() == DEFAULTS
+
+
+def test_a_record_gets_what_a_layout_splits() -> None:
+    splits: list[Split] = []
+    with TraceOptions(layout(data=2), record=splits.append).active():
+        jax.jit(lambda x: split(x, "batch", None)).trace(jnp.zeros((4, 3)))
+    (one,) = splits
+    assert (one.axes, one.shape, one.over) == (("batch", None), (4, 3), (("data",), ()))
+    assert "test_a_record_gets_what_a_layout_splits" in one.where

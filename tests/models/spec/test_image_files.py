@@ -1,0 +1,118 @@
+"""Image files: what diffusers' `load_image` makes of them, or an error before any pixel."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from models.spec.image_files import (
+    FORMATS,
+    MAX_SCANS,
+    ImageFile,
+    ImageFileError,
+    check,
+    count_scans,
+    decode,
+)
+from tests.hostile_images import jpeg_of_scans
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 9, 4), np.uint8)
+MAX_PIXELS = 100
+
+
+def save(image: Image.Image, file_format: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, file_format, **options)
+    return file.getvalue()
+
+
+def checked(data: bytes) -> Image.Image:
+    """What a pool decodes of a file that has been checked."""
+    file, image = check(data, MAX_PIXELS), decode(data)
+    assert image.mode == "RGB" and image.size == (file.width, file.height)
+    return image
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "1", "LA"])
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    source = Image.fromarray(PIXELS if "A" in mode else PIXELS[..., :3]).convert(mode)
+    got = checked(save(source, "PNG"))
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(source.convert("RGB")))
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_format_is_read(file_format: str) -> None:
+    data = save(Image.fromarray(PIXELS[..., :3]), file_format)
+    assert check(data, MAX_PIXELS) == ImageFile(FORMATS[file_format], 9, 6)
+    with Image.open(io.BytesIO(data)) as expected:
+        np.testing.assert_array_equal(
+            np.asarray(checked(data)), np.asarray(expected.convert("RGB"))
+        )
+
+
+def test_the_camera_s_orientation_is_applied() -> None:
+    """Source: diffusers' load_image, which turns upright first and drops alpha then."""
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned by 90 degrees
+    source = Image.fromarray(PIXELS[..., :3])
+    got = checked(save(source, "PNG", exif=exif))
+    np.testing.assert_array_equal(np.asarray(got), np.rot90(np.asarray(source), -1))
+
+
+def test_the_limit_is_the_last_size_that_passes() -> None:
+    assert check(save(Image.new("RGB", (10, 10)), "PNG"), MAX_PIXELS)
+    with pytest.raises(ImageFileError, match="11 x 10 pixels; 100 are allowed"):
+        check(save(Image.new("RGB", (11, 10)), "PNG"), MAX_PIXELS)
+
+
+@pytest.mark.parametrize("file_format", ["GIF", "TIFF", "BMP", "PPM", "ICO"])
+def test_other_formats_are_refused(file_format: str) -> None:
+    with pytest.raises(ImageFileError, match="no PNG, JPEG or WebP"):
+        check(save(Image.new("RGB", (8, 8)), file_format), MAX_PIXELS)
+
+
+SOUND = {
+    file_format: save(Image.fromarray(PIXELS[..., :3]), file_format) for file_format in FORMATS
+}
+
+
+@given(
+    data=st.sampled_from(sorted(SOUND.values())),
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=8),
+    keep=st.integers(0, 10_000),
+)
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_damage_is_a_picture_error_or_a_picture(
+    data: bytes, changes: list[tuple[int, int]], keep: int
+) -> None:
+    damaged = bytearray(data)
+    for place, value in changes:
+        damaged[place % len(damaged)] = value
+    try:
+        got = checked(bytes(damaged[: max(1, keep % (len(damaged) + 1))]))
+    except ImageFileError as error:
+        assert str(error)
+    else:
+        assert got.width * got.height <= MAX_PIXELS
+
+
+def test_scans_are_counted_before_they_are_decoded() -> None:
+    assert count_scans(SOUND["PNG"]) == count_scans(b"") == count_scans(b"\xff\xd8\xff") == 0
+    assert count_scans(SOUND["JPEG"]) == 1
+    for scans in (10, MAX_SCANS):
+        data = jpeg_of_scans(scans, (10, 10))
+        assert count_scans(data) == scans and check(data, MAX_PIXELS).width == 10
+    with pytest.raises(ImageFileError, match=f"more than {MAX_SCANS} scans"):
+        check(jpeg_of_scans(MAX_SCANS + 1, (10, 10)), MAX_PIXELS)
+
+
+def test_scans_of_a_thumbnail_are_not_the_image_s() -> None:
+    exif = b"Exif\0\0" + SOUND["JPEG"] * (MAX_SCANS + 1)
+    data = SOUND["JPEG"]
+    marked = data[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + data[2:]
+    assert count_scans(marked) == 1

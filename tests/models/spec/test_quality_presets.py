@@ -1,0 +1,219 @@
+"""Presets of quality: what they are, which a model has, and what they make of a table of steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+import models.demo
+from models.checkpoint.folder import CheckpointError, read_qualities
+from models.interface.apply_presets import eased, quality_of, with_presets
+from models.interface.pipeline import RequestError, Step
+from models.interface.step_program import StepProgram
+from models.spec.quality_presets import (
+    COEFFICIENTS,
+    LEVERS,
+    LONGEST_NAME,
+    PRESETS,
+    THRESHOLD,
+    GuidanceInterval,
+    Quality,
+    StepCache,
+    presets,
+)
+from tests.service.standin import SPEC
+
+CACHED = Quality(step_cache=StepCache(kind="first-block", threshold=0.1))
+FAST = Quality(
+    guidance=GuidanceInterval(start=0.2, stop=0.6),
+    step_cache=StepCache(kind="teacache", threshold=0.3, coefficients=(2.0, 1.0, 0.5)),
+    eight_bit="w8a8",
+)
+
+
+def steps_of(count: int, network: str = "one") -> tuple[Step, ...]:
+    program = StepProgram(network, guided=True)
+    return tuple(Step(program, {"sigma": np.float32(i)}) for i in range(count))
+
+
+def of_eight_bits(products: object) -> Quality:
+    return Quality.model_validate({"eight_bit": products})
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "steps", "expected"),
+    [
+        (0.0, 1.0, 3, [0, 1, 2]),
+        (0.0, 0.6, 16, range(9)),
+        (0.2, 0.5, 10, [2, 3, 4]),
+        (0.0, 0.0, 4, []),
+    ],
+)
+def test_the_steps_of_an_interval(start: float, stop: float, steps: int, expected: object) -> None:
+    """The share is cut off to whole steps, as in diffusers' guiders."""
+    guided = Quality(guidance=GuidanceInterval(start=start, stop=stop)).guided(steps)
+    assert [i for i, is_guided in enumerate(guided) if is_guided] == list(expected)  # type: ignore[call-overload]
+
+
+def test_a_wrong_preset_is_refused() -> None:
+    with pytest.raises(ValidationError, match="behind stop"):
+        GuidanceInterval(start=0.7, stop=0.5)
+    with pytest.raises(ValidationError, match="threshold"):
+        StepCache(kind="teacache", threshold=0)
+    for endless in (float("inf"), float("nan")):  # JSON has neither: no front end could read them
+        with pytest.raises(ValidationError, match="threshold"):
+            StepCache(kind="teacache", threshold=endless)
+        with pytest.raises(ValidationError, match="psnr_db"):
+            Quality(psnr_db=endless)
+    with pytest.raises(ValidationError, match="extra"):
+        Quality.model_validate({"eight_bits": True})
+    with pytest.raises(ValidationError, match="'w8a16' or 'w8a8'"):
+        Quality.model_validate({"eight_bit": "w4a16"})
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, "w8a8"), (False, None)])
+def test_a_preset_written_before_weights_could_be_rounded_alone(before: bool, now: object) -> None:
+    """Of settings, checkpoints, and specs in Redis; what is written now is read as it is."""
+    preset = Quality.model_validate({"eight_bit": before})
+    assert preset.eight_bit == now
+    assert Quality.model_validate_json(preset.model_dump_json()) == preset
+
+
+def test_exact_steps_are_left_as_they_are() -> None:
+    steps = steps_of(4)
+    after = eased(steps, Quality())
+    assert [(s.phase, dict(s.values)) for s in after] == [(s.phase, dict(s.values)) for s in steps]
+    assert Quality().key == ""
+
+
+def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
+    """What was kept is of other prompts, or of another expert, behind a turn."""
+    eight = eased(steps_of(4, "high") + steps_of(4, "low"), CACHED)
+    thresholds = [float(step.values[THRESHOLD]) for step in eight]
+    assert thresholds == pytest.approx([0, 0.1, 0.1, 0.1, 0, 0.1, 0.1, 0])
+    (one,) = eased(steps_of(1), CACHED)
+    assert one.values[THRESHOLD] == 0
+
+
+def test_levers_are_a_part_of_the_phase() -> None:
+    ten = eased(steps_of(10), FAST)
+    assert [step.phase for step in ten] == [
+        StepProgram("one", guided=i in range(2, 6), quant="w8a8", cache="teacache")
+        for i in range(10)
+    ]
+    assert ten[3].values[COEFFICIENTS].tolist() == [0, 0, 2, 1, 0.5]
+    assert {frozenset(step.values) for step in ten} == {
+        frozenset({"sigma", THRESHOLD, COEFFICIENTS})
+    }
+
+
+def test_thresholds_alone_part_no_batch() -> None:
+    other = Quality(step_cache=StepCache(kind="first-block", threshold=0.2))
+    kinds = {preset.key for preset in (CACHED, *map(of_eight_bits, ("w8a16", "w8a8")), Quality())}
+    assert CACHED.key == other.key and len(kinds) == 4
+
+
+def test_the_presets_of_a_model() -> None:
+    """Every family's, then the folder's, then the operator's; only what the family can do."""
+    mine = {"fast": FAST, "eight-bit": Quality(eight_bit="w8a8", psnr_db=30)}
+    found = presets(LEVERS, {"fast": CACHED}, mine)
+    assert found["fast"] == FAST and found["eight-bit"].psnr_db == 30
+    guided = presets({"guidance"})
+    assert set(guided) == {"high", "fast", "guidance-interval"}
+    assert guided["fast"].levers == {"guidance"} < presets(LEVERS)["fast"].levers
+    with pytest.raises(ValueError, match=r'fast pulls eight_bit; .*eight_bit = "beside"'):
+        presets(LEVERS - {"eight_bit"}, mine)
+    with pytest.raises(
+        ValueError, match=r"quality\.fast pulls step_cache; .*: eight_bit, guidance"
+    ):
+        presets(LEVERS - {"step_cache"}, {"fast": FAST})
+    with pytest.raises(ValueError, match=r"quality\.exact"):
+        presets(LEVERS, {"exact": FAST})
+    for unsayable in ("", "\n", " fast", "x" * (LONGEST_NAME + 1)):
+        with pytest.raises(ValueError, match="is no name for a preset"):
+            presets(LEVERS, {unsayable: FAST})
+
+
+def test_a_folder_brings_presets(tmp_path: Path) -> None:
+    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten pictures"}  # as before w8a16
+    (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"fast": preset}}))
+    spec = with_presets(SPEC, tmp_path, LEVERS, {}, "beside")
+    assert spec.qualities["fast"] == Quality.model_validate({**preset, "eight_bit": "w8a8"})
+    assert spec.defaults["quality"] == "exact" and spec.bucket_fields[-1] == "quality"
+    without = with_presets(SPEC, tmp_path, LEVERS, {}).qualities
+    assert without["fast"] == PRESETS["fast"]
+    assert not any(preset.eight_bit for preset in without.values())
+    (tmp_path / "atelier.json").write_text('{"quality": {"fast": {"eight": true}}}')
+    with pytest.raises(CheckpointError, match=r"(?s)atelier.json: quality: .*fast"):
+        with_presets(SPEC, tmp_path, LEVERS, {})
+
+
+def test_a_default_that_is_no_preset_is_refused(tmp_path: Path) -> None:
+    spec = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "mine"}})
+    with pytest.raises(ValueError, match="'mine' is none of exact, high"):
+        with_presets(spec, tmp_path, LEVERS, {})
+    found = with_presets(spec, tmp_path, LEVERS, {"mine": FAST}, "beside")
+    assert found.defaults["quality"] == "mine"
+
+
+def test_without_exact_weights_there_are_no_exact_pictures(tmp_path: Path) -> None:
+    """Neither `exact` nor a preset that needs them; what is left of the rest has 8 bits."""
+    spec = with_presets(SPEC, tmp_path, LEVERS, {"fast": FAST}, "instead")
+    assert FAST.eight_bit and spec.quality_names == ("fast", "eight-bit-weights", "eight-bit")
+    assert spec.defaults["quality"] == "eight-bit-weights" and not spec.has_exact
+    with pytest.raises(
+        RequestError, match="quality: 'exact' is none of fast, eight-bit-weights, eight-b"
+    ):
+        quality_of(spec, {"quality": "exact"})
+    with pytest.raises(
+        ValueError, match=r'quality\.mine needs exact weights.*"instead".*eight_bit = "w8a16"'
+    ):
+        with_presets(SPEC, tmp_path, LEVERS, {"mine": CACHED}, "instead")
+    asked = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": "exact"}})
+    with pytest.raises(ValueError, match="'exact' is none of eight-bit-weights, eight-bit"):
+        with_presets(asked, tmp_path, LEVERS, {}, "instead")
+
+
+def test_a_request_names_a_preset() -> None:
+    spec = SPEC.model_copy(update={"qualities": {"fast": FAST}})
+    assert quality_of(spec, {"quality": "fast"}) == FAST
+    assert quality_of(spec, {}) == quality_of(spec, {"quality": "exact"}) == Quality()
+    with pytest.raises(RequestError, match="quality: 'slow' is none of exact, fast"):
+        quality_of(spec, {"quality": "slow"})
+
+
+@pytest.mark.parametrize("default", ["exact", "fast"])
+def test_a_job_of_an_earlier_version_is_exact(tmp_path: Path, default: str) -> None:
+    """It is drawn so, whatever the operator has made the default since: it is to be counted so."""
+    operators = SPEC.model_copy(update={"defaults": {**SPEC.defaults, "quality": default}})
+    spec = with_presets(operators, tmp_path, LEVERS, {"fast": FAST}, eight_bit="beside")
+    before = {"prompt": "a red circle", **spec.defaults}
+    assert before.pop("quality") == default
+    assert quality_of(spec, before) == Quality()
+    assert spec.bucket(before) == spec.bucket({**before, "quality": "exact"})
+    assert spec.bucket(before) != spec.bucket({**before, "quality": "fast"})
+
+
+@pytest.mark.parametrize("where", ["beside", "instead"])
+def test_a_queued_job_of_8_bits_is_drawn_as_it_was_accepted(tmp_path: Path, where: Any) -> None:
+    """Another preset is the default since; what it was then is in the job."""
+    spec = with_presets(SPEC, tmp_path, LEVERS, {}, where)
+    assert quality_of(spec, {"quality": "eight-bit"}).eight_bit == "w8a8"
+    assert quality_of(spec, {"quality": "eight-bit-weights"}).eight_bit == "w8a16"
+
+
+@pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
+def test_presets_of_the_demo_tell_what_was_measured(family: str) -> None:
+    """And pull what the family's own of that name do."""
+    brought = read_qualities(Path(models.demo.__file__).parent / family)
+    of_family = LEVERS - ({"step_cache"} if family == "sdxl" else set())
+    for name, preset in brought.items():
+        assert preset.psnr_db or "equal to exact" in preset.about, name
+        assert "held-out prompts" in preset.about
+        assert preset.only(LEVERS) == PRESETS[name].only(of_family), name
+    assert {"guidance-interval", "eight-bit-weights", "eight-bit"} <= brought.keys()

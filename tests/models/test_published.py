@@ -1,0 +1,65 @@
+"""Published checkpoints by short names: their full-size networks, by shapes alone."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import jax
+import pytest
+
+from models import published, registry
+from models.interface.pipeline import Pipeline
+from models.loading.sources import SHAPES
+
+README = Path(__file__).parents[2] / "README.md"
+NAMES = {
+    "sdxl": "SDXL base 1.0",
+    "flux-schnell": "FLUX.1 schnell",
+    "flux-dev": "FLUX.1 dev",
+    "wan2.1-1.3b": "Wan 2.1 T2V 1.3B",
+    "wan2.1-14b": "Wan 2.1 T2V 14B",
+    "wan2.1-i2v-14b": "Wan 2.1 I2V 14B",
+    "wan2.2-a14b": "Wan 2.2 T2V A14B",
+    "wan2.2-i2v-a14b": "Wan 2.2 I2V A14B",
+    "wan2.2-5b": "Wan 2.2 TI2V 5B",
+}
+"""By the names that their authors gave them."""
+
+
+@cache
+def stated() -> dict[str, tuple[float, float]]:
+    """Billions of parameters and GiB, as the README has them."""
+    rows = re.findall(r"^\| ([\w. ]+) \| ([\d.]+) B \| ([\d.]+) GiB \|", README.read_text(), re.M)
+    return {name: (float(billions), float(size)) for name, billions, size in rows}
+
+
+def shapes(name: str, folder: Path) -> Pipeline:
+    published.write(name, folder)
+    return registry.load(name, str(folder), "bfloat16", {}, reader=SHAPES)
+
+
+def test_the_readme_states_the_size_of_every_checkpoint() -> None:
+    assert NAMES.keys() == published.CHECKPOINTS.keys()
+    assert stated().keys() == set(NAMES.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_full_size_checkpoint_takes_what_the_readme_states(name: str, tmp_path: Path) -> None:
+    weights = shapes(name, tmp_path).weights._asdict()
+    del weights["preview"]  # ours, fitted to any autoencoder
+    leaves = jax.tree.leaves(weights)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    count = sum(leaf.size for leaf in leaves)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    assert (round(count / 1e9, 1), round(size / 2**30, 1)) == stated()[NAMES[name]]
+
+
+def test_a_request_is_prepared_without_a_vocabulary(tmp_path: Path) -> None:
+    pipeline = shapes("flux-schnell", tmp_path)
+    fields = {**pipeline.spec.defaults, "prompt": "words", "seed": 0, "width": 64, "height": 32}
+    prepared = pipeline.prepare(fields, {})
+    assert prepared.inputs["t5_ids"].shape == (1, pipeline.spec.limits.max_sequence_length)
+    assert prepared.inputs["noise"].shape == (4, 8, 16)
+    assert len(prepared.steps) == 4  # distilled: what the published scheduler's config makes of it

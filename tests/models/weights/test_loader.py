@@ -1,0 +1,413 @@
+"""The loader: layouts, dtypes, stacked leaves, every fault named at once, and its memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import save_file
+
+from models.checkpoint.folder import CheckpointError, WeightsError, fingerprint
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.safetensors import Part
+from models.loading.abstract import abstract_module
+from models.nn.layers.parameterised import conv, embed, linear
+from models.nn.layers.scanned import stack
+from models.parallel.axis_rules import auto_mesh
+from models.weights.device_transfer import PIECE, OnDevice, laid
+from models.weights.loader import READERS, flat_parameters, load
+
+LAYERS = 3
+
+
+class Block(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.up = linear(5, 130, ("embed", "mlp"), rngs=rngs)
+
+
+class Network(nnx.Module):
+    """A leaf of every kind that a checkpoint knows."""
+
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.table = embed(11, 5, ("vocab", "embed"), rngs=rngs)
+        self.blocks = stack(lambda rngs: Block(rngs=rngs), LAYERS, rngs)
+        self.convs = nnx.List([conv(2, 3, (4, 6), rngs=rngs), conv(3, 2, (2, 3, 4), rngs=rngs)])
+        self.point = linear(5, 7, ("embed", None), rngs=rngs)
+        self.shift_scale = linear(5, 6, ("embed", None), use_bias=False, rngs=rngs)
+
+
+def swap_halves(tensor: np.ndarray) -> np.ndarray:
+    return np.roll(tensor, len(tensor) // 2, axis=0)
+
+
+RENAMES: Renames = (
+    (r"embed\.positions", ""),
+    (r"embed\.weight", "table.embedding"),
+    (r"tied\.weight", "table.embedding"),
+    (r"(?:old\.)?layers\.(\d+)\.fc\.weight", r"blocks.up.kernel[\1]"),
+    (r"(?:old\.)?layers\.(\d+)\.fc\.bias", r"blocks.up.bias[\1]"),
+    (r"convs\.(\d)\.weight", r"convs.\1.kernel"),
+    (r"mod\.weight", "shift_scale.kernel", swap_halves),
+    (r"(.+)\.weight", r"\1.kernel"),
+    (r"(.+)\.bias", r"\1.bias"),
+)
+
+
+def tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
+    """A checkpoint of the network, in torch's layouts."""
+    random = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed.weight": (11, 5),
+        "convs.0.weight": (3, 2, 4, 6),
+        "convs.0.bias": (3,),
+        "convs.1.weight": (2, 3, 2, 3, 4),
+        "convs.1.bias": (2,),
+        "point.weight": (7, 5, 1, 1),
+        "point.bias": (7,),
+        "mod.weight": (6, 5),
+        **{f"layers.{layer}.fc.weight": (130, 5) for layer in range(LAYERS)},
+        **{f"layers.{layer}.fc.bias": (130,) for layer in range(LAYERS)},
+    }
+    return {key: random.normal(size=shape).astype(dtype) for key, shape in shapes.items()}
+
+
+def loaded(folder: Path | Part, **options: Any) -> Network:
+    abstract = abstract_module(Network)
+    return load(abstract, folder, RENAMES, **({"dtype": jnp.float32} | options))
+
+
+def saved(folder: Path, arrays: dict[str, np.ndarray]) -> Path:
+    save_file({key: np.asarray(array, order="C") for key, array in arrays.items()}, _file(folder))
+    return folder
+
+
+def _file(folder: Path) -> Path:
+    return folder / "model.safetensors"
+
+
+def check(network: Network, stored: dict[str, np.ndarray], dtype: Any = np.float32) -> None:
+    """Every array, held against the stored one by another way of saying where it goes."""
+    layers = [
+        (stored[f"layers.{n}.fc.weight"], stored[f"layers.{n}.fc.bias"]) for n in range(LAYERS)
+    ]
+    expected = {
+        "table.embedding": stored["embed.weight"],
+        "blocks.up.kernel": np.stack([weight.T for weight, _ in layers]),
+        "blocks.up.bias": np.stack([bias for _, bias in layers]),
+        "convs.0.kernel": np.einsum("oihw->hwio", stored["convs.0.weight"]),
+        "convs.0.bias": stored["convs.0.bias"],
+        "convs.1.kernel": np.einsum("oithw->thwio", stored["convs.1.weight"]),
+        "convs.1.bias": stored["convs.1.bias"],
+        "point.kernel": stored["point.weight"][:, :, 0, 0].T,
+        "point.bias": stored["point.bias"],
+        "shift_scale.kernel": np.concatenate(
+            [stored["mod.weight"][3:], stored["mod.weight"][:3]]
+        ).T,
+    }
+    found = {path: leaf.get_value() for path, leaf in flat_parameters(network).items()}
+    assert found.keys() == expected.keys()
+    for path, array in expected.items():
+        assert found[path].dtype == dtype, path
+        np.testing.assert_array_equal(found[path], array.astype(dtype), err_msg=path)
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float16, jnp.bfloat16], ids=str)
+@pytest.mark.parametrize("asked", [np.float32, np.float16, jnp.bfloat16], ids=str)
+def test_every_leaf_in_every_dtype(tmp_path: Path, stored: Any, asked: Any) -> None:
+    arrays = tensors(stored)
+    check(loaded(saved(tmp_path, arrays), dtype=asked), arrays, asked)
+
+
+@pytest.mark.parametrize("stored", [np.float32, jnp.bfloat16], ids=str)
+@pytest.mark.parametrize("asked", [np.float32, jnp.bfloat16], ids=str)
+def test_turned_on_the_device_it_is_the_same(tmp_path: Path, stored: Any, asked: Any) -> None:
+    arrays = tensors(stored)
+    check(loaded(saved(tmp_path, arrays), dtype=asked, lay=OnDevice), arrays, asked)
+
+
+def test_layers_spread_over_shards(tmp_path: Path) -> None:
+    arrays = tensors()
+    shards = [dict(list(arrays.items())[start::3]) for start in range(3)]
+    for number, shard in enumerate(shards):
+        save_file(shard, tmp_path / f"part-{number}.safetensors")
+    weight_map = {key: f"part-{n}.safetensors" for n, shard in enumerate(shards) for key in shard}
+    index = tmp_path / "diffusion_pytorch_model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    check(loaded(tmp_path), arrays)
+
+
+def test_the_variant_asked_for(tmp_path: Path) -> None:
+    arrays = tensors()
+    saved(tmp_path, {key: np.zeros_like(array) for key, array in arrays.items()})
+    save_file(arrays, tmp_path / "model.fp16.safetensors")
+    check(loaded(tmp_path, variant="fp16"), arrays)
+
+
+def test_the_abstract_module_stays_abstract(tmp_path: Path) -> None:
+    abstract = abstract_module(Network)
+    load(abstract, saved(tmp_path, tensors()), RENAMES, dtype=jnp.float32)
+    leaves = flat_parameters(abstract).values()
+    assert all(isinstance(leaf.get_value(), jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+class TestPartsOfAFile:
+    """A component in one file with others, and tensors that several leaves share."""
+
+    def test_only_the_keys_behind_the_prefix_are_the_components(self, tmp_path: Path) -> None:
+        arrays = tensors()
+        mine = {f"net.{key}": array for key, array in arrays.items()}
+        saved(tmp_path, mine | {"point.weight": np.zeros(3, np.float32), "x": np.arange(3)})
+        check(loaded(Part("net", (_file(tmp_path),), "net.")), arrays)
+
+    def test_missing_and_stray_keys_are_named_as_in_the_file(self, tmp_path: Path) -> None:
+        mine = {f"net.{key}": array for key, array in tensors().items()}
+        mine["net.lora"] = mine.pop("net.point.bias")
+        saved(tmp_path, mine)
+        with pytest.raises(WeightsError) as caught:
+            loaded(Part("net of a file", (_file(tmp_path),), "net."))
+        error = caught.value
+        assert (error.missing, error.stray) == (("net.point.bias",), ("net.lora",))
+        assert error.component == "net of a file"
+
+    @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16], ids=str)
+    def test_slices_and_a_transposed_matrix(self, tmp_path: Path, dtype: Any) -> None:
+        random = np.random.default_rng(1)
+        fused = random.normal(size=(LAYERS, 12, 5)).astype(dtype)
+        projection = random.normal(size=(5, 7)).astype(dtype)
+        file = {f"{n}.qkv": layer for n, layer in enumerate(fused)} | {"projection": projection}
+        found = flat_parameters(_fused(saved(tmp_path, file), dtype))
+        for name, rows in (("q", slice(0, 4)), ("k", slice(4, 8)), ("v", slice(8, 12))):
+            expected = fused[:, rows].transpose(0, 2, 1)
+            np.testing.assert_array_equal(found[f"blocks.{name}.kernel"].get_value(), expected)
+        np.testing.assert_array_equal(found["projection.kernel"].get_value(), projection)
+
+    def test_a_shared_tensor_is_named_once(self, tmp_path: Path) -> None:
+        file = {"0.qkv": np.zeros((13, 5), np.float32), "2.qkv": np.zeros((12, 5), np.float32)}
+        file["projection"] = np.zeros((7, 5), np.float32)
+        with pytest.raises(WeightsError) as caught:
+            _fused(saved(tmp_path, file), np.float32)
+        assert caught.value.missing == ("1.qkv",)
+        assert set(caught.value.misshapen) == {
+            ("0.qkv", (12, 5), (13, 5)),
+            ("projection", (5, 7), (7, 5)),
+        }
+
+
+class Fused(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.blocks = stack(lambda rngs: Projections(rngs=rngs), LAYERS, rngs)
+        self.projection = linear(5, 7, (None, None), use_bias=False, rngs=rngs)
+
+
+class Projections(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.q, self.k, self.v = (
+            linear(5, 4, (None, None), use_bias=False, rngs=rngs) for _ in range(3)
+        )
+
+
+def _fused(folder: Path, dtype: Any) -> Fused:
+    renames: Renames = (
+        (r"(\d)\.qkv", r"blocks.{q,k,v}.kernel[\1]"),
+        ("projection", "projection.kernel.T"),
+    )
+    abstract = abstract_module(Fused)
+    return load(abstract, folder, renames, dtype=dtype)
+
+
+class TestPlacement:
+    def test_each_array_goes_where_its_axes_say(self, tmp_path: Path) -> None:
+        mesh = auto_mesh(np.array(jax.devices()[:1]), ("tensor",))
+        seen = {}
+
+        def sharding(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
+            split = ["tensor" if axis == "mlp" else None for axis in leaf.axes]
+            seen[path] = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
+            return seen[path]
+
+        found = flat_parameters(loaded(saved(tmp_path, tensors()), sharding=sharding))
+        assert {path: leaf.get_value().sharding for path, leaf in found.items()} == seen
+        assert seen["blocks.up.kernel"].spec == jax.sharding.PartitionSpec(None, None, "tensor")
+
+    def test_arrays_are_laid_on_several_devices(self, tmp_path: Path) -> None:
+        mesh = auto_mesh(np.array(jax.devices()[:2]), ("tensor",))
+
+        def sharding(path: str, leaf: nnx.Variable) -> jax.sharding.Sharding:
+            split = ["tensor" if axis == "mlp" else None for axis in leaf.axes]
+            return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
+
+        folder = saved(tmp_path, tensors())
+        for lay in (laid, OnDevice):
+            network = loaded(folder, sharding=sharding, lay=lay)
+            check(network, tensors())
+            kernel = flat_parameters(network)["blocks.up.kernel"].get_value()
+            assert [shard.data.shape for shard in kernel.addressable_shards] == [(3, 5, 65)] * 2
+
+
+class TestFaults:
+    def test_all_named_at_once(self, tmp_path: Path) -> None:
+        arrays = tensors()
+        del arrays["layers.1.fc.weight"], arrays["point.bias"]
+        arrays["layers.3.fc.weight"] = np.zeros((130, 5), np.float32)
+        arrays["lora.up"] = np.zeros(3, np.float32)
+        arrays["guidance.weight"] = np.zeros((2, 2), np.float32)
+        arrays["embed.weight"] = np.zeros((5, 11), np.float32)
+        arrays["layers.0.fc.bias"] = np.zeros(131, np.float32)
+        arrays["convs.0.weight"] = np.zeros((3, 2, 6, 4), np.float32)
+        arrays["mod.weight"] = np.zeros((6, 5), np.int8)
+        folder = tmp_path / "transformer"
+        folder.mkdir()
+        with pytest.raises(WeightsError) as caught:
+            loaded(saved(folder, arrays))
+        error = caught.value
+        assert error.component == "transformer"
+        assert set(error.missing) == {"layers.1.fc.weight", "point.bias"}
+        assert set(error.stray) == {"layers.3.fc.weight", "lora.up", "guidance.weight"}
+        assert set(error.misshapen) == {
+            ("embed.weight", (11, 5), (5, 11)),
+            ("layers.0.fc.bias", (130,), (131,)),
+            ("convs.0.weight", (3, 2, 4, 6), (3, 2, 6, 4)),
+        }
+        assert error.mistyped == (("mod.weight", "I8"),)
+        for part in ("transformer", *error.missing, *error.stray, "[11, 5] and is [5, 11]", "I8"):
+            assert part in str(error)
+
+    def test_a_whole_stack_missing(self, tmp_path: Path) -> None:
+        arrays = {key: array for key, array in tensors().items() if "fc" not in key}
+        with pytest.raises(WeightsError) as caught:
+            loaded(saved(tmp_path, arrays))
+        names = {f"layers.{n}.fc.{kind}" for n in range(LAYERS) for kind in ("weight", "bias")}
+        assert set(caught.value.missing) == names
+
+    @pytest.mark.parametrize("shape", [(7, 5, 2, 1), (7, 5, 1, 1, 3), (5, 7), (7,), ()], ids=str)
+    def test_only_windows_of_one_are_dropped(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
+        arrays = tensors() | {"point.weight": np.zeros(shape, np.float32)}
+        with pytest.raises(WeightsError) as caught:
+            loaded(saved(tmp_path, arrays))
+        assert caught.value.misshapen == (("point.weight", (7, 5), shape),)
+
+    def test_tied_keys_are_one_and_the_first_rule_serves(self, tmp_path: Path) -> None:
+        arrays = tensors()
+        check(
+            loaded(saved(tmp_path, {"tied.weight": np.ones((11, 5), np.float32), **arrays})), arrays
+        )
+
+    def test_one_name_in_two_spellings_is_stray(self, tmp_path: Path) -> None:
+        arrays = tensors() | {"old.layers.0.fc.bias": np.zeros(130, np.float32)}
+        with pytest.raises(WeightsError) as caught:
+            loaded(saved(tmp_path, arrays))
+        assert len(caught.value.stray) == 1
+        assert caught.value.stray[0].endswith("layers.0.fc.bias")
+
+    def test_keys_passed_over_may_be_anything(self, tmp_path: Path) -> None:
+        arrays = tensors()
+        positions = {"embed.positions": np.arange(5)}
+        check(loaded(saved(tmp_path, arrays | positions)), arrays)
+
+    @pytest.mark.parametrize("left", [0, 7, 100, -1])
+    def test_a_damaged_file_is_named(self, tmp_path: Path, left: int) -> None:
+        file = _file(saved(tmp_path, tensors()))
+        file.write_bytes(file.read_bytes()[:left])
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: not a whole safetensors"):
+            loaded(tmp_path)
+
+    def test_a_file_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
+        _file(tmp_path).symlink_to("/proc/self/mem")  # whose first byte not even root may read
+        for read in (loaded, fingerprint):
+            with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read \("):
+                read(tmp_path)
+
+    def test_a_link_that_leads_nowhere_is_named(self, tmp_path: Path) -> None:
+        _file(tmp_path).symlink_to(tmp_path / "blob")
+        with pytest.raises(CheckpointError, match=r"lead nowhere \(model\.safetensors\)"):
+            loaded(tmp_path)
+
+    def test_a_pickle_is_never_opened(self, tmp_path: Path) -> None:
+        trap, sprung = tmp_path / "pytorch_model.bin", tmp_path / "sprung"
+        trap.write_bytes(
+            b"cpathlib\nPath.touch\n(cpathlib\nPath\n(V" + str(sprung).encode() + b"\ntRtR."
+        )
+        with pytest.raises(CheckpointError, match=r"pytorch_model\.bin.*safetensors"):
+            loaded(tmp_path)
+        assert not sprung.exists()
+
+
+def run_python(script: str) -> str:
+    """What a fresh interpreter prints; its errors are this one's."""
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+WIDTH, DEPTH = 1600, 24
+"""A stack of 24 kernels of 10 MB (float32): 246 MB in one leaf."""
+MEMORY = f"""
+import jax, jax.numpy as jnp
+from pathlib import Path
+from flax import nnx
+from models.nn.layers.parameterised import linear
+from models.nn.layers.scanned import stack
+from models.weights.loader import load
+
+class Network(nnx.Module):
+    def __init__(self, rngs):
+        one = lambda rngs: linear({WIDTH}, {WIDTH}, ("a", "b"), rngs=rngs, use_bias=False)
+        self.blocks = stack(one, {DEPTH}, rngs)
+
+def megabytes(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+abstract = nnx.eval_shape(lambda: Network(nnx.Rngs(0)))
+jax.block_until_ready(jax.device_put(jnp.ones(8)))
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+before = megabytes("VmRSS")
+network = load(abstract, Path(FOLDER), ((r"(\\d+)\\.weight", r"blocks.kernel[\\1]"),), dtype=DTYPE)
+print(megabytes("VmHWM") - before)
+print(jax.tree.leaves(nnx.state(network))[0].nbytes / 2**20)
+"""
+
+
+def hollow_checkpoint(folder: Path) -> None:
+    """Zeros as a hole in the file: no disk is used, the reader's memory is."""
+    size = WIDTH * WIDTH * 4
+    entries = {
+        f"{layer}.weight": {
+            "dtype": "F32",
+            "shape": [WIDTH, WIDTH],
+            "data_offsets": [layer * size, (layer + 1) * size],
+        }
+        for layer in range(DEPTH)
+    }
+    header = json.dumps(entries).encode()
+    with _file(folder).open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + DEPTH * size)
+
+
+@pytest.mark.parametrize("dtype", ["jnp.float32", "jnp.bfloat16"])
+def test_peak_memory_is_the_model_and_what_is_being_read(tmp_path: Path, dtype: str) -> None:
+    hollow_checkpoint(tmp_path)
+    script = MEMORY.replace("FOLDER", repr(str(tmp_path))).replace("DTYPE", dtype)
+    peak_mb, model_mb = (float(line) for line in run_python(script).split())
+    tensor_mb = WIDTH * WIDTH * 4 / 2**20
+    assert model_mb == DEPTH * tensor_mb / (1 if dtype == "jnp.float32" else 2)
+    # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
+    # Two tensors' slack is for the allocator and the libraries' own; a copy of the model is 12.
+    assert model_mb < peak_mb < model_mb + READERS * PIECE / 2**20 + 2 * tensor_mb

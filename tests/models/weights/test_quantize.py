@@ -1,0 +1,242 @@
+"""Weights of 8 bits: rounded as they are loaded, where they lie, and what they take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec
+from safetensors.numpy import save_file
+
+from models import registry
+from models.checkpoint.key_mapping import Renames
+from models.checkpoint.safetensors import Part
+from models.loading.abstract import abstract_module
+from models.loading.random_weights import RandomWeights
+from models.loading.sources import SHAPES
+from models.nn.kernels.xla import xla_kernel
+from models.nn.layers.norms import Modulation
+from models.nn.layers.parameterised import from_heads, linear, to_heads
+from models.nn.layers.scanned import each, scan, stack
+from models.parallel.axis_rules import Layout
+from models.parallel.trace_options import TraceOptions
+from models.weights.loader import flat_parameters, load
+from models.weights.quantize import Rounding, rounded
+from workers.slice.mesh import make_mesh
+from workers.slice.mesh_shape import Shape
+
+DEMO = Path(registry.__file__).parent / "demo"
+LAYERS, WIDTH, INNER = 3, 32, 64
+SPLIT = {
+    "tensor": {"tensor": 4},
+    "fsdp": {"fsdp": 4},
+    "context": {"context": 4},
+    "both": {"fsdp": 2, "tensor": 2},
+}
+SUMS = 1e-5
+"""Of the largest number: sums of exact activations in another order, float32."""
+CLOSE = 0.02
+"""Of the largest number: where a layout sums up in another order, a number between two of the 127
+steps may fall to the other one, a layer later."""
+
+
+class Block(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.up = linear(WIDTH, INNER, ("embed", "mlp"), rngs=rngs)
+        self.down = linear(INNER, WIDTH, ("mlp", "embed"), rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x + self.down(self.up(x))
+
+
+class Network(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.blocks = stack(lambda rngs: Block(rngs=rngs), LAYERS, rngs)
+        self.told = stack(lambda rngs: Modulation(WIDTH, 1, rngs=rngs), LAYERS, rngs)
+        self.out = linear(WIDTH, 4, ("embed", None), rngs=rngs)
+
+
+RENAMES: Renames = (
+    (r"layers\.(\d+)\.(up|down)\.weight", r"blocks.\2.kernel[\1]"),
+    (r"layers\.(\d+)\.(up|down)\.bias", r"blocks.\2.bias[\1]"),
+    (r"layers\.(\d+)\.told\.weight", r"told.linear.kernel[\1]"),
+    (r"layers\.(\d+)\.told\.bias", r"told.linear.bias[\1]"),
+    (r"(.+)\.weight", r"\1.kernel"),
+    (r"(.+)\.bias", r"\1.bias"),
+)
+STACKED = ("blocks.up", "blocks.down", "told.linear")
+IN_8_BITS = {f"{layer}.eight.{part}" for layer in STACKED for part in ("values", "scale")}
+
+
+def network(where: Any) -> Any:
+    made = abstract_module(Network)
+    return made if where is None else Rounding(where).of(made)
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Part:
+    """A checkpoint whose columns differ in size."""
+    rng = np.random.default_rng(0)
+    shapes = {"up": (INNER, WIDTH), "down": (WIDTH, INNER), "told": (WIDTH, WIDTH)}
+    named = {f"layers.{i}.{name}": shape for i in range(LAYERS) for name, shape in shapes.items()}
+    tensors = {}
+    for name, (out, inputs) in {**named, "out": (4, WIDTH)}.items():
+        columns = np.exp(rng.normal(size=(out, 1)) / 2)
+        kernel = rng.normal(size=(out, inputs)) / np.sqrt(inputs)
+        tensors[f"{name}.weight"] = np.float32(columns * kernel)
+        tensors[f"{name}.bias"] = np.float32(rng.normal(size=out))
+    file = tmp_path_factory.mktemp("network") / "model.safetensors"
+    save_file(tensors, file)
+    return Part("network", (file,))
+
+
+def arrays(module: nnx.Module) -> dict[str, jax.Array]:
+    return {path: leaf.get_value() for path, leaf in flat_parameters(module).items()}
+
+
+def layout_of(sizes: dict[str, int]) -> Layout:
+    return Layout(make_mesh(Shape(sizes).over(4), jax.devices()[:4]), xla_kernel)
+
+
+def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: Part) -> None:
+    """All others stay; and of the rounded ones nothing is left but by `beside`."""
+    exact = arrays(load(network(None), part, RENAMES))
+    beside, instead = (
+        arrays(load(network(where), part, RENAMES)) for where in ("beside", "instead")
+    )
+    assert beside.keys() - exact.keys() == IN_8_BITS
+    assert exact.keys() - instead.keys() == {f"{layer}.kernel" for layer in STACKED}
+    for found in (beside, instead):
+        assert all((found[path] == exact[path]).all() for path in found.keys() & exact.keys())
+        values, scale = rounded(exact["blocks.up.kernel"], jnp.int8)
+        assert found["blocks.up.eight.values"].dtype == jnp.int8
+        assert (found["blocks.up.eight.values"] == values).all()
+        assert (found["blocks.up.eight.scale"] == scale).all()
+
+
+def test_rounding_has_the_last_word_of_no_column(part: Part) -> None:
+    """Each column comes back to within half a step of its own largest number."""
+    found = arrays(load(network("beside"), part, RENAMES))
+    kernel = found["blocks.down.kernel"]
+    again = found["blocks.down.eight.values"] * found["blocks.down.eight.scale"][:, None]
+    step = jnp.abs(kernel).max(axis=1, keepdims=True) / 127
+    assert float((jnp.abs(again - kernel) / step).max()) <= 0.5 + 1e-4
+    assert int(jnp.abs(found["blocks.down.eight.values"]).max()) == 127
+
+
+@pytest.mark.parametrize("products", ["w8a16", "w8a8"])
+@pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
+def test_every_layout_rounds_and_multiplies_the_same(
+    part: Part, sizes: dict[str, int], products: Any
+) -> None:
+    layout = layout_of(sizes)
+    whole = load(network("instead"), part, RENAMES)
+    shared = load(network("instead"), part, RENAMES, sharding=layout.of_parameter)
+    for path, array in arrays(whole).items():
+        assert (np.asarray(arrays(shared)[path]) == np.asarray(array)).all(), path
+    values = arrays(shared)["blocks.up.eight.values"]
+    split = {axis for axis in sizes if axis != "context"}
+    parts = values.size / values.addressable_shards[0].data.size
+    assert parts == np.prod([sizes[axis] for axis in split] or [1])
+    x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
+
+    def run(module: Any, layout: Layout | None) -> tuple[np.ndarray, ...]:
+        graph, state = nnx.split(module)
+
+        def network(state: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            module = nnx.merge(graph, state)
+            with TraceOptions(layout, products).active():
+                blocks, _ = scan(module.blocks, x, lambda block, x: block(x))
+                return blocks, each(module.told, lambda told: told(x[0]))
+
+        return tuple(map(np.asarray, jax.jit(network)(state, x)))
+
+    (one, told), (four, told_four) = run(whole, None), run(shared, layout)
+    assert np.abs(four - one).max() <= (CLOSE if products == "w8a8" else SUMS) * np.abs(one).max()
+    assert np.abs(told_four - told).max() <= SUMS * np.abs(told).max()
+
+
+@pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
+def test_every_layout_multiplies_by_heads_the_same(part: Part, sizes: dict[str, int]) -> None:
+    """Layers of a stack, their outputs apart by heads and together again."""
+    layout, heads = layout_of(sizes), 4
+    x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
+
+    def block(block: Block, x: jax.Array) -> jax.Array:
+        return x + from_heads(block.down, to_heads(block.up, x, heads))
+
+    def run(layout: Layout | None) -> np.ndarray:
+        place = None if layout is None else layout.of_parameter
+        module = load(network("instead"), part, RENAMES, sharding=place)
+        graph, state = nnx.split(module.blocks)
+
+        def blocks(state: Any, x: jax.Array) -> jax.Array:
+            with TraceOptions(layout, "w8a16").active():
+                return scan(nnx.merge(graph, state), x, block)[0]
+
+        return np.asarray(jax.jit(blocks)(state, x))
+
+    one, four = run(None), run(layout)
+    assert np.abs(four - one).max() <= SUMS * np.abs(one).max()
+
+
+def test_shapes_and_random_weights_have_them_too() -> None:
+    place = layout_of({"tensor": 4}).of_parameter
+    shapes = arrays(SHAPES.network(network("instead"), Part("network", ()), (), sharding=place))
+    drawn = arrays(
+        RandomWeights().network(network("instead"), Part("network", ()), (), sharding=place)
+    )
+    exact = arrays(RandomWeights().network(network(None), Part("network", ()), (), sharding=place))
+    for path, shape in shapes.items():
+        array = drawn[path]
+        assert (array.shape, array.dtype, array.sharding) == (
+            shape.shape, shape.dtype, shape.sharding,
+        ), path  # fmt: skip
+    values, scale = rounded(exact["blocks.up.kernel"], jnp.int8)
+    assert (drawn["blocks.up.eight.values"] == values).all()
+    assert (drawn["blocks.up.eight.scale"] == scale).all()
+
+
+def test_floats_of_8_bits_reach_their_largest(part: Part) -> None:
+    module = Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
+    found = arrays(load(module, part, RENAMES))
+    values = found["blocks.up.eight.values"]
+    assert values.dtype == jnp.float8_e4m3fn
+    largest = jnp.abs(values.astype(jnp.float32)).max(axis=-1)
+    assert (largest == float(jnp.finfo(jnp.float8_e4m3fn).max)).all()
+
+
+def test_floats_lie_turned_and_are_split_so(part: Part) -> None:
+    """Inputs last; each device has the share of them that it has of the kernel."""
+    place = layout_of(SPLIT["both"]).of_parameter
+
+    def made() -> Any:
+        return Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
+
+    whole = arrays(load(made(), part, RENAMES))
+    shared = arrays(load(made(), part, RENAMES, sharding=place))
+    values = shared["blocks.up.eight.values"]
+    assert values.shape == (LAYERS, INNER, WIDTH)
+    assert values.sharding.spec == PartitionSpec(None, "tensor", "fsdp")
+    assert (np.asarray(values) == np.asarray(whole["blocks.up.eight.values"])).all()
+    drawn = arrays(RandomWeights().network(made(), Part("network", ()), (), sharding=place))
+    assert drawn["blocks.up.eight.values"].sharding == values.sharding
+
+
+def test_encoders_are_left_alone() -> None:
+    """Only what a family names is rounded: text encoders have stacked layers, too."""
+    pipeline = registry.load(
+        "flux", str(DEMO / "flux"), "float32", {}, reader=SHAPES, rounding=Rounding("instead")
+    )
+    eight = {
+        name: any("int8" in str(leaf.dtype) for leaf in jax.tree.leaves(weights))
+        for name, weights in pipeline.weights._asdict().items()
+    }
+    assert eight == {
+        "transformer": True, "clip": False, "t5": False, "vae": False, "preview": False,
+    }  # fmt: skip
