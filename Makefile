@@ -42,7 +42,7 @@ CHOSEN := $(VENV)/.chosen
 ifdef NEWEST
 packages = $(PIP) --upgrade --upgrade-strategy eager --editable '.[$(1)]' $(2)
 else
-packages = @$(BIN)/python -m deploy.packages $(1) > $(CHOSEN) && \
+packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	$(PIP) --no-deps --require-hashes --only-binary :all: --requirement $(CHOSEN) && \
 	$(PIP) --no-deps --no-build-isolation --editable . || { \
 	echo "pip could not install the tested versions, for the reason above. They are for Linux on"; \
@@ -56,7 +56,7 @@ endif
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
 
 demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
-	@$(BIN)/python -m deploy.demo $(ARGS)
+	@$(BIN)/python -m deploy.local.demo $(ARGS)
 
 test: $(RAN)-test ## every test
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -113,10 +113,10 @@ metrics: $(INSTALLED) ## docs/metrics.md from the code
 	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
 
 rules: $(INSTALLED) ## deploy/prometheus/kubernetes/rules.yaml from deploy/prometheus/rules
-	$(BIN)/python -m deploy.rules > deploy/prometheus/kubernetes/rules.yaml
+	$(BIN)/python -m tools.rules > deploy/prometheus/kubernetes/rules.yaml
 
 dashboards: $(INSTALLED) ## deploy/grafana/dashboards from the code
-	$(BIN)/python -m deploy.grafana
+	$(BIN)/python -m tools.dashboards
 
 pictures: $(RAN)-test $(RAN)-load ## of the dashboards, for the README, from six minutes of a real system
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.deploy.watching $(ARGS)
@@ -135,7 +135,7 @@ tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU ne
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.tpu_schedule $(ARGS)
 
 locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows, with hashes
-	$(BIN)/python -m deploy.locks
+	$(BIN)/python -m tools.locks
 
 images-check: $(RAN)-test ## build and start the images without Docker, as root; IMAGES="frontend worker-cpu"
 	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from deploy.commands import bench, generate, jobs, keys, plan, profile, serve, up, webhooks, worker
-from deploy.commands.exits import (
+from deploy.cli import bench, generate, jobs, keys, plan, profile, serve, up, webhooks, worker
+from deploy.exit_codes import (
     EXIT_CONFIG,
     EXIT_FAILED,
     EXIT_INTERRUPTED,

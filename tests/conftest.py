@@ -10,7 +10,7 @@ import pytest
 import redis
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
 

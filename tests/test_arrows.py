@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands.exits import EXIT_CONFIG
+from deploy.exit_codes import EXIT_CONFIG
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("atelier", "deploy", "models", "service", "tools", "workers")
@@ -148,7 +148,7 @@ def test_every_import_follows_an_arrow() -> None:
         ("workers.pool.worker", "import diffusers"),
         ("workers.engine.engine", "from workers.pool.worker import run_pool"),
         ("workers.programs.compiler", "from workers.plan import search"),
-        ("deploy.local", "from tools import speed_page"),
+        ("deploy.local.supervisor", "from tools import speed_page"),
         ("workers.pool.worker", "from deploy import local"),
         ("models.flux.pipeline", "from models.sdxl.network import UNet"),
         ("models.flux.pipeline", "from models import wan"),
@@ -206,7 +206,7 @@ def test_a_circle_is_found() -> None:
         ("workers.pool.worker", "from service.jobs.queue import Queue"),
         ("models.flux.pipeline", "from models.text.clip import ClipText"),
         ("models.registry", "from models.flux.config import FluxConfig"),
-        ("deploy.local", "from workers.pool.worker import run_pool"),
+        ("deploy.local.supervisor", "from workers.pool.worker import run_pool"),
     ],
 )
 def test_an_arrow_is_no_breach(module: str, source: str) -> None:

@@ -21,8 +21,12 @@ RUN --mount=type=cache,target=/build/.cache/pip \
 COPY pyproject.toml README.md LICENSE atelier.py ./
 COPY service service
 COPY models/*.py models/
+COPY models/spec models/spec
 COPY deploy/*.py deploy/
-COPY deploy/commands deploy/commands
+COPY deploy/admin deploy/admin
+COPY deploy/cli deploy/cli
+COPY deploy/local deploy/local
+COPY deploy/docker/*.py deploy/docker/
 RUN PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
         --wheel-dir wheels . \
     && python -m pip --python /opt/atelier install --no-index --no-deps wheels/*.whl \
@@ -49,6 +53,6 @@ WORKDIR /var/lib/atelier
 USER 10001:10001
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-m", "deploy.health", "http://127.0.0.1:8000/healthz"]
+    CMD ["python", "-m", "deploy.docker.health_check", "http://127.0.0.1:8000/healthz"]
 ENTRYPOINT ["atelier"]
 CMD ["serve", "--host", "0.0.0.0"]

@@ -28,7 +28,10 @@ COPY service service
 COPY models models
 COPY workers workers
 COPY deploy/*.py deploy/
-COPY deploy/commands deploy/commands
+COPY deploy/admin deploy/admin
+COPY deploy/cli deploy/cli
+COPY deploy/local deploy/local
+COPY deploy/docker/*.py deploy/docker/
 # The demo models are data: they lie beside the code, and in one image alone.
 RUN rm -r models/demo \
     && PYTHONPATH=tools python -m pip wheel --no-index --no-deps --no-build-isolation \
@@ -61,7 +64,7 @@ USER 10001:10001
 EXPOSE 9100
 # Of a pool with metrics_port = 9100, however long its weights take to load.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=3 \
-    CMD ["python", "-m", "deploy.health", "http://127.0.0.1:9100/healthz"]
+    CMD ["python", "-m", "deploy.docker.health_check", "http://127.0.0.1:9100/healthz"]
 ENTRYPOINT ["atelier"]
 CMD ["worker", "--help"]
 

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from deploy.commands.options import count
+from deploy.cli.options import count
 from models.checkpoint.direct_io import Pool
 from models.checkpoint.key_mapping import source
 from models.flux.config import FluxConfig

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from deploy.commands.options import count
+from deploy.cli.options import count
 from tests.collector import Collector, Told, collecting
 from tests.e2e.system import System, until
 

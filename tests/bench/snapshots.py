@@ -23,7 +23,7 @@ import jax
 from prometheus_client import REGISTRY
 
 import models.demo
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from models import registry
 from models.interface.pipeline import Pipeline
 from service.jobs.model.job import Job, JobState, new_job_id

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from deploy import redis
-from deploy.commands.options import count
+from deploy.cli.options import count
+from deploy.local import embedded_redis
 
 ROOT = Path(__file__).parents[2]
 READY = "is ready"
@@ -30,7 +30,10 @@ READY = "is ready"
 
 def main() -> None:
     options = arguments()
-    with tempfile.TemporaryDirectory() as folder, redis.embedded(Path(folder) / "redis") as url:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        embedded_redis.embedded(Path(folder) / "redis") as url,
+    ):
         here = Path(folder)
         config = here / "atelier.toml"
         rows: list[dict[str, tuple[float, float]]] = []

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from deploy import packages
-from deploy.packages import entries
 from tests.bench.gpu.__main__ import before, main
 from tests.bench.gpu.bring import bring, fits_here
 from tests.bench.gpu.run import Budget, run, run_all
 from tests.bench.gpu.stages import Stage, stages
 from tests.bench.gpu.table import line
 from tests.bench.gpu.wheels import NEEDED, PYTHON, THERE, chosen
+from tools import packages
+from tools.packages import entries
 
 FOREVER = Budget(time.monotonic() + 10_000)
 ENTRY_POINTS = (
     "tests.bench.gpu.pixels", "tests.bench.against.__main__", "tests.bench.against.theirs",
-    "deploy.commands.bench_engine", "workers.bench.report", "workers.bench.table", "atelier",
+    "deploy.cli.bench_engine", "deploy.bench.engine.report", "deploy.bench.engine.table", "atelier",
 )  # fmt: skip
 
 

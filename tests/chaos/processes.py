@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from deploy.redis import LAUNCH
+from deploy.local.embedded_redis import LAUNCH
 from tests.chaos.history import Exit
 from tests.chaos.invariants import DRAINED_S
 from tests.chaos.plan import Kind

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 
 
 class Server:

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 from redis.asyncio import Redis
 
-from deploy.environment import settings_environment
+from deploy.local.environment import settings_environment
 from service.auth.api_keys import ApiKeys
 from service.settings import (
     LimitSettings,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Condition, Thread
 
-from deploy import children as ours
+from deploy.local import processes as ours
 from tests.conftest import COMPILED
 
 START_S = 240
@@ -72,7 +72,7 @@ def environment() -> dict[str, str]:
 
 TRAPS = ("redis.py", "json.py", "jax.py", "service.py", "models/__init__.py", "workers/__init__.py")
 """In the folder that a system is started in: files with the names of modules that it imports."""
-LURES = ("atelier/docs", "deploy/commands")
+LURES = ("atelier/docs", "deploy/cli")
 """And folders of such names, as a clone's parent has one."""
 
 

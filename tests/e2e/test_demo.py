@@ -13,8 +13,8 @@ import httpx
 import pytest
 from PIL import Image
 
-from deploy.demo import FIRST
-from deploy.local import DEMO_FOLDER, demo_models
+from deploy.local.demo import FIRST
+from deploy.local.supervisor import DEMO_FOLDER, demo_models
 from tests.e2e.system import DEADLINE_S, children, environment
 
 MOST_MIB = 4096
@@ -37,7 +37,7 @@ def used_mib(pids: Iterator[int]) -> float:
 @pytest.mark.timeout(900)  # seconds: every demo model, one after the other, nothing compiled yet
 def test_the_demo_makes_something_of_each_model(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "deploy.demo", "--port", "0"],
+        [sys.executable, "-m", "deploy.local.demo", "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,

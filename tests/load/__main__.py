@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from tests.load import backlog, light, shares, trace
 from tests.load.plot import draw
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.settings import QueueSettings
 from tests.service.standin import SPEC

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.wait_estimator import Outlook, Rules

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 import models.demo
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from models import registry
 from models.interface.pipeline import Pipeline
 from service.jobs.model.job import PRIORITIES, Job, JobState, new_job_id

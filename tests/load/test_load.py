@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from tests.load import backlog, light, shares, trace
 
 

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostTable

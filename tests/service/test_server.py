@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from service.auth.api_keys import ApiKeys
 from service.client import Client
 from service.jobs.queue import Queue

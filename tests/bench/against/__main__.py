@@ -19,9 +19,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from deploy.commands.exits import UsageError
-from deploy.commands.files import check_writable
-from deploy.commands.options import count
+from deploy.bench.engine.ask import Ask, configs_of
+from deploy.cli.options import count
+from deploy.cli.output_files import check_writable
+from deploy.exit_codes import UsageError
 from models import published
 from models.checkpoint.folder import CheckpointError
 from tests.bench.against.compare import (
@@ -35,7 +36,6 @@ from tests.bench.against.compare import (
 )
 from tests.bench.against.table import show
 from tests.bench.against.theirs import AUTO, BACKENDS, MODES, USUAL
-from workers.bench.ask import Ask, configs_of
 
 MODELS = ("flux-dev", "sdxl", "wan2.1-1.3b", "wan2.1-14b")
 SIZES = ("width", "height", "num-frames", "steps", "guidance", "repeats")

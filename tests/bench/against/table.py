@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from deploy.bench.engine.table import shown
 from tests.bench.against.compare import STAGES
-from workers.bench.table import shown
 
 Json = Mapping[str, Any]
 

@@ -210,7 +210,7 @@ def step_flops(pipeline: Any, request: Mapping[str, Any], device: str) -> float:
 
 
 def matrix_flops(side: int, device: str, dtype: torch.dtype) -> list[float]:
-    """A second, as `workers.bench.matrix` has it."""
+    """A second, as `deploy.bench.engine.matrix` has it."""
     left, right = (torch.randn(side, side, device=device).to(dtype) / side**0.5 for _ in range(2))
 
     def products() -> None:

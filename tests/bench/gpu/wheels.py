@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from deploy.packages import LOCK, Entry, entries
+from tools.packages import LOCK, Entry, entries
 
 FOLDER = Path(".wheels")
 PYTHON = "3.12"

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from deploy.commands.options import count
+from deploy.cli.options import count
 from tests.bench.hollow_start.parts import Parts, Times
 
 

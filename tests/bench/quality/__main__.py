@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from deploy.commands.options import count
+from deploy.bench.machine import machine, versions
+from deploy.cli.options import count
 from models import registry
 from models.demo.training.moving import Moving
 from models.demo.training.pictures import Pictures
@@ -18,7 +19,6 @@ from models.spec.quality_presets import EXACT
 from models.weights.quantize import Rounding
 from tests.bench.quality import wide
 from tests.bench.quality.drawing import Cost, Drawer, Drawing, cost, drawn
-from workers.bench.machine import machine, versions
 
 DEMO = Path(__file__).resolve().parents[3] / "models" / "demo"
 SUBJECTS: dict[str, Any] = {"flux": Pictures(), "sdxl": Pictures(), "wan": Moving()}

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deploy.redis import server_program
+from deploy.local.embedded_redis import server_program
 from tests.deploy.docker import compose
 from tests.deploy.docker.build import Image
 from tests.deploy.docker.machine import PATH, Machine, Mount

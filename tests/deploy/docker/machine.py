@@ -14,11 +14,11 @@ from typing import IO
 
 import pip
 
-from deploy.docker import locks
 from tests.pythons import interpreter
+from tools import image_locks
 
 INSIDE = Path(__file__).with_name("inside.py")
-PYTHON = interpreter(locks.PYTHON)
+PYTHON = interpreter(image_locks.PYTHON)
 """This machine's of the images' version, outside any virtual environment."""
 PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 FOLDERS = ("dev/shm", "etc", "opt", "proc", "root", "run", "usr", "var/lib", "var/cache")
@@ -108,7 +108,7 @@ def link(source: str, target: str) -> None:
 
 def _host(root: Path) -> list[Mount]:
     """Programs, interpreter and devices of this machine; of its Python packages pip alone."""
-    prefix, version = str(PYTHON.parents[1]), f"python{locks.PYTHON}"
+    prefix, version = str(PYTHON.parents[1]), f"python{image_locks.PYTHON}"
     mounts = [("/usr", "/usr", "ro")]
     if prefix == "/usr":  # Debian's own, which looks for packages of others here
         mounts.append((str(root / LOCAL), "/usr/local", "ro"))

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import atelier
-from deploy import redis as embedded
-from deploy.commands import serve, worker
-from deploy.local import KILL_MARGIN_S
+from deploy.cli import serve, worker
+from deploy.local import embedded_redis as embedded
+from deploy.local.supervisor import KILL_MARGIN_S
 from service.auth.exposure import reached_at, wants_keys
 from service.settings import CONFIG_VARIABLE, Settings, load_settings
 from tests.deploy.docker import compose
@@ -202,7 +202,7 @@ def test_a_pool_is_one_of_the_settings(name: str, monkeypatch: pytest.MonkeyPatc
     source = Path(settings.models[pool.model].source)
     assert in_image(SERVICES[name], source) or mounted(SERVICES[name], str(source))
     health = SERVICES[name]["healthcheck"]["test"]
-    assert health[:4] == ["CMD", "python", "-m", "deploy.health"]
+    assert health[:4] == ["CMD", "python", "-m", "deploy.docker.health_check"]
     assert health[4] == f"http://127.0.0.1:{pool.metrics_port}/readyz"
     grace_s = compose.seconds(SERVICES[name]["stop_grace_period"])
     assert grace_s >= pool.drain_s + KILL_MARGIN_S

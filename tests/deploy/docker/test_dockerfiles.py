@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import atelier
-from deploy.commands import serve
-from deploy.docker.locks import LOCKS, PYTHON, lock_file
+from deploy.cli import serve
 from service.settings import ServerSettings
 from tests.deploy.docker.context import Context
 from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile, Instruction, filled
 from tests.deploy.docker.tools import run
+from tools.image_locks import LOCKS, PYTHON, lock_file
 
 IMAGES = ("frontend", "worker-cpu", "worker-cuda", "worker-tpu")
 PORTS = {"frontend": ServerSettings().port, "worker": 9100}
@@ -66,8 +66,8 @@ def test_nobody_is_root(image: str) -> None:
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_image_asks_itself_whether_it_is_well(image: str) -> None:
     (health,) = told(image, "HEALTHCHECK")
-    port, file = PORTS[image.partition("-")[0]], "deploy/health.py"
-    assert f'"-m", "deploy.health", "http://127.0.0.1:{port}/healthz"' in health.text
+    port, file = PORTS[image.partition("-")[0]], "deploy/docker/health_check.py"
+    assert f'"-m", "deploy.docker.health_check", "http://127.0.0.1:{port}/healthz"' in health.text
     assert [each.text for each in told(image, "EXPOSE")] == [str(port)]
     assert (ROOT / file).is_file()
     every = (FOLDER / f"{image.partition('-')[0]}.Dockerfile").read_text("utf-8")

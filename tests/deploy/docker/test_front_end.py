@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.commands.exits import EXIT_CONFIG
-from deploy.docker.locks import lock_file
+from deploy.exit_codes import EXIT_CONFIG
 from tests.deploy.docker.dockerfile import ROOT
 from tests.deploy.docker.locks import read
+from tools.image_locks import lock_file
 
 COMMANDS = (
     "service.server, service.client, service.openapi, service.tracing.opentelemetry,"
-    " deploy.keys, deploy.profiling, deploy.health, rich"
+    " deploy.admin.api_keys, deploy.admin.profiling, deploy.docker.health_check, rich"
 )
 """What `serve`, traces, `generate`, `keys`, `profile` and the health check import."""
 

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
-from deploy.commands import serve, worker
+from deploy.cli import serve, worker
 from service import routes
 from service.settings import ConfigError, load_settings
 from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.redis import _options, server_program
+from deploy.local.embedded_redis import _options, server_program
 from service.jobs.redis.connection import connect
 from service.settings import ConfigError, RedisSettings
 from tests.deploy.k8s.objects import named, pods_of

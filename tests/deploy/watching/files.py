@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 import yaml
 
-from deploy.rules import RULES
+from tools.rules import RULES
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"

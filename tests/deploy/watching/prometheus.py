@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import yaml
 
-from deploy.children import dies_with_parent
-from deploy.rules import RULES
+from deploy.local.processes import dies_with_parent
 from tests.deploy.watching.files import CONFIG
 from tests.deploy.watching.tools import program
 from tests.e2e.system import DEADLINE_S, until
+from tools.rules import RULES
 
 EVERY = "1s"
 """How often it scrapes and evaluates here."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue

@@ -16,7 +16,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, NoPermissionError
 
-from deploy.environment import settings_environment
+from deploy.local.environment import settings_environment
 from models.spec.model_spec import ModelSpec
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.redis.connection import COMMAND_TIMEOUT_S

@@ -17,7 +17,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.redis import embedded
+from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from tests.workers.jobs import toy_job
 from tests.workers.multihost.processes import free_port

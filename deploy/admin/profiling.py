@@ -1,0 +1,182 @@
+"""`atelier profile`: ask a running pool where the time of its steps goes, and show its answer.
+
+It reaches the pool by Redis, on whatever machine that is, and fetches the recording from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from deploy.local.embedded_redis import reached
+from service.jobs.profiles import Wish
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from service.settings import Settings
+
+TAKEN_S = 15.0
+"""Until a pool that lives has seen what is asked of it."""
+POLL_S = 0.2
+
+PARTS = (
+    ("compute", "compute_s", ""),
+    ("communication", "communication_s", "between devices, with nothing to compute meanwhile"),
+    ("other programs", "other_s", "encoding, decoding, previews of other pictures"),
+    ("waiting", "waiting_s", "for the host"),
+    ("no work", "no_work_s", "nothing was there to step"),
+)
+
+
+class Refused(Exception):
+    """There is no profile; says why, and what to do."""
+
+
+def profile(
+    settings: Settings, pool: str, wish: Wish, output: Path | None, *, as_json: bool
+) -> None:
+    """Print where the time of a pool's steps went.
+
+    Args:
+        pool: its name in the settings, or that of one of several such pools.
+        output: a folder for the recording itself, as TensorBoard reads it.
+
+    Raises: Refused. ConfigError: Redis is not there.
+    """
+    with ExitStack() as stack:
+        redis = settings.redis
+        if redis.url is None:
+            url = stack.enter_context(reached(settings.state_dir))
+            redis = redis.model_copy(update={"url": url})
+        report = asyncio.run(
+            _profile(settings.model_copy(update={"redis": redis}), pool, wish, output)
+        )
+    print(json.dumps(report, indent=2) if as_json else as_text(report))
+
+
+async def _profile(
+    settings: Settings, pool: str, wish: Wish, output: Path | None
+) -> dict[str, Any]:
+    queue = await Queue.open(settings)
+    try:
+        taken_by = await _asked(queue, await _named(queue, pool), wish)
+        answer = await _answer(queue, taken_by, wish)
+        if output is not None:
+            await _fetch(Store(settings.store_url), answer["files"], output)
+    finally:
+        await queue.close()
+    return dict(answer["report"])
+
+
+async def _named(queue: Queue, name: str) -> list[str]:
+    """The pools of that name. Raises: Refused: there is none."""
+    there = await _running(queue)
+    found = [pool for pool in there if name in (pool, pool.rpartition("-")[0])]
+    if not found:
+        known = f"there is {', '.join(there)}" if there else "no pool is running"
+        raise Refused(f"no pool {name!r} is running here; {known}")
+    return found
+
+
+async def _running(queue: Queue) -> list[str]:
+    return sorted(pool for status in (await queue.models()).values() for pool in status.pools)
+
+
+async def _asked(queue: Queue, pools: list[str], wish: Wish) -> str:
+    """The first of them that takes it. Raises: Refused: none does."""
+    reasons = []
+    for pool in pools:
+        busy_s = await queue.ask_profile(pool, wish)
+        if busy_s is not None:
+            again = f"try again in {busy_s:.0f} s at most"
+            reasons.append(f"{pool} is being profiled already; {again}")
+            continue
+        if await _said(queue, pool, wish, ("taken",), TAKEN_S):
+            return pool
+        await queue.drop_profile(pool, wish)
+        reasons.append(f"{pool} does not answer; it has gone, or hangs")
+    raise Refused("\n".join(reasons))
+
+
+async def _answer(queue: Queue, pool: str, wish: Wish) -> dict[str, Any]:
+    """Raises: Refused."""
+    answer = None
+    try:
+        answer = await _said(queue, pool, wish, ("done", "idle", "failed"), wish.at_most_s)
+    finally:
+        if answer is None:
+            await queue.drop_profile(pool, wish)
+    return _checked(answer, pool, wish)
+
+
+async def _said(
+    queue: Queue, pool: str, wish: Wish, states: tuple[str, ...], seconds: float
+) -> dict[str, Any] | None:
+    """What the pool says, once it is one of these or later ones; None: not in that time, or it has
+    gone."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        answer = await queue.profile_answer(wish)
+        if answer and (answer["state"] in states or "taken" in states):
+            return answer
+        if pool not in await _running(queue):
+            return None
+        await asyncio.sleep(POLL_S)
+    return None
+
+
+def _checked(answer: dict[str, Any] | None, pool: str, wish: Wish) -> dict[str, Any]:
+    if answer is None:
+        raise Refused(f"{pool} has not said what it has recorded; it has gone, or hangs")
+    if answer["state"] == "idle":
+        raise Refused(
+            f"{pool} denoised nothing, or less than a step, in {wish.wait_s + wish.seconds:g} s;"
+            " give it something to do, wait for a job with --wait, or take more --seconds"
+        )
+    if answer["state"] == "failed":
+        raise Refused(f"{pool} could not be profiled: {answer['reason']}")
+    return answer
+
+
+async def _fetch(store: Store, files: dict[str, str], folder: Path) -> None:
+    """The recording's files, to where TensorBoard and Perfetto look for them."""
+    for key in files.values():
+        _, wish, name = key.split("/")
+        path = folder / "plugins" / "profile" / wish / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(await store.get(key))
+    await store.delete({f"{key.rpartition('/')[0]}/" for key in files.values()})
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """For people."""
+    window_s, steps = report["window_s"], report["steps"]
+    head = (
+        f"pool {report['pool']}, model {report['model']}, {report['layout']}, {_devices(report)}:"
+        f" {steps} steps in {window_s:.3f} s, {1000 * window_s / steps:.2f} ms each"
+    )
+    lines = [head, "", f"{'a step':<16}{'ms':>10}{'share':>9}"]
+    for name, part, meaning in PARTS:
+        seconds = report[part]
+        line = f"{name:<16}{1000 * seconds / steps:>10.2f}{seconds / window_s:>9.1%}  {meaning}"
+        lines.append(line.rstrip())
+    if report["hidden_s"]:
+        hidden = 1000 * report["hidden_s"] / steps
+        lines.append(f"{hidden:.2f} ms more of communication went on behind compute")
+    lines += ["", f"{'operation':<40}{'ms':>10}{'calls':>9}  (a step and device)"]
+    for op in report["top"]:
+        name = op["name"] if len(op["name"]) < 40 else op["name"][:36] + "..."
+        each, calls = 1000 * op["seconds"] / steps, op["calls"] / steps
+        lines.append(f"{name:<40}{each:>10.3f}{calls:>9.1f}  {op['kind']}")
+    return "\n".join(lines)
+
+
+def _devices(report: dict[str, Any]) -> str:
+    """Those that were seen: of a slice of several hosts the first one's."""
+    seen = report["devices"]
+    every = report.get("slice_devices", seen)  # a pool of before does not say
+    told = f"{seen} of {every}" if seen < every else f"{seen}"
+    return f"{told} device{'s' if every > 1 else ''}"

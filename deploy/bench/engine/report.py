@@ -1,0 +1,37 @@
+"""A measuring as one JSON document: the result, or why there is none, and what it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from deploy.bench.engine.ask import Ask
+from deploy.bench.engine.measure import measured
+from deploy.bench.machine import flags, machine, versions
+from models.interface.pipeline import RequestError
+from workers.engine.errors import PictureFailed
+from workers.loading.model import NoRoom
+
+
+def report(ask: Ask) -> dict[str, Any]:
+    """Of one model. What its devices have no room for, or what it cannot make, is told in there.
+
+    Raises: CheckpointError, ConfigError: the model or the layout is none.
+    """
+    try:
+        result = measured(ask).as_json()
+    except (NoRoom, RequestError, PictureFailed) as error:
+        result = {"model": ask.model, "tiny": ask.tiny, "refused": str(error)}
+    return document([result])
+
+
+def document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """With what the results belong to."""
+    return {
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "flags": flags(),
+        "results": [*results],
+    }

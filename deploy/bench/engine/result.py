@@ -1,0 +1,117 @@
+"""What was measured of one model, and the figures that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median, quantiles
+from typing import Any
+
+from deploy.bench.engine.ask import Ask
+from deploy.bench.engine.matrix import Rate
+from deploy.bench.engine.memory import Memory
+from models.interface.pipeline import Fields
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of several repeats."""
+
+    median: float
+    low: float
+    """The lower quartile; of fewer than four repeats the least."""
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        if len(values) < 4:
+            return cls(median(values), min(values), max(values))
+        low, middle, high = quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds are of a whole batch, each on its own clock; FLOPs are of one request."""
+
+    ask: Ask
+    fields: Fields
+    bucket: str
+    family: str
+    devices: int
+    chip: str
+    layout: str
+    why: str
+    """Of the layout."""
+    is_tiled: bool
+    """Whether what is decoded is decoded in tiles."""
+    steps: int
+    work: float
+    """Operations of all steps of one request: products and convolutions."""
+    seconds: Mapping[str, Sequence[float]]
+    """By stage, of each repeat."""
+    matrix: tuple[Rate, Rate]
+    """Before and after."""
+    memory: Memory
+    weights_s: float
+    """To make the weights, the layout's search included."""
+    compile_s: float
+
+    @property
+    def step_s(self) -> list[float]:
+        """Of the batch, over its denoising loop."""
+        return [seconds / self.steps for seconds in self.seconds["denoise"]]
+
+    @property
+    def matrix_flops(self) -> float:
+        """A second, of all devices together."""
+        return median([*self.matrix[0].flops, *self.matrix[1].flops])
+
+    @property
+    def mfu(self) -> list[float]:
+        """Share of that rate over the denoising loop."""
+        work = self.work * self.ask.batch
+        return [work / seconds / self.matrix_flops for seconds in self.seconds["denoise"]]
+
+    @property
+    def around(self) -> list[float]:
+        """Share of a request that encodes and decodes."""
+        stages = zip(*(self.seconds[name] for name in ("encode", "denoise", "decode")), strict=True)
+        return [(encode + decode) / (encode + steps + decode) for encode, steps, decode in stages]
+
+    def as_json(self) -> dict[str, Any]:
+        """Seconds, bytes and FLOPs; lists have one entry a repeat."""
+        prompts = ("prompt", "negative_prompt", "seed", "num_images")
+        return {
+            "model": self.ask.model,
+            "tiny": self.ask.tiny,
+            "family": self.family,
+            "request": {name: x for name, x in self.fields.items() if name not in prompts},
+            "bucket": self.bucket,
+            "batch": self.ask.batch,
+            "exact_rows": self.ask.exact_rows or self.ask.batch,
+            "batching": self.ask.batching,
+            "dtype": self.ask.dtype,
+            "activation_dtype": self.ask.activation_dtype or self.ask.dtype,
+            "eight_bit": self.ask.eight_bit,
+            "vae_tiling": self.is_tiled,
+            "chip": self.chip,
+            "devices": self.devices,
+            "layout": self.layout,
+            "why": self.why,
+            "steps": self.steps,
+            "request_flops": self.work,
+            "step_flops": self.work / self.steps,
+            "seconds": {**self.seconds, "step": self.step_s},
+            "median_s": {
+                name: Spread.of(times).median
+                for name, times in {**self.seconds, "step": self.step_s}.items()
+            },
+            "mfu": self.mfu,
+            "around": self.around,
+            "matrix": [asdict(rate) for rate in self.matrix],
+            "matrix_flops": self.matrix_flops,
+            "memory": asdict(self.memory),
+            "weights_s": self.weights_s,
+            "compile_s": self.compile_s,
+        }

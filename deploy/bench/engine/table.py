@@ -1,0 +1,90 @@
+"""Results for people. Reads the JSON, so that files of other runs can be shown too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from deploy.bench.engine.result import Spread
+
+Json = Mapping[str, Any]
+QUARTILES = "medians, and the quartiles of all repeats; of fewer than four the least and the most"
+
+
+def show(report: Json, console: Console) -> None:
+    """A table with a column for each model, and below it what it rests on."""
+    results = [one for one in report["results"] if "refused" not in one]
+    if results:
+        columns = [figures(result) for result in results]
+        table = Table("", *(named(result) for result in results))
+        for name in columns[0]:
+            table.add_row(name, *(column[name] for column in columns))
+        console.print(table)
+        console.print(QUARTILES, highlight=False)
+    for one in report["results"]:
+        if "refused" in one:
+            console.print(f"{one['model']}: {one['refused']}", style="red", markup=False)
+    for line in notes(report, results):
+        console.print(line, markup=False, highlight=False)
+
+
+def named(result: Json) -> str:
+    return str(result["model"]) + (" (tiny)" if result["tiny"] else "")
+
+
+def figures(result: Json) -> dict[str, str]:
+    seconds, memory = result["seconds"], result["memory"]
+    return {
+        "request": f"{result['bucket']}, {result['steps']} steps",
+        "batch": f"{rows(result)}, {numbers(result)}",
+        "devices": f"{result['devices']} x {result['chip']}, {result['layout']}",
+        "a step": spread(seconds["step"]),
+        "encoding": spread(seconds["encode"]),
+        "decoding": spread(seconds["decode"]) + (" in tiles" if result["vae_tiling"] else ""),
+        "whole request": spread(seconds["request"]),
+        "encoding and decoding": f"{Spread.of(result['around']).median:.1%} of the request",
+        "MFU of the loop": f"{Spread.of(result['mfu']).median:.1%}",
+        "work of a step": f"{result['step_flops'] / 1e12:.3g} TFLOP a picture",
+        "memory": f"{memory['peak_bytes'] / 2**30:.2f} GiB, by the {memory['by']}",
+        "of it weights": f"{memory['weights_bytes'] / 2**30:.2f} GiB",
+    }
+
+
+def rows(result: Json) -> str:
+    """How many requests, and how many of them one program steps where these are fewer."""
+    same = result["batch"] == result["exact_rows"]
+    return str(result["batch"]) + ("" if same else f" by {result['exact_rows']}")
+
+
+def numbers(result: Json) -> str:
+    """Types of the weights and, where they differ, of what is computed."""
+    weights, activations = result["dtype"], result["activation_dtype"]
+    told = weights if weights == activations else f"{weights}, activations {activations}"
+    return told + (f", blocks by {result['eight_bit']}" if result["eight_bit"] else "")
+
+
+def spread(values: Sequence[float]) -> str:
+    found = Spread.of(values)
+    return f"{shown(found.median)} ({shown(found.low)} to {shown(found.high)})"
+
+
+def shown(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
+    for result in results:
+        rate = result["matrix"][0]
+        yield (
+            f"{named(result)}: MFU is of {result['matrix_flops'] / 1e12:.3g} TFLOP/s, measured in"
+            f" this run: {rate['side']} x {rate['side']} in {rate['dtype']} on"
+            f" {rate['devices']} device(s)"
+        )
+    machine = report["machine"]
+    yield f"{machine['processor']}, {machine['cores']} cores; load {machine['load']:.1f}"
+    yield ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+    for name, value in report["flags"].items():
+        yield f"{name}={value}"

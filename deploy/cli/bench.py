@@ -1,0 +1,23 @@
+"""`atelier bench`: how fast it is here. One sub-command a file, with `add_arguments` and `run`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from deploy.cli.options import Commands
+
+BENCHES = {
+    "engine": "full-size networks with random weights, on this machine's devices",
+    "serve": "a running server under load that does not wait for its answers",
+}
+"""Sub-command → its help; `deploy.cli.bench_<name>` does it."""
+
+
+def add(commands: Commands) -> None:
+    bench = commands.add_parser("bench", help="measure the speed of the engine or of a server")
+    kinds = bench.add_subparsers(required=True, metavar="what")
+    for name, about in BENCHES.items():
+        module = import_module(f"deploy.cli.bench_{name}")
+        parser = kinds.add_parser(name, help=about, description=module.__doc__)
+        module.add_arguments(parser)
+        parser.set_defaults(run=module.run)

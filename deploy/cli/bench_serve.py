@@ -1,0 +1,169 @@
+"""Sends a running server requests at their planned instants, whatever the answers do, and tells
+what became of them: throughput, waits, refusals, goodput, fairness, and what the service adds to
+the engine. docs/bench-serve.md says how to read it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deploy.cli.options import count, positive, whole
+from deploy.cli.output_files import HERE, check_writable
+from deploy.cli.remote import add_server
+from deploy.cli.request_options import named
+from deploy.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError, say
+
+SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+"""Of goodput, over what a request takes alone."""
+CONNECTIONS = 256
+PATIENCE_S = 600.0
+ALONE = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server(parser)
+    _add_load(parser)
+    _add_measuring(parser)
+
+
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("the load")
+    load.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="replay these requests (JSON lines, see --write-trace)",
+    )
+    load.add_argument(
+        "--mix",
+        type=Path,
+        metavar="FILE",
+        help="draw requests from this TOML file; options override it",
+    )
+    load.add_argument(
+        "--shape",
+        action="append",
+        type=named,
+        metavar="MODEL[,FIELD=VALUE…]",
+        help="fields of a request, and share=X; repeatable (default: every model of the server)",
+    )
+    load.add_argument(
+        "--tenant",
+        action="append",
+        type=named,
+        metavar="NAME[,…]",
+        help="share=X,weight=X,key_variable=NAME; repeatable",
+    )
+    load.add_argument(
+        "--deadlines",
+        type=positive,
+        nargs="+",
+        metavar="X",
+        help="deadlines, as multiples of a request's time alone",
+    )
+    load.add_argument("--rate", type=positive, metavar="X", help="requests per second (default: 1)")
+    load.add_argument(
+        "--seconds", type=positive, metavar="X", help="length of the load in seconds (default: 60)"
+    )
+    load.add_argument("--seed", type=int, metavar="N", help="random seed of the load (default: 0)")
+    load.add_argument("--write-trace", type=Path, metavar="FILE", help="write the load as a trace")
+
+
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    measuring = parser.add_argument_group("what is measured")
+    measuring.add_argument(
+        "--alone", type=whole, default=ALONE, metavar="N",
+        help=f"single requests of each shape first; 0: none, and no goodput (default: {ALONE})",
+    )  # fmt: skip
+    measuring.add_argument(
+        "--alone-from",
+        type=Path,
+        metavar="FILE",
+        help="read single-request times from an earlier --json",
+    )
+    measuring.add_argument(
+        "--scales",
+        type=positive,
+        nargs="+",
+        default=SCALES,
+        metavar="X",
+        help="multiples of the single-request time that goodput allows",
+    )
+    measuring.add_argument(
+        "--connections", type=count, default=CONNECTIONS, metavar="N",
+        help=f"maximum number of open connections (default: {CONNECTIONS})",
+    )  # fmt: skip
+    measuring.add_argument(
+        "--patience", type=positive, default=PATIENCE_S, metavar="S",
+        help="after the last request, and for each one alone; what is not done then is canceled"
+        f" ({PATIENCE_S:.0f})",
+    )  # fmt: skip
+    measuring.add_argument(
+        "--no-fetch", dest="fetch", action="store_false", help="do not download outputs"
+    )
+    measuring.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the whole report as JSON; -: standard output",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit codes: as `atelier generate`; 1 where nothing succeeded. Raises: UsageError."""
+    import asyncio
+
+    import uvloop
+
+    from deploy.bench.serving.load import NotMeasured
+    from service.client import Problem, Unreachable
+
+    check_writable(arguments.json)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            report = runner.run(_measured(arguments))
+    except Unreachable as error:
+        say(f"atelier: {error}")
+        return EXIT_UNREACHABLE
+    except (Problem, NotMeasured) as error:
+        say(f"atelier: {error}")
+        return EXIT_FAILED
+    _tell(report, arguments.json)
+    if report["interrupted"]:
+        return EXIT_INTERRUPTED
+    return 0 if report["waits"]["all"]["succeeded"] else EXIT_FAILED
+
+
+async def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The report. Raises: UsageError, NotMeasured, Problem, Unreachable."""
+    from deploy.bench.serving.report import report
+    from deploy.bench.serving.run import measure, models_of
+    from deploy.bench.serving.server import Server
+    from deploy.cli.bench_load import keys_of, load_of, plan_of, said_of, url_of
+
+    said = said_of(arguments)
+    keys, url = keys_of(arguments.key, said), url_of(arguments.server)
+    async with Server(url, keys, arguments.connections, arguments.fetch) as server:
+        mix, asks = load_of(arguments, said, await models_of(server, keys))
+        done = await measure(server, url, asks, plan_of(arguments, asks, mix), say)
+    return report(done, arguments.scales, {one.name: one.weight for one in mix.tenants})
+
+
+def _tell(report: Mapping[str, Any], file: Path | None) -> None:
+    """Tables, and the report as JSON; in place of them, where that goes to standard output."""
+    from rich.console import Console
+
+    from deploy.bench.serving.table import show
+
+    text = json.dumps(report, indent=1)
+    if file == HERE:
+        return print(text)
+    show(report, Console())
+    if file:
+        try:
+            file.write_text(f"{text}\n", "utf-8")
+        except OSError as error:
+            raise UsageError(f"can't write {str(file)!r}: {error.strerror}") from None

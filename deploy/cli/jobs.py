@@ -1,0 +1,109 @@
+"""`atelier jobs`: look at the jobs of a running server, wait for them, stop them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploy.cli.options import Commands, count, given
+from deploy.cli.output_files import format_of
+from deploy.cli.remote import add_server, ask, finish, write_outputs
+from deploy.exit_codes import EXIT_FAILED, say
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+STATES = ("queued", "running", "succeeded", "failed", "canceled", "expired")
+PAGE = 100
+"""Jobs of one answer at the most."""
+
+
+def add(commands: Commands) -> None:
+    jobs = commands.add_parser("jobs", help="list, show, cancel and wait for jobs on a server")
+    acts = jobs.add_subparsers(required=True, metavar="act")
+    _add_list(acts)
+    shown = _add_one(acts, "show", "everything that the server says of a job, as JSON", _show)
+    canceled = _add_one(acts, "cancel", "stop jobs within one denoising step", _cancel, nargs="+")
+    waited = _add_one(acts, "wait", "follow a job to its end; 0 if it succeeded, else 1", _wait)
+    waited.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the job's outputs (as generate does)",
+    )
+    for act in (shown, canceled, waited):
+        add_server(act)
+
+
+def _add_list(acts: Commands) -> None:
+    listed = acts.add_parser("list", help="list jobs, newest first")
+    listed.add_argument("--state", choices=STATES, help="only jobs in this state")
+    listed.add_argument(
+        "--limit", type=count, default=20, metavar="N", help="maximum number of jobs (default: 20)"
+    )
+    listed.add_argument("--json", action="store_true", help="print JSON, one job per line")
+    add_server(listed)
+    listed.set_defaults(run=lambda args: ask(args, lambda client: _list(client, args)))
+
+
+def _add_one(
+    acts: Commands,
+    name: str,
+    said: str,
+    act: Callable[[Client, argparse.Namespace], int],
+    **options: Any,
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = acts.add_parser(name, help=said)
+    parser.add_argument("id", metavar="ID", help="job id (job_…)", **options)
+    parser.set_defaults(run=lambda args: ask(args, lambda client: act(client, args)))
+    return parser
+
+
+def _list(client: Client, args: argparse.Namespace) -> int:
+    left, after = args.limit, None
+    while left > 0:
+        page = client.jobs(**given(state=args.state, after=after, limit=min(left, PAGE)))
+        for job in page["data"]:
+            print(json.dumps(job) if args.json else _line(job))
+        if not page["has_more"]:
+            break
+        left, after = left - len(page["data"]), page["data"][-1]["id"]
+    return 0
+
+
+def _line(job: Mapping[str, Any]) -> str:
+    steps = f"{job['progress']['step']}/{job['progress']['steps']}"
+    return f"{job['id']}  {job['state']:<9}  {steps:>9}  {job['model']}  {job['created_at']}"
+
+
+def _show(client: Client, args: argparse.Namespace) -> int:
+    client.job_id = args.id
+    print(json.dumps(client.job(), indent=2, ensure_ascii=False))
+    return 0
+
+
+def _cancel(client: Client, args: argparse.Namespace) -> int:
+    """Cancel jobs; report those that have ended already and leave them as they are."""
+    code = 0
+    for client.job_id in args.id:
+        state = client.cancel()["state"]
+        if state != "canceled":
+            code = EXIT_FAILED
+        say(f"{client.job_id} {'is' if state == 'canceled' else 'had'} {state}")
+    return code
+
+
+def _wait(client: Client, args: argparse.Namespace) -> int:
+    if args.output:
+        format_of(args.output)  # refuses a place where nothing can be written
+
+    def save(job: Mapping[str, Any]) -> None:
+        if args.output:
+            write_outputs(client, job, args.output)
+
+    client.job_id = args.id
+    return finish(client, save)

@@ -1,0 +1,63 @@
+"""Where commands write, and `atelier generate` in what format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deploy.exit_codes import UsageError
+
+FORMATS = {
+    ".png": "png",
+    ".jpg": "jpeg",
+    ".jpeg": "jpeg",
+    ".webp": "webp",
+    ".mp4": "mp4",
+    ".webm": "webm",
+    ".gif": "gif",
+}
+"""Of a file's ending; a folder gets PNG files, of a clip one a frame."""
+HERE = Path("-")
+"""Standard output."""
+
+
+def check_writable(path: Path | None) -> None:
+    """Of a report, before the hours that go into it. Raises: UsageError: it cannot be put there."""
+    if path is None or path == HERE:
+        return
+    if path.is_dir():
+        raise UsageError(f"can't write {str(path)!r}: it is a folder")
+    if not path.parent.is_dir():
+        raise UsageError(f"can't write {str(path)!r}: there is no folder {str(path.parent)!r}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"can't write {str(path)!r}: permission denied")
+
+
+def format_of(path: Path) -> str:
+    """Raises: UsageError: nothing can be written there."""
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {str(path.parent)!r}")
+    if _is_folder(path):
+        return "png"
+    try:
+        return FORMATS[path.suffix.lower()]
+    except KeyError:
+        raise UsageError(f"{path.name!r} must end in {', '.join(FORMATS)}") from None
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() or not path.suffix
+
+
+def path_of(output: Path | None, item: Mapping[str, Any], count: int) -> Path:
+    """Where one of `count` outputs goes; their names sort as they are counted."""
+    suffix = item["content_type"].partition("/")[2]
+    if output is None:
+        return Path(f"atelier-{item['seed']}.{suffix}")
+    number = f"{item['index']:0{len(str(count - 1))}}"
+    if _is_folder(output):
+        output.mkdir(exist_ok=True)
+        return output / f"{number}.{suffix}"
+    return output if count == 1 else output.with_stem(f"{output.stem}-{number}")

@@ -1,0 +1,55 @@
+"""`atelier profile`: where the time of a running pool's steps goes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from deploy.cli.options import Commands, add_settings, count, settings_of
+from deploy.exit_codes import EXIT_FAILED, UsageError, say
+
+
+def add(commands: Commands) -> None:
+    profile = commands.add_parser(
+        "profile", help="profile a running pool's steps without stopping it"
+    )
+    add_settings(profile)
+    profile.add_argument(
+        "--pool",
+        required=True,
+        metavar="NAME",
+        help="name of a pool in the settings, or of one worker",
+    )
+    for name, default, meaning in (
+        ("steps", 10, "to record"),
+        ("seconds", 30, "that it takes at the most"),
+        ("wait", 0, "seconds to wait for something to run"),
+    ):
+        told = f"{meaning} ({default})"
+        kind = int if name == "wait" else count
+        profile.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=told)
+    profile.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder to keep the trace in, for TensorBoard or Perfetto",
+    )
+    profile.add_argument("--json", action="store_true", help="print JSON")
+    profile.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from deploy.admin.profiling import Refused, profile
+    from service.jobs.profiles import MOST_S, MOST_STEPS, Wish
+
+    if args.steps > MOST_STEPS or args.seconds > MOST_S or args.wait < 0:
+        raise UsageError(
+            f"--steps goes up to {MOST_STEPS}, --seconds up to {MOST_S}, --wait from 0 on"
+        )
+    wish = Wish(args.steps, args.seconds, args.wait, raw=args.output is not None)
+    try:
+        profile(settings_of(args), args.pool, wish, args.output, as_json=args.json)
+    except Refused as refusal:
+        say(f"atelier: {refusal}")
+        return EXIT_FAILED
+    return 0

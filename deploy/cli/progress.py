@@ -1,0 +1,55 @@
+"""How far a job is: a bar on a terminal, a few plain lines elsewhere; never on standard output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from deploy.exit_codes import say
+
+if TYPE_CHECKING:
+    from service.client import Event
+
+
+def show(events: Iterable[Event]) -> None:
+    """Until there are no more."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return _tell(events)
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("waiting", total=None)
+        for event in events:
+            progress.update(task, description=_doing(event), **_counts(event))
+
+
+def _tell(events: Iterable[Event]) -> None:
+    quarter, doing = -1, ""
+    for event in events:
+        counts = _counts(event)
+        if not counts:
+            before, doing = doing, _doing(event)
+            if doing != before:
+                say(doing)
+        elif (now := 4 * counts["completed"] // counts["total"]) > quarter:
+            quarter = now
+            say(f"step {counts['completed']} of {counts['total']}")
+
+
+def _doing(event: Event) -> str:
+    detail = event.data.get("detail") or {}
+    if detail.get("expected_s"):
+        return f"{detail['stage']}, about {math.ceil(detail['expected_s'])} s"
+    doing = {"queued": "waiting", "progress": "running", "preview": "running"}
+    return detail.get("stage") or doing.get(event.name, event.name)
+
+
+def _counts(event: Event) -> dict[str, Any]:
+    """Steps done and to do, once there are any."""
+    if not event.data.get("step"):
+        return {}
+    return {"completed": event.data["step"], "total": event.data["steps"]}

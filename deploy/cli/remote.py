@@ -1,0 +1,103 @@
+"""Commands that ask a running server: where it is, and how its refusals end a command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deploy.cli.output_files import path_of
+from deploy.cli.progress import show
+from deploy.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError, say
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+SERVER = "http://127.0.0.1:8000"
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--server", default=SERVER, metavar="URL", help=f"address of the server (default: {SERVER})"
+    )
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        help="API key (better: $ATELIER_API_KEY, which other users can't see)",
+    )
+
+
+def key_of(args: argparse.Namespace) -> str:
+    """Raises: UsageError: it is none."""
+    from service.settings import KEY_VARIABLE
+
+    key = (args.key or os.environ.get(KEY_VARIABLE) or "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(f"--key, {KEY_VARIABLE}: there are signs in it that no API key has")
+    return key
+
+
+def ask(
+    args: argparse.Namespace,
+    act: Callable[[Client], int],
+    interrupted: Callable[[Client], None] = lambda client: None,
+) -> int:
+    """Run an act against the server; the command's exit code.
+
+    Args:
+        interrupted: what Ctrl-C does before the command ends.
+    """
+    from service.client import BadAddress, Client, Problem, Unreachable
+
+    try:
+        with Client(args.server, key_of(args)) as client:
+            try:
+                return act(client)
+            except KeyboardInterrupt:
+                interrupted(client)
+                return EXIT_INTERRUPTED
+    except BadAddress as error:
+        raise UsageError(f"--server: {error}") from None
+    except Problem as problem:
+        say(f"atelier: {problem}")
+        return EXIT_FAILED
+    except Unreachable as error:
+        say(f"atelier: {error}")
+        return EXIT_UNREACHABLE
+
+
+def finish(client: Client, save: Callable[[Mapping[str, Any]], None]) -> int:
+    """Follow the client's job to its end, warn of what had no effect, and save its outputs."""
+    show(client.follow())
+    job = client.job()
+    for warning in job.get("warnings", ()):
+        say(f"atelier: warning: {warning['field']}: {warning['message']}")
+    if job["state"] != "succeeded":
+        say(f"atelier: {reason(job)}")
+        return EXIT_FAILED
+    save(job)
+    return 0
+
+
+def write_outputs(client: Client, job: Mapping[str, Any], output: Path | None) -> None:
+    """Raises: UsageError: they cannot be written there."""
+    for item in job["outputs"]:
+        path = path_of(output, item, len(job["outputs"]))
+        data = client.output(item["url"])
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            raise UsageError(
+                f"can't write {str(path)!r}: {error.strerror}; the job is kept: "
+                f"atelier jobs wait {job['id']} -o FILE"
+            ) from None
+        print(path)
+
+
+def reason(job: Mapping[str, Any]) -> str:
+    """Why a job has no outputs."""
+    said = {"canceled": "the job was canceled", "expired": "the job's deadline passed"}
+    error = job.get("error") or {}
+    return said.get(job["state"]) or error.get("message") or "the job failed"

@@ -1,0 +1,26 @@
+"""`atelier serve`: one front end. It knows nothing of JAX."""
+
+from __future__ import annotations
+
+import argparse
+
+from deploy.cli.options import Commands, add_address, add_settings, settings_of
+
+
+def add(commands: Commands) -> None:
+    serve = commands.add_parser("serve", help="run one front end")
+    add_settings(serve)
+    add_address(serve)
+    serve.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # a socket that listens already
+    serve.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from service.jobs.storage.private_folders import be_private
+    from service.server import serve
+    from service.tracing.log_format import log_to_stderr
+
+    be_private()
+    settings = settings_of(args)
+    log_to_stderr(settings.log_level, settings.log_format)
+    return serve(settings, fd=args.fd)

@@ -1,0 +1,71 @@
+"""What `make demo` runs: `atelier up`, a first picture or clip of each model, and where all is."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import atelier
+from deploy.local.processes import ATELIER, dies_with_parent, importing_ours
+
+FOLDER = Path(".atelier")
+PICTURE = ("a red circle on a blue background", "first-picture.png")
+CLIP = ("a red circle moves to the right on a blue background", "first-clip.mp4")
+FIRST = {
+    "flux-demo": PICTURE,
+    "sdxl-demo": (PICTURE[0], "first-picture-sdxl.png"),
+    "wan-demo": CLIP,
+}
+"""What is made of a demo model as soon as it is ready, and the file for it."""
+READY = re.compile(r"^(\S+) is ready at (\S+)")
+ALL = "Atelier"
+"""Is ready when all of them are."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run `atelier up` with these arguments until it ends; its exit code."""
+    system = subprocess.Popen(
+        [*ATELIER, "up", *arguments],
+        env=importing_ours(os.environ),
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=dies_with_parent(signal.SIGTERM),
+    )
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches `up` too, and ends it
+    signal.signal(signal.SIGTERM, lambda *_: system.terminate())
+    assert system.stdout is not None
+    made: set[str] = set()
+    for line in system.stdout:
+        print(line, end="", flush=True)
+        if found := READY.search(line):
+            model, server = found.groups()
+            _show(model, server, made)
+    return system.wait()
+
+
+def _show(model: str, server: str, made: set[str]) -> None:
+    """The first picture of a model that is ready; of the only one there is, when Atelier is."""
+    if model in FIRST or (model == ALL and not made):
+        made.add(model)
+        _make_first(model, server)
+        if len(made) == 1:
+            print(f"Make more at {server}  (Ctrl-C stops the system)", flush=True)
+
+
+def _make_first(model: str, server: str) -> None:
+    prompt, file = FIRST.get(model, PICTURE)
+    path = FOLDER / file
+    path.parent.mkdir(exist_ok=True)
+    chosen = ["--model", model] if model in FIRST else []
+    code = atelier.main(["generate", prompt, *chosen, "--server", server, "--output", str(path)])
+    if code == 0:
+        kind = "clip" if path.suffix == ".mp4" else "picture"
+        print(f"A first {kind}, {prompt!r}, is in {path.resolve()}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""Child processes that can't outlive this one, and whose output is relayed under their names."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from sysconfig import get_path
+
+ROOT = Path(__file__).resolve().parents[2]
+ATELIER = (sys.executable, "-P", "-m", "atelier")
+"""Command line of our own program, to be started with `importing_ours`."""
+LINE_LIMIT_BYTES = 2**20
+"""A child's longer line is cut here."""
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def dies_with_parent(death: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """A `preexec_fn` after which the kernel sends the child `death` when its parent dies.
+
+    The parent is the *thread* that started the child, so start it from one that lasts. Where the
+    kernel has no such thing (it is Linux's) the function does nothing.
+    """
+    parent = os.getpid()
+
+    def ask_kernel() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, death)
+        if os.getppid() != parent:  # it died in between
+            os.kill(os.getpid(), death)
+
+    return ask_kernel
+
+
+def importing_ours(environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a child that imports the code that runs here, and nothing of the folder that
+    it is started in, even where an entry of PYTHONPATH is empty or relative."""
+    given = environment.get("PYTHONPATH", "").split(os.pathsep)
+    path = [str(ROOT)] if Path(get_path("purelib")) != ROOT else []
+    path += [entry for entry in given if Path(entry).is_absolute() and entry not in path]
+    return {**environment, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(path)}
+
+
+class Child:
+    """One process at a time, in a process group of its own, so that Ctrl-C reaches us alone."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        relay: Callable[[str, str], None],
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.name = name
+        self._command = command
+        self._env = dict(env)
+        self._relay = relay
+        self._pass_fds = tuple(pass_fds)
+        self._process: Process | None = None
+        self._unwanted = False
+
+    async def run(self) -> int:
+        """Start it, relay its output, wait for its end; its exit code (negative: the signal)."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            env=self._env,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            pass_fds=self._pass_fds,
+            process_group=0,
+            preexec_fn=dies_with_parent(),
+            limit=LINE_LIMIT_BYTES,
+        )
+        if self._unwanted:  # asked to stop while it started
+            self._process.terminate()
+        await self._relay_lines(self._process)
+        return await self._process.wait()
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL if it has not ended `grace_s` later. It is for good."""
+        self._unwanted = True
+        if not self._running:
+            return
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            self._relay(self.name, f"did not end within {grace_s:.0f} s: killed")
+            self.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, at once."""
+        if self._running:
+            assert self._process is not None
+            self._process.kill()
+
+    @property
+    def _running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def _relay_lines(self, process: Process) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # longer than the limit; the reader has dropped it
+                continue
+            if not line:
+                return
+            self._relay(self.name, line.decode(errors="replace").rstrip())
+
+
+def ending(code: int) -> str:
+    """An exit code in words."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,91 @@
+"""A whole measuring, of the smallest Flux."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from deploy.bench.engine.ask import Ask
+from deploy.bench.engine.measure import covered, stage_seconds
+from deploy.bench.engine.report import report
+from deploy.bench.engine.table import figures, show
+from deploy.bench.engine.timed import STAGES, Span
+from tests.workers.flux import REQUEST
+
+BATCH, REPEATS = 2, 3
+SIZE = {name: REQUEST[name] for name in ("width", "height", "num_inference_steps")}
+
+
+def ask(folder: Path, **changes: Any) -> Ask:
+    chosen = {"batch": BATCH, "repeats": REPEATS, "dtype": "float32", "devices": range(1)}
+    return Ask(str(folder), **{"request": SIZE, **chosen, **changes})
+
+
+@pytest.fixture(scope="module")
+def told(tiny: Path, coarse: None) -> Any:
+    return json.loads(json.dumps(report(ask(tiny))))
+
+
+def test_every_stage_of_every_repeat_is_told(told: Any) -> None:
+    (result,) = told["results"]
+    seconds = result["seconds"]
+    assert set(seconds) == {*STAGES, "step"}
+    assert all(len(times) == REPEATS and min(times) > 0 for times in seconds.values())
+    for whole, *parts in zip(*(seconds[name] for name in ("request", *STAGES[:3])), strict=True):
+        assert max(parts) < whole, "a stage lasts longer than all of it"
+    steps = SIZE["num_inference_steps"]
+    assert result["steps"] == steps
+    assert seconds["step"] == pytest.approx([time / steps for time in seconds["denoise"]])
+
+
+def test_mfu_is_the_loops_work_over_the_measured_rate(told: Any) -> None:
+    (result,) = told["results"]
+    work = BATCH * result["step_flops"] / result["matrix_flops"]
+    assert result["mfu"] == pytest.approx([work / step for step in result["seconds"]["step"]])
+    assert min(result["mfu"]) > 0 and max(result["mfu"]) < 1
+    before, after = result["matrix"]
+    assert before["side"] == after["side"] and before["dtype"] == "float32"
+
+
+def test_memory_has_the_weights_and_more(told: Any) -> None:
+    memory = told["results"][0]["memory"]
+    assert memory["by"] == "compiler", "a CPU's runtime counts nothing"
+    assert 0 < memory["weights_bytes"] < memory["peak_bytes"]
+
+
+def test_it_is_told_what_the_figures_belong_to(told: Any) -> None:
+    assert {"jax", "flax"} <= told["versions"].keys()
+    assert told["machine"]["cores"] > 0 and told["machine"]["processor"]
+    (result,) = told["results"]
+    assert (result["devices"], result["chip"], result["layout"]) == (1, "cpu", "one device")
+
+
+def test_the_table_shows_it(told: Any) -> None:
+    console = Console(width=200, record=True)
+    refused = {"model": "other", "tiny": False, "refused": "lacks 3 GiB [of 80]"}
+    show({**told, "results": [*told["results"], refused]}, console)
+    shown = console.export_text()
+    assert "lacks 3 GiB [of 80]" in shown
+    for name, value in figures(told["results"][0]).items():
+        assert name in shown and value in shown
+
+
+def test_what_does_not_fit_is_told_in_numbers(tiny: Path) -> None:
+    (result,) = report(ask(tiny, batch=10**8))["results"]
+    assert "GiB" in result["refused"]
+
+
+def test_a_size_that_the_model_cannot_make_is_told(tiny: Path) -> None:
+    for width in (33, 10**6):  # the larger one before it is traced, which would take all memory
+        (result,) = report(ask(tiny, request={"width": width}))["results"]
+        assert "width" in result["refused"]
+
+
+def test_stages_that_overlap_count_once() -> None:
+    spans = [Span("encode", 0, 2), Span("encode", 1, 3), Span("encode", 5, 6)]
+    assert covered(spans) == 4
+    assert stage_seconds(spans) == {"encode": 4, "denoise": 0, "decode": 0, "request": 0}

@@ -1,0 +1,111 @@
+"""Loads: what a mix draws, and what a trace keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from deploy.bench.serving.ask import Ask, read_trace, shape_of, write_trace
+from deploy.bench.serving.mix import Deadline, Mix, Shape, Tenant, mix_of, plan
+from deploy.exit_codes import UsageError
+
+MIX = Mix(
+    rate_per_s=50,
+    seconds=100,
+    seed=7,
+    shapes=(
+        Shape(share=3, request={"model": "a"}, prompts=("one", "two")),
+        Shape(share=1, request={"model": "b", "width": 64}),
+    ),
+    tenants=(Tenant(name="studio", share=2), Tenant(name="app")),
+    deadlines=(Deadline(scale=2.0), Deadline()),
+)
+
+
+def test_a_seed_draws_one_load() -> None:
+    asks = list(plan(MIX))
+    assert asks == list(plan(MIX))
+    assert asks != list(plan(MIX.model_copy(update={"seed": 8})))
+
+
+def test_a_poisson_process_of_the_mix() -> None:
+    """5,000 requests are expected: within five deviations (of √5,000), and shares within five."""
+    asks = list(plan(MIX))
+    assert len(asks) == pytest.approx(5000, abs=5 * 5000**0.5)
+    gaps = [after.at_s - before.at_s for before, after in pairwise(asks)]
+    assert min(gaps) >= 0
+    mean_s = sum(gaps) / len(gaps)
+    variance = sum((gap - mean_s) ** 2 for gap in gaps) / len(gaps)
+    assert variance**0.5 == pytest.approx(mean_s, rel=0.1), "exponential: its deviation is its mean"
+    for drawn, share in (("model", 0.75), ("tenant", 2 / 3), ("deadline_scale", 0.5)):
+        most = Counter(getattr(ask, drawn) for ask in asks).most_common(1)[0][1]
+        assert most / len(asks) == pytest.approx(share, abs=5 * 0.5 / len(asks) ** 0.5), drawn
+    assert {ask.request["prompt"] for ask in asks if ask.model == "a"} == {"one", "two"}
+    assert len({ask.request["seed"] for ask in asks}) > 4900, "each its own picture"
+
+
+def test_another_rate_sends_the_same_requests() -> None:
+    slow, fast = (
+        list(plan(MIX.model_copy(update={"rate_per_s": rate, "seconds": 1000 / rate})))
+        for rate in (1.0, 100.0)
+    )
+    assert [ask.request for ask in slow] == [ask.request for ask in fast]
+    assert [ask.at_s / 100 for ask in slow] == pytest.approx([ask.at_s for ask in fast], abs=1e-5)
+
+
+def test_a_trace_is_the_load_again(tmp_path: Path) -> None:
+    asks, file = list(plan(MIX))[:50], tmp_path / "trace.jsonl"
+    write_trace(file, reversed(asks))
+    assert read_trace(file) == asks, "by their instants"
+
+
+def test_a_prompt_may_have_ends_of_lines_in_it(tmp_path: Path) -> None:
+    """Unicode's own, too, which JSON leaves as they are."""
+    ask, file = Ask(at_s=0, request={"prompt": "a\nb\u2028c\x85d"}), tmp_path / "trace.jsonl"
+    write_trace(file, [ask])
+    assert read_trace(file) == [ask]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"at_s": 1, "request": {}}\n{"at_s": -1, "request": {}}', "line 2: at_s"),
+        ('{"at_s": 1, "request": {}, "tenent": "a"}', "line 1: tenent"),
+        ('{"at_s": 1, "request": {"deadline_s": "soon"}}', "line 1: request: .*not 'soon'"),
+        ("no json", "line 1"),
+        ("\n", "no requests"),
+    ],
+)
+def test_a_wrong_trace_is_named(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        read_trace(file)
+
+
+def test_a_wrong_mix_is_named() -> None:
+    with pytest.raises(UsageError, match=r"shapes\.0\.share: .*; rate: Extra"):
+        mix_of({"rate": 3, "shapes": [{"share": 0, "request": {}}]})
+
+
+def test_a_load_that_would_fill_memory_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"1e\+09 .* are 6e\+10, .* has 1,000,000 at the most"):
+        mix_of({"rate_per_s": 1e9})
+
+
+def test_equal_work_has_one_name() -> None:
+    request = {"model": "flux-dev", "width": 64, "height": 32, "num_inference_steps": 4}
+    same = {**request, "prompt": "a", "seed": 3, "deadline_s": 2.0, "priority": "low"}
+    assert shape_of(same) == shape_of(request) == "flux-dev 64x32 num_inference_steps=4"
+    assert shape_of(request | {"image": "eA=="}) == shape_of(request | {"image": "eQ=="})
+    assert shape_of(request | {"image": "eA=="}) != shape_of(request)
+    assert shape_of(request | {"true_cfg_scale": 2.0}) != shape_of(request), "twice the work"
+
+
+def test_a_deadline_is_so_many_times_the_time_alone() -> None:
+    assert Ask(at_s=0, request={}, deadline_scale=2.0).deadline_s(1.5) == 3.0
+    assert Ask(at_s=0, request={"deadline_s": 7}).deadline_s(1.5) == 7.0
+    assert Ask(at_s=0, request={}, deadline_scale=2.0).deadline_s(None) is None, "not known"

@@ -1,0 +1,259 @@
+"""A load against a real front end and queue, by HTTP; only the pool is a stand-in."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.bench.serving.answer import LOST, REFUSED, SUCCEEDED, UNFINISHED, UNREACHABLE, Answer
+from deploy.bench.serving.ask import Ask, read_trace, write_trace
+from deploy.bench.serving.load import Alone, NotMeasured
+from deploy.bench.serving.report import report
+from deploy.bench.serving.run import Plan, Run, measure
+from deploy.bench.serving.server import Server
+from deploy.cli import bench_serve
+from deploy.exit_codes import EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError
+from service.client import Unreachable
+from service.jobs.model.job import JobError, JobState
+from service.jobs.queue import Queue
+from service.settings import RedisSettings, ServerSettings, TenantSettings
+from tests.deploy.bench.serving.conftest import FrontEnd
+from tests.service.standin import MODEL, StandIn
+from tests.workers.polling import until
+
+ASK = Ask(at_s=0, request={"model": MODEL, "prompt": "a star", "seed": 1})
+PLAN = Plan(window_s=0.0, alone=0, known={}, patience_s=20.0)
+COMMAND = """
+import argparse, sys
+from deploy.cli import bench_serve
+parser = argparse.ArgumentParser()
+bench_serve.add_arguments(parser)
+sys.exit(bench_serve.run(parser.parse_args()))
+"""
+CONNECTIONS = 4
+
+
+def command(*arguments: str) -> int:
+    """`atelier bench serve`."""
+    parser = argparse.ArgumentParser()
+    bench_serve.add_arguments(parser)
+    return bench_serve.run(parser.parse_args(arguments))
+
+
+def asks(count: int, every_s: float = 0.01, **changes: Any) -> list[Ask]:
+    return [ASK.model_copy(update={"at_s": n * every_s} | changes) for n in range(count)]
+
+
+def server_at(front: FrontEnd) -> Server:
+    return Server(front.url, {}, CONNECTIONS)
+
+
+async def sent(front: FrontEnd, load: list[Ask], plan: Plan = PLAN) -> Run:
+    async with server_at(front) as server:
+        return await measure(server, front.url, load, plan, lambda said: None)
+
+
+async def test_a_load_from_its_plan_to_its_report(front: FrontEnd, pool: StandIn) -> None:
+    """Two tenants, with a deadline; what a request takes alone is measured before."""
+    load = [
+        ask.model_copy(update={"tenant": tenant, "deadline_scale": 1000.0})
+        for ask, tenant in zip(asks(12), ("one", "two") * 6, strict=True)
+    ]
+    run = await sent(front, load, Plan(window_s=0.2, alone=2, known={}, patience_s=20))
+    assert [answer.outcome for answer in run.answers] == [SUCCEEDED] * 12
+    alone = run.alone[ASK.shape]
+    assert (alone.samples, alone.device_s) == (2, pytest.approx(0.1, abs=1e-9))
+    for answer in run.answers:
+        assert answer.deadline_s == pytest.approx(1000 * alone.whole_s, abs=1e-9)
+        parts = [answer.late_s, answer.accept_s, answer.queue_s, answer.run_s, answer.fetch_s]
+        assert all(part is not None and part >= 0 for part in parts)
+        assert answer.whole_s > answer.queue_s + answer.run_s - 0.002, "stamps are milliseconds"
+    found = report(run, [1000.0], {})
+    assert found["throughput"]["pictures_per_s"] <= 60
+    assert found["goodput"][0]["share"] == found["deadlines"][0]["share"] == 1
+    assert found["offered_device_s_per_s"] == pytest.approx(12 * 0.1 / 0.2, rel=1e-6)
+    assert set(found["waits"]["by_tenant"]) == {"one", "two"}
+    assert {job.request["deadline_s"] for job in pool.seen[3:]} == {run.answers[0].deadline_s}
+
+
+async def test_requests_leave_in_time_whatever_answers_do(front: FrontEnd, pool: StandIn) -> None:
+    """Nothing is answered before all have left, over few connections; then all are told right."""
+    pool.may_finish.clear()
+    most, load = 0, asks(20)
+
+    async def watch() -> bool:
+        nonlocal most
+        most = max(most, front.connections)
+        return (await pool.queue.depths())[MODEL].queued == 19
+
+    sending = asyncio.create_task(sent(front, load))
+    await until(watch, 10)
+    pool.may_finish.set()
+    run = await sending
+    assert 1 < most <= CONNECTIONS
+    assert [answer.outcome for answer in run.answers] == [SUCCEEDED] * 20
+    assert max(answer.late_s for answer in run.answers) < max(a.whole_s for a in run.answers) / 2
+    outside_s = [answer.outside_s - answer.fetch_s for answer in run.answers]
+    assert min(outside_s) >= -0.002, "stamps are milliseconds"
+
+
+async def test_an_end_that_no_connection_was_free_to_follow(
+    front: FrontEnd, pool: StandIn, queue: Queue
+) -> None:
+    """It is told by the server's clock, and not as late as it was heard of."""
+    pool.may_finish.clear()
+    first, second = Answer(ASK), Answer(ASK)
+    async with Server(front.url, {}, connections=2) as server:
+        tasks = []
+        for answer in (first, second):
+            tasks.append(asyncio.create_task(server.ask(answer)))
+            await until(lambda: answer.job_id)  # noqa: B023 - it is awaited here
+        await queue.cancel(second.job_id)
+        ended = time.perf_counter()
+        await until(lambda: time.perf_counter() > ended + 0.2 + 2 * second.accept_s)
+        pool.may_finish.set()
+        await asyncio.gather(*tasks)
+    assert (first.outcome, second.outcome, server.followed_late) == (SUCCEEDED, "canceled", 1)
+    assert second.whole_s < first.whole_s - 0.2
+
+
+async def test_refusals_say_why_and_what_is_left_is_canceled(
+    front: FrontEnd, pool: StandIn, queue: Queue
+) -> None:
+    await front.stop()
+    await front.start(tenants={"*": TenantSettings(max_queued=1)})
+    pool.may_finish.clear()
+    run = await sent(front, asks(8, every_s=0.05), replace(PLAN, patience_s=3))
+    counted = report(run, [1.0], {})
+    refused = counted["outcomes"][REFUSED]  # one more where the pool comes late to the first job
+    assert refused in (6, 7) and counted["outcomes"][UNFINISHED] == 8 - refused
+    (row,) = counted["refusals"]
+    assert (row["status"], row["reason"], row["count"]) == (429, "quota_exceeded", refused)
+    assert row["retry_after_s"]["p50"] >= 1
+    for answer in run.answers:
+        if answer.outcome == UNFINISHED:
+            assert answer.job_id
+            assert (await queue.get(answer.job_id)).state is JobState.CANCELED
+
+
+async def test_a_server_that_goes_and_comes_back(front: FrontEnd, pool: StandIn) -> None:
+    """What was accepted is followed across it, and what finds nobody is no error either."""
+    pool.may_finish.clear()
+    accepted, missed = [Answer(ASK), Answer(ASK)], Answer(ASK)
+    async with server_at(front) as server:
+        following = [asyncio.create_task(server.ask(answer)) for answer in accepted]
+        await until(lambda: all(answer.job_id for answer in accepted), 10)
+        await front.stop()
+        await server.ask(missed)
+        await until(lambda: server.lost > 0)
+        await front.start()
+        pool.may_finish.set()
+        await asyncio.gather(*following)
+    assert [answer.outcome for answer in accepted] == [SUCCEEDED] * 2
+    assert (missed.outcome, missed.reason, missed.whole_s) == (UNREACHABLE, "ConnectError", None)
+
+
+async def test_a_shape_that_does_not_succeed_alone_is_named(front: FrontEnd, pool: StandIn) -> None:
+    pool.failure = JobError(code="non_finite", message="not a number")
+    with pytest.raises(NotMeasured, match=f"{MODEL}: failed, non_finite: not a number"):
+        await sent(front, asks(1), replace(PLAN, alone=1))
+    refused = asks(1, request={**ASK.request, "quality": "none"})
+    with pytest.raises(NotMeasured, match="refused, invalid_request: quality: the model"):
+        await sent(front, refused, replace(PLAN, alone=1))
+    known = {ASK.shape: Alone(1.0, 0.1, 0.1, 0.8, 0.7, 0.2, 0.1, samples=1)}
+    run = await sent(front, asks(1), replace(PLAN, alone=1, known=known))
+    assert report(run, [1.0], {})["reasons"] == {"failed: non_finite": 1}
+
+
+async def test_what_does_not_end_alone_is_given_up(
+    front: FrontEnd, pool: StandIn, queue: Queue
+) -> None:
+    pool.may_finish.clear()
+    with pytest.raises(NotMeasured, match=f"{MODEL}: not done after 0.5 s; .*--patience"):
+        await sent(front, asks(1), replace(PLAN, alone=1, patience_s=0.5))
+    (job,) = pool.seen
+    assert (await queue.get(job.id)).state is JobState.CANCELED
+
+
+async def test_who_may_not_ask_learns_it_first(
+    front: FrontEnd, pool: StandIn, redis_url: str
+) -> None:
+    """No server, a wrong key, a model that is not there."""
+    assert await asyncio.to_thread(command, "--server", "http://127.0.0.1:9") == EXIT_UNREACHABLE
+    with pytest.raises(UsageError, match=f"no model 'x'; the server has {MODEL}"):
+        await asyncio.to_thread(command, "--server", front.url, "--shape", "x")
+    await front.stop()
+    await front.start(server=ServerSettings(keys=True), redis=RedisSettings(url=redis_url))
+    with pytest.raises(UsageError, match="does not take the API key: "):
+        await asyncio.to_thread(command, "--server", front.url, "--key", "wrong")
+
+
+async def test_what_does_not_go_together_is_named(
+    front: FrontEnd, pool: StandIn, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    write_trace(trace, asks(2, deadline_scale=3.0))
+    at = ("--server", front.url, "--trace", str(trace))
+    with pytest.raises(UsageError, match="--alone-from"):
+        await asyncio.to_thread(command, *at, "--alone", "0")
+    with pytest.raises(UsageError, match="leave it out beside --trace"):
+        await asyncio.to_thread(command, *at, "--rate", "3")
+    with pytest.raises(UsageError, match="there is no folder"):
+        await asyncio.to_thread(command, *at, "--json", str(tmp_path / "none" / "report.json"))
+    with pytest.raises(UsageError, match="no report of"):
+        await asyncio.to_thread(command, *at, "--alone-from", str(trace))
+    assert not pool.seen
+
+
+async def test_a_server_of_another_kind() -> None:
+    """It says yes to everything, in words that are not this API's."""
+
+    said = {"POST": "hello"}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method = (await reader.readuntil(b"\r\n\r\n")).split()[0].decode()
+        body = said.get(method, "hello")
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(f"{head}{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    asked, accepted = Answer(ASK), Answer(ASK)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as other:
+        url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        async with Server(url, {}, CONNECTIONS) as server:
+            with pytest.raises(Unreachable, match="has no list of models"):
+                await server.models()
+            await server.ask(asked)
+            end = 'event: succeeded\ndata: {"state": "succeeded", "created_at": "once"}\n\n'
+            said |= {"POST": '{"id": "job"}', "GET": end}
+            await server.ask(accepted)
+    assert (asked.outcome, asked.reason) == (UNREACHABLE, "JSONDecodeError")
+    assert (accepted.outcome, accepted.reason) == (LOST, "its end: ValueError")
+
+
+async def test_ctrl_c_tells_what_there_is(front: FrontEnd, pool: StandIn, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", COMMAND, "--server", front.url, "--alone", "0", "--rate", "20",
+        "--seconds", "3600", "--write-trace", str(trace), "--json", "-",
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    await until(lambda: len(pool.seen) >= 10)
+    process.send_signal(signal.SIGINT)
+    out, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == EXIT_INTERRUPTED
+    found = json.loads(out)
+    assert found["interrupted"] and 10 <= found["sent"] < found["planned"] == len(read_trace(trace))
+    assert found["outcomes"][SUCCEEDED] >= 1
+    assert found["throughput"]["window_s"] < 600

@@ -1,0 +1,73 @@
+"""`atelier bench engine`: what it refuses, and how it hands its options on."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from atelier import EXIT_CONFIG, EXIT_USAGE, main
+from deploy.cli import bench_engine
+from models import published
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    bench_engine.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_an_unknown_model_is_answered_with_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "engine", "--model", "flux-2"]) == EXIT_CONFIG
+    told = capsys.readouterr().err
+    assert all(name in told for name in published.CHECKPOINTS)
+
+
+def test_one_unknown_model_of_several_is_found_before_any_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "engine", "--tiny", "--model", "sdxl", "flux-2"]) == EXIT_CONFIG
+    told = capsys.readouterr().err
+    assert "flux-2" in told and "making weights" not in told
+
+
+def test_a_process_that_ends_without_a_result_is_told_of(tmp_path: Path) -> None:
+    """The others' results stay."""
+    result = bench_engine._apart(parsed("--model", "a", "b"), "b", tmp_path / "b.json")
+    assert result == {
+        "model": "b",
+        "tiny": False,
+        "refused": f"its process ended with exit code {EXIT_CONFIG}",
+    }
+
+
+def test_a_report_that_cannot_be_written_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (tmp_path, tmp_path / "none" / "report.json"):
+        words = ["bench", "engine", "--model", "flux-dev", "--json", str(place)]
+        assert main(words) == EXIT_USAGE
+        assert f"can't write {str(place)!r}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "much"])
+def test_what_is_no_number_is_refused_by_name(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed("--model", "a", "--guidance", word)
+    assert f"number, not {word!r}" in capsys.readouterr().err
+
+
+def test_a_process_for_each_model_gets_the_same_options() -> None:
+    words = (
+        *("--width", "64", "--num-frames", "5", "--batch", "2", "--mesh", "cfg=2,context=4"),
+        *("--devices", "0-7", "--dtype", "float32", "--repeats", "3", "--tiny", "--no-vae-tiling"),
+        *("--exact-rows", "1", "--batching", "fast"),
+    )
+    first = parsed("--model", "a", "b", *words)
+    again = parsed("--model", "a", "b", *bench_engine._others(first))
+    assert again == first

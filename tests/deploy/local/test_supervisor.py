@@ -1,0 +1,58 @@
+"""What `atelier up` serves, from settings and flags."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from deploy.local import supervisor
+from service.settings import ConfigError, ServerSettings, Settings
+
+
+def test_a_model_without_a_pool_gets_one() -> None:
+    settings = Settings(
+        models={"a": {"source": "/a"}, "b": {"source": "/b"}},
+        pools={"fast": {"model": "a", "slots": 8}},
+    )
+    planned = supervisor.plan(settings)
+    assert {name: pool.model for name, pool in planned.pools.items()} == {"fast": "a", "b": "b"}
+    assert planned.pools["fast"].slots == 8
+
+
+def test_flags_go_before_settings() -> None:
+    settings = Settings(models={"a": {"source": "/a"}}, pools={"p": {"model": "a", "count": 3}})
+    planned = supervisor.plan(settings, pools=2, dtype="float16")
+    assert planned.pools["p"].count == 2
+    assert planned.models["a"].dtype == "float16"
+
+
+def test_with_no_model_it_is_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("wan", "flux", "runs"):
+        (tmp_path / name).mkdir()
+    for name in ("wan", "flux"):
+        (tmp_path / name / "model_index.json").touch()
+    monkeypatch.setattr(supervisor, "DEMO_FOLDER", tmp_path)
+    planned = supervisor.plan(Settings())
+    assert list(planned.models) == ["flux-demo", "wan-demo"]
+    assert planned.models["wan-demo"].source == str(tmp_path / "wan")
+    assert [pool.model for pool in planned.pools.values()] == ["flux-demo", "wan-demo"]
+    assert {pool.slots for pool in planned.pools.values()} == {supervisor.DEMO_SLOTS}
+
+
+def test_a_demo_without_weights_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "DEMO_FOLDER", tmp_path)
+    with pytest.raises(ConfigError, match="make train"):
+        supervisor.plan(Settings())
+
+
+def test_nothing_listens_where_keys_are_wanted_and_none_is_made(tmp_path: Path) -> None:
+    """At a port that is taken: who tried to listen there would say so instead."""
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        server = ServerSettings(host="0.0.0.0", port=taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=r"server\.keys"):
+            supervisor.up(Settings(state_dir=tmp_path, server=server))
+        with pytest.raises(ConfigError, match="can't listen"):
+            open_ = server.model_copy(update={"keys": False})
+            supervisor.up(Settings(state_dir=tmp_path, server=open_))

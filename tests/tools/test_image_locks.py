@@ -1,0 +1,93 @@
+"""The images' locks are true to pyproject.toml, whole, and free of what an image must not have."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.deploy.docker.dockerfile import FOLDER
+from tests.deploy.docker.locks import Pin, asked, faults, read
+from tests.test_arrows import HEAVY
+from tools.image_locks import LOCKS, PYTHON, build_requirements, lock_file
+
+LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+IMAGE = {**LINUX, "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
+"""What markers are asked about. The patch level is the least: a package more does no harm."""
+
+
+def pins_of(name: str) -> dict[str, Pin]:
+    return read(lock_file(name).read_text("utf-8"))
+
+
+def wanted_of(name: str) -> list[Requirement]:
+    extras, _ = LOCKS[name]
+    return list(asked(extras) if extras else map(Requirement, build_requirements()))
+
+
+def test_every_lock_is_known() -> None:
+    assert {path.stem for path in FOLDER.glob("*.lock")} == set(LOCKS)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_is_what_pyproject_asks_for(name: str) -> None:
+    assert faults(pins_of(name), wanted_of(name)) == [], "run `make locks`"
+
+
+def test_a_lock_that_is_not_is_told() -> None:
+    pins, wanted = pins_of("frontend"), wanted_of("frontend")
+    assert faults(pins, [*wanted, Requirement("torch")]) == ["torch is missing"]
+    assert faults(pins, wanted[1:]) == ["fastapi is not asked for any more"]
+    newer = [Requirement("redis[hiredis]>=99") if each.name == "redis" else each for each in wanted]
+    assert len(faults(pins, newer)) == 1
+    text = lock_file("frontend").read_text("utf-8")
+    assert faults(read(text.replace("sha256", "md5")), wanted)
+    with pytest.raises(ValueError, match="no pin"):
+        read(text.replace("uvicorn==", "uvicorn>="))
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_what_a_package_needs_is_there(name: str) -> None:
+    """As far as the same version is installed here, whose metadata says what it needs. The rest is
+    `pip check`'s, where images are built."""
+    pins = pins_of(name)
+    for pin in pins.values():
+        for need in _needs(pin):
+            found = pins.get(canonicalize_name(need.name))
+            assert found, f"{pin.name} needs {need}"
+            assert need.specifier.contains(found.version), f"{pin.name} needs {need}"
+
+
+def _needs(pin: Pin) -> list[Requirement]:
+    try:
+        found = distribution(pin.name)
+    except PackageNotFoundError:
+        return []
+    if found.version != str(pin.version):
+        return []
+    needs = map(Requirement, found.requires or ())
+    return [need for need in needs if need.marker is None or need.marker.evaluate(IMAGE)]
+
+
+def test_front_end_and_pools_are_of_the_same_versions() -> None:
+    versions: dict[str, set[str]] = {}
+    for name in LOCKS:
+        for pin in pins_of(name).values():
+            versions.setdefault(pin.name, set()).add(str(pin.version))
+    assert {name: found for name, found in versions.items() if len(found) > 1} == {}
+
+
+def test_a_front_end_has_no_jax() -> None:
+    assert pins_of("frontend").keys().isdisjoint({*HEAVY, "numpy", "scipy", "av"})
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("worker-cpu", "jaxlib"), ("worker-cuda", "jax-cuda12-plugin"), ("worker-tpu", "libtpu")],
+)
+def test_each_worker_has_its_accelerators_packages(name: str, own: str) -> None:
+    others = {"jax-cuda12-plugin", "libtpu"} - {own}
+    assert own in pins_of(name)
+    assert pins_of(name).keys().isdisjoint(others)

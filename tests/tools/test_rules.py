@@ -1,0 +1,100 @@
+"""Rules and alerts: Prometheus takes them, each alert fires where it should and only there, and
+leads to its entry in the runbook and to the panel that shows it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.watching.files import (
+    CONFIG,
+    PANEL_LINK,
+    RULE_TESTS,
+    RUNBOOK,
+    rules,
+    titles,
+)
+from tests.deploy.watching.tools import promtool
+from tools.rules import API, EVERY, RULES, manifest
+
+ALERTS = rules("alert")
+ENTRY = re.compile(r"^### (\w+)\n(\w+)\. (.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
+SEVERITIES = {"critical", "warning", "info"}
+BASE = '{{ or $externalLabels.runbook "deploy/runbook.md" }}'
+GRAFANA = "{{ $externalLabels.grafana }}"
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, tuple[str, str]]:
+    """Of the runbook, by alert: the severity and the text."""
+    found = ENTRY.findall(RUNBOOK.read_text())
+    return {name: (severity, text) for name, severity, text in found}
+
+
+def test_prometheus_takes_them() -> None:
+    promtool("check", "config", CONFIG)
+    promtool("check", "rules", *RULES)
+
+
+@pytest.mark.parametrize("kind", API)
+def test_a_cluster_gets_the_same(kind: str) -> None:
+    made = yaml.safe_load(manifest(kind))
+    groups = [group for file in RULES for group in yaml.safe_load(file.read_text())["groups"]]
+    assert (made["kind"], made["apiVersion"]) == (kind, API[kind])
+    assert made["spec"]["groups"] == [group | {"interval": EVERY} for group in groups]
+
+
+def test_the_clusters_file_is_what_the_code_writes() -> None:
+    said = "deploy/prometheus/kubernetes/rules.yaml differs: run `make rules`"
+    file = CONFIG.parent / "kubernetes" / "rules.yaml"
+    assert file.read_text() == manifest("Rules"), said
+
+
+@pytest.mark.parametrize("file", RULE_TESTS, ids=lambda file: file.stem)
+def test_they_fire_where_they_should(file: Path) -> None:
+    promtool("test", "rules", file)
+
+
+def test_each_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
+    cases: dict[str, set[bool]] = defaultdict(set)
+    for file in RULE_TESTS:
+        for group in yaml.safe_load(file.read_text())["tests"]:
+            for case in group.get("alert_rule_test", ()):
+                cases[case["alertname"]].add(bool(case.get("exp_alerts")))
+    assert cases == {name: {True, False} for name in ALERTS}
+
+
+def test_each_recorded_series_has_a_case() -> None:
+    asked = " ".join(
+        case["expr"]
+        for file in RULE_TESTS
+        for group in yaml.safe_load(file.read_text())["tests"]
+        for case in group.get("promql_expr_test", ())
+    )
+    assert set(re.findall(r"\w+:\w+:\w+", asked)) == set(rules("record"))
+
+
+def test_the_runbook_has_an_entry_for_each(entries: dict[str, tuple[str, str]]) -> None:
+    said = {name: severity for name, (severity, _) in entries.items()}
+    assert said == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
+    assert set(said.values()) == SEVERITIES
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_says_what_it_is_about_and_leads_on(
+    name: str, entries: dict[str, tuple[str, str]]
+) -> None:
+    told = ALERTS[name]["annotations"]
+    assert set(told) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert told["summary"].endswith(".")
+    assert told["description"].endswith(".")
+    assert told["runbook_url"] == f"{BASE}#{name.lower()}"
+    address = told["dashboard_url"].removeprefix(GRAFANA).partition("&")[0]
+    looked_at = PANEL_LINK.search(entries[name][1])
+    assert looked_at, "its entry says nothing to look at"
+    assert looked_at[2] == address, "the runbook begins with another panel"
+    assert looked_at[1] == titles()[address]

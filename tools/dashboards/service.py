@@ -1,0 +1,290 @@
+"""The service: whether clients get what they were promised."""
+
+from __future__ import annotations
+
+from tools.dashboards.panels import Dashboard, Panel, Query, Row
+from tools.dashboards.queries import (
+    API,
+    BY_TENANT,
+    CHOSEN,
+    EXPIRED_JOBS,
+    FAILED_JOBS,
+    MODEL,
+    READINESS,
+    TENANTS,
+    WAITING_JOBS,
+    quantile,
+    quantiles,
+    rate,
+)
+
+V1 = 'route=~"/v1/.+"'
+
+NOW = Row(
+    "Is it well?",
+    (
+        Panel(
+            1,
+            "Requests answered, last hour",
+            "Share of requests to /v1 that were not answered with 5xx. The promise is 99.9 % over"
+            " 30 days; what was refused with 4xx counts as answered.",
+            (Query("1 - atelier:http_errors:ratio_rate1h"),),
+            unit="percentunit", kind="stat", width=4, height=5, top=1,
+            first="red", thresholds=((0.99, "orange"), (0.999, "green")),
+        ),
+        Panel(
+            2,
+            "Alerts",
+            "That fire now. The runbook (deploy/runbook.md) has an entry for each.",
+            (Query('count(ALERTS{alertname=~"Atelier.+",alertstate="firing"}) or vector(0)'),),
+            kind="stat", width=4, height=5, thresholds=((1, "red"),),
+        ),
+        Panel(
+            3,
+            "Deadlines met, last hour",
+            "Of jobs that had one (`deadline_s`) and ended.",
+            (
+                Query(
+                    '1 - (sum(increase(atelier_job_deadlines_total{outcome="missed",'
+                    f"{BY_TENANT}}}[1h])) or vector(0))"
+                    f" / (sum(increase(atelier_job_deadlines_total{{{BY_TENANT}}}[1h])) > 0)"
+                ),
+            ),
+            unit="percentunit", kind="stat", width=4, height=5, top=1,
+            first="red", thresholds=((0.9, "orange"), (0.95, "green")),
+        ),
+        Panel(
+            4,
+            "Jobs done a minute",
+            "That succeeded.",
+            (
+                Query(
+                    "60 * sum(rate(atelier_jobs_ended_total{outcome=\"succeeded\","
+                    f"{BY_TENANT}}}[$__rate_interval]))"
+                ),
+            ),
+            kind="stat", width=4, height=5,
+        ),
+        Panel(
+            5,
+            "Longest wait now",
+            "Since the job that has waited longest came to the queue, or came back to it.",
+            (Query(f"max(atelier_queue_oldest_seconds{{{CHOSEN}}})"),),
+            unit="s", kind="stat", width=4, height=5, thresholds=((300, "orange"), (1800, "red")),
+        ),
+        Panel(
+            6,
+            "Work ahead of a newcomer",
+            "Predicted device-seconds that are queued or left of what runs, over the pools of the"
+            " model: of the model that has most.",
+            (Query(f"max(model:atelier_queue_backlog_seconds:per_pool{{{CHOSEN}}})"),),
+            unit="s", kind="stat", width=4, height=5, thresholds=((300, "orange"), (600, "red")),
+        ),
+    ),
+)  # fmt: skip
+
+REQUESTS = Row(
+    "Requests",
+    (
+        Panel(
+            10,
+            "Requests by status",
+            "To /v1, all front ends together.",
+            (Query(rate("atelier_http_requests_total", V1, "status"), "{{status}}"),),
+            unit="reqps", stacked=True, links=(READINESS,),
+        ),
+        Panel(
+            11,
+            "Share of 5xx",
+            "The lines that matter: 0.1 % is the budget, 14.4 times that for an hour (1.44 %)"
+            " wakes somebody.",
+            (
+                Query("atelier:http_errors:ratio_rate5m", "5 min"),
+                Query("atelier:http_errors:ratio_rate1h", "1 h"),
+                Query("atelier:http_errors:ratio_rate6h", "6 h"),
+            ),
+            unit="percentunit", thresholds=((0.001, "orange"), (0.0144, "red")),
+            links=(READINESS, FAILED_JOBS),
+        ),
+        Panel(
+            12,
+            "Answer times, p95",
+            "From the request's arrival to the last byte. Clients may wait for their picture in"
+            " it, and event streams are as long as their job.",
+            (Query(quantile(95, "atelier_http_request_duration_seconds", V1, "route, method"),
+                   "{{method}} {{route}}"),),
+            unit="s",
+        ),
+        Panel(
+            13,
+            "Reads of damaged outputs",
+            "In an hour: the store's bytes are not those that were recorded. Above 0 look at its"
+            " disk, and at the front ends' log for which ones.",
+            (Query("sum(increase(atelier_outputs_damaged_total[1h]))"),),
+            thresholds=((1, "red"),),
+        ),
+        Panel(
+            14,
+            "Connections, and why they are closed",
+            "Open ones of all front ends, and those closed a second because a client was silent,"
+            " slow or sent what is no request.",
+            (
+                Query("sum(atelier_connections)", "open"),
+                Query(rate("atelier_connections_closed_total", "", "reason"), "{{reason}}"),
+            ),
+            links=(READINESS,),
+        ),
+    ),
+)  # fmt: skip
+
+JOBS = Row(
+    "Jobs",
+    (
+        Panel(
+            20,
+            "Jobs by how they ended",
+            "A second; expired: the deadline passed before they were done.",
+            (Query(rate("atelier_jobs_ended_total", BY_TENANT, "outcome"), "{{outcome}}"),),
+            unit="ops", stacked=True, links=(FAILED_JOBS, EXPIRED_JOBS),
+        ),
+        Panel(
+            21,
+            "From acceptance to end",
+            "Of jobs that succeeded.",
+            quantiles("atelier_job_duration_seconds", f'{CHOSEN},outcome="succeeded"'),
+            unit="s",
+        ),
+        Panel(
+            22,
+            "Wait in the queue",
+            "From acceptance to the first claim.",
+            quantiles("atelier_job_wait_seconds", BY_TENANT, percents=(50, 90)),
+            unit="s", thresholds=((300, "red"),), links=(WAITING_JOBS,),
+        ),
+        Panel(
+            23,
+            "Deadlines met",
+            "Share of jobs with a deadline, over the hour before.",
+            (Query(f"1 - model:atelier_deadlines_missed:ratio_rate1h{{{CHOSEN}}}", "{{model}}"),),
+            unit="percentunit", top=1, first="red", thresholds=((0.9, "orange"), (0.95, "green")),
+            links=(EXPIRED_JOBS,),
+        ),
+        Panel(
+            24,
+            "Failures by reason",
+            "store: the files could not be kept; poisonous: pools died with it; internal: a mistake"
+            " of ours, in the pool's log; the others are the request's.",
+            (Query(rate("atelier_job_failures_total", by="reason"), "{{reason}}"),),
+            unit="ops", links=(FAILED_JOBS,),
+        ),
+        Panel(
+            25,
+            "Waits, how many of which length",
+            "Jobs claimed by how long they had waited.",
+            (
+                Query(
+                    "sum by (le) (increase(atelier_job_wait_seconds_bucket"
+                    f"{{{BY_TENANT}}}[$__rate_interval]))",
+                    "{{le}}",
+                ),
+            ),
+            unit="short", kind="heatmap",
+        ),
+    ),
+)  # fmt: skip
+
+QUEUE = Row(
+    "Queue",
+    (
+        Panel(
+            30,
+            "Jobs that wait and run",
+            "As the front ends read them from the queue.",
+            (Query(f"max by (model, state) (atelier_queue_jobs{{{CHOSEN}}})",
+                   "{{model}} {{state}}"),),
+            stacked=True, links=(WAITING_JOBS,),
+        ),
+        Panel(
+            31,
+            "Oldest that waits",
+            "Since that job came to the queue, or came back to it. Grows by a second a second"
+            " where nobody claims.",
+            (Query(f"max by (model) (atelier_queue_oldest_seconds{{{CHOSEN}}})", "{{model}}"),),
+            unit="s", thresholds=((1800, "red"),), links=(WAITING_JOBS,),
+        ),
+        Panel(
+            32,
+            "Backlog for each pool",
+            "Predicted device-seconds queued, or left of what runs, over the pools of the model:"
+            " how long a newcomer waits. Scaling follows it.",
+            (Query(f"model:atelier_queue_backlog_seconds:per_pool{{{CHOSEN}}}", "{{model}}"),),
+            unit="s", thresholds=((600, "red"),), links=(WAITING_JOBS,),
+        ),
+        Panel(
+            33,
+            "Pools of each model",
+            "Registered in the queue; ready: 1 where one of them has finished its warm-up.",
+            (
+                Query(f"max by (model) (atelier_model_pools{{{CHOSEN}}})", "{{model}} pools"),
+                Query(f"max by (model) (atelier_model_ready{{{CHOSEN}}})", "{{model}} ready"),
+            ),
+            links=(READINESS,),
+        ),
+        Panel(
+            34,
+            "Taken back and tried again",
+            "Leases that lapsed because a pool died or stood still, and jobs that went back to the"
+            " queue, by reason. Each costs its job time, and none its pixels.",
+            (
+                Query(rate("atelier_reclaimed_leases_total"), "{{model}} leases"),
+                Query(rate("atelier_retries_total", by="model, reason"), "{{model}} {{reason}}"),
+            ),
+            unit="ops", links=(FAILED_JOBS,),
+        ),
+        Panel(
+            35,
+            "Front ends that reach the queue",
+            "1: this front end reaches Redis.",
+            (Query("atelier_queue_up", "{{instance}}"),),
+            top=1, first="red", thresholds=((1, "green"),), links=(READINESS,),
+        ),
+    ),
+)  # fmt: skip
+
+CLASSES = Row(
+    "Tenant classes",
+    (
+        Panel(
+            40,
+            "Accepted",
+            "Jobs a second, by the class of their tenant (`tenants.NAME.metrics_class`).",
+            (Query(rate("atelier_jobs_accepted_total", BY_TENANT, "tenant_class"),
+                   "{{tenant_class}}"),),
+            unit="ops", stacked=True,
+        ),
+        Panel(
+            41,
+            "Wait, p90",
+            "From acceptance to the first claim.",
+            quantiles("atelier_job_wait_seconds", BY_TENANT, "tenant_class", "{{tenant_class}}",
+                      (90,)),
+            unit="s",
+        ),
+        Panel(
+            42,
+            "Refused",
+            "queue_full: `queue.max_queued` is reached; quota_exceeded: the tenant's own limit;"
+            " deadline_too_soon: no pool could meet it.",
+            (Query(rate("atelier_jobs_refused_total", BY_TENANT, "reason"), "{{reason}}"),),
+            unit="reqps", stacked=True,
+        ),
+    ),
+)  # fmt: skip
+
+SERVICE = Dashboard(
+    "atelier-service",
+    "Atelier: service",
+    "Whether clients get what they were promised.",
+    (MODEL, TENANTS, API),
+    (NOW, REQUESTS, JOBS, QUEUE, CLASSES),
+)

@@ -1,0 +1,49 @@
+"""The rules of `deploy/prometheus/rules` as a cluster's operator takes them.
+
+`python -m tools.rules > deploy/prometheus/kubernetes/rules.yaml` (`make rules`) writes them for
+Google's Managed Service for Prometheus; `python -m tools.rules PrometheusRule` prints them for the
+Prometheus Operator. A test holds the file against the rules.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+RULES = tuple(
+    sorted((Path(__file__).parents[1] / "deploy" / "prometheus" / "rules").glob("*.yaml"))
+)
+API = {"Rules": "monitoring.googleapis.com/v1", "PrometheusRule": "monitoring.coreos.com/v1"}
+"""Kinds, and where they are from."""
+EVERY = "30s"
+"""How often groups are evaluated: Google's kind wants to be told."""
+HEAD = """\
+# Written by `make rules` from deploy/prometheus/rules.
+apiVersion: {api}
+kind: {kind}
+metadata:
+  name: atelier
+  labels:
+    app.kubernetes.io/name: atelier
+    app.kubernetes.io/part-of: atelier
+spec:
+  groups:
+"""
+GROUP = re.compile(r"^( +)- name: .+\n", re.MULTILINE)
+
+
+def manifest(kind: str) -> str:
+    """All groups in one object, their comments with them."""
+    return HEAD.format(kind=kind, api=API[kind]) + "".join(map(_groups, RULES))
+
+
+def _groups(file: Path) -> str:
+    """Of one file, below `spec`."""
+    _, _, body = file.read_text().partition("\ngroups:\n")
+    timed = GROUP.sub(rf"\g<0>\1  interval: {EVERY}\n", body)
+    return re.sub(r"^(?=.)", "  ", timed, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(manifest(sys.argv[1] if len(sys.argv) > 1 else "Rules"))

@@ -1,4 +1,0 @@
-"""Benchmarks of the engine on this machine.
-
-May import every room of workers.
-"""
