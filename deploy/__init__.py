@@ -1,0 +1,4 @@
+"""Processes and the command line.
+
+May import everything but `tools`.
+"""

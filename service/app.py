@@ -13,12 +13,12 @@ from service.auth.allowed_hosts import CheckHost, names_of
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
 from service.front_end.reaper import keep_sweeping
+from service.http.security_headers import SecureAnswers
 from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import MeasureRequests
-from service.security_headers import SecureAnswers
 from service.settings import Settings
 
 

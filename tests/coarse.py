@@ -33,7 +33,7 @@ def compiled() -> Iterator[None]:
     JAX has options of a process, read once, and of one program; what programs under test are made
     of takes none. So the one function that all options come from is given these.
     """
-    from models.jax_internals import compiler
+    from models.parallel.jax_internals import compiler
 
     plain = compiler.get_compile_options
 

@@ -17,34 +17,104 @@ from deploy.exit_codes import EXIT_CONFIG
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("atelier", "deploy", "models", "service", "tools", "workers")
-FAMILIES = frozenset({"flux", "sdxl", "wan"})
+FAMILIES = ("flux", "sdxl", "wan")
 
-SERVICE_KNOWS = (
-    "service",
-    "models.spec.model_spec",
-    "models.spec.quality_presets",
-    "models.registry",
-    "models.spec.image_files",
-)
-JOBS_KNOW = ("service.jobs", "service.settings", "models.spec.model_spec")
-WORKERS_KNOW = ("workers", "models", "service.jobs", "service.metrics.http", "service.settings")
-FOR_ALL = ("metrics", "retry")
-"""Files of workers that every room there may import."""
-FLOORS: dict[str, tuple[str, ...]] = {
-    "slice": (),
-    "jaxpr": (),
-    "media": (),
-    "health": (),
-    "programs": ("jaxpr", "slice"),
-    "plan": ("jaxpr", "programs", "slice"),
-    "loading": ("jaxpr", "plan", "programs", "slice"),
-    "engine": ("programs", "slice"),
-    "multihost": ("engine", "programs", "slice"),
-    "profiling": ("engine", "slice"),
-    "pool": ("engine", "health", "loading", "media", "multihost", "profiling", "programs", "slice"),
-    "bench": ("engine", "loading", "plan", "pool", "programs", "slice"),
+SPEC = "models.spec"
+SHARED = ("metrics", "retry", "exit_codes", "machine")
+"""Files of `workers`, `deploy` and `deploy.bench` that every room there may import."""
+FRONT_END = "settings tracing jobs errors schemas"
+FLOORS: dict[str, dict[str, str]] = {
+    "service": {
+        "settings": "",
+        "tracing": "settings",
+        "jobs": "settings tracing",
+        "errors": "settings tracing jobs",
+        "schemas": "settings tracing jobs errors",
+        "auth": FRONT_END,
+        "metrics": FRONT_END,
+        "http": f"{FRONT_END} metrics",
+        "validation": FRONT_END,
+        "webhooks": f"{FRONT_END} auth http",
+        "front_end": f"{FRONT_END} auth http metrics webhooks",
+        "responses": f"{FRONT_END} front_end http",
+        "admission": f"{FRONT_END} front_end http validation responses",
+        "playground": "",
+        "routes": f"{FRONT_END} admission front_end http playground responses",
+    },
+    "service.jobs": {
+        "redis": "",
+        "model": "",
+        "storage": "",
+        "scheduling": "model",
+        "scripts": "redis model scheduling",
+    },
+    "models": {
+        "spec": "",
+        "checkpoint": "spec",
+        "parallel": "spec",
+        "nn": "parallel spec",
+        "weights": "checkpoint nn spec",
+        "sampling": "spec",
+        "interface": "checkpoint sampling spec",
+        "text": "checkpoint interface nn parallel",
+        "vision": "checkpoint nn text",
+        "vae": "checkpoint nn parallel",
+        "loading": "checkpoint weights nn parallel spec text vae",
+        **dict.fromkeys(
+            FAMILIES,
+            "spec checkpoint parallel nn weights sampling interface text vision vae loading",
+        ),
+    },
+    "models.nn": {
+        "kernels": "",
+        "quant": "kernels",
+        "layers": "kernels quant",
+        "attention": "kernels layers",
+    },
+    "models.demo": {"world": "", "training": "world", "recipes": "world training"},
+    "workers": {
+        "slice": "",
+        "jaxpr": "",
+        "media": "",
+        "health": "",
+        "programs": "jaxpr slice",
+        "plan": "jaxpr programs slice",
+        "loading": "jaxpr plan programs slice",
+        "engine": "programs slice",
+        "multihost": "engine programs slice",
+        "profiling": "engine slice",
+        "pool": "engine health loading media multihost profiling programs slice",
+    },
+    "deploy": {
+        "local": "",
+        "bench": "",
+        "docker": "",
+        "admin": "local",
+        "cli": "local bench admin",
+    },
+    "deploy.bench": {"serving": "", "engine": ""},
+    "tools": {"dashboards": ""},
 }
-"""Rooms of workers, from the lowest floor up, and those that each may import beside itself."""
+"""The rooms of each package, from the lowest floor up, and those that each may import beside
+itself. A file that lies in no room, such as `service/app.py`, may import all rooms of its package.
+"""
+
+OUTSIDE: dict[str, tuple[str, ...]] = {
+    "service": (SPEC,),
+    "service.jobs": (SPEC, "service.settings", "service.tracing"),
+    "models": (),
+    "workers": (
+        "models",
+        "service.jobs",
+        "service.metrics.http",
+        "service.settings",
+        "service.tracing",
+    ),
+    "deploy": ("service", "models", "workers"),
+    "tools": ROOMS,
+    "atelier": ("deploy",),
+}
+"""What each package may import of the others."""
 
 HEAVY = ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "diffusers")
 """A front end starts without them: in a second, not five, and in a third of the memory."""
@@ -77,36 +147,21 @@ def is_in(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def may_know(module: str) -> tuple[str, ...]:
-    """The rooms of this project that a module may import."""
-    room, *rest = module.split(".")
-    if room == "workers" and rest and rest[0] in FLOORS:
-        outside = tuple(name for name in WORKERS_KNOW if name != "workers")
-        inside = (rest[0], *FLOORS[rest[0]], *FOR_ALL)
-        return (*outside, *(f"workers.{name}" for name in inside))
-    if is_in(module, ("service.jobs",)):
-        return JOBS_KNOW
-    if room == "service":
-        return SERVICE_KNOWS
-    if room == "workers":
-        return tuple(name for name in WORKERS_KNOW if name != "workers")
-    if room == "models":
-        family = rest[0] if rest and rest[0] in FAMILIES else None
-        shared = ("models",) if family is None else (f"models.{family}", *shared_models())
-        return shared
-    return ROOMS if room == "tools" else tuple(name for name in ROOMS if name != "tools")
-
-
-def shared_models() -> tuple[str, ...]:
-    """Everything in models/ that is no family and no trained checkpoint."""
-    found = (path.stem for path in (ROOT / "models").iterdir())
-    return tuple(f"models.{name}" for name in found if name not in FAMILIES | {"demo"})
+    """Packages, rooms and files of this project that a module may import."""
+    package, *rest = module.split(".")
+    outside = OUTSIDE[package]
+    while rest and rest[0] in FLOORS.get(package, {}):
+        beside = (*FLOORS[package][rest[0]].split(), *SHARED)
+        outside = (*outside, *(f"{package}.{name}" for name in beside))
+        package = f"{package}.{rest.pop(0)}"
+    return (*outside, package)
 
 
 def never_imports(module: str) -> tuple[str, ...]:
     """Packages from outside that a module must do without."""
     if is_in(module, ("service.jobs",)):
         return (*HEAVY, *WEB)
-    if is_in(module, SERVICE_KNOWS):
+    if is_in(module, ("service", SPEC)):
         return HEAVY
     return NOT_AT_RUN_TIME
 
@@ -139,10 +194,13 @@ def test_every_import_follows_an_arrow() -> None:
     [
         ("service.app", "import jax"),
         ("service.app", "from models.flux import pipeline"),
+        ("service.schemas.request", "from service.http import body"),
+        ("service.jobs.model.job", "from service.jobs.redis import keys"),
+        ("models.nn.layers.norms", "from models.nn.attention import sharded"),
         ("service.app", "from workers.pool.worker import run_pool"),
         ("service.jobs.queue", "from service.errors.problems import Problem"),
         ("service.jobs.queue", "import fastapi"),
-        ("models.registry", "import jax.numpy"),
+        ("models.spec.model_spec", "import jax.numpy"),
         ("service.jobs.queue", "def late():\n    import service.routes.generate"),
         ("workers.pool.worker", "from service.app import create_app"),
         ("workers.pool.worker", "import diffusers"),
@@ -160,14 +218,36 @@ def test_a_breach_is_found(module: str, source: str) -> None:
     assert len(breaches(module, source)) == 1
 
 
-def test_every_room_of_workers_has_its_floor() -> None:
-    rooms = {path.parent.name for path in (ROOT / "workers").glob("*/__init__.py")}
-    assert rooms == FLOORS.keys()
-    floors = [*FLOORS]
-    for room, below in FLOORS.items():
-        assert all(floors.index(name) < floors.index(room) for name in below), room
-        said = ast.get_docstring(ast.parse((ROOT / "workers" / room / "__init__.py").read_text()))
-        assert said and "import" in said, f"workers/{room} does not say whom it may import"
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_room_has_its_floor(package: str) -> None:
+    folder = ROOT / package.replace(".", "/")
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")} - {"demo"}
+    floors = [*FLOORS[package]]
+    assert rooms == {*floors}
+    for room, below in FLOORS[package].items():
+        assert all(floors.index(name) < floors.index(room) for name in below.split()), room
+
+
+@pytest.mark.parametrize(
+    "init", [path for path in sources() if path.name == "__init__.py"], ids=module_name
+)
+def test_every_room_says_what_it_is_for_and_whom_it_imports(init: Path) -> None:
+    said = ast.get_docstring(ast.parse(init.read_text("utf-8")))
+    assert said and "import" in said.lower() and len(said.splitlines()) <= 6
+
+
+def test_no_folders_import_each_other_in_a_circle() -> None:
+    known = {module_name(path): path for path in sources()}
+    graph: dict[str, set[str]] = {}
+    for path in known.values():
+        below = {folder_of(known[name]) for name in within(known, path)}
+        graph.setdefault(folder_of(path), set()).update(below)
+    assert circle({folder: below - {folder} for folder, below in graph.items()}) == []
+
+
+def folder_of(path: Path) -> str:
+    """As a dotted name; of `atelier.py` an empty one."""
+    return ".".join(path.parent.relative_to(ROOT).parts)
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -205,7 +285,7 @@ def test_a_circle_is_found() -> None:
         ("service.app", "from models.spec.model_spec import ModelSpec"),
         ("workers.pool.worker", "from service.jobs.queue import Queue"),
         ("models.flux.pipeline", "from models.text.clip import ClipText"),
-        ("models.registry", "from models.flux.config import FluxConfig"),
+        ("models.published", "from models.flux.config import FluxConfig"),
         ("deploy.local.supervisor", "from workers.pool.worker import run_pool"),
     ],
 )
@@ -250,7 +330,7 @@ def test_every_package_from_outside_is_declared() -> None:
 
 def test_a_front_end_needs_no_extra() -> None:
     """But for the one file that is read where traces are switched on."""
-    traces = ROOT / "service" / "jobs" / "otel.py"
+    traces = ROOT / "service" / "tracing" / "opentelemetry.py"
     service = {path for path in sources() if path.is_relative_to(ROOT / "service")} - {traces}
     assert undeclared(sorted(service), needed()) == []
     assert undeclared([ROOT / "workers" / "slice" / "mesh.py"], needed()) == ["jax"]

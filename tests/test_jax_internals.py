@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
 
-from models import jax_internals
-from models.jax_internals import NAMES, JaxNameMissing, Members, Name, scan_counts
+from models.parallel import jax_internals
 from models.parallel.axis_rules import abstract_mesh, auto_mesh
+from models.parallel.jax_internals import NAMES, JaxNameMissing, Members, Name, scan_counts
 from tests.test_arrows import ROOT, imports, is_in, sources
 
 LIST = ROOT / "models" / "jax_internals.py"

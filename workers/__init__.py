@@ -1,4 +1,5 @@
 """Workers: one process serves one model on one mesh slice.
 
-Rooms stand on floors (tests/test_arrows.py has them); `metrics` and `retry` are for all of them.
+May import `models`, `service.jobs`, settings and tracing; no web framework. Floors of the rooms are
+in tests/test_arrows.py; `metrics` and `retry` are for all of them.
 """

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import atelier
 from deploy.local.processes import ATELIER, dies_with_parent, importing_ours
 
 FOLDER = Path(".atelier")
@@ -61,8 +60,8 @@ def _make_first(model: str, server: str) -> None:
     path = FOLDER / file
     path.parent.mkdir(exist_ok=True)
     chosen = ["--model", model] if model in FIRST else []
-    code = atelier.main(["generate", prompt, *chosen, "--server", server, "--output", str(path)])
-    if code == 0:
+    command = ["generate", prompt, *chosen, "--server", server, "--output", str(path)]
+    if subprocess.run([*ATELIER, *command], env=importing_ours(os.environ)).returncode == 0:
         kind = "clip" if path.suffix == ".mp4" else "picture"
         print(f"A first {kind}, {prompt!r}, is in {path.resolve()}", flush=True)
 

@@ -1,0 +1,4 @@
+"""Flux.1.
+
+May import every room of `models` but other families and `demo`.
+"""

@@ -1,0 +1,5 @@
+"""Layers that all families share. Its rooms, from the lowest floor up: kernels, quant, layers,
+attention.
+
+May import `parallel`, `spec`.
+"""

@@ -1,0 +1,4 @@
+"""Schedulers: schedules on the host, pure solver steps on the device, torch's noise.
+
+May import `spec`.
+"""

@@ -1,0 +1,4 @@
+"""Stable Diffusion XL.
+
+May import every room of `models` but other families and `demo`.
+"""

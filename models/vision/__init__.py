@@ -1,0 +1,4 @@
+"""CLIP's vision tower and its preprocessing.
+
+May import `checkpoint`, `nn`, `text`.
+"""

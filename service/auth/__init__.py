@@ -1,0 +1,4 @@
+"""API keys and tenants, and who may reach the server.
+
+May import `errors`.
+"""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from fastapi import Request, Response
 
-from service.security_headers import SAFE_HEADERS
+from service.errors.headers import SAFE_HEADERS
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -1,0 +1,4 @@
+"""The playground and the API's reference page, as browsers get them.
+
+Imports nothing of this project.
+"""

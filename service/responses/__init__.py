@@ -1,0 +1,4 @@
+"""Answers: jobs as JSON, files or event streams, and waiting for a job.
+
+May import `front_end`, `errors`, `http`, `schemas`.
+"""

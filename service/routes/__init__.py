@@ -1,17 +1,4 @@
-"""The routes: they parse, call one function of the service, and render."""
+"""Routes, one file a resource: each translates between HTTP and one call of a room below.
 
-from __future__ import annotations
-
-from fastapi import Depends, FastAPI
-
-from service.http.query_parameters import check_query
-from service.routes import generate, health, jobs, models, pages
-from service.routes.documented_responses import problems
-
-
-def include(app: FastAPI) -> None:
-    """Every route of the front end."""
-    for part in (generate, jobs, models, health, pages):
-        app.include_router(
-            part.router, dependencies=[Depends(check_query)], responses=problems(422)
-        )
+May import every room of the front end.
+"""

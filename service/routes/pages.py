@@ -11,13 +11,13 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
-import service
+from service import playground
 from service.playground import reference_page
 
 router = APIRouter()
 
 NO_FRAMES = "frame-ancestors 'none'"
-PLAYGROUND = Path(service.__file__).parent / "playground" / "index.html"
+PLAYGROUND = Path(playground.__file__).with_name("index.html")
 
 
 @router.get("/", include_in_schema=False)

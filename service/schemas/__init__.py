@@ -1,0 +1,4 @@
+"""Bodies of requests and answers, strictly typed.
+
+May import `errors`.
+"""

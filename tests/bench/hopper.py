@@ -42,10 +42,10 @@ os.environ |= {
 import jax
 from jax.stages import Compiled, Traced
 
-from models.jax_internals import get_topology_desc
 from models.nn.kernels.select import kernel_for
 from models.nn.quant.matmul import kind_of
 from models.parallel.axis_rules import Layout
+from models.parallel.jax_internals import get_topology_desc
 from models.spec.quality_presets import OF_EIGHT_BITS, EightBitProducts
 from models.weights.quantize import Rounding
 from tests.bench.moves import moves, table

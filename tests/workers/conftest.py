@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import models.demo
-from models import jax_internals
+from models.parallel import jax_internals
 from models.parallel.axis_rules import Layout
 from service.jobs.storage.object_store import Store
 from tests.workers.toy import ToyPipeline

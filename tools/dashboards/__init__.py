@@ -1,1 +1,4 @@
-"""The dashboards: written here, as JSON in `dashboards/` for Grafana (`make dashboards`)."""
+"""Grafana's dashboards as code, written as JSON into deploy/grafana/dashboards.
+
+May import every room; no room imports it.
+"""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models import jax_internals
+from models.parallel import jax_internals
 from workers.jaxpr.axis_tags import Sizes, Tag, activation, constrained, in_use, reshaped, union
 from workers.jaxpr.logical_mesh import axes_of
 

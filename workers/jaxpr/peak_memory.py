@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from models import jax_internals
+from models.parallel import jax_internals
 from workers.jaxpr.axis_tags import Tag
 from workers.jaxpr.operations import (
     Pairs,

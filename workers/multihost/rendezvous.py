@@ -15,7 +15,7 @@ import time
 import jax
 import numpy as np
 
-from models import jax_internals
+from models.parallel import jax_internals
 from service.settings import ConfigError, HostsSettings
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Line, LineLost

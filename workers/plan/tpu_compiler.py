@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import Mesh
 
-from models import jax_internals
+from models.parallel import jax_internals
 from models.parallel.axis_rules import auto_mesh
 from workers.slice import xla_flags
 from workers.slice.mesh import make_mesh, mesh_sizes

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from jax.stages import Traced
 
-from models import jax_internals
 from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.parallel import jax_internals
 from models.parallel.axis_rules import Axes, Layout
 from workers.jaxpr.axis_tags import Tag
 from workers.jaxpr.logical_mesh import axes_of

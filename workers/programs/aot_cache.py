@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 from jax.stages import Compiled
 
-from models import jax_internals
+from models.parallel import jax_internals
 from service.jobs.storage.private_folders import check_own
 from workers import metrics
 from workers.programs.bucket_programs import Program

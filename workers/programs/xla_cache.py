@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from models import jax_internals
+from models.parallel import jax_internals
 from service.jobs.storage.private_folders import check_own, private_folder
 from workers import metrics
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import jax
 from jax.sharding import Mesh
 
-from models import jax_internals
 from models.nn.kernels.xla import xla_kernel
+from models.parallel import jax_internals
 from models.parallel.axis_rules import Layout, auto_mesh
 from workers.slice.mesh_shape import AXES, Shape
 

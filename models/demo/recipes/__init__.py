@@ -1,0 +1,4 @@
+"""The demo's networks, one file a family.
+
+May import `demo.training`, `demo.world` and every family.
+"""

@@ -24,7 +24,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from models import jax_internals
 from models.nn.kernels.block_sizes import (
     LANES,
     SUBLANES,
@@ -41,6 +40,7 @@ from models.nn.kernels.kernel import Attended
 from models.nn.kernels.select import flash_kernel, is_upright
 from models.nn.kernels.splash import cuts
 from models.nn.kernels.wide_attention import fitting, over_blocks
+from models.parallel import jax_internals
 from models.parallel.axis_rules import auto_mesh
 
 TOPOLOGIES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from models import jax_internals
 from models.nn.kernels.kernel import NOTHING, Attended
+from models.parallel import jax_internals
 
 DTYPES = (jnp.bfloat16, jnp.float16)
 

@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int8, Int32
 
-from models.jax_internals import pallas as pl
-from models.jax_internals import pallas_tpu as pltpu
 from models.nn.kernels.block_sizes import LANES
+from models.parallel.jax_internals import pallas as pl
+from models.parallel.jax_internals import pallas_tpu as pltpu
 
 MOST = 127
 """The largest number of 8 bits; scales are such that a row's largest one comes half a step above,

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from models import jax_internals
 from models.nn.kernels.block_sizes import LANES, SUBLANES, Blocks, Choose, even
 from models.nn.kernels.kernel import Attended, Kernel
+from models.parallel import jax_internals
 
 Heads = Float[Array, "batch_heads _tokens _dim"]
 Keys = Bool[Array, " kv_tokens"] | None

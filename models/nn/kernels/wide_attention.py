@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from models.jax_internals import pallas as pl
-from models.jax_internals import pallas_tpu as pltpu
 from models.nn.kernels.block_sizes import LANES, SUBLANES, Blocks, Choose, even, rounded
 from models.nn.kernels.kernel import Attended, Kernel
+from models.parallel.jax_internals import pallas as pl
+from models.parallel.jax_internals import pallas_tpu as pltpu
 
 UNIT = 256
 """Rows and columns of a matrix unit."""

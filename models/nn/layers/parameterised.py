@@ -15,10 +15,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
-from models import jax_internals
 from models.nn.kernels.int8_matmul import Activation
 from models.nn.quant.matmul import Rounded, multiplied, scaled, upright_values
 from models.nn.quant.sharded import product_by_kernel
+from models.parallel import jax_internals
 from models.parallel.placement import in_memory
 from models.parallel.trace_options import trace_options
 

@@ -1,0 +1,4 @@
+"""Matrix products in 8 bits.
+
+May import `nn.kernels`, `parallel`.
+"""

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from models.jax_internals import coordinator_port
+from models.parallel.jax_internals import coordinator_port
 from tests.deploy.k8s.objects import matches, name_of, of_kind, pods_of
 from tests.deploy.k8s.rendering import K8S, OVERLAYS, Object, overlay, rendered
 from tests.deploy.k8s.settings import pool_of, settings_of

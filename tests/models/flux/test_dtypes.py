@@ -12,7 +12,7 @@ import pytest
 
 from models import registry
 from models.interface.pipeline import RequestError, denoise, stack_rows
-from models.jax_internals import subjaxprs
+from models.parallel.jax_internals import subjaxprs
 from tests.parity.tiny import make_flux
 
 REQUEST = {

@@ -14,8 +14,8 @@ from diffusers.models.embeddings import get_timestep_embedding
 from flax import nnx
 
 from models.checkpoint.key_mapping import source, target
-from models.jax_internals import subjaxprs
 from models.loading.abstract import abstract_module
+from models.parallel.jax_internals import subjaxprs
 from models.sdxl.blocks import nearest
 from models.sdxl.config import UNetConfig
 from models.sdxl.embeddings import Embedding, sinusoid

@@ -14,7 +14,7 @@ from PIL import Image
 from models import registry
 from models.checkpoint.folder import CheckpointError
 from models.interface.pipeline import Pipeline
-from models.jax_internals import subjaxprs
+from models.parallel.jax_internals import subjaxprs
 from models.vae.config import Tiling
 from tests.parity.tiny import make_flux
 from tests.parity.tiny_sdxl import make_sdxl

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from models.jax_internals import subjaxprs
 from models.loading.abstract import abstract_module
+from models.parallel.jax_internals import subjaxprs
 from models.vae.video import VideoAutoencoder
 from models.vae.video_blocks import RmsNorm, by_pictures, by_volumes, over_time
 from models.vae.video_config import VideoVaeConfig

@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 from jax.typing import DTypeLike
 
-from models.jax_internals import subjaxprs
 from models.loading.abstract import abstract_module
+from models.parallel.jax_internals import subjaxprs
 from models.text.umt5 import UMT5Config, UMT5Encoder
 from models.wan.config import WanConfig
 from models.wan.network import WanTransformer

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models.jax_internals import pallas as pl
+from models.parallel.jax_internals import pallas as pl
 from tests.workers.plan.test_operations import TEXT
 from workers.plan.cases import CASES, NO_PLACES, fingerprint
 from workers.plan.record import NOTHING, Stale, current, read, with_steps, write

@@ -16,8 +16,8 @@ import pytest
 from jax.stages import Compiled
 
 from models.interface.step_program import StepProgram
-from models.jax_internals import io_callback
 from models.parallel.axis_rules import Layout
+from models.parallel.jax_internals import io_callback
 from tests.workers.toy import ToyPipeline
 from workers.programs.aot_cache import KeptExecutables, packed, unpacked
 from workers.programs.compiler import Compiler

@@ -13,7 +13,7 @@ from workers.slice import xla_flags
 from workers.slice.devices import TPUS
 
 ASK_LIBTPU = """
-from models.jax_internals import get_topology_desc
+from models.parallel.jax_internals import get_topology_desc
 get_topology_desc(platform="tpu", topology_name="v6e:2x4")
 """
 ASK_XLA = "import jax; jax.devices()"

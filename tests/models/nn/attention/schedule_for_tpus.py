@@ -11,10 +11,10 @@ from pathlib import Path
 
 import jax.numpy as jnp
 
-from models.jax_internals import get_topology_desc
 from models.nn.kernels.block_size_search import TOPOLOGIES, Case, upright_cycles
 from models.nn.kernels.block_sizes import of_chip
 from models.nn.kernels.compiler_schedule import dump_to
+from models.parallel.jax_internals import get_topology_desc
 from workers.slice.chips import CLOCK_HZ, TPU_V6E
 
 CHIP = "TPU v6 lite"

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from models.jax_internals import fused_attention_stablehlo
 from models.nn.kernels.block_size_search import TOPOLOGIES
 from models.nn.kernels.cudnn import cudnn_kernel
 from models.nn.kernels.int8_matmul import CHIPS
 from models.nn.kernels.select import kernel_for
+from models.parallel.jax_internals import fused_attention_stablehlo
 
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",

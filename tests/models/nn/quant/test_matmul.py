@@ -12,12 +12,12 @@ import pytest
 import qwix
 from flax import nnx
 
-from models import jax_internals
 from models.flux.config import FluxConfig
 from models.flux.network import FluxTransformer
 from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import from_heads, linear, to_heads
 from models.nn.quant.matmul import Rounded, kind_of, product, weight_only
+from models.parallel import jax_internals
 from models.parallel.trace_options import TraceOptions
 from models.wan.config import WanConfig
 from models.wan.network import WanTransformer

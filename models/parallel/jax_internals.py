@@ -43,7 +43,7 @@ class Members(NamedTuple):
 
     def __getattr__(self, name: str) -> Any:
         if name not in self.names:
-            raise AttributeError(f"{self.module}.{name} is not listed in models/jax_internals.py")
+            raise AttributeError(f"{self.module}.{name} is not listed in {__name__}")
         return Name(self.module, name, self.purpose).value
 
 
