@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from service import openapi, routes
+from service import openapi
 from service.auth.allowed_hosts import CheckHost, names_of
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
@@ -19,6 +19,7 @@ from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import MeasureRequests
+from service.routes.include import include_routes
 from service.settings import Settings
 
 
@@ -40,7 +41,7 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
         app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
     app.add_middleware(CheckHost, names=names_of(front.settings.server))
     app.add_middleware(SecureAnswers)
-    routes.include(app)
+    include_routes(app)
     openapi.install(app)
     return app
 

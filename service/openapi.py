@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from service import routes
+from service.routes.include import include_routes
 from service.schemas.request import GenerateRequest
 from service.schemas.response import JobView, ProblemView
 
@@ -67,7 +67,7 @@ def install(app: FastAPI) -> None:
 def as_yaml() -> str:
     """The document as it is committed: whether keys are wanted is each server's own matter."""
     app = FastAPI()
-    routes.include(app)
+    include_routes(app)
     return yaml.safe_dump(
         describe(app, wants_keys=False), sort_keys=True, allow_unicode=True, width=100
     )

@@ -11,13 +11,11 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from service import playground
 from service.playground import reference_page
-
 router = APIRouter()
 
 NO_FRAMES = "frame-ancestors 'none'"
-PLAYGROUND = Path(playground.__file__).with_name("index.html")
+PLAYGROUND = Path(reference_page.__file__).with_name("index.html")
 
 
 @router.get("/", include_in_schema=False)
