@@ -15,7 +15,7 @@ from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 
 import atelier
 from deploy.cli import serve, worker
-from service import routes
+from service.routes import include
 from service.settings import ConfigError, load_settings
 from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
 from tests.deploy.k8s.rendering import (
@@ -42,7 +42,7 @@ FILES_OF_THE_SECRET = {"password", "ca.pem"}
 
 def app_paths() -> set[str]:
     """Of the front end: every router of `service.routes`, and FastAPI's own pages."""
-    routers = [part.router for part in vars(routes).values() if hasattr(part, "router")]
+    routers = [part.router for part in vars(include).values() if hasattr(part, "router")]
     own = {route.path for router in routers for route in router.routes}
     return own | {"/docs", "/openapi.json"}
 
