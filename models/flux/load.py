@@ -14,7 +14,7 @@ from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxPipeline, Networks
-from models.flux.request import MAX_SEQUENCE_LENGTH
+from models.flux.request import FIELDS, MAX_SEQUENCE_LENGTH
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, picture_encoder
@@ -39,12 +39,6 @@ COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "vae": ("vae", vae_weights.RENAMES),
 }
 """Network → its folder in the checkpoint, and its names there."""
-
-FIELDS = frozenset(
-    {"prompt", "prompt_2", "negative_prompt", "negative_prompt_2", "width", "height"}
-    | {"num_inference_steps", "guidance_scale", "true_cfg_scale", "num_images", "seed"}
-    | {"max_sequence_length", "sigmas", "image", "strength", "quality"}
-)
 
 _TRUE_CFG = (Need(field="true_cfg_scale", above=1), Need(field="negative_prompt"))
 NEEDS: Mapping[str, tuple[Need, ...]] = {

@@ -19,6 +19,7 @@ from models.flux.request import FluxRequest, noise_inputs, steps_of
 from models.interface.apply_presets import eased, quality_of
 from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, Prepared, PyTree, RequestError, RequestWarning
+from models.interface.request import read_request
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
 from models.parallel.dtypes import used_dtype
@@ -76,7 +77,7 @@ class FluxPipeline:
         self.dtype = used_dtype(modules.transformer.latents_in.kernel)
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        request = FluxRequest.from_fields(fields)
+        request = read_request(FluxRequest, fields)
         h, w = self._grid(request)
         clip, t5 = self.tokenizers
         image = images.get("image")

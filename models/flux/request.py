@@ -4,67 +4,50 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from models.flux.config import FluxConfig
 from models.interface.images import read_picture
-from models.interface.pipeline import Fields, RequestError, Step
+from models.interface.pipeline import RequestError, Step
+from models.interface.request import REQUEST, served_fields
 from models.interface.step_program import StepProgram
 from models.sampling.flow_match import FlowMatchStep
 from models.sampling.flow_schedule import FlowMatchSchedule, img2img_start
 from models.sampling.torch_rng import TorchGenerator
+from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
 
 MAX_SEQUENCE_LENGTH = 512
 """T5 tokens at most, as in diffusers' FluxPipeline."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=REQUEST)
 class FluxRequest:
-    """One picture. Names are diffusers' arguments of FluxPipeline and FluxImg2ImgPipeline."""
+    """One image. Names are diffusers' arguments of FluxPipeline and FluxImg2ImgPipeline."""
 
     prompt: str
-    seed: int
-    width: int
-    height: int
-    num_inference_steps: int
-    max_sequence_length: int
-    guidance_scale: float = 1.0
+    seed: Seed
+    width: Pixels
+    height: Pixels
+    num_inference_steps: Count
+    max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
+    guidance_scale: Scale = 1.0
     """An input of the network where guidance is distilled into it; others have none."""
-    true_cfg_scale: float = 1.0
+    true_cfg_scale: Scale = 1.0
     prompt_2: str | None = None
     negative_prompt: str | None = None
     negative_prompt_2: str | None = None
-    sigmas: tuple[float, ...] | None = None
-    strength: float | None = None
+    sigmas: tuple[NoiseLevel, ...] | None = None
+    strength: Strength | None = None
 
-    @classmethod
-    def from_fields(cls, fields: Fields) -> FluxRequest:
-        """Raises: RequestError for a value out of range, by the field's name."""
-        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
-        missing = [name for name in ("prompt", "seed") if known.get(name) is None]
-        if missing:
-            raise RequestError(missing[0], "is needed")
-        if known.get("sigmas") is not None:
-            known["sigmas"] = tuple(known["sigmas"])
-        request = cls(**known)
-        request._check()
-        return request
-
-    def _check(self) -> None:
-        if not 1 <= self.max_sequence_length <= MAX_SEQUENCE_LENGTH:
-            raise RequestError("max_sequence_length", f"must be 1 to {MAX_SEQUENCE_LENGTH}")
-        if self.num_inference_steps < 1:
-            raise RequestError("num_inference_steps", "must be at least 1")
-        if self.sigmas is not None:
-            self._check_sigmas(self.sigmas)
-        if self.strength is not None and not 0 < self.strength <= 1:
-            raise RequestError("strength", "must be above 0 and at most 1")
-
-    @staticmethod
-    def _check_sigmas(sigmas: tuple[float, ...]) -> None:
+    def __post_init__(self) -> None:
+        """Raises: RequestError: the sigmas are no schedule of a flow."""
+        sigmas = self.sigmas
+        if sigmas is None:
+            return
         falling = all(a > b for a, b in itertools.pairwise(sigmas))
         if not sigmas or not falling or not 0 < sigmas[-1] <= sigmas[0] <= 1:
             raise RequestError("sigmas", "must fall from at most 1 and stay above 0")
@@ -93,6 +76,10 @@ class FluxRequest:
     @property
     def program(self) -> StepProgram:
         return StepProgram("transformer", self.classifier_free, FlowMatchStep())
+
+
+FIELDS = served_fields(FluxRequest, "image")
+"""Request fields of Flux; `guidance_scale` only where guidance is distilled into the network."""
 
 
 def steps_of(

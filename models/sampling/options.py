@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from models.sampling.sigmas import SPACINGS
-from models.spec.model_spec import Option
+from models.spec.option import Kind, Option
 
-Kind = Literal["number", "integer", "boolean", "text"]
 _KINDS: Mapping[type, Kind] = {bool: "boolean", int: "integer", float: "number", str: "text"}
-_TAKEN: Mapping[Kind, tuple[type, ...]] = {
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-    "text": (str,),
-}
 _RANGES: Mapping[str, tuple[float | None, float | None]] = {
     "num_train_timesteps": (2, 100_000),
     "beta_start": (0, 1),
@@ -75,16 +68,5 @@ def check_options(scheduler: Any) -> None:
 
 def check_option(name: str, value: Any, option: Option) -> None:
     """Raises: ValueError that names the option and says what it may be."""
-    kinds = _TAKEN[option.kind]
-    if not isinstance(value, kinds) or (bool not in kinds and isinstance(value, bool)):
-        raise ValueError(f"{name} must be a {option.kind}, not {value!r}")
-    if option.choices and value not in option.choices:
-        raise ValueError(f"{name} {value!r} is none of {sorted(option.choices)}")
-    _check_range(name, value, option)
-
-
-def _check_range(name: str, value: Any, option: Option) -> None:
-    if option.minimum is not None and not value >= option.minimum:
-        raise ValueError(f"{name} must be at least {option.minimum:g}, not {value!r}")
-    if option.maximum is not None and not value <= option.maximum:
-        raise ValueError(f"{name} must be at most {option.maximum:g}, not {value!r}")
+    if wrong := option.error(value):
+        raise ValueError(f"{name} {wrong}, not {value!r}")

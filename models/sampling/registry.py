@@ -21,7 +21,7 @@ from models.sampling.flow_match import FlowMatchEuler, FlowMatchStep
 from models.sampling.lcm import LCM, LCMStep
 from models.sampling.options import check_option, options_of_class
 from models.sampling.unipc import UniPC, UniPCStep
-from models.spec.model_spec import Option
+from models.spec.option import Option
 
 CLASSES: Mapping[str, type] = {
     "EulerDiscreteScheduler": Euler,

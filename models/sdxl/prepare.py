@@ -12,6 +12,7 @@ import numpy as np
 from models.interface.apply_presets import eased, quality_of
 from models.interface.idle_options import idle_options
 from models.interface.pipeline import Fields, Prepared, RequestError, RequestWarning
+from models.interface.request import read_request
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
 from models.sampling import registry
@@ -46,7 +47,7 @@ class Preparation:
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         """One picture. Raises: RequestError: it cannot be served; names the field."""
-        request, task = SdxlRequest.from_fields(fields), task_of(images)
+        request, task = read_request(SdxlRequest, fields), task_of(images)
         self._check_task(task)
         scheduler = self._scheduler(request)
         plan = plan_of(request, scheduler, task)

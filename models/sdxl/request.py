@@ -2,54 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from models.interface.pipeline import Fields, RequestError
+from pydantic.dataclasses import dataclass
+
+from models.interface.pipeline import RequestError
+from models.interface.request import REQUEST, served_fields
+from models.spec.field_types import (
+    ClipSkip,
+    Count,
+    Fraction,
+    NoiseLevel,
+    Offset,
+    Pixels,
+    Scale,
+    Seed,
+    Strength,
+)
 from models.spec.model_spec import Task
 
-Size = tuple[int, int]
+Size = tuple[Offset, Offset]
 """Height and width in pixels, in diffusers' order; of crops: top and left."""
 
-_SIZES = (
-    *("original_size", "crops_coords_top_left", "target_size"),
-    *("negative_original_size", "negative_crops_coords_top_left", "negative_target_size"),
-)
 
-
-def _floats(values: Sequence[Any]) -> tuple[float, ...]:
-    return tuple(map(float, values))
-
-
-_READ: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(_SIZES, tuple),
-    **dict.fromkeys(("timesteps", "sigmas"), _floats),
-}
-"""Fields that JSON holds as lists."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=REQUEST)
 class SdxlRequest:
-    """One picture. Names are diffusers' arguments of the three StableDiffusionXL pipelines."""
+    """One image. Names are diffusers' arguments of the three StableDiffusionXL pipelines."""
 
     prompt: str
-    seed: int
-    width: int
-    height: int
-    num_inference_steps: int
-    guidance_scale: float
-    guidance_rescale: float = 0.0
-    eta: float | None = None
+    seed: Seed
+    width: Pixels
+    height: Pixels
+    num_inference_steps: Count
+    guidance_scale: Scale
+    guidance_rescale: Fraction = 0.0
+    eta: Fraction | None = None
     """Noise that DDIM adds at each step, as a share of DDPM's; other schedulers ignore it."""
     prompt_2: str | None = None
     negative_prompt: str | None = None
     negative_prompt_2: str | None = None
-    clip_skip: int | None = None
-    timesteps: tuple[float, ...] | None = None
-    sigmas: tuple[float, ...] | None = None
+    clip_skip: ClipSkip | None = None
+    timesteps: tuple[NoiseLevel, ...] | None = None
+    sigmas: tuple[NoiseLevel, ...] | None = None
     scheduler: Mapping[str, Any] | None = None
-    strength: float = 1.0
+    """`name` and options; None: the checkpoint's own."""
+    strength: Strength = 1.0
     original_size: Size | None = None
     crops_coords_top_left: Size = (0, 0)
     target_size: Size | None = None
@@ -57,36 +55,8 @@ class SdxlRequest:
     negative_crops_coords_top_left: Size = (0, 0)
     negative_target_size: Size | None = None
 
-    @classmethod
-    def from_fields(cls, fields: Fields) -> SdxlRequest:
-        """Fields that are None count as left out.
-
-        Raises: RequestError for a value out of range, by the field's name.
-        """
-        known = {
-            name: _READ.get(name, lambda value: value)(fields[name])
-            for name in cls.__dataclass_fields__
-            if fields.get(name) is not None
-        }
-        missing = [name for name in ("prompt", "seed") if name not in known]
-        if missing:
-            raise RequestError(missing[0], "is needed")
-        for name in known.keys() & set(_SIZES):
-            if len(known[name]) != 2 or min(known[name]) < 0:
-                raise RequestError(name, "must be two numbers of pixels, neither negative")
-        request = cls(**known)
-        request._check()
-        return request
-
-    def _check(self) -> None:
-        if self.num_inference_steps < 1:
-            raise RequestError("num_inference_steps", "must be at least 1")
-        if not 0 < self.strength <= 1:
-            raise RequestError("strength", "must be above 0 and at most 1")
-        if self.eta is not None and not 0 <= self.eta <= 1:
-            raise RequestError("eta", "must be 0 to 1")
-        if self.clip_skip is not None and self.clip_skip < 0:
-            raise RequestError("clip_skip", "must not be negative")
+    def __post_init__(self) -> None:
+        """Raises: RequestError: both lists are given, of which each says what the steps are."""
         if self.timesteps is not None and self.sigmas is not None:
             raise RequestError("sigmas", "cannot be given together with timesteps")
 
@@ -137,6 +107,9 @@ class SdxlRequest:
             return positive, positive
         crop = self.negative_crops_coords_top_left
         return positive, (*negative_sizes[0], *crop, *negative_sizes[1])
+
+
+FIELDS = served_fields(SdxlRequest, "image", "mask_image")
 
 
 def task_of(images: Mapping[str, bytes]) -> Task:

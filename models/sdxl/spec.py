@@ -8,21 +8,14 @@ from typing import Any
 from models.sampling.registry import OPTIONS, STEP_LISTS
 from models.sdxl.compatibility import Parts
 from models.sdxl.config import UNetConfig
-from models.spec.model_spec import Limits, ModelSpec, Need, Option, Task
+from models.sdxl.request import FIELDS
+from models.spec.model_spec import Limits, ModelSpec, Need, Task
+from models.spec.option import Option
 from models.spec.quality_presets import LEVERS, Lever
 from models.vae.config import VaeConfig
 
 DEFAULT_LATENTS = 128
 """The side of a picture in latents where the UNet's config names none."""
-
-FIELDS = frozenset(
-    {"prompt", "prompt_2", "negative_prompt", "negative_prompt_2", "width", "height"}
-    | {"num_inference_steps", "guidance_scale", "guidance_rescale", "num_images", "seed"}
-    | {"clip_skip", "scheduler", "timesteps", "sigmas", "eta"}
-    | {"original_size", "crops_coords_top_left", "target_size"}
-    | {"negative_original_size", "negative_crops_coords_top_left", "negative_target_size"}
-    | {"image", "mask_image", "strength", "quality"}
-)
 
 SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
     name: options

@@ -11,25 +11,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 PICTURE_FIELDS = ("image", "mask_image", "last_image")
 """Request fields that hold a picture; the store keeps it and the job its key."""
-
-
-class Option(BaseModel):
-    """What one option of a scheduler may be, so that a wrong one is refused at the door."""
-
-    model_config = ConfigDict(frozen=True)
-
-    kind: Literal["number", "integer", "boolean", "text"]
-    choices: tuple[str, ...] = ()
-    """Of a text; empty: any."""
-    minimum: float | None = None
-    maximum: float | None = None
-    excludes: tuple[str, ...] = ()
-    """Options that may not be true beside this one."""
 
 
 class Need(BaseModel):

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from models.interface.apply_presets import eased, quality_of
 from models.interface.idle_options import idle_options
 from models.interface.pipeline import Fields, Prepared, PyTree, RequestWarning
+from models.interface.request import read_request
 from models.interface.solver_step import first_history, history, solver_key, solver_step
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
@@ -102,7 +103,7 @@ class WanPipeline:
         self.width = expert.config.width
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        request, quality = WanRequest.from_fields(fields), quality_of(self.spec, fields)
+        request, quality = read_request(WanRequest, fields), quality_of(self.spec, fields)
         shape = self.grid.latents(request)
         pictures = self.pictures.inputs(request, images)
         scheduler = scheduler_of(self.tools.scheduler, request.scheduler)

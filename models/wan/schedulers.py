@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from models.interface.pipeline import RequestError
 from models.sampling import registry
 from models.sampling.base import Scheduler
-from models.spec.model_spec import Option
+from models.spec.option import Option
 
 NAMES = ("unipc", "dpmpp_2m", "dpmpp_2m_sde", "flow_match_euler")
 CLASSES = ("UniPCMultistepScheduler", "DPMSolverMultistepScheduler")

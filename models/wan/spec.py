@@ -11,7 +11,7 @@ from models.checkpoint.folder import fingerprint, read_defaults
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.latents import Grid
-from models.wan.request import MAX_SEQUENCE_LENGTH
+from models.wan.request import FIELDS, MAX_SEQUENCE_LENGTH
 from models.wan.schedulers import OPTIONS
 
 WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
@@ -20,11 +20,6 @@ SIDES, AREAS, LENGTHS = 2, 4, 4
 """How many times that clip's width, area and length a request may ask for."""
 FPS, FPS_TI2V = 16, 24
 """Of the clips that the networks were trained on."""
-
-FIELDS = frozenset(
-    {"prompt", "negative_prompt", "width", "height", "num_frames", "fps", "num_images", "seed"}
-    | {"num_inference_steps", "guidance_scale", "max_sequence_length", "scheduler", "quality"}
-)
 
 _GUIDED = (Need(field="guidance_scale", above=1),)
 NEEDS: Mapping[str, tuple[Need, ...]] = dict.fromkeys(
@@ -63,12 +58,12 @@ def make_spec(
 
 def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
     """Request fields; those of a second expert and of pictures where there are any."""
-    extra = {
+    served = {
         "guidance_scale_2": checkpoint.boundary_ratio is not None,
         "image": "image-to-video" in checkpoint.tasks,
         "last_image": checkpoint.takes_last_image,
     }
-    return FIELDS | {name for name, served in extra.items() if served}
+    return frozenset(name for name in FIELDS if served.get(name, True))
 
 
 def limits_of(grid: Grid) -> Limits:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from service.playground import reference_page
+
 router = APIRouter()
 
 NO_FRAMES = "frame-ancestors 'none'"

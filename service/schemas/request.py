@@ -10,7 +10,19 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
-MAX_SEED = 2**63 - 1
+from models.spec.field_types import (
+    ClipSkip,
+    Count,
+    Fraction,
+    FramesPerSecond,
+    NoiseLevel,
+    Offset,
+    Pixels,
+    Scale,
+    Seed,
+    Strength,
+)
+
 MEDIA_TYPES = {
     "png": "image/png",
     "jpeg": "image/jpeg",
@@ -95,14 +107,8 @@ Scalar = Annotated[
     AfterValidator(_scalar),
     WithJsonSchema({"type": ["string", "number", "boolean", "null"]}),
 ]
-Pixels = Annotated[int, Field(ge=1, le=2**20)]
-Count = Annotated[int, Field(ge=1, le=2**20)]
-Scale = Annotated[float, Field(ge=0, le=1000)]
-Rate = Annotated[int, Field(ge=1, le=240)]
-Falling = Annotated[
-    list[Annotated[float, Field(ge=0, le=1e6)]], Field(min_length=1, max_length=10_000)
-]
-Size = Annotated[list[Annotated[int, Field(ge=0, le=2**20)]], Field(min_length=2, max_length=2)]
+Falling = Annotated[list[NoiseLevel], Field(min_length=1, max_length=10_000)]
+Size = Annotated[list[Offset], Field(min_length=2, max_length=2)]
 
 
 class Body(BaseModel):
@@ -156,19 +162,19 @@ class GenerateRequest(Body):
     height: Pixels | None = None
     num_frames: Count | None = None
     """Of a clip: the model's `min_frames` more than a multiple of its `frames_multiple`."""
-    fps: Rate | None = None
+    fps: FramesPerSecond | None = None
     """Frames a second at which a clip is played; the frames are the same at any rate."""
     num_inference_steps: Count | None = None
     guidance_scale: Scale | None = None
     true_cfg_scale: Scale | None = None
     guidance_scale_2: Scale | None = None
-    guidance_rescale: Annotated[float, Field(ge=0, le=1)] | None = None
+    guidance_rescale: Fraction | None = None
     num_images: Count | None = None
     """Picture i is what the same request with `seed + i` and one picture gives."""
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    seed: Seed | None = None
     """Left out: drawn at random and told in the answer."""
     max_sequence_length: Count | None = None
-    clip_skip: Annotated[int, Field(ge=0, le=100)] | None = None
+    clip_skip: ClipSkip | None = None
     original_size: Size | None = None
     target_size: Size | None = None
     crops_coords_top_left: Size | None = None
@@ -180,7 +186,7 @@ class GenerateRequest(Body):
     sigmas: Falling | None = None
     """Instead of the schedule's, falling: one a step (Flux), or noise levels of which the last is
     where the last step leads, usually 0 (SDXL)."""
-    eta: Annotated[float, Field(ge=0, le=1)] | None = None
+    eta: Fraction | None = None
     """Of DDIM: how much noise each step adds."""
     scheduler: SchedulerRequest | None = None
     """Left out: the checkpoint's own."""
@@ -194,7 +200,7 @@ class GenerateRequest(Body):
     """White where `image` is drawn anew; only with it."""
     last_image: Picture | None = None
     """The picture that a clip ends with; `image` is the one that it begins with."""
-    strength: Annotated[float, Field(gt=0, le=1)] | None = None
+    strength: Strength | None = None
     """How much of `image` is drawn anew; only with it."""
     output: OutputRequest | None = None
     priority: Literal["low", "normal", "high"] = "normal"

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.spec.model_spec import Batching, Need, Option, Sizes
+from models.spec.model_spec import Batching, Need, Sizes
+from models.spec.option import Option
 from models.spec.quality_presets import Quality
 from service.jobs.model.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
 from service.jobs.queue import ModelStatus

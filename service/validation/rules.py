@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from models.spec.field_types import MAX_SEED
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.quality_presets import EXACT
 from service.errors.problems import FieldError
 from service.schemas.limits import Bounds, bounds_of
-from service.schemas.request import MAX_SEED
 from service.settings import LimitSettings
 from service.validation.scheduler_options import wrong_scheduler
 from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps

@@ -10,7 +10,8 @@ from types import TracebackType
 import numpy as np
 from PIL import Image
 
-from models.spec.model_spec import Limits, ModelSpec, Option
+from models.spec.model_spec import Limits, ModelSpec
+from models.spec.option import Option
 from service.jobs.model.job import Job, JobError, Output, Usage
 from service.jobs.queue import Claim, Queue
 from service.jobs.redis.tasks import cancel

@@ -87,7 +87,7 @@ def test_python_children_import_nothing_of_their_working_directory(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     file, *found = done.stdout.split()
-    assert Path(file) == ROOT / "deploy" / "children.py"
+    assert Path(file) == ROOT / "deploy" / "local" / "processes.py"
     assert str(tmp_path / "given") in found
     assert {"", ".", str(tmp_path), str(tmp_path / "relative")}.isdisjoint(found)
 

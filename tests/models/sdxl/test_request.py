@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from models.interface.pipeline import RequestError
+from models.interface.request import read_request
 from models.sdxl.request import SdxlRequest, task_of
 
 FIELDS: dict[str, Any] = {
@@ -20,7 +21,7 @@ FIELDS: dict[str, Any] = {
 
 
 def request(**fields: Any) -> SdxlRequest:
-    return SdxlRequest.from_fields(FIELDS | fields)
+    return read_request(SdxlRequest, FIELDS | fields)
 
 
 def test_the_second_encoder_hears_the_first_ones_text_unless_it_has_its_own() -> None:

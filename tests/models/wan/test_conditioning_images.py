@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from models.interface.pipeline import RequestError
+from models.interface.request import read_request
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.conditioning_images import Pictures
@@ -34,7 +35,7 @@ def inputs(
     encoder = checkpoint.image_encoder
     side = (encoder.image_size,) * 2 if encoder else (0, 0)
     preprocessor = ClipPreprocessor(size=side, crop_size=side) if encoder else None
-    request = WanRequest.from_fields(FIELDS | changes)
+    request = read_request(WanRequest, FIELDS | changes)
     return Pictures(checkpoint, preprocessor).inputs(request, images)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from models.interface.pipeline import RequestError
+from models.interface.request import read_request
 from models.sampling.torch_rng import TorchGenerator
 from models.wan.latents import Grid, Normalisation, draw_noise, to_frames
 from models.wan.request import WanRequest
@@ -16,7 +17,7 @@ GRID = Grid(frame=4, pixel=8, patch=(1, 2, 2), max_tokens=32)
 
 
 def request(**changes: Any) -> WanRequest:
-    return WanRequest.from_fields(FIELDS | changes)
+    return read_request(WanRequest, FIELDS | changes)
 
 
 def test_a_clip_of_1_and_4k_frames_has_1_and_k_of_latents() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from models.interface.pipeline import RequestError
+from models.interface.request import read_request
 from models.wan.request import WanRequest
 
 FIELDS: dict[str, Any] = {
@@ -31,28 +32,28 @@ FIELDS: dict[str, Any] = {
 )
 def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(RequestError) as refused:
-        WanRequest.from_fields(FIELDS | {field: value})
+        read_request(WanRequest, FIELDS | {field: value})
     assert refused.value.field == field
 
 
 def test_fields_of_the_service_and_of_the_file_are_passed_over() -> None:
-    request = WanRequest.from_fields(FIELDS | {"fps": 16, "num_images": 1, "image": "…"})
+    request = read_request(WanRequest, FIELDS | {"fps": 16, "num_images": 1, "image": "…"})
     assert request.num_frames == 9
 
 
 def test_a_scale_above_one_brings_a_negative_prompt_along() -> None:
-    assert WanRequest.from_fields(FIELDS).prompts == {
+    assert read_request(WanRequest, FIELDS).prompts == {
         "prompt": "a red circle",
         "negative_prompt": "",
     }
-    named = WanRequest.from_fields(FIELDS | {"negative_prompt": "a star"})
+    named = read_request(WanRequest, FIELDS | {"negative_prompt": "a star"})
     assert named.prompts == {"prompt": "a red circle", "negative_prompt": "a star"}
-    alone = WanRequest.from_fields(FIELDS | {"guidance_scale": 1.0, "negative_prompt": "a star"})
+    alone = read_request(WanRequest, FIELDS | {"guidance_scale": 1.0, "negative_prompt": "a star"})
     assert alone.prompts == {"prompt": "a red circle"}
 
 
 def test_the_second_expert_is_guided_as_the_first_unless_it_has_its_own_scale() -> None:
-    request = WanRequest.from_fields(FIELDS)
+    request = read_request(WanRequest, FIELDS)
     assert request.scale_of("transformer") == request.scale_of("transformer_2") == 5.0
-    request = WanRequest.from_fields(FIELDS | {"guidance_scale_2": 0.5})
+    request = read_request(WanRequest, FIELDS | {"guidance_scale_2": 0.5})
     assert (request.scale_of("transformer"), request.scale_of("transformer_2")) == (5.0, 0.5)

@@ -1,0 +1,24 @@
+"""Types of request fields, with their ranges: those of the API's schema and of each family's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+MAX_SEED = 2**63 - 1
+
+Pixels = Annotated[int, Field(ge=1, le=2**20)]
+Offset = Annotated[int, Field(ge=0, le=2**20)]
+"""Pixels from the top or left; a side, too, where zero is as good as any."""
+Count = Annotated[int, Field(ge=1, le=2**20)]
+Scale = Annotated[float, Field(ge=0, le=1000)]
+"""Guidance scale."""
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Strength = Annotated[float, Field(gt=0, le=1)]
+"""Share of the steps that an input image goes through."""
+FramesPerSecond = Annotated[int, Field(ge=1, le=240)]
+NoiseLevel = Annotated[float, Field(ge=0, le=1e6)]
+"""Timestep or sigma."""
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+ClipSkip = Annotated[int, Field(ge=0, le=100)]
