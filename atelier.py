@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from deploy.cli import bench, generate, jobs, keys, plan, profile, serve, up, webhooks, worker
+from deploy.cli.late_parser import LateParser
 from deploy.exit_codes import (
     EXIT_CONFIG,
     EXIT_FAILED,
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXITS,
     )
     parser.add_argument("--version", action=Version, help="show the version and exit")
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(required=True, metavar="command", parser_class=LateParser)
     for command in COMMANDS:
         command.add(commands)
     return parser

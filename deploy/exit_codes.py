@@ -20,7 +20,7 @@ class UsageError(Exception):
 def exit_code(error: Exception) -> int | None:
     """Of an error that says what to do by itself; None for one that is ours to mend."""
     from models.checkpoint.folder import CheckpointError
-    from service.settings import ConfigError
+    from service.settings.section import ConfigError
 
     if isinstance(error, UsageError):
         return EXIT_USAGE

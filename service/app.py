@@ -20,7 +20,7 @@ from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import MeasureRequests
 from service.routes.include import include_routes
-from service.settings import Settings
+from service.settings.settings import Settings
 
 
 def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:

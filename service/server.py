@@ -29,7 +29,8 @@ from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import Telemetry
-from service.settings import ConfigError, Settings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from service.tracing import spans
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 """For layouts; read when JAX is first used, in whichever test that is."""

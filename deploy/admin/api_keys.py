@@ -18,7 +18,8 @@ from redis.asyncio import Redis
 from deploy.local.embedded_redis import reached
 from service.auth.api_keys import ApiKeys
 from service.jobs.redis import connection
-from service.settings import RedisSettings, Settings
+from service.settings.redis import RedisSettings
+from service.settings.settings import Settings
 
 T = TypeVar("T")
 

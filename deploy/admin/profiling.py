@@ -15,7 +15,7 @@ from deploy.local.embedded_redis import reached
 from service.jobs.profiles import Wish
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import Settings
+from service.settings.settings import Settings
 
 TAKEN_S = 15.0
 """Until a pool that lives has seen what is asked of it."""

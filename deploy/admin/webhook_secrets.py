@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from deploy.admin.api_keys import at_redis, created, print_table, where
-from service.settings import Settings
+from service.settings.settings import Settings
 from service.webhooks.secrets import WebhookSecrets
 
 COLUMNS = ("ID", "TENANT", "CREATED")

@@ -14,7 +14,7 @@ from deploy.bench.serving.report import read_alone
 from deploy.bench.serving.run import Plan, check_models
 from deploy.cli.options import given
 from deploy.exit_codes import UsageError
-from service.settings import KEY_VARIABLE
+from service.settings.settings import KEY_VARIABLE
 
 DRAWN = ("shape", "deadlines", "rate", "seed")
 """Options of a load that is drawn; a trace has all of it."""

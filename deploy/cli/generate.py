@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     generate = commands.add_parser(
-        "generate", help="generate an image or video on a running server"
+        "generate", help="generate an image or video on a running server", late=add_fields
     )
     generate.add_argument("prompt", help="what the image shows")
     generate.add_argument(
@@ -27,7 +27,6 @@ def add(commands: Commands) -> None:
         help="file to write (.png, .jpg, .webp, .mp4, .webm, .gif), or a folder for PNG files",
     )
     add_server(generate)
-    add_fields(generate)
     generate.set_defaults(run=run)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.settings import Settings
+    from service.settings.settings import Settings
 
 Commands = Any
 """What `add_subparsers` returns; its class is private to argparse."""
@@ -45,7 +45,7 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(args: argparse.Namespace, **sections: Any) -> Settings:
     """The file, then the environment, then the command line; the last one wins."""
-    from service.settings import CONFIG_VARIABLE, load_settings
+    from service.settings.settings import CONFIG_VARIABLE, load_settings
 
     if args.config:
         os.environ[CONFIG_VARIABLE] = str(args.config)
@@ -61,7 +61,7 @@ def settings_of(args: argparse.Namespace, **sections: Any) -> Settings:
 
 def make_state_folder(folder: Path) -> None:
     """Raises: ConfigError: nothing can be written there."""
-    from service.settings import ConfigError
+    from service.settings.section import ConfigError
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

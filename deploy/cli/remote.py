@@ -31,7 +31,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 def key_of(args: argparse.Namespace) -> str:
     """Raises: UsageError: it is none."""
-    from service.settings import KEY_VARIABLE
+    from service.settings.settings import KEY_VARIABLE
 
     key = (args.key or os.environ.get(KEY_VARIABLE) or "").strip()
     if not (key.isascii() and key.isprintable()):

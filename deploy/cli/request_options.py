@@ -1,81 +1,139 @@
-"""What `atelier generate` asks for: options for a request's fields, and the request they make."""
+"""Options of `atelier generate`, one for each field of the API's request schema."""
 
 from __future__ import annotations
 
 import argparse
 import base64
 import json
+import math
+import operator
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.cli.options import given, positive
+from deploy.cli.options import given
 from deploy.cli.output_files import format_of
 from deploy.exit_codes import UsageError
 
-PRIORITIES = ("low", "normal", "high")
-TEXTS = {
-    "model": "model to use (default: the server's only one)",
-    "negative-prompt": "what to avoid; needs guidance",
+SHORT = {
+    "num_inference_steps": "steps",
+    "guidance_scale": "guidance",
+    "guidance_scale_2": "guidance-2",
+    "mask_image": "mask",
+    "deadline_s": "deadline",
 }
-COUNTS = {
-    "width": "width in pixels (default: the model's)",
-    "height": "height in pixels (default: the model's)",
-    "num-frames": "number of frames of a video (default: the model's)",
-    "fps": "frames per second of a video (default: the model's)",
-    "steps": "number of denoising steps (default: the model's)",
-    "seed": "random seed; the same one gives the same image (default: random)",
-    "num-images": "number of images, with consecutive seeds (default: 1)",
-}
-SCALES = {
-    "guidance": "guidance scale: how closely to follow the prompt (default: the model's)",
-    "guidance-2": "guidance scale of Wan 2.2's second expert (default: --guidance)",
-    "guidance-rescale": "0 to 1: less oversaturation at strong guidance (default: 0)",
-    "true-cfg-scale": "guidance scale of Flux with a negative prompt (default: the model's)",
-    "strength": "0 to 1: how much of --image to redraw (default: the model's)",
-}
+"""Options with another name than their field's."""
+NO_OPTION = frozenset({"prompt", "output"})
+"""The prompt is an argument, and the output's format follows from `--output`."""
 
 
 def add_fields(generate: argparse.ArgumentParser) -> None:
-    generate.add_argument("--image", type=Path, metavar="FILE", help="image to start from")
-    generate.add_argument(
-        "--mask", type=Path, metavar="FILE", help="mask: white where the image is redrawn"
-    )
-    generate.add_argument("--last-image", type=Path, metavar="FILE", help="last frame of the video")
-    generate.add_argument("--quality", metavar="NAME", help="quality preset, such as exact")
-    for options, (kind, metavar) in (
-        (TEXTS, (str, "TEXT")),
-        (COUNTS, (int, "N")),
-        (SCALES, (float, "X")),
-    ):
-        for name, said in options.items():
-            generate.add_argument(f"--{name}", type=kind, metavar=metavar, help=said)
-    generate.add_argument(
-        "--scheduler",
-        type=named,
-        metavar="NAME[,OPTION=VALUE…]",
-        help="scheduler instead of the checkpoint's, such as unipc,flow_shift=3",
-    )
-    _add_service(generate)
+    """Add an option for every field of the schema."""
+    for field, schema in _fields().items():
+        if field not in NO_OPTION:
+            option = SHORT.get(field, field.replace("_", "-"))
+            text = _help(schema["description"])
+            generate.add_argument(f"--{option}", dest=field, help=text, **_kind(field, schema))
 
 
-def _add_service(generate: argparse.ArgumentParser) -> None:
-    generate.add_argument(
-        "--priority", choices=PRIORITIES, help="priority among the tenant's jobs (default: normal)"
+def body_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the request that the options make.
+
+    Raises: UsageError: a file cannot be read, or the output not written.
+    """
+    from models.spec.model_spec import PICTURE_FIELDS
+
+    body = given(**{field: getattr(args, field) for field in _fields() if field != "output"})
+    body |= {name: _encoded(body[name]) for name in PICTURE_FIELDS if name in body}
+    if "metadata" in body:
+        body["metadata"] = dict(body["metadata"])
+    if args.output:
+        body["output"] = {"format": format_of(args.output)}
+    return body
+
+
+def _fields() -> Mapping[str, Mapping[str, Any]]:
+    """JSON schema of each field of a request, without null and with references resolved."""
+    from service.schemas.request import GenerateRequest
+
+    document = GenerateRequest.model_json_schema()
+    return {
+        name: _resolved(schema, document["$defs"])
+        for name, schema in document["properties"].items()
+    }
+
+
+def _resolved(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = (kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null")
+    kind = next(kinds)
+    below = known[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else {}
+    return {**below, **kind, **schema}
+
+
+def _kind(field: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `add_argument` for a field's type."""
+    from models.spec.model_spec import PICTURE_FIELDS
+
+    if field in PICTURE_FIELDS:
+        return {"type": Path, "metavar": "FILE"}
+    if "enum" in schema:
+        return {"choices": schema["enum"]}
+    match schema["type"]:
+        case "integer":
+            return {"type": partial(_within, schema, int), "metavar": "N"}
+        case "number":
+            return {"type": partial(_within, schema, float), "metavar": "X"}
+        case "array":
+            return {"type": _numbers, "metavar": "N,N…"}
+        case "object":
+            return _object(schema)
+        case _:
+            return {"metavar": "TEXT"}
+
+
+def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
+    names = schema.get("properties", {})
+    if "name" in names:
+        return {"type": named, "metavar": "NAME[,OPTION=VALUE…]"}
+    if "url" in names:
+        return {"type": lambda url: {"url": url}, "metavar": "URL"}
+    return {"type": _pair, "action": "append", "metavar": "NAME=TEXT"}
+
+
+def _help(description: str) -> str:
+    """First sentence of a description and its default, in the form of other options' help."""
+    first, *rest = " ".join(description.split()).removesuffix(".").split(". ")
+    default = next((text for text in rest if text.startswith("Default: ")), "")
+    text = first[:1].lower() + first[1:] if first[1:2].islower() else first
+    if default:
+        text += f" (default: {default.removeprefix('Default: ').partition(',')[0]})"
+    return text.replace("%", "%%")
+
+
+def _within(schema: Mapping[str, Any], kind: type[int] | type[float], text: str) -> float:
+    """Parse a number that is within the schema's bounds."""
+    try:
+        value = kind(text)
+    except ValueError:
+        called = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"wants {called}, not {text!r}") from None
+    bounds = (
+        ("must be at least", schema.get("minimum", -math.inf), operator.ge),
+        ("must be more than", schema.get("exclusiveMinimum", -math.inf), operator.gt),
+        ("must be at most", schema.get("maximum", math.inf), operator.le),
     )
-    generate.add_argument(
-        "--deadline",
-        type=positive,
-        metavar="SECONDS",
-        help="expire the job if it is not done in this time",
-    )
-    generate.add_argument(
-        "--metadata",
-        type=_pair,
-        action="append",
-        metavar="NAME=TEXT",
-        help="metadata returned with the job; repeatable",
-    )
-    generate.add_argument("--webhook", metavar="URL", help="URL to notify when the job has ended")
+    for said, bound, holds in bounds:
+        if math.isfinite(bound) and not holds(value, bound):
+            raise argparse.ArgumentTypeError(f"{said} {bound:g}")
+    return value
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [json.loads(part) + 0 for part in text.split(",")]
+    except (ValueError, TypeError):
+        raise argparse.ArgumentTypeError(f"wants numbers, as in 1,2, not {text!r}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -86,7 +144,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def named(text: str) -> dict[str, Any]:
-    """`name,option=value,…`, as a request has its scheduler; a value is JSON, or else a text."""
+    """Parse `name,option=value,…` as a request has its scheduler; a value is JSON, or a text."""
     name, *options = text.split(",")
     chosen: dict[str, Any] = {"name": name}
     for option in options:
@@ -98,38 +156,6 @@ def named(text: str) -> dict[str, Any]:
         except ValueError:
             chosen[key] = value
     return chosen
-
-
-def body_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Raises: UsageError: a file that cannot be read, or none that could be written."""
-    body = given(
-        prompt=args.prompt,
-        model=args.model,
-        quality=args.quality,
-        negative_prompt=args.negative_prompt,
-        width=args.width,
-        height=args.height,
-        num_frames=args.num_frames,
-        fps=args.fps,
-        num_inference_steps=args.steps,
-        scheduler=args.scheduler,
-        guidance_scale=args.guidance,
-        guidance_scale_2=args.guidance_2,
-        guidance_rescale=args.guidance_rescale,
-        true_cfg_scale=args.true_cfg_scale,
-        seed=args.seed,
-        num_images=args.num_images,
-        strength=args.strength,
-        priority=args.priority,
-        deadline_s=args.deadline,
-        metadata=args.metadata and dict(args.metadata),
-        webhook=args.webhook and {"url": args.webhook},
-    )
-    files = {"image": args.image, "mask_image": args.mask, "last_image": args.last_image}
-    body |= {name: _encoded(path) for name, path in files.items() if path}
-    if args.output:
-        body["output"] = {"format": format_of(args.output)}
-    return body
 
 
 def _encoded(path: Path) -> str:

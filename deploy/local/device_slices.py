@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.settings import ConfigError, PoolSettings, Settings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from workers.slice.mesh_shape import Shape
 
 ACCELERATORS = (

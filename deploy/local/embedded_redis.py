@@ -24,7 +24,7 @@ import redis
 
 from service.jobs.redis.connection import MIN_REDIS, MIN_VALKEY
 from service.jobs.storage.private_folders import OTHERS, private_folder
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 
 LOCK = "lock"
 ADDRESS = "address"

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from pydantic import SecretStr
 
-from service.settings import Settings, WebhookSettings
+from service.settings.settings import Settings
+from service.settings.webhooks import WebhookSettings
 
 PREFIX = "ATELIER_"
 XLA_DEVICES = "--xla_force_host_platform_device_count"

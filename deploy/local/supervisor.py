@@ -26,7 +26,10 @@ from service.auth.authenticator import check_first_key
 from service.auth.exposure import local_url, reached_at
 from service.jobs.redis.connection import Unreachable
 from service.jobs.storage.private_folders import private_folder
-from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[2] / "models" / "demo"
 """Every folder in it with a model_index.json is a demo model: `flux` is served as `flux-demo`."""

@@ -33,7 +33,7 @@ from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import input_key
 from service.responses.wait import unless_left
 from service.schemas.request import GenerateRequest
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 from service.tracing import spans
 from service.tracing.log_context import hide_prompts, note
 from service.validation.resolve import Resolved, resolve, with_size_of

@@ -16,7 +16,7 @@ from service.errors.handlers import REDIS_AWAY
 from service.errors.problems import Problem
 from service.front_end.front_end import FrontEnd
 from service.jobs.queue import Standing
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 
 HOUR_S = 3600
 NAMES = {

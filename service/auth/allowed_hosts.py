@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.auth.exposure import wants_keys
 from service.errors.problems import Malformed, Misdirected, Problem, render
-from service.settings import ServerSettings
+from service.settings.server import ServerSettings
 
 WATCHED_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
 """What probes and Prometheus ask for by any name; it tells of no tenant."""

@@ -8,9 +8,10 @@ from redis.exceptions import RedisError
 
 from service.auth.api_keys import ApiKeys, digest_of
 from service.auth.exposure import wants_keys
-from service.jobs.loopback import is_local
 from service.jobs.redis import connection
-from service.settings import ConfigError, Settings
+from service.settings.loopback import is_local
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 
 MAX_REMEMBERED = 10_000
 

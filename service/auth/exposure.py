@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 
-from service.jobs.loopback import is_local
-from service.settings import ServerSettings, Settings
+from service.settings.loopback import is_local
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 
 
 def wants_keys(server: ServerSettings, address: str) -> bool:

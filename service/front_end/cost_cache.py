@@ -12,7 +12,7 @@ from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import Cost, CostTable
 from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import ModelStatus, Queue
 from service.jobs.storage.object_store import Store
 from service.metrics.http import Telemetry
-from service.settings import Settings
+from service.settings.settings import Settings
 from service.tracing.log_context import hide_prompts, note
 from service.webhooks.sender import Webhooks
 

@@ -29,7 +29,8 @@ from service.errors.problems import (
     Unavailable,
     raw_answer,
 )
-from service.settings import ServerSettings, Settings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 
 log = logging.getLogger("atelier")
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from models.spec.image_files import ImageFile, ImageFileError
 from service.http.fair_limiter import FairLimiter
-from service.settings import Settings
+from service.settings.settings import Settings
 
 LENGTH_BYTES = 8
 """As the child reads them."""

@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from service.errors.problems import Busy, Unavailable
 from service.http.connection_limits import max_connections
-from service.settings import LimitSettings, ServerSettings
+from service.settings.limits import LimitSettings
+from service.settings.server import ServerSettings
 
 RETRY_AFTER_S = 2.0
 SLICE_BYTES = 2**18

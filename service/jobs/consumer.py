@@ -34,7 +34,7 @@ from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, Pool
 from service.jobs.scripts import consumer
 from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
 from service.jobs.scripts.consumer import Spent
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 
 MAX_PREVIEWS = 4
 """Of one running job; some kilobytes each, gone when it ends."""

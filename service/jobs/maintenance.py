@@ -10,7 +10,7 @@ from service.jobs.model.job import JobError
 from service.jobs.model.lease import RENEWALS
 from service.jobs.scripts import maintenance
 from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 
 REAP_BATCH = 200
 """Jobs of one kind that one script takes back, so that it never holds Redis up for long."""

@@ -19,7 +19,7 @@ from service.jobs.scheduling.queue_snapshot import Look
 from service.jobs.scripts import producer
 from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
 from service.jobs.scripts.producer import Depth, ModelStatus, OverQuota, Stored
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 
 LOOKED_AT = 256
 """Running jobs, and urgent ones, of one look at a queue; of more the first ones."""

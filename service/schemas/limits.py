@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ConfigDict
 
 from models.spec.model_spec import Limits
-from service.settings import LimitSettings
+from service.settings.limits import LimitSettings
 
 
 class Bounds(Limits):

@@ -1,4 +1,4 @@
-"""The bodies that clients send, strictly read: no unknown field, no guessing of types."""
+"""Bodies that clients send, strictly read: no unknown field, no conversion of types."""
 
 from __future__ import annotations
 
@@ -118,20 +118,22 @@ class Body(BaseModel):
 
 
 class OutputRequest(Body):
-    """How the pictures or clips come."""
+    """Files of a job: their format and quality."""
 
     format: Literal["png", "jpeg", "webp", "mp4", "webm", "gif"] | None = None
-    """Left out: what the Accept header asks for, else `png` (`mp4` for video). `png` of a video is
-    one lossless output a frame: frame f of clip i has the index i * num_frames + f."""
+    """Format of the files. Default: what the Accept header asks for, else `png` (`mp4` for video).
+    `png` of a video is one lossless output a frame: frame f of video i has the index
+    i * num_frames + f."""
     quality: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Of the formats that lose something; left out: the encoder's default here."""
+    """Encoding quality of lossy formats. Default: the encoder's."""
     inline: bool = False
-    """Adds the bytes in base64 to the outputs of the finished job. Where too many are in flight, an
-    answer that names a new job and the last event come without them, with a warning."""
+    """Whether the outputs of the finished job also hold their bytes in base64. Where too many bytes
+    are in flight, the answer that names a new job and the last event come without them, with a
+    warning."""
 
 
 class SchedulerRequest(Body):
-    """A scheduler by name, with that scheduler's own options beside it."""
+    """Scheduler by name, with its own options beside it."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Scalar]
@@ -140,7 +142,7 @@ class SchedulerRequest(Body):
 
 
 class WebhookRequest(Body):
-    """Where to tell of the job's end, signed as Standard Webhooks says."""
+    """Address to notify of the job's end, by messages signed as Standard Webhooks says."""
 
     url: Url
     events: Annotated[list[EndEvent], Field(min_length=1)] = Field(
@@ -149,66 +151,91 @@ class WebhookRequest(Body):
 
 
 class GenerateRequest(Body):
-    """One request for pictures or clips; a field that the model does not serve is refused."""
+    """One request for images or videos; a field that the model does not serve is refused."""
 
     model: Name | None = None
-    """A name from `GET /v1/models`; may be left out where only one model is served."""
+    """Name of a model from `GET /v1/models`. May be left out where only one is served."""
     prompt: Text
+    """What the image or video shows."""
     negative_prompt: Text | None = None
+    """What to avoid. Needs guidance."""
     prompt_2: Text | None = None
-    """For the second text encoder; left out: `prompt`."""
+    """Prompt for the second text encoder. Default: `prompt`."""
     negative_prompt_2: Text | None = None
+    """Negative prompt for the second text encoder. Default: `negative_prompt`."""
     width: Pixels | None = None
+    """Width in pixels. Default: the model's."""
     height: Pixels | None = None
+    """Height in pixels. Default: the model's."""
     num_frames: Count | None = None
-    """Of a clip: the model's `min_frames` more than a multiple of its `frames_multiple`."""
+    """Number of frames of a video. It is the model's `min_frames` more than a multiple of its
+    `frames_multiple`."""
     fps: FramesPerSecond | None = None
-    """Frames a second at which a clip is played; the frames are the same at any rate."""
+    """Frames per second of a video. The frames are the same at any rate."""
     num_inference_steps: Count | None = None
+    """Number of denoising steps. Default: the model's."""
     guidance_scale: Scale | None = None
+    """Guidance scale: how closely to follow the prompt. Default: the model's."""
     true_cfg_scale: Scale | None = None
+    """Guidance scale of Flux with a negative prompt. Default: the model's."""
     guidance_scale_2: Scale | None = None
+    """Guidance scale of Wan 2.2's second expert. Default: `guidance_scale`."""
     guidance_rescale: Fraction | None = None
+    """How much to rescale guided predictions, against overexposure at strong guidance. Default:
+    0."""
     num_images: Count | None = None
-    """Picture i is what the same request with `seed + i` and one picture gives."""
+    """Number of images or videos. Number i is what the same request with `seed + i` gives. Default:
+    1."""
     seed: Seed | None = None
-    """Left out: drawn at random and told in the answer."""
+    """Random seed; the same one gives the same image. Default: drawn at random, and returned."""
     max_sequence_length: Count | None = None
+    """Number of text tokens that the prompt is padded or cut to. Default: the model's."""
     clip_skip: ClipSkip | None = None
+    """Number of CLIP's last layers to leave out. Default: the model's own."""
     original_size: Size | None = None
+    """Height and width that SDXL takes for those of the original image. Default: the image's."""
     target_size: Size | None = None
+    """Height and width that SDXL takes for those of the target. Default: the image's."""
     crops_coords_top_left: Size | None = None
+    """Top and left offset that SDXL takes for those of its crop. Default: 0, 0."""
     negative_original_size: Size | None = None
+    """`original_size` for the negative prompt."""
     negative_target_size: Size | None = None
+    """`target_size` for the negative prompt."""
     negative_crops_coords_top_left: Size | None = None
+    """`crops_coords_top_left` for the negative prompt."""
     timesteps: Falling | None = None
-    """The model's own timesteps instead of a spacing's, falling."""
+    """Timesteps of the model, falling, one per step. They replace those of the schedule."""
     sigmas: Falling | None = None
-    """Instead of the schedule's, falling: one a step (Flux), or noise levels of which the last is
-    where the last step leads, usually 0 (SDXL)."""
+    """Sigmas, falling, in place of the schedule's. For Flux one per step; for SDXL noise levels, of
+    which the last is where the last step ends, usually 0."""
     eta: Fraction | None = None
-    """Of DDIM: how much noise each step adds."""
+    """Share of noise that each step of DDIM adds."""
     scheduler: SchedulerRequest | None = None
-    """Left out: the checkpoint's own."""
+    """Scheduler and its options. Default: the checkpoint's own."""
     quality: Name | None = None
-    """A preset of the model's `qualities`, which trades likeness for speed; left out: the model's
-    default, which is `exact` unless its operator chose another. How well a file is encoded is
-    `output.quality`."""
+    """Name of one of the model's `qualities`, which trade likeness for speed. Default: the model's,
+    which is `exact` unless its operator chose another. `output.quality` is how well a file is
+    encoded."""
     image: Picture | None = None
-    """A data URI or bare base64 of a PNG, JPEG or WebP; an http(s) URL where the server allows."""
+    """Image to start from. A data URI or bare base64 of a PNG, JPEG or WebP, or an http(s) URL
+    where the server allows it."""
     mask_image: Picture | None = None
-    """White where `image` is drawn anew; only with it."""
+    """Mask of `image`: white where it is redrawn."""
     last_image: Picture | None = None
-    """The picture that a clip ends with; `image` is the one that it begins with."""
+    """Last frame of the video; `image` is the first."""
     strength: Strength | None = None
-    """How much of `image` is drawn anew; only with it."""
+    """How much of `image` to redraw. Default: the model's."""
     output: OutputRequest | None = None
+    """Format of the files, and whether they come inline."""
     priority: Literal["low", "normal", "high"] = "normal"
+    """Priority among the tenant's jobs."""
     deadline_s: Annotated[float, Field(gt=0, le=30 * 86400)] | None = None
-    """Seconds from now for which the answer is of use; after them the job expires."""
+    """Seconds until the job expires if it is not done by then."""
     webhook: WebhookRequest | None = None
+    """Address to notify when the job has ended."""
     metadata: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
-    """Given back untouched."""
+    """Names and texts that are returned with the job."""
 
 
 SERVICE_FIELDS = frozenset(

@@ -15,7 +15,7 @@ from models.spec.quality_presets import Quality
 from service.jobs.model.job import Detail, Job, JobError, JobState, Output, Stage, Usage, Warned
 from service.jobs.queue import ModelStatus
 from service.schemas.limits import Bounds, bounds_of
-from service.settings import LimitSettings
+from service.settings.limits import LimitSettings
 
 
 class View(BaseModel):

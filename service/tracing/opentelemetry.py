@@ -31,7 +31,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as Told
 
-from service.settings import TracingSettings
+from service.settings.tracing import TracingSettings
 from service.tracing.span import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
 
 SEND_EVERY_S = 1.0

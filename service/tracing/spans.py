@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from service.settings import ConfigError, TracingSettings
+from service.settings.section import ConfigError
+from service.settings.tracing import TracingSettings
 from service.tracing.log_context import note
 from service.tracing.span import NONE, NOTHING, Attributes, Kind, Span
 

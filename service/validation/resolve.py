@@ -12,7 +12,7 @@ from models.spec.model_spec import ModelSpec, Task
 from service.errors.problems import FieldError, Invalid, NotAcceptable
 from service.jobs.model.job import Warned
 from service.schemas.request import MEDIA_TYPES, GenerateRequest, model_fields
-from service.settings import LimitSettings
+from service.settings.limits import LimitSettings
 from service.validation.ineffective_fields import all_warnings
 from service.validation.rules import Case, all_errors
 from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps

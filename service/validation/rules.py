@@ -13,7 +13,7 @@ from models.spec.model_spec import ModelSpec, Task
 from models.spec.quality_presets import EXACT
 from service.errors.problems import FieldError
 from service.schemas.limits import Bounds, bounds_of
-from service.settings import LimitSettings
+from service.settings.limits import LimitSettings
 from service.validation.scheduler_options import wrong_scheduler
 from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
 

@@ -30,7 +30,9 @@ from service.http.fair_limiter import FairLimiter
 from service.jobs.model.job import DEFAULT_TENANT, Job
 from service.jobs.queue import Announcement, Queue
 from service.schemas.response import view_job
-from service.settings import ConfigError, Settings, WebhookSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
+from service.settings.webhooks import WebhookSettings
 from service.tracing import spans
 from service.tracing.log_context import note
 from service.webhooks.secrets import WebhookSecrets

@@ -29,7 +29,8 @@ from models.interface.pipeline import Pipeline
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import PoolSettings, QueueSettings
+from service.settings.pools import PoolSettings
+from service.settings.queue import QueueSettings
 from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.engine.snapshot import Origin, to_bytes

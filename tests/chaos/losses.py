@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from service.jobs.model.job import Job
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.chaos.clients import Client
 from tests.chaos.history import History
 from tests.chaos.orders import REQUESTS, TENANTS

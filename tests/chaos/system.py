@@ -18,16 +18,14 @@ from redis.asyncio import Redis
 
 from deploy.local.environment import settings_environment
 from service.auth.api_keys import ApiKeys
-from service.settings import (
-    LimitSettings,
-    ModelSettings,
-    PoolSettings,
-    QueueSettings,
-    RedisSettings,
-    ServerSettings,
-    Settings,
-    TenantSettings,
-)
+from service.settings.limits import LimitSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.queue import QueueSettings
+from service.settings.redis import RedisSettings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
 from tests import coarse
 from tests.chaos import checkpoints
 from tests.chaos.history import History

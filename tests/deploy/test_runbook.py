@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import yaml
 from pydantic import BaseModel
 
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.deploy.watching.files import PANEL_LINK, RUNBOOK, titles
 
 TEXT = RUNBOOK.read_text()

@@ -15,7 +15,8 @@ from pathlib import Path
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import QueueSettings, Settings
+from service.settings.queue import QueueSettings
+from service.settings.settings import Settings
 from tests.service.conftest import served
 from tests.service.standin import SPEC, VIDEO, StandIn
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.service.standin import SPEC
 
 BODY = json.dumps({"prompt": "a red circle on a blue background", "model": SPEC.name}).encode()

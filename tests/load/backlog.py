@@ -20,7 +20,7 @@ from redis.asyncio import Redis
 
 from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 
 MODEL = "flux"
 SLOTS = 8

@@ -18,7 +18,7 @@ from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.wait_estimator import Outlook, Rules
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.load.backlog import MODEL, POOLS, SLOTS, TENANTS, fill, server_us
 
 LOOKS = 20

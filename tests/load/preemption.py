@@ -26,7 +26,8 @@ from models.interface.pipeline import Pipeline
 from service.jobs.model.job import PRIORITIES, Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import PoolSettings, QueueSettings
+from service.settings.pools import PoolSettings
+from service.settings.queue import QueueSettings
 from tests.workers.polling import until
 from workers.engine.engine import Engine
 from workers.pool.worker import Pool

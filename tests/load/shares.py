@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Claim, Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.load.backlog import MODEL, POOLS, REQUEST, SHAPES, TENANTS, put_all
 from tests.load.sleepers import Sleepers
 

@@ -24,7 +24,7 @@ from redis.asyncio import Redis
 
 from service.jobs.model.job import PRIORITIES, Job, new_job_id
 from service.jobs.queue import Claim, Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.load.sleepers import Sleepers
 from tests.workers.polling import until
 

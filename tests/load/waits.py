@@ -21,7 +21,7 @@ from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostTable
 from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.load.fleet import MODEL, STEPS, Fleet, SimulatedPool
 
 PICTURE, CLIP = "width=512,height=512", "width=512,height=512,num_frames=17"

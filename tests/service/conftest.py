@@ -16,7 +16,9 @@ from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.server import make_server
-from service.settings import LimitSettings, ServerSettings, Settings
+from service.settings.limits import LimitSettings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 from tests.service.image_children import children
 from tests.service.standin import StandIn
 

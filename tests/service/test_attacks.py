@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.hostile_images import animation, bomb, jpeg_of_scans, text_bombs, within
 from tests.service.standin import MODEL, StandIn, picture
 

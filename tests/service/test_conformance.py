@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI
 
-from service.settings import Settings, WebhookSettings
+from service.settings.settings import Settings
+from service.settings.webhooks import WebhookSettings
 from tests.service.conftest import served
 from tests.service.standin import StandIn
 

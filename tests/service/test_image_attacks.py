@@ -20,7 +20,8 @@ from redis.asyncio import Redis
 
 from models.spec.image_files import MAX_SCANS
 from service.auth.api_keys import ApiKeys
-from service.settings import LimitSettings, Settings
+from service.settings.limits import LimitSettings
+from service.settings.settings import Settings
 from tests.hostile_images import jpeg_of_scans
 from tests.service.conftest import served
 from tests.service.eventually import eventually

@@ -16,7 +16,8 @@ from service.app import create_app
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import RedisSettings, Settings
+from service.settings.redis import RedisSettings
+from service.settings.settings import Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn
 

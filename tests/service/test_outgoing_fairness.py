@@ -27,7 +27,8 @@ from service.http.fair_limiter import FairLimiter
 from service.http.inflight_limits import Shared
 from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
-from service.settings import Settings, WebhookSettings
+from service.settings.settings import Settings
+from service.settings.webhooks import WebhookSettings
 from service.webhooks.secrets import WebhookSecret, WebhookSecrets
 from service.webhooks.sender import EACH, secret_bytes
 from tests.service.conftest import served

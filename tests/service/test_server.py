@@ -21,7 +21,9 @@ from service.auth.api_keys import ApiKeys
 from service.client import Client
 from service.jobs.queue import Queue
 from service.server import make_server
-from service.settings import QueueSettings, ServerSettings, Settings
+from service.settings.queue import QueueSettings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 from tests.service.eventually import eventually
 from tests.service.sse import messages
 from tests.service.standin import MODEL, SPEC, StandIn

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import ConfigError, load_settings
+from service.settings.section import ConfigError
+from service.settings.settings import load_settings
 
 
 @pytest.fixture(autouse=True)

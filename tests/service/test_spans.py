@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from service.http.trace_requests import TraceRequests
 from service.jobs.model.job import Job
 from service.jobs.model.serialization import from_hash, to_hash
-from service.settings import ConfigError, TracingSettings
+from service.settings.section import ConfigError
+from service.settings.tracing import TracingSettings
 from service.tracing import spans
 from service.tracing.log_context import about, note, told
 from service.tracing.opentelemetry import Seldom
@@ -68,7 +69,7 @@ def test_while_off_a_span_is_nothing() -> None:
 
 LOOK = """
 import sys
-from service.settings import TracingSettings
+from service.settings.tracing import TracingSettings
 from service.jobs import spans
 import {module}
 with spans.exporting(TracingSettings(endpoint={endpoint!r}), "x"), spans.span("a"):

@@ -13,7 +13,7 @@ from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import PoolSettings
+from service.settings.pools import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine

@@ -15,7 +15,8 @@ import jax
 
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import PoolSettings, QueueSettings
+from service.settings.pools import PoolSettings
+from service.settings.queue import QueueSettings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
 from workers.pool.worker import Pool

@@ -9,7 +9,7 @@ import sys
 
 import jax
 
-from service.settings import load_settings
+from service.settings.settings import load_settings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers import metrics
 from workers.health import http

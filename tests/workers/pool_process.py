@@ -13,7 +13,7 @@ from tests.workers.polling import until
 
 MAIN = """
 import logging, sys
-from service.settings import Settings
+from service.settings.settings import Settings
 from workers.pool.worker import run_pool
 logging.basicConfig(level=logging.INFO)
 sys.exit(run_pool(Settings(), "flux"))

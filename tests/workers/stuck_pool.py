@@ -17,7 +17,7 @@ import jax
 
 from models.interface.pipeline import PyTree
 from models.interface.step_program import StepProgram
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.health.liveness import Vitals
 from workers.loading.layout import Chosen

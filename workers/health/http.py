@@ -18,7 +18,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
 
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 from workers.health.liveness import Vitals
 
 MAX_OPEN = 32

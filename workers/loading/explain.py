@@ -10,7 +10,9 @@ from flax import nnx
 
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Axes, Layout, MeshAxes, Split
-from service.settings import ConfigError, PoolSettings, Settings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from workers.loading import model as loading
 from workers.loading.layout import own
 from workers.loading.model import MeshSlice

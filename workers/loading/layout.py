@@ -11,7 +11,9 @@ from types import MappingProxyType
 import jax
 
 from models.parallel.axis_rules import MESH_AXES, TABLE, Table
-from service.settings import ConfigError, ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
 from workers.plan import auto_layout
 from workers.plan.auto_layout import NothingFits
 from workers.plan.estimate import Reckoning, abstract_layout, reckon

@@ -27,7 +27,10 @@ from models.nn.quant.matmul import kind_of
 from models.parallel.axis_rules import Layout
 from models.vae.config import Tiling
 from models.weights.quantize import Rounding
-from service.settings import ConfigError, ModelSettings, PoolSettings, Settings, TilingSettings
+from service.settings.models import ModelSettings, TilingSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading import layout as slice
 from workers.loading.layout import Chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.checkpoint.folder import CheckpointError
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 from workers.engine.errors import is_out_of_memory
 from workers.multihost.connection import LineLost
 

@@ -12,7 +12,7 @@ import numpy as np
 from models.interface.pipeline import Pipeline, PyTree
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.handshake import Terms, outlined
 from workers.programs.aot_cache import Executables

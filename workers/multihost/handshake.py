@@ -16,7 +16,8 @@ from models.checkpoint.hub import resolve
 from models.interface.pipeline import Pipeline, Prepared, Step
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
-from service.settings import ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
 from workers.engine.array_framing import element_type
 from workers.programs import aot_key
 from workers.programs.bucket_programs import Values

@@ -14,7 +14,7 @@ from typing import NoReturn
 import jax
 
 from models.interface.pipeline import PyTree
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Line, LineLost, beat, listen, started
 from workers.multihost.exits import hear_of_ends, leave

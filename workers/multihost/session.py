@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import jax
 
 from models.checkpoint.folder import CheckpointError
-from service.settings import ConfigError, HostsSettings
+from service.settings.mesh import HostsSettings
+from service.settings.section import ConfigError
 from workers.multihost.exits import leave
 from workers.multihost.failure_reason import reason
 from workers.multihost.followers import Followers

@@ -15,7 +15,7 @@ from models.spec.model_spec import ModelSpec
 from models.spec.quality_presets import EightBit
 from models.vae.config import Tiling
 from models.weights.quantize import Rounding
-from service.settings import TilingSettings
+from service.settings.models import TilingSettings
 from workers.plan import tpu_compiler
 from workers.plan.auto_layout import NothingFits, choose
 from workers.plan.collectives import Wires

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from models.spec.model_spec import ModelSpec, Size, Sizes
-from service.settings import ConfigError, ModelSettings
+from service.settings.models import ModelSettings
+from service.settings.section import ConfigError
 from workers.programs import warmup
 
 

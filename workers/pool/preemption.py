@@ -11,7 +11,7 @@ import logging
 
 from service.jobs.model.preemption import FullPool
 from service.jobs.queue import Queue
-from service.settings import PoolSettings
+from service.settings.pools import PoolSettings
 from workers import metrics
 from workers.pool.capacity import Room
 from workers.pool.cost_reporting import Herald

@@ -15,7 +15,7 @@ from service.jobs.queue import Claim, Queue, Spent
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
-from service.settings import PoolSettings
+from service.settings.pools import PoolSettings
 from service.tracing.log_context import about, hide_prompts, note
 from workers import metrics
 from workers.engine.engine import Engine

@@ -24,7 +24,9 @@ from service.jobs.queue import Claims, Queue
 from service.jobs.redis import connection
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.settings import ConfigError, PoolSettings, Settings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from service.tracing import spans
 from workers import metrics
 from workers.engine import step_metrics

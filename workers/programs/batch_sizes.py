@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.parallel.axis_rules import Layout
-from service.settings import ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from models.interface.pipeline import Fields, Pipeline
 from models.loading.random_weights import RandomWeights
 from models.loading.sources import SHAPES
 from models.spec.quality_presets import OF_EIGHT_BITS, EightBitProducts
-from service.settings import ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
 from workers.loading import model as loading
 from workers.loading.layout import own
 from workers.loading.model import MeshSlice
@@ -81,7 +82,7 @@ def opened(ask: Ask) -> Opened:
 
     Raises:
         models.checkpoint.folder.CheckpointError: no such model; names those that there are.
-        workers.loading.model.NoRoom, service.settings.ConfigError: it does not fit; says by how
+        workers.loading.model.NoRoom, ConfigError: it does not fit; says by how
             much.
         models.interface.pipeline.RequestError: the model cannot make this; names the field.
     """

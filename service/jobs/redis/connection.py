@@ -25,8 +25,9 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from service.jobs.loopback import is_local
-from service.settings import ConfigError, RedisSettings
+from service.settings.loopback import is_local
+from service.settings.redis import RedisSettings
+from service.settings.section import ConfigError
 
 MIN_REDIS = (7, 0)
 MIN_VALKEY = (8, 0)

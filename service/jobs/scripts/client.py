@@ -14,7 +14,9 @@ from service.jobs.redis import connection
 from service.jobs.redis.pubsub import Subscriber
 from service.jobs.scripts.runner import Scripts
 from service.jobs.scripts.script import Answer, Common, Script
-from service.settings import QueueSettings, RedisSettings, Settings
+from service.settings.queue import QueueSettings
+from service.settings.redis import RedisSettings
+from service.settings.settings import Settings
 
 ANSWER_MS = 60_000
 """How long the answer of a call is kept for its repeat: longer than a client goes on trying."""

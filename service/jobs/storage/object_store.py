@@ -21,7 +21,7 @@ from obstore.store import GCSStore, LocalStore, ObjectStore, S3Store, from_url
 
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.private_folders import private_folder
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 
 OTHERS = 0o077
 """Mode bits of everybody but the owner."""

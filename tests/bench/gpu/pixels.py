@@ -29,7 +29,8 @@ import torch
 
 import models.demo
 from models.interface.pipeline import Fields, Pipeline
-from service.settings import ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
 from tests.bench.quality.drawing import psnr_db
 from workers.engine.engine import Engine, Picture
 from workers.loading import model as loading

@@ -23,7 +23,8 @@ from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.parallel.axis_rules import Layout
 from models.text.tokenizer import Tokenizer
-from service.settings import ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
 from tests.bench.hollow_start.parts import Parts
 from workers.engine.engine import Engine
 from workers.loading import model as loading

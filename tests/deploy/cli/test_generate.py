@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import atelier
 from deploy.cli.output_files import format_of, path_of
 from deploy.cli.request_options import body_of
+from service.schemas.request import GenerateRequest
 
 
 def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
@@ -35,6 +38,49 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
         },
         "output": {"format": "webm"},
     }
+
+
+def test_every_field_of_the_schema_is_an_option_with_help() -> None:
+    generate = atelier._parser()._subparsers._group_actions[0].choices["generate"]  # type: ignore
+    generate.complete()
+    helps = {action.dest: action.help for action in generate._actions}
+    assert helps.keys() >= GenerateRequest.model_fields.keys()
+    assert [name for name, text in helps.items() if not text] == []
+
+
+def test_options_of_every_kind(tmp_path: Path) -> None:
+    line = "--original-size 480,640 --sigmas 0.9,0.5 --webhook http://a.example/ --priority low"
+    line += " --metadata a=1 --metadata b=x=y --deadline 30"
+    args = atelier._parser().parse_args(["generate", "a star", *line.split()])
+    assert body_of(args) == {
+        "prompt": "a star",
+        "original_size": [480, 640],
+        "sigmas": [0.9, 0.5],
+        "webhook": {"url": "http://a.example/"},
+        "priority": "low",
+        "metadata": {"a": "1", "b": "x=y"},
+        "deadline_s": 30.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--original-size", "480,wide", "wants numbers, as in 1,2, not '480,wide'"),
+        ("--metadata", "a", "wants NAME=TEXT, not 'a'"),
+        ("--steps", "many", "wants a whole number, not 'many'"),
+        ("--steps", "0", "must be at least 1"),
+        ("--strength", "0", "must be more than 0"),
+        ("--guidance", "nan", "must be at least 0"),
+        ("--priority", "top", "invalid choice: 'top'"),
+    ],
+)
+def test_a_wrong_value_is_refused(
+    option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        atelier._parser().parse_args(["generate", "a star", option, value])
+    assert said in capsys.readouterr().err
 
 
 def test_where_outputs_go(tmp_path: Path) -> None:

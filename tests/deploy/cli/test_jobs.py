@@ -13,7 +13,7 @@ import atelier
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.service.conftest import served
 from tests.service.jobs.examples import a_job
 from tests.service.standin import MODEL, StandIn, picture
@@ -98,7 +98,7 @@ async def test_jobs_are_listed_shown_canceled_and_waited_for(
         ("jobs", "wait", "job_none"),
         ("generate", "a star", "--model", "none"),
         ("generate", "a star", "--steps", 100_000),
-        ("generate", "a star", "--steps", 0, "--seed", -1),
+        ("generate", "a star", "--width", 9, "--quality", "none"),
     ],
 )
 async def test_a_refusal_is_said_once(

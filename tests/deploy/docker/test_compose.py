@@ -16,7 +16,7 @@ from deploy.cli import serve, worker
 from deploy.local import embedded_redis as embedded
 from deploy.local.supervisor import KILL_MARGIN_S
 from service.auth.exposure import reached_at, wants_keys
-from service.settings import CONFIG_VARIABLE, Settings, load_settings
+from service.settings.settings import CONFIG_VARIABLE, Settings, load_settings
 from tests.deploy.docker import compose
 from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile, filled
 from tests.deploy.docker.tools import run

@@ -10,7 +10,7 @@ import pytest
 
 import atelier
 from deploy.cli import serve
-from service.settings import ServerSettings
+from service.settings.server import ServerSettings
 from tests.deploy.docker.context import Context
 from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile, Instruction, filled
 from tests.deploy.docker.tools import run

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from service.settings import CONFIG_VARIABLE, PoolSettings, Settings, load_settings
+from service.settings.pools import PoolSettings
+from service.settings.settings import CONFIG_VARIABLE, Settings, load_settings
 from tests.deploy.k8s.objects import Pods, environment, named
 from tests.deploy.k8s.rendering import Object
 

@@ -16,7 +16,8 @@ from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES
 import atelier
 from deploy.cli import serve, worker
 from service.routes import include
-from service.settings import ConfigError, load_settings
+from service.settings.section import ConfigError
+from service.settings.settings import load_settings
 from tests.deploy.k8s.objects import environment, exists, gaps, of_kind, pods_of
 from tests.deploy.k8s.rendering import (
     REPOSITORY,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from models.parallel.jax_internals import xla_client
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.deploy.k8s.objects import Pods, exists, name_of, of_kind, pods_of, templates
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, Object, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of

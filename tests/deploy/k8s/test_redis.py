@@ -12,7 +12,8 @@ import pytest
 
 from deploy.local.embedded_redis import _options, server_program
 from service.jobs.redis.connection import connect
-from service.settings import ConfigError, RedisSettings
+from service.settings.redis import RedisSettings
+from service.settings.section import ConfigError
 from tests.deploy.k8s.objects import named, pods_of
 from tests.deploy.k8s.rendering import REPOSITORY, Object, overlay
 

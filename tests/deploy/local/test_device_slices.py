@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from deploy.local.device_slices import deal, visible_devices, with_own_page
-from service.settings import ConfigError, PoolSettings, Settings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 
 
 def pools(**settings: dict[str, Any]) -> dict[str, PoolSettings]:

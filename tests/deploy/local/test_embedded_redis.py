@@ -16,7 +16,8 @@ import redis
 from deploy.local.embedded_redis import NotStarted, embedded, embedded_server, server_program
 from deploy.local.supervisor import start_again
 from service.jobs.queue import Queue
-from service.settings import ConfigError, QueueSettings
+from service.settings.queue import QueueSettings
+from service.settings.section import ConfigError
 from tests.service.jobs.examples import MODEL, a_job
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from deploy.local.environment import for_pools, settings_environment, with_host_devices
-from service.settings import Settings, load_settings
+from service.settings.settings import Settings, load_settings
 
 
 def load(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local import supervisor
-from service.settings import ConfigError, ServerSettings, Settings
+from service.settings.section import ConfigError
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 
 
 def test_a_model_without_a_pool_gets_one() -> None:

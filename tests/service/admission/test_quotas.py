@@ -11,7 +11,8 @@ from fastapi import FastAPI
 
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, PoolFacts
-from service.settings import Settings, TenantSettings
+from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import a_job
 from tests.service.standin import MODEL, SPEC, StandIn, picture

@@ -10,7 +10,8 @@ from service.app import create_app
 from service.auth.allowed_hosts import names_of
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import ServerSettings, Settings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 
 FOREIGN = [
     "evil.example",

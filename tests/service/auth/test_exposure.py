@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from service.auth.exposure import address_of, local_url, reached_at, wants_keys
-from service.jobs.loopback import is_local
-from service.settings import ServerSettings
+from service.settings.loopback import is_local
+from service.settings.server import ServerSettings
 
 LOCAL = ["127.0.0.1", "127.9.9.9", "127.1", "localhost", "::1", "::ffff:127.0.0.1"]
 OPEN = ["0.0.0.0", "0", "::", "", "192.0.2.1", "10.0.0.1", "fe80::1", "nowhere.invalid", "a" * 300]

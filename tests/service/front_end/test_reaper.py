@@ -12,7 +12,8 @@ from service.app import create_app
 from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
-from service.settings import QueueSettings, Settings
+from service.settings.queue import QueueSettings
+from service.settings.settings import Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC
 

@@ -17,7 +17,9 @@ from PIL import Image
 
 from models.spec.image_files import FORMATS, MAX_SCANS, ImageFile, ImageFileError
 from service.http.image_checks import ImageChecks
-from service.settings import LimitSettings, ServerSettings, Settings
+from service.settings.limits import LimitSettings
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
 from tests.hostile_images import animation, bomb, jpeg_of_scans, png_chunk, text_bombs, within
 from tests.service.eventually import eventually
 from tests.service.image_children import children

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from models.spec.model_spec import Limits, ModelSpec
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.service.jobs.examples import MODEL
 
 Connect = Callable[..., Awaitable[Queue]]

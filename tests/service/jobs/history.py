@@ -15,7 +15,9 @@ from service.jobs.model.job import JobState
 from service.jobs.model.state_machine import RUNNING
 from service.jobs.queue import Claim, Queue
 from service.jobs.redis import connection
-from service.settings import QueueSettings, RedisSettings, TenantSettings
+from service.settings.queue import QueueSettings
+from service.settings.redis import RedisSettings
+from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.audit import Dump, dump
 from tests.service.jobs.life_model import Life

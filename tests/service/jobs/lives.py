@@ -12,7 +12,7 @@ from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExcee
 from service.jobs.model.job import Job, JobState, Snapshot, Usage
 from service.jobs.model.state_machine import QUEUED
 from service.jobs.queue import Claim, Queue, Spent
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import FAILURE, a_job, a_snapshot, an_output
 from tests.service.jobs.history import History

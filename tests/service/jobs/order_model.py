@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.service.jobs.life_model import Life
 
 INSTANT = 1e-6

@@ -11,7 +11,8 @@ from service.jobs.model import serialization
 from service.jobs.model.job import Job, JobState, Output, Snapshot, Usage
 from service.jobs.model.state_machine import QUEUED, RUNNING
 from service.jobs.queue import Claim
-from service.settings import QueueSettings, TenantSettings
+from service.settings.queue import QueueSettings
+from service.settings.tenants import TenantSettings
 from tests.service.jobs.audit import Dump, check_derived
 from tests.service.jobs.life_model import Life
 from tests.service.jobs.order_model import Offer, Order

@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.service.jobs.examples import MODEL, USAGE
 
 

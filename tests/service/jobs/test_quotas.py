@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from service.jobs.model.job import Job, JobState, Usage
 from service.jobs.queue import Claim, Queue, QuotaExceeded, Standing
 from service.jobs.redis.keys import PREFIX
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 

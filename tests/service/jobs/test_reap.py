@@ -15,7 +15,7 @@ from deploy.local.embedded_redis import embedded
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import PRIORITIES, Job, JobState
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.service.eventually import eventually
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output

@@ -21,7 +21,10 @@ from models.spec.model_spec import ModelSpec
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.redis import connection
-from service.settings import ConfigError, QueueSettings, RedisSettings, Settings
+from service.settings.queue import QueueSettings
+from service.settings.redis import RedisSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from service.webhooks.secrets import WebhookSecrets
 from tests.service.eventually import eventually
 from tests.service.jobs.examples import MODEL, a_job

@@ -6,7 +6,7 @@ import pytest
 
 from service.jobs.model.job import Job, JobState, Usage
 from service.jobs.queue import Claim, Queue, Spent
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 from tests.service.jobs.examples import FAILURE, MODEL, a_job
 
 LIMITS = TenantSettings(device_seconds_per_hour=1000)

@@ -17,7 +17,7 @@ from service.jobs.model.preemption import FullPool, Held
 from service.jobs.queue import Depth, Queue, Spent
 from service.jobs.scheduling.cost_model import CostKey, CostRow
 from service.jobs.scripts import runner
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 from tests.service.jobs.conftest import Connect
 from tests.service.jobs.examples import FAILURE, MODEL, USAGE, a_job, a_snapshot, an_output
 from tests.service.jobs.flaky import flaky

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from service.jobs.model.job import PRIORITIES
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 from tests.service.jobs.order_model import Offer
 
 MODELS, BUCKETS, TENANTS = ("m", "m:m"), ("a", "b:a"), ("t", "t:t", "u")

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import Settings, TenantSettings
+from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn
 from tests.service.test_keys import bearer, keys, with_keys  # noqa: F401 - fixtures

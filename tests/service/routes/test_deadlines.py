@@ -15,7 +15,8 @@ from service.jobs.redis.keys import PREFIX
 from service.jobs.redis.keys import tried as tried_key
 from service.jobs.scheduling.cost_model import STANDS_S, CostKey, CostRow, PoolFacts
 from service.jobs.storage.object_store import Store
-from service.settings import QueueSettings, Settings
+from service.settings.queue import QueueSettings
+from service.settings.settings import Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC
 

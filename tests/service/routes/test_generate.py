@@ -259,7 +259,7 @@ async def test_a_full_queue_says_when_to_come_back(
     settings: Any, redis_url: str, empty_redis: Any, store: Store
 ) -> None:
     from service.app import create_app
-    from service.settings import QueueSettings
+    from service.settings.queue import QueueSettings
 
     queue = await Queue.connect(redis_url, QueueSettings(max_queued=1))
     await queue.register("cold", SPEC, ready=False)

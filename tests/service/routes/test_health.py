@@ -19,7 +19,8 @@ from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.redis.connection import COMMAND_TIMEOUT_S
 from service.jobs.storage.object_store import Store
-from service.settings import QueueSettings, Settings
+from service.settings.queue import QueueSettings
+from service.settings.settings import Settings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn
 

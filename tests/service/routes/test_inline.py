@@ -15,7 +15,7 @@ from service.front_end.front_end import FrontEnd
 from service.http.inflight_limits import Hold
 from service.jobs.queue import Queue
 from service.responses.render import events_answer
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.service.sse import messages
 from tests.service.standin import MODEL, StandIn, picture
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 import httpx
 
 from service.jobs.queue import Queue
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, POOL, SPEC, StandIn
 

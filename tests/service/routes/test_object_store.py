@@ -10,7 +10,7 @@ import pytest
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.service.conftest import served
 from tests.service.jobs import object_stores
 from tests.service.jobs.object_stores import BUCKET, Server

@@ -9,7 +9,7 @@ import pytest
 from models.spec.model_spec import ModelSpec, Need
 from models.spec.quality_presets import GuidanceInterval, Quality, StepCache
 from service.schemas.request import GenerateRequest
-from service.settings import LimitSettings
+from service.settings.limits import LimitSettings
 from service.validation.resolve import resolve
 from tests.service.standin import SPEC, VIDEO
 

@@ -8,7 +8,7 @@ from models.spec.model_spec import ModelSpec, Size, Sizes
 from models.spec.quality_presets import Quality
 from service.errors.problems import Invalid, NotAcceptable
 from service.schemas.request import GenerateRequest
-from service.settings import LimitSettings
+from service.settings.limits import LimitSettings
 from service.validation.resolve import DRAWN_SEEDS, resolve
 from service.validation.steps import denoising_steps
 from tests.service.standin import SPEC, VIDEO

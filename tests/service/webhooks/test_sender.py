@@ -22,13 +22,11 @@ from service.jobs.queue import Queue
 from service.jobs.redis.keys import PREFIX
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
-from service.settings import (
-    ConfigError,
-    RedisSettings,
-    ServerSettings,
-    Settings,
-    WebhookSettings,
-)
+from service.settings.redis import RedisSettings
+from service.settings.section import ConfigError
+from service.settings.server import ServerSettings
+from service.settings.settings import Settings
+from service.settings.webhooks import WebhookSettings
 from service.webhooks.sender import secret_bytes, sign
 from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC, StandIn

@@ -22,7 +22,8 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import ConfigError, QueueSettings
+from service.settings.queue import QueueSettings
+from service.settings.section import ConfigError
 from tests.service.metrics.test_http import check
 from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until

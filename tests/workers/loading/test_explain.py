@@ -8,7 +8,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from service.settings import ModelSettings, Settings
+from service.settings.models import ModelSettings
+from service.settings.settings import Settings
 from workers.loading import model
 from workers.loading.explain import explain
 

@@ -14,7 +14,9 @@ import pytest
 from flax import nnx
 
 from models.weights.loader import is_matrix
-from service.settings import ConfigError, ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
 from tests.workers.flux import REQUEST
 from workers.loading import layout as slice
 from workers.loading import model as loading

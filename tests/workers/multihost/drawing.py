@@ -19,7 +19,9 @@ import numpy as np
 
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
-from service.settings import HostsSettings, ModelSettings, PoolSettings
+from service.settings.mesh import HostsSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
 from workers.engine.engine import Engine
 from workers.loading import model as loading
 from workers.multihost.exits import leave

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.settings import ConfigError, ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
 from tests.workers.multihost.ends import SILENCE_S, ends
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import settings_of

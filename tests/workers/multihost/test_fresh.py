@@ -14,7 +14,8 @@ from models.interface.pipeline import Pipeline, Prepared
 from models.interface.step_program import StepProgram
 from models.loading.sources import SHAPES
 from models.sampling.registry import SOLVERS
-from service.settings import ModelSettings, PoolSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
 from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading.model import read, rounding_of

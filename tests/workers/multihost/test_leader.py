@@ -17,7 +17,7 @@ import pytest
 
 from models.interface.pipeline import generate
 from models.parallel.axis_rules import Layout
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 from tests.workers.engine.test_engine import PIXEL_TOLERANCE, assert_is_reference, at_gate, make
 from tests.workers.experts import TwoExperts, fields
 from tests.workers.multihost.ends import SILENCE_S, ends

@@ -17,7 +17,7 @@ from models.interface.pipeline import generate
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.workers.flux import REQUEST
 from tests.workers.jobs import ended, pixels
 from tests.workers.multihost.processes import POOL, SliceProcesses

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from models.spec.model_spec import Size, Sizes
-from service.settings import ConfigError, ModelSettings
+from service.settings.models import ModelSettings
+from service.settings.section import ConfigError
 from tests.service.standin import SPEC, VIDEO
 from workers.pool import listed_sizes
 

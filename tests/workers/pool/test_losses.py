@@ -16,7 +16,7 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Usage
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.workers.at_work import at_work, files_in, status
 from tests.workers.jobs import ended, pixels, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until

@@ -14,7 +14,7 @@ import pytest
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.workers.flux import REQUEST, SLOTS
 from tests.workers.jobs import ended, pixels
 from tests.workers.polling import DEADLINE_S, until

@@ -11,7 +11,8 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.settings import QueueSettings, TenantSettings
+from service.settings.queue import QueueSettings
+from service.settings.tenants import TenantSettings
 from tests.workers.at_work import at_work, has_step
 from tests.workers.jobs import ended, reached, toy_job
 from tests.workers.polling import DEADLINE_S, until

@@ -20,7 +20,8 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import JobState, Warned
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
-from service.settings import ConfigError, Settings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from service.tracing.log_format import Json
 from tests.workers.at_work import at_work, has, status
 from tests.workers.jobs import ended, pixels, toy_job

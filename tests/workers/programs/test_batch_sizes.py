@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from service.settings import ConfigError, ModelSettings, PoolSettings, Settings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
 from tests.parallel.layouts import layout
 from workers.loading import model as loading
 from workers.programs import batch_sizes

@@ -13,7 +13,7 @@ from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.server import Server, make_server
-from service.settings import Settings
+from service.settings.settings import Settings
 from tests.service.standin import StandIn
 
 

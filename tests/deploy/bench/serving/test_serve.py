@@ -26,7 +26,9 @@ from deploy.exit_codes import EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError
 from service.client import Unreachable
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
-from service.settings import RedisSettings, ServerSettings, TenantSettings
+from service.settings.redis import RedisSettings
+from service.settings.server import ServerSettings
+from service.settings.tenants import TenantSettings
 from tests.deploy.bench.serving.conftest import FrontEnd
 from tests.service.standin import MODEL, StandIn
 from tests.workers.polling import until

@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition, as_markdown
 from service.jobs.scripts import runner
 from service.schemas import request
-from service.settings import TenantSettings
+from service.settings.tenants import TenantSettings
 from tests.service.jobs.history import Server
 from tests.service.jobs.lives import Lives
 from tests.service.jobs.order_model import Offer

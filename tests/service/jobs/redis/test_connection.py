@@ -12,7 +12,10 @@ from redis.asyncio import Redis
 
 from service.jobs.queue import Queue
 from service.jobs.redis.connection import Unreachable, check_server, connect, lacks, shown
-from service.settings import ConfigError, QueueSettings, RedisSettings, load_settings
+from service.settings.queue import QueueSettings
+from service.settings.redis import RedisSettings
+from service.settings.section import ConfigError
+from service.settings.settings import load_settings
 
 GOOD = [
     {"redis_version": "7.0.0"},

@@ -15,7 +15,7 @@ from service.jobs.scheduling.fair_share import Tenant
 from service.jobs.scheduling.queue_snapshot import Look
 from service.jobs.scheduling.slot_simulation import Load, Running
 from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
-from service.settings import QueueSettings
+from service.settings.queue import QueueSettings
 from tests.load.fleet import MODEL, STEPS, Fleet, SimulatedPool
 from tests.service.jobs.examples import a_snapshot
 

@@ -12,7 +12,7 @@ import pytest
 
 from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, output_key
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 
 KEY = output_key("job_1", 2, 0, "image/png")
 URLS: dict[str, Callable[[Path], str]] = {

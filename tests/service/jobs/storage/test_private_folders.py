@@ -11,7 +11,7 @@ import pytest
 
 from service.jobs.storage.object_store import Store
 from service.jobs.storage.private_folders import be_private, private_folder
-from service.settings import ConfigError
+from service.settings.section import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,4 @@
+"""Settings: the sections of `atelier.toml`, one file each, and how file and environment are read.
+
+Imports `models.spec` alone.
+"""

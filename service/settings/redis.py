@@ -1,0 +1,49 @@
+"""`[redis]`: the server of the queue, and how to reach it."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from pydantic import FilePath, SecretStr, model_validator
+
+from service.settings.section import Section
+
+
+class RedisSettings(Section):
+    url: str | None = None
+    """`redis://…`, `rediss://…` (TLS) or `unix://…`. None: `atelier up` embeds a server; `serve`
+    and `worker` refuse to start."""
+    username: str | None = None
+    """Of the server's ACL; left out: its default user."""
+    password: SecretStr | None = None
+    password_file: FilePath | None = None
+    """Holds the password instead, and is read again for each connection."""
+    ca_file: FilePath | None = None
+    """Certificates of those who may vouch for the server; left out: the system's."""
+    cert_file: FilePath | None = None
+    """Our own certificate, where the server wants one, and its key."""
+    key_file: FilePath | None = None
+    check_name: bool = True
+    """Whether the server's certificate has to bear the host of `url`. False is for a `ca_file`
+    whose authority vouches for that server alone, as a Memorystore's does."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RedisSettings:
+        try:
+            parts = urlsplit(self.url or "")
+        except ValueError:  # which may quote a part of the password
+            raise ValueError("url is no address, such as redis://HOST:PORT") from None
+        secret = self.password or self.password_file
+        if self.url is None and (self.username or secret):
+            raise ValueError("username and password need url: the embedded server has none")
+        if self.password and self.password_file:
+            raise ValueError("password and password_file exclude each other")
+        if secret and parts.password:
+            raise ValueError("there is a password in url, too; keep one of them")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together")
+        if (self.ca_file or self.cert_file) and parts.scheme != "rediss":
+            raise ValueError("ca_file and cert_file need a url that begins with rediss://")
+        if not self.check_name and not self.ca_file:
+            raise ValueError("check_name = false needs ca_file: else any certificate would do")
+        return self

@@ -1,0 +1,13 @@
+"""What all sections of the settings have in common."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message names the key and says what is wrong."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)

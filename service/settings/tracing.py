@@ -1,0 +1,34 @@
+"""`[tracing]`: where spans are sent."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from service.settings.section import Section
+
+
+class TracingSettings(Section):
+    endpoint: str | None = None
+    """Where spans go by OTLP over HTTP, such as `http://collector:4318` (`/v1/traces` is added
+    where there is no path). None: nothing is traced. Headers, certificates and resource attributes
+    come from OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_HEADERS`, …)."""
+    sample_ratio: float = Field(1, ge=0, le=1)
+    """Of traces that begin here."""
+    follow_clients: bool = True
+    """Whether a client's `traceparent` is gone on with, and its choice of being recorded; false:
+    every request begins a trace of its own."""
+
+    @model_validator(mode="after")
+    def _is_reachable(self) -> TracingSettings:
+        parts = urlsplit(self.endpoint or "")
+        is_url = parts.scheme in ("http", "https") and parts.hostname
+        if self.endpoint is not None and not is_url:
+            raise ValueError("endpoint must be a whole http or https URL")
+        return self
+
+    @property
+    def address(self) -> str:
+        parts = urlsplit(self.endpoint or "")
+        return parts._replace(path=parts.path.rstrip("/") or "/v1/traces").geturl()
