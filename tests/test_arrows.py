@@ -37,7 +37,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "webhooks": f"{FRONT_END} auth http",
         "front_end": f"{FRONT_END} auth http metrics webhooks",
         "responses": f"{FRONT_END} front_end http",
-        "admission": f"{FRONT_END} front_end http validation responses",
+        "admission": f"{FRONT_END} front_end http validation",
         "playground": "",
         "routes": f"{FRONT_END} admission front_end http playground responses",
     },

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
 from service.admission import quotas
 from service.admission.admission import admit
+from service.admission.caller import Caller
+from service.admission.parse import parse_body
+from service.admission.refusals import counting_refusals
 from service.front_end.front_end import Front, FrontEnd, Tenant
+from service.http.body import read_json
 from service.http.inflight_limits import Hold
 from service.http.negotiation import Answer, negotiate, preferred_wait_s
+from service.jobs import job_spans
 from service.jobs.model.job import Job
 from service.responses.render import (
     accepted_answer,
@@ -17,8 +24,9 @@ from service.responses.render import (
     names_of,
     told_by_name,
 )
-from service.responses.wait import until_ended
+from service.responses.wait import unless_left, until_ended
 from service.routes.documented_responses import GENERATE
+from service.tracing import spans
 
 router = APIRouter(tags=["generate"])
 
@@ -36,11 +44,27 @@ async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
         client = front.client_of(request, tenant)
         with front.waits.holding(client, _waits(request, accepted)) as waiting:
             with front.bodies.holding(client) as hold:
-                job = await admit(request, front, tenant, hold, accepted.media_types)
+                job = await _admit(request, front, tenant, hold, accepted.media_types)
             with told_by_name(job):
                 answer = await _answer(request, front, job, accepted, waiting)
                 answer.headers.update(await quotas.of_tenant(front, tenant))
     return answer
+
+
+async def _admit(
+    request: Request, front: FrontEnd, tenant: str, hold: Hold, media_types: tuple[str, ...]
+) -> Job:
+    """Read the body and admit it, as one span."""
+    parent = spans.here().traceparent
+    caller = Caller(tenant, hold.client, partial(unless_left, request), parent)
+    with counting_refusals(front, tenant) as attempt, spans.span("admission") as span:
+        limit = front.settings.limits.max_body_bytes
+        attempt.body = await read_json(request, limit, hold, parse_body)
+        job = await admit(front, caller, attempt.body, request.headers, media_types)
+        span.set(job_spans.about(job))
+        if job.traceparent != parent:
+            span.link(spans.parse(job.traceparent))
+    return job
 
 
 def _waits(request: Request, accepted: Answer) -> int:

@@ -70,7 +70,7 @@ def test_while_off_a_span_is_nothing() -> None:
 LOOK = """
 import sys
 from service.settings.tracing import TracingSettings
-from service.jobs import spans
+from service.tracing import spans
 import {module}
 with spans.exporting(TracingSettings(endpoint={endpoint!r}), "x"), spans.span("a"):
     pass
@@ -95,9 +95,9 @@ def test_while_off_nothing_of_it_is_loaded() -> None:
 
 
 def test_what_is_missing_is_named_at_the_start() -> None:
-    there = loaded("service.jobs", "http://127.0.0.1:9")
+    there = loaded("service.tracing", "http://127.0.0.1:9")
     assert "opentelemetry.sdk.trace" in there
-    said = loaded("service.jobs", "http://127.0.0.1:9", "opentelemetry.sdk")
+    said = loaded("service.tracing", "http://127.0.0.1:9", "opentelemetry.sdk")
     assert said.startswith(f"{ConfigError.__module__}.{ConfigError.__name__}")
     assert "pip install -e '.[otel]'" in said and "opentelemetry.sdk" in said
 

@@ -1,0 +1,33 @@
+"""Who sends a request."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class WhileConnected(Protocol):
+    """Run work for as long as its client is connected. Raises: ClientDisconnect."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> Coroutine[Any, Any, T]: ...
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Sender of one request.
+
+    Args:
+        tenant: whose job it will be.
+        client: with whom it shares what is bounded by client: its tenant, or without keys its
+            address.
+        connected: runs work that nobody needs once the client has left.
+        traceparent: of the span that the job belongs to.
+    """
+
+    tenant: str
+    client: str
+    connected: WhileConnected
+    traceparent: str | None = None

@@ -1,0 +1,54 @@
+"""First step of admission: a body and its headers as a typed request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from service.errors.handlers import MAX_ERRORS, NO_FIELD, field_errors
+from service.errors.problems import FieldError, Invalid, Malformed
+from service.schemas.request import GenerateRequest
+
+MAX_KEY_CHARS = 255
+"""Maximum length of an Idempotency-Key."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A well-formed request, of which nothing is known of its model yet."""
+
+    body: GenerateRequest
+    idempotency_key: str | None
+    media_types: tuple[str, ...]
+    """What the Accept header wants, best first, where it wants bytes."""
+
+
+def parse_body(body: Mapping[str, Any]) -> GenerateRequest:
+    """Read a JSON object strictly. Raises: Invalid: names the first fields that are wrong."""
+    unknown = [name for name in body if name not in GenerateRequest.model_fields]
+    if len(unknown) > MAX_ERRORS:  # each of which would cost an error of Pydantic's
+        raise Invalid([FieldError(name, NO_FIELD) for name in unknown[:MAX_ERRORS]])
+    try:
+        return GenerateRequest.model_validate(body)
+    except ValidationError as error:
+        raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
+
+
+def parse(
+    body: GenerateRequest, headers: Mapping[str, str], media_types: tuple[str, ...]
+) -> Parsed:
+    """Read the headers that belong to the body. Raises: Malformed."""
+    return Parsed(body, _idempotency_key(headers), media_types)
+
+
+def _idempotency_key(headers: Mapping[str, str]) -> str | None:
+    key = headers.get("idempotency-key")
+    if key is not None and not (0 < len(key) <= MAX_KEY_CHARS and key.isprintable()):
+        message = f"must have 1 to {MAX_KEY_CHARS} printable characters"
+        raise Malformed(
+            f"Idempotency-Key {message}", errors=[FieldError("Idempotency-Key", message)]
+        )
+    return key

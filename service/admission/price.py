@@ -1,0 +1,77 @@
+"""Third step of admission: a request as a job, with the cost that is predicted for it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from service.admission.caller import Caller
+from service.admission.parse import Parsed
+from service.admission.resolve import Images, ResolvedRequest
+from service.front_end.front_end import FrontEnd
+from service.jobs.model.job import PRIORITIES, Job, new_job_id
+from service.jobs.storage.object_store import input_key
+
+SERVICE_MEMBERS = {"priority", "deadline_s", "webhook"}
+"""Fields of a request that are not the model's business, and are shown with it."""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A job that could be queued."""
+
+    job: Job
+    parsed: Parsed
+    images: Images
+
+
+async def price(front: FrontEnd, caller: Caller, resolved: ResolvedRequest) -> Priced:
+    """Make the caller's job of a request, with its predicted cost where that is known."""
+    limits = front.settings.tenant(caller.tenant)
+    job = _job(resolved).model_copy(
+        update={
+            "tenant": caller.tenant,
+            "tenant_class": limits.metrics_class,
+            "weight": limits.weight,
+            "max_compiling": limits.max_compiling,
+            "traceparent": caller.traceparent,
+        }
+    )
+    return Priced(await _predicted(front, job), resolved.parsed, resolved.images)
+
+
+def _job(resolved: ResolvedRequest) -> Job:
+    body, spec, fields = resolved.parsed.body, resolved.spec, resolved.fields
+    job_id = new_job_id()
+    keys = {name: input_key(job_id, name) for name in resolved.images}
+    request = {"model": spec.name, **fields.fields, **keys, "output": fields.output}
+    request |= body.model_dump(include=SERVICE_MEMBERS, exclude_none=True)
+    return Job(
+        id=job_id,
+        model=spec.name,
+        bucket=spec.bucket(request),
+        priority=PRIORITIES[body.priority],
+        deadline_at=None if body.deadline_s is None else time.time() + body.deadline_s,
+        request=request,
+        images=fields.fields["num_images"],
+        steps=fields.steps,
+        warnings=fields.warnings,
+        metadata=body.metadata,
+    )
+
+
+async def _predicted(front: FrontEnd, job: Job) -> Job:
+    cost = await front.costs.predict(job.model, job.bucket, job.steps, job.images)
+    if cost is None:
+        return job
+    compile_s = await front.costs.compile_s(job.model, job.bucket)
+    is_beyond = cost.seconds + compile_s > job.request.get("deadline_s", math.inf)
+    is_tried = is_beyond and await front.costs.is_tried(job, cost)
+    return job.model_copy(
+        update={
+            "cost": cost.device_seconds + compile_s,
+            "compile_s": compile_s,
+            "run_s": None if is_tried else cost.seconds,
+        }
+    )

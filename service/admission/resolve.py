@@ -1,0 +1,100 @@
+"""Second step of admission: a request against its model, its images and its webhook's address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from models.spec.image_files import ImageFile
+from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
+from service.admission import request_images
+from service.admission.caller import Caller
+from service.admission.parse import Parsed
+from service.errors.problems import FieldError, Invalid
+from service.front_end.front_end import FrontEnd
+from service.http import fetch
+from service.schemas.request import GenerateRequest
+from service.settings.tenants import TenantSettings
+from service.validation.resolve import Resolved, resolve, with_size_of
+
+Images = Mapping[str, request_images.Picture]
+"""Image files of a request, by field."""
+
+NO_SECRET = (
+    "the tenant {tenant!r} has no secret to sign messages with; ask the operator to make one:"
+    " atelier webhooks create --tenant {tenant}"
+)
+
+
+@dataclass(frozen=True)
+class ResolvedRequest:
+    """A request that its model can serve, with the files that come with it."""
+
+    parsed: Parsed
+    spec: ModelSpec
+    fields: Resolved
+    images: Images
+
+
+async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> ResolvedRequest:
+    """Fill in the model's defaults, check every limit, and read the images.
+
+    Raises:
+        Problem: the model is unknown, a field is wrong, an image cannot be read, or the webhook's
+            address cannot be reached.
+        ClientDisconnect: the client has left meanwhile.
+    """
+    body = parsed.body
+    spec = (await front.models.get(body.model)).spec
+    fields = resolve(body, spec, front.settings.limits, parsed.media_types)
+    await _check_webhook(front, caller, body)
+    images = await _images(front, caller, fields)
+    _check_stored(images, front.settings.tenant(caller.tenant))
+    if fields.task in spec.sized_by_image:
+        fields = _sized(front, parsed, images["image"].file, spec)
+    return ResolvedRequest(parsed, spec, fields, images)
+
+
+async def _check_webhook(front: FrontEnd, caller: Caller, body: GenerateRequest) -> None:
+    """Raises: Invalid: its messages cannot be signed, or not be sent there; ClientDisconnect."""
+    if body.webhook is None:
+        return
+    if not await front.webhooks.keys.of(caller.tenant):
+        raise Invalid([FieldError("webhook", NO_SECRET.format(tenant=caller.tenant))])
+    url = httpx.URL(body.webhook.url)
+    try:
+        looked_up = front.resolver.resolve(fetch.host_of(url), url.port or 443, caller.client)
+        await caller.connected(looked_up)
+    except httpx.ConnectError as error:
+        raise Invalid([FieldError("webhook.url", str(error))]) from error
+
+
+async def _images(front: FrontEnd, caller: Caller, resolved: Resolved) -> Images:
+    """Raises: Invalid, ClientDisconnect."""
+    if not resolved.fields.keys() & PICTURE_FIELDS:
+        return {}
+    return await caller.connected(request_images.read_all(front, resolved.fields, caller.client))
+
+
+def _check_stored(images: Images, limits: TenantSettings) -> None:
+    """Raises: Invalid: the tenant may not even store these images alone."""
+    sizes = {name: len(picture.data) for name, picture in images.items()}
+    if limits.stored_bytes is None or sum(sizes.values()) <= limits.stored_bytes:
+        return
+    said = (
+        f"the request's images have {sum(sizes.values())} bytes, and the tenant may have"
+        f" {limits.stored_bytes} stored in all; send smaller files, or ask the operator for more"
+    )
+    raise Invalid([FieldError(max(sizes, key=lambda name: sizes[name]), said)])
+
+
+def _sized(front: FrontEnd, parsed: Parsed, image: ImageFile, spec: ModelSpec) -> Resolved:
+    """The request at the size of its image. Raises: Invalid: the model does not serve that."""
+    sized = with_size_of(parsed.body, image, spec)
+    try:
+        return resolve(sized, spec, front.settings.limits, parsed.media_types)
+    except Invalid as error:
+        said = f"is {sized.width} x {sized.height} pixels, to multiples; send width and height"
+        raise Invalid([FieldError("image", f"{said} ({error})")]) from error
