@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import redis
 from redis.asyncio import Redis
 
+import models.demo
 from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.settings.queue import QueueSettings
@@ -69,3 +73,28 @@ def coarse() -> Iterator[None]:
 
     with compiled():
         yield
+
+
+SMALLER = {
+    "transformer": {"num_layers": 1, "num_single_layers": 1},
+    "text_encoder": {"num_hidden_layers": 2},
+    "text_encoder_2": {"num_layers": 2},
+    "vae": {
+        "down_block_types": ["DownEncoderBlock2D"] * 2,
+        "up_block_types": ["UpDecoderBlock2D"] * 2,
+        "block_out_channels": [8, 16],
+        "mid_block_add_attention": False,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's Flux, smaller still: configs alone, that any compiler is soon done with."""
+    folder = tmp_path_factory.mktemp("configs") / "tiny"
+    configs = shutil.ignore_patterns("*.safetensors", "tokenizer*")
+    shutil.copytree(Path(models.demo.__file__).parent / "flux", folder, ignore=configs)
+    for part, changes in SMALLER.items():
+        file = folder / part / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder

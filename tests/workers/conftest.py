@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
 
-import models.demo
 from models.parallel import jax_internals
 from models.parallel.axis_rules import Layout
 from service.jobs.storage.object_store import Store
@@ -73,28 +70,3 @@ def flux_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     one = {"num_layers": 1, "num_single_layers": 1}
     return make_flux(tmp_path_factory.mktemp("flux"), transformer=one)
-
-
-SMALLER = {
-    "transformer": {"num_layers": 1, "num_single_layers": 1},
-    "text_encoder": {"num_hidden_layers": 2},
-    "text_encoder_2": {"num_layers": 2},
-    "vae": {
-        "down_block_types": ["DownEncoderBlock2D"] * 2,
-        "up_block_types": ["UpDecoderBlock2D"] * 2,
-        "block_out_channels": [8, 16],
-        "mid_block_add_attention": False,
-    },
-}
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's Flux, smaller still: configs alone, that any compiler is soon done with."""
-    folder = tmp_path_factory.mktemp("configs") / "tiny"
-    configs = shutil.ignore_patterns("*.safetensors", "tokenizer*")
-    shutil.copytree(Path(models.demo.__file__).parent / "flux", folder, ignore=configs)
-    for part, changes in SMALLER.items():
-        file = folder / part / "config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
-    return folder

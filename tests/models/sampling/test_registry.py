@@ -151,7 +151,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "learned variance of a request": (
         SDXL_BASE,
         {"name": "dpmpp_2m", "variance_type": "learned"},
-        "variance_type 'learned'",
+        "variance_type must be fixed_large or .* not 'learned'",
     ),
     "noise that is never served": (
         SDXL_BASE,
