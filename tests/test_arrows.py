@@ -55,7 +55,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "nn": "parallel spec",
         "weights": "checkpoint nn spec",
         "sampling": "spec",
-        "interface": "checkpoint sampling spec",
+        "interface": "checkpoint nn parallel sampling spec",
         "text": "checkpoint interface nn parallel",
         "vision": "checkpoint nn text",
         "vae": "checkpoint nn parallel",

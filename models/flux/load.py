@@ -20,7 +20,7 @@ from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, picture_encoder
 from models.loading.sources import AS_IT_IS, Reading
 from models.parallel.by_size import placed_by_size
-from models.sampling.flow_schedule import FlowMatchSchedule
+from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import Limits, ModelSpec, Need
 from models.spec.quality_presets import LEVERS, Lever
 from models.text import clip, t5
@@ -73,7 +73,7 @@ def load(
     clip_config = clip.ClipConfig.from_dict(read_config(folder, "text_encoder"))
     t5_config = t5.T5Config.from_dict(read_config(folder, "text_encoder_2"))
     _check_fit(config, vae_config, clip_config, t5_config)
-    schedule = FlowMatchSchedule.from_dict(read_config(folder, "scheduler"))
+    scheduler = FlowMatchEuler.from_dict(read_config(folder, "scheduler"))
     configs = (config, vae_config, clip_config, t5_config)
     stored, used = (
         reading.rounded(abstract_modules(*configs, each), "transformer")
@@ -86,11 +86,11 @@ def load(
         for name, (component, renames) in COMPONENTS.items()
     }
     networks = Networks(**loaded, preview=reading.reader.preview(*picture_encoder(loaded["vae"])))
-    spec = make_spec(name, folder, config, vae_config, schedule, defaults or {})
+    spec = make_spec(name, folder, config, vae_config, scheduler, defaults or {})
     return FluxPipeline(
         with_presets(spec, folder, levers_of(config), reading.qualities, reading.eight_bit),
         networks,
-        schedule,
+        scheduler,
         reading.reader.clip_tokenizer(folder / "tokenizer"),
         reading.reader.t5_tokenizer(folder / "tokenizer_2"),
         reading.vae_tiling,
@@ -121,7 +121,7 @@ def make_spec(
     folder: Path,
     config: FluxConfig,
     vae: VaeConfig,
-    schedule: FlowMatchSchedule,
+    scheduler: FlowMatchEuler,
     defaults: Mapping[str, Any],
 ) -> ModelSpec:
     """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
@@ -131,7 +131,7 @@ def make_spec(
     unknown = sorted(chosen.keys() - fields)
     if unknown:
         raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
-    distilled_in_time = not (config.guidance_embeds or schedule.use_dynamic_shifting)
+    distilled_in_time = not (config.guidance_embeds or scheduler.use_dynamic_shifting)
     own = {
         "width": side,
         "height": side,

@@ -14,9 +14,11 @@ from models.flux.config import FluxConfig
 from models.interface.images import read_picture
 from models.interface.pipeline import RequestError, Step
 from models.interface.request import REQUEST, served_fields
+from models.interface.solver_step import step_values
 from models.interface.step_program import StepProgram
-from models.sampling.flow_match import FlowMatchStep
-from models.sampling.flow_schedule import FlowMatchSchedule, img2img_start
+from models.sampling.base import Plan
+from models.sampling.flow_match import FlowMatchEuler
+from models.sampling.solver import Solver
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.field_types import Count, NoiseLevel, Pixels, Scale, Seed, Strength
 
@@ -73,39 +75,42 @@ class FluxRequest:
         """Return whether both prompts count: with a scale above 1 and a negative one."""
         return self.true_cfg_scale > 1 and self.negative_prompt is not None
 
-    @property
-    def program(self) -> StepProgram:
-        return StepProgram("transformer", self.classifier_free, FlowMatchStep())
-
 
 FIELDS = served_fields(FluxRequest, "image")
 """Request fields of Flux; `guidance_scale` only where guidance is distilled into the network."""
 
 
-def steps_of(
-    request: FluxRequest, schedule: FlowMatchSchedule, tokens: int, *, from_image: bool
-) -> tuple[Step, ...]:
-    """The table of steps; image to image leaves out the first ones. Raises: RequestError."""
-    sigmas = schedule.sigmas(request.num_inference_steps, tokens, request.sigmas)
-    count = len(sigmas) - 1
-    start = img2img_start(count, request.strength or 1.0) if from_image else 0
-    if start >= count:
-        raise RequestError("strength", f"leaves none of the {count} steps; raise one of them")
+def plan_of(
+    request: FluxRequest, scheduler: FlowMatchEuler, tokens: int, *, from_image: bool
+) -> Plan:
+    """The schedule; image to image leaves out its first steps. Raises: RequestError.
+
+    Args:
+        tokens: of the packed latents, by which a dynamic shift goes.
+    """
+    strength = (request.strength or 1.0) if from_image else None
+    steps, sigmas = request.num_inference_steps, request.sigmas
+    try:
+        return scheduler.plan(steps, sigmas=sigmas, strength=strength, tokens=tokens)
+    except ValueError as error:
+        field = str(error).split()[0]
+        raise RequestError(
+            field if field in FIELDS else "num_inference_steps", str(error).removeprefix(field)
+        ) from error
+
+
+def steps_of(request: FluxRequest, plan: Plan, solver: Solver) -> tuple[Step, ...]:
+    """The table of steps."""
+    program = StepProgram("transformer", request.classifier_free, solver)
     # diffusers divides by 1000 on the way into the network and multiplies again inside it.
     thousand = np.float32(1000)
-    timesteps = sigmas * np.float32(schedule.num_train_timesteps) / thousand * thousand
+    timesteps = plan.timesteps / thousand * thousand
+    scales = {
+        name: np.float32(getattr(request, name)) for name in ("guidance_scale", "true_cfg_scale")
+    }
     return tuple(
-        Step(
-            request.program,
-            {
-                "timestep": timesteps[i],
-                "sigma": sigmas[i],
-                "sigma_next": sigmas[i + 1],
-                "guidance_scale": np.float32(request.guidance_scale),
-                "true_cfg_scale": np.float32(request.true_cfg_scale),
-            },
-        )
-        for i in range(start, count)
+        Step(program, {"timestep": timesteps[i], **scales, **step_values(plan, i)})
+        for i in range(len(plan))
     )
 
 

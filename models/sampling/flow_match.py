@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from models.sampling.base import Numbers, Plan, per_row
-from models.sampling.flow_schedule import FlowMatchSchedule
+from models.sampling.flow_schedule import FlowMatchSchedule, img2img_start
 from models.sampling.flow_step import denoised, euler
 from models.sampling.options import check_options
 from models.sampling.solver import History, Latents, Solver, Stepped
@@ -55,8 +55,6 @@ class FlowMatchEuler(FlowMatchSchedule):
     def __post_init__(self) -> None:
         check_options(self)
         super().__post_init__()
-        if self.use_dynamic_shifting:
-            raise ValueError("use_dynamic_shifting: this pipeline gives no mu to shift by")
 
     def plan(
         self,
@@ -65,16 +63,26 @@ class FlowMatchEuler(FlowMatchSchedule):
         timesteps: Numbers | None = None,
         sigmas: Numbers | None = None,
         strength: float | None = None,
+        tokens: int | None = None,
     ) -> Plan:
-        """As the contract says; custom sigmas are one a step, and are shifted like the others."""
+        """As the contract says; custom sigmas are one a step, and are shifted like the others.
+
+        Args:
+            tokens: of the packed latents, where the pipeline gives sigmas of its own as Flux's
+                does: evenly spaced ones, shifted by the tokens where the shift is dynamic.
+        """
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
-        table = self.finished(self.statically_shifted(self._even(steps, timesteps, sigmas)))
+        if tokens is None and self.use_dynamic_shifting:
+            raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
+        if tokens is None:
+            table = self.finished(self.statically_shifted(self._even(steps, timesteps, sigmas)))
+        else:
+            table = self.sigmas(steps, tokens, sigmas)
         train_steps = np.float32(self.num_train_timesteps)
         times = table[:-1] * train_steps
         if timesteps is not None:
             times = np.asarray(timesteps, np.float32)
-        custom = timesteps is not None or sigmas is not None
-        first = first_step(len(times) if custom else steps, strength)
+        first = self._first(len(times), strength, of_pipeline=tokens is not None)
         now = table[first:-1]
         return Plan(
             timesteps=times[first:],
@@ -85,6 +93,16 @@ class FlowMatchEuler(FlowMatchSchedule):
             clean_scale=np.append(1 - now, np.float32(1)),
             noise_scale=np.append(now, np.float32(0)),
         )
+
+    @staticmethod
+    def _first(steps: int, strength: float | None, *, of_pipeline: bool) -> int:
+        """First step of image to image. Pipelines with their own sigmas round the share up."""
+        if not of_pipeline or strength is None:
+            return first_step(steps, strength)
+        first = img2img_start(steps, strength)
+        if first >= steps:
+            raise ValueError(f"strength leaves none of the {steps} steps; raise one of them")
+        return first
 
     def _even(self, steps: int, timesteps: Numbers | None, sigmas: Numbers | None) -> Any:
         """Sigmas before the shift; the lowest is shifted once already, as in the reference."""

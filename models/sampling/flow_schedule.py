@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from models.sampling.sigmas import chosen_spacing
 
 Sigmas = NDArray[np.float32]
 Floats = NDArray[np.floating[Any]]
+Schedule = TypeVar("Schedule", bound="FlowMatchSchedule")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class FlowMatchSchedule:
         chosen_spacing(self)
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> FlowMatchSchedule:
+    def from_dict(cls: type[Schedule], config: Mapping[str, Any]) -> Schedule:
         """Raises: ValueError for another scheduler's config, or a value that is not served."""
         kind = config.get("_class_name", "FlowMatchEulerDiscreteScheduler")
         if kind != "FlowMatchEulerDiscreteScheduler":

@@ -1,29 +1,24 @@
-"""SDXL as the engine runs it: encode, step and decode as pure functions of the weights."""
+"""SDXL as the engine runs it: pure functions of the weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Float
 
+from models.interface.denoising_pipeline import DenoisingPipeline, Draft, each_alone
 from models.interface.images import to_uint8
-from models.interface.pipeline import Fields, Prepared, PyTree
-from models.interface.solver_step import history, solver_step
+from models.interface.pipeline import Fields, PyTree
 from models.interface.step_program import StepProgram
-from models.parallel.placement import gathered
-from models.parallel.trace_options import trace_options
+from models.nn.layers.step_cache import CachedStep
 from models.sampling.base import per_row
-from models.sampling.guidance import classifier_free, of_first_prompt, rescale
+from models.sampling.guidance import classifier_free, rescale
+from models.sampling.solver import Stepped
 from models.sdxl.conditioning import encode_text
 from models.sdxl.prepare import Preparation
-
-OF_PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
-"""What a row has of each of its prompts."""
 
 
 class Networks(NamedTuple):
@@ -36,37 +31,35 @@ class Networks(NamedTuple):
     preview: Any
 
 
-class SdxlPipeline:
-    """Fulfils `models.interface.pipeline.Pipeline`.
+class SdxlPipeline(DenoisingPipeline[Networks]):
+    """Pipeline of SDXL.
 
-    A row: latents and denoised (the last step's estimate of the clean latents) [h, w, c], float32;
-    prompt_embeds [prompts, tokens, text], pooled_embeds [prompts, pooled] and time_ids [prompts,
-    6], where prompts is 1, or 2 with the negative prompt second; history, the scheduler's.
-    Inpainting adds mask [h, w, 1] and, by the UNet's kind, clean and noise or masked [h, w, c];
-    networks with distilled guidance have timestep_cond [features].
+    A row: latents and denoised [h, w, c]; prompt_embeds [prompts, tokens, text], pooled_embeds
+    [prompts, pooled] and time_ids [prompts, 6]. Inpainting adds mask [h, w, 1] and, by the UNet's
+    kind, clean and noise or masked [h, w, c]; networks with distilled guidance have timestep_cond
+    [features].
     """
 
+    PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
+
     def __init__(self, preparation: Preparation, modules: Networks) -> None:
-        split = [nnx.split(module) for module in modules]
+        super().__init__(preparation.spec, modules)
         self.preparation = preparation
-        self.spec = preparation.spec
         self.latent_space = preparation.latent_space
-        self.graphs = Networks(*(graph for graph, _ in split))
-        self.weights = Networks(*(weights for _, weights in split))
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        return self.preparation.prepare(fields, images)
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize both prompts, draw the noise, and plan the steps."""
+        return self.preparation.lay_out(fields, images)
 
-    def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
+    def embed(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """Encode the prompts, and images into the latents under the first noise."""
         latents = inputs["noise_scale"] * inputs["noise"]
         kept, clean = self._encode_images(weights, inputs)
         if clean is not None:
             latents = inputs["clean_scale"] * clean + latents
         row = {
             "latents": latents,
-            "denoised": jnp.zeros_like(latents),
             "time_ids": inputs["time_ids"],
-            "history": history(inputs),
             **self._encode_texts(weights, inputs),
             **kept,
         }
@@ -74,36 +67,17 @@ class SdxlPipeline:
             row["timestep_cond"] = inputs["timestep_cond"]
         return row
 
-    def conditions(
-        self,
-        program: StepProgram,
-        weights: Networks,
-        row: PyTree,
-        values: Mapping[str, jax.Array],
-    ) -> None:
-        """Its embeddings of time are a hundredth of a step's weights."""
-
-    def step(
+    def predict(
         self,
         program: StepProgram,
         weights: Networks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: None = None,
-    ) -> PyTree:
-        seen = rows if program.guided else of_first_prompt(rows, *OF_PROMPTS)
-        with replace(trace_options(), quant=program.quant).active():
-            output = self.predict(weights, seen, values)
-        return self.advance(program, rows, output, values)
-
-    def predict(
-        self, weights: Networks, rows: PyTree, values: Mapping[str, jax.Array]
-    ) -> Float[Array, "batch h w latent"]:
-        """A step's first half: the network's answer to every prompt of every row, in one call.
-
-        Float32, guided.
-        """
-        (unet,) = self._merge(weights, "unet")
+        conditions: PyTree,
+        cache: CachedStep | None,
+    ) -> Float[Array, "batch prompts h w latent"]:
+        """Return what the UNet predicts for every prompt of every row."""
+        unet = self.network(weights, "unet")
         batch, prompts = rows["prompt_embeds"].shape[:2]
 
         def each_prompt(x: Array) -> Array:
@@ -115,11 +89,21 @@ class SdxlPipeline:
         output = unet(
             each_prompt(latents),
             each_prompt(values["timestep"]),
-            *(_alone(rows[name]) for name in ("prompt_embeds", "pooled_embeds", "time_ids")),
+            *(each_alone(rows[name]) for name in self.PROMPTS),
             each_prompt(rows["timestep_cond"]) if "timestep_cond" in rows else None,
         )
-        output = output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
-        return _guided(output, values)
+        return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
+
+    def guide(
+        self, output: Float[Array, "batch prompts h w latent"], values: Mapping[str, jax.Array]
+    ) -> Float[Array, "batch h w latent"]:
+        """Join the predictions, rescaled where the request asks for it."""
+        positive = output[:, 0]
+        if output.shape[1] == 1:
+            return positive
+        scale = per_row(values["guidance_scale"], positive)
+        guided = classifier_free(positive, output[:, 1], scale)
+        return rescale(guided, positive, values["guidance_rescale"])
 
     def advance(
         self,
@@ -127,32 +111,24 @@ class SdxlPipeline:
         rows: PyTree,
         output: Float[Array, "batch h w latent"],
         values: Mapping[str, jax.Array],
-    ) -> PyTree:
-        """A step's second half: where the scheduler goes from there."""
-        stepped = solver_step(program, rows["latents"], output, rows["history"], values)
-        after = {"latents": stepped.latents, "denoised": stepped.denoised}
-        if "clean" in rows:
-            after = _around_the_mask(after, rows, values)
-        return {**rows, **after, "history": stepped.history}
+    ) -> Stepped:
+        """Take the solver's step, outside a mask back to the image that is kept."""
+        stepped = super().advance(program, rows, output, values)
+        return _around_the_mask(stepped, rows, values) if "clean" in rows else stepped
 
     def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+        """Decode the latents by the VAE."""
         return to_uint8(self.latent_space.decode(self.graphs.vae, weights.vae, row["latents"]))
 
     def preview(self, weights: Networks, row: PyTree) -> jax.Array:
-        (preview,) = self._merge(weights, "preview")
-        return to_uint8(preview(row["denoised"]))
-
-    def _merge(self, weights: Networks, *names: str) -> list[Any]:
-        return [
-            nnx.merge(getattr(self.graphs, name), gathered(getattr(weights, name)))
-            for name in names
-        ]
+        """Decode the estimate of the clean latents by a linear map."""
+        return to_uint8(self.network(weights, "preview")(row["denoised"]))
 
     def _encode_texts(
         self, weights: Networks, inputs: Mapping[str, jax.Array]
     ) -> dict[str, jax.Array]:
         """Both encoders' hidden states side by side, and the second one's pooled output."""
-        clip, clip_2 = self._merge(weights, "clip", "clip_2")
+        clip, clip_2 = (self.network(weights, name) for name in ("clip", "clip_2"))
         first, _ = encode_text(clip, inputs["ids"], inputs["layers"])
         second, pooled = encode_text(clip_2, inputs["ids_2"], inputs["layers"])
         embeds = jnp.concatenate([first, second], axis=-1)
@@ -182,9 +158,7 @@ class SdxlPipeline:
         return kept | {"clean": clean, "noise": inputs["noise"]}, clean
 
 
-def _around_the_mask(
-    after: Mapping[str, jax.Array], rows: PyTree, values: Mapping[str, jax.Array]
-) -> dict[str, jax.Array]:
+def _around_the_mask(stepped: Stepped, rows: PyTree, values: Mapping[str, jax.Array]) -> Stepped:
     """Outside the mask the picture that is kept, with as much noise as the next step expects.
 
     Source: diffusers pipeline_stable_diffusion_xl_inpaint.py, as Lugmayr et al. 2022 (RePaint),
@@ -195,23 +169,7 @@ def _around_the_mask(
         per_row(values[name], clean) for name in ("clean_scale", "noise_scale")
     )
     noised = clean_scale * clean + noise_scale * noise
-    return {
-        "latents": (1 - mask) * noised + mask * after["latents"],
-        "denoised": (1 - mask) * clean + mask * after["denoised"],
-    }
-
-
-def _guided(
-    output: Float[Array, "batch prompts h w latent"], values: Mapping[str, jax.Array]
-) -> Float[Array, "batch h w latent"]:
-    positive = output[:, 0]
-    if output.shape[1] == 1:
-        return positive
-    scale = per_row(values["guidance_scale"], positive)
-    guided = classifier_free(positive, output[:, 1], scale)
-    return rescale(guided, positive, values["guidance_rescale"])
-
-
-def _alone(x: Float[Array, "batch prompts ..."]) -> Float[Array, "rows ..."]:
-    """Each prompt of each row as a row of its own."""
-    return x.reshape(-1, *x.shape[2:])
+    return stepped._replace(
+        latents=(1 - mask) * noised + mask * stepped.latents,
+        denoised=(1 - mask) * clean + mask * stepped.denoised,
+    )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from models.interface.apply_presets import eased, quality_of
+from models.interface.denoising_pipeline import Draft
 from models.interface.idle_options import idle_options
-from models.interface.pipeline import Fields, Prepared, RequestError, RequestWarning
+from models.interface.pipeline import Fields, RequestError, RequestWarning
 from models.interface.request import read_request
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
@@ -45,8 +45,8 @@ class Preparation:
     force_zeros_for_empty_prompt: bool
     """Without a negative prompt the UNet is given zeros, not the encoding of an empty text."""
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        """One picture. Raises: RequestError: it cannot be served; names the field."""
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Lay out one image. Raises: RequestError: it cannot be served; names the field."""
         request, task = read_request(SdxlRequest, fields), task_of(images)
         self._check_task(task)
         scheduler = self._scheduler(request)
@@ -59,16 +59,19 @@ class Preparation:
         }
         prompts, tokens = inputs["ids"].shape
         program = StepProgram("unet", prompts == 2, scheduler.solver, bool(plan.draws.any()))
-        steps = steps_of(request, plan, program, draws)
-        quality = quality_of(self.spec, fields)
-        steps = eased(steps, quality)
         bucket = f"{request.width}x{request.height},text={tokens},prompts={prompts},"
         bucket += solver_key(scheduler.solver, plan)
         bucket += ",inpainting" if task == "inpainting" else ""
-        if quality.key:
-            bucket += f",{quality.key}"
-        size_px, warnings = (request.width, request.height), self._warnings(request, task, prompts)
-        return Prepared(bucket, inputs, steps, *size_px, request.seed, warnings)
+        return Draft(
+            bucket,
+            inputs,
+            steps_of(request, plan, program, draws),
+            request.width,
+            request.height,
+            request.seed,
+            prompts,
+            warnings=self._warnings(request, task, prompts),
+        )
 
     def _warnings(
         self, request: SdxlRequest, task: Task, prompts: int

@@ -79,8 +79,9 @@ def load(
     """
     checkpoint = WanCheckpoint.read(folder)
     scheduler = read_scheduler(folder)
-    for config in (read_config(folder, "scheduler"), scheduler):
-        registry.from_config(config)  # refused by either name
+    for config in (read_config(folder, "scheduler"), scheduler):  # refused by either name
+        if getattr(registry.from_config(config), "use_dynamic_shifting", False):
+            raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
     stored, used = (
         reading.rounded(abstract_modules(checkpoint, each), *EXPERTS)

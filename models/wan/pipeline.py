@@ -1,31 +1,26 @@
-"""Wan as the engine runs it: encode, step and decode as pure functions of the weights."""
+"""Wan as the engine runs it: pure functions of the weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float
 
-from models.interface.apply_presets import eased, quality_of
+from models.interface.denoising_pipeline import DenoisingPipeline, Draft
 from models.interface.idle_options import idle_options
-from models.interface.pipeline import Fields, Prepared, PyTree, RequestWarning
+from models.interface.pipeline import Fields, PyTree, RequestWarning
 from models.interface.request import read_request
-from models.interface.solver_step import first_history, history, solver_key, solver_step
+from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
-from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, first_kept, kept_by
+from models.nn.layers.step_cache import CachedStep, first_kept
 from models.parallel.dtypes import used_dtype
-from models.parallel.placement import gathered
-from models.parallel.trace_options import trace_options
 from models.sampling.base import Plan, Scheduler
-from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.torch_rng import TorchGenerator
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
@@ -69,16 +64,16 @@ class Tools(NamedTuple):
     """Of pictures for the image encoder; None: it has none."""
 
 
-class WanPipeline:
-    """Fulfils `models.interface.pipeline.Pipeline`.
+class WanPipeline(DenoisingPipeline[Networks]):
+    """Pipeline of Wan.
 
-    A row: latents and denoised (the last step's estimate of the clean latents) [f, h, w, c],
-    float32; prompt_embeds [prompts, text_tokens, text], zero where there is only padding, where
-    prompts is 1, or 2 with the negative prompt second; history, the scheduler's; step_cache, where
-    there is one. With a picture
-    also condition [f, h, w, mask and c] or, in TI2V, first_frame [1, h, w, c]; and image_embeds
-    [image_tokens, image] where the transformer takes them.
+    A row: latents and denoised [f, h, w, c]; prompt_embeds [prompts, text_tokens, text], zero where
+    there is only padding; step_cache, where there is one. With an image also condition [f, h, w,
+    mask and c] or, in TI2V, first_frame [1, h, w, c]; and image_embeds [image_tokens, image] where
+    the transformer takes them.
     """
+
+    PROMPTS = ("prompt_embeds",)
 
     def __init__(
         self,
@@ -88,11 +83,8 @@ class WanPipeline:
         tools: Tools,
         vae_tiling: Tiling | None = None,
     ) -> None:
-        split = [(None, None) if m is None else nnx.split(m) for m in modules]
-        self.spec = spec
+        super().__init__(spec, modules)
         self.checkpoint = checkpoint
-        self.graphs = Networks(*(graph for graph, _ in split))
-        self.weights = Networks(*(weights for _, weights in split))
         self.tools = tools
         self.vae_tiling = vae_tiling
         self.pictures = Pictures(checkpoint, tools.preprocessor)
@@ -102,8 +94,9 @@ class WanPipeline:
         self.dtype = used_dtype(expert.patches_in.kernel)
         self.width = expert.config.width
 
-    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-        request, quality = read_request(WanRequest, fields), quality_of(self.spec, fields)
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Tokenize the prompts, draw the noise, and plan which expert takes which step."""
+        request = read_request(WanRequest, fields)
         shape = self.grid.latents(request)
         pictures = self.pictures.inputs(request, images)
         scheduler = scheduler_of(self.tools.scheduler, request.scheduler)
@@ -118,94 +111,41 @@ class WanPipeline:
             **first_history(scheduler.solver, (*shape, channels)),
             **pictures,
         }
-        if quality.step_cache:
-            tokens = math.prod(n // p for n, p in zip(shape, self.grid.patch, strict=True))
-            inputs |= cache_input(len(request.prompts), tokens)
-        steps = eased(steps_of(request, plan, phases, draw), quality)
         kind = "from image" if pictures else "from text"
-        bucket = f"{request.shape},{kind},{solver_key(scheduler.solver, plan)}"
-        if quality.key:
-            bucket += f",{quality.key}"
-        size_px, warnings = (request.width, request.height), self._warnings(request)
-        return Prepared(bucket, inputs, steps, *size_px, request.seed, warnings)
+        return Draft(
+            f"{request.shape},{kind},{solver_key(scheduler.solver, plan)}",
+            inputs,
+            steps_of(request, plan, phases, draw),
+            request.width,
+            request.height,
+            request.seed,
+            len(request.prompts),
+            math.prod(n // p for n, p in zip(shape, self.grid.patch, strict=True)),
+            self._warnings(request),
+        )
 
-    def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
-        (t5,) = self._merge(weights, "t5")
-        latents = inputs["noise"]
+    def embed(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """Encode the prompts, and images as conditions."""
+        t5 = self.network(weights, "t5")
         embeds = prompt_embeds(t5, inputs["text_ids"], inputs["text_mask"])
         return {
-            "latents": latents,
-            "denoised": jnp.zeros_like(latents),
+            "latents": inputs["noise"],
             "prompt_embeds": embeds.astype(self.dtype),
-            "history": history(inputs),
             **self._picture(weights, inputs),
             **first_kept(inputs, self.width, self.dtype),
         }
 
-    def conditions(
-        self,
-        program: StepProgram,
-        weights: Networks,
-        row: PyTree,
-        values: Mapping[str, jax.Array],
-    ) -> None:
-        """One matrix makes them for all blocks: too little to do ahead."""
-
-    def step(
+    def predict(
         self,
         program: StepProgram,
         weights: Networks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
-        conditions: None = None,
-    ) -> PyTree:
-        seen = rows if program.guided else of_first_prompt(rows, "prompt_embeds")
-        cache = cached_step(program.cache, rows, values)
-        with replace(trace_options(), quant=program.quant).active():
-            output = self._output(weights, program.network, seen, values["timestep"], cache)
-        if program.guided:
-            scale = values["guidance_scale"][:, None, None, None, None]
-            output = classifier_free(output[:, 0], output[:, 1], scale)
-        else:
-            output = output[:, 0]
-        stepped = solver_step(program, rows["latents"], output, rows["history"], values)
-        return {**rows, **stepped._asdict(), **kept_by(cache)}
-
-    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
-        latents = self.normalisation.undo(_finished(row, "latents"))
-        return self._vae(weights).decode(latents[None], finish=to_frames)[0]
-
-    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
-        (preview,) = self._merge(weights, "preview")
-        return to_frames(preview(_finished(row, "denoised")))
-
-    def _text_inputs(self, request: WanRequest) -> dict[str, np.ndarray]:
-        texts = [clean(prompt) for prompt in request.prompts.values()]
-        tokens = self.tools.tokenizer.encode_with_mask(texts, request.max_sequence_length)
-        return {"text_ids": tokens.ids, "text_mask": tokens.mask}
-
-    def _warnings(self, request: WanRequest) -> tuple[RequestWarning, ...]:
-        texts = {field: clean(prompt) for field, prompt in request.prompts.items()}
-        limit = request.max_sequence_length
-        return (
-            *cut_prompts("UMT5", self.tools.tokenizer, texts, limit),
-            *idle_options(request.scheduler, partial(self._planned, request)),
-        )
-
-    def _planned(self, request: WanRequest, wish: Mapping[str, Any]) -> tuple[Scheduler, Plan]:
-        scheduler = scheduler_of(self.tools.scheduler, wish)
-        return scheduler, plan_of(request, scheduler)
-
-    def _output(
-        self,
-        weights: Networks,
-        network: str,
-        rows: PyTree,
-        timestep: Float[Array, " batch"],
+        conditions: PyTree,
         cache: CachedStep | None,
     ) -> Float[Array, "batch prompts f h w c"]:
-        """The network's answer to every prompt of every row, in one call, float32."""
-        (transformer,) = self._merge(weights, network)
+        """Return the velocity for every prompt of every row."""
+        transformer, timestep = self.network(weights, program.network), values["timestep"]
         batch, prompts, text_tokens, _ = rows["prompt_embeds"].shape
         seen = _finished(rows, "latents")
         if "condition" in rows:
@@ -226,11 +166,37 @@ class WanPipeline:
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
 
+    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+        """Decode the latents by the VAE."""
+        latents = self.normalisation.undo(_finished(row, "latents"))
+        return self._vae(weights).decode(latents[None], finish=to_frames)[0]
+
+    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
+        """Decode the estimate of the clean latents by a linear map."""
+        return to_frames(self.network(weights, "preview")(_finished(row, "denoised")))
+
+    def _text_inputs(self, request: WanRequest) -> dict[str, np.ndarray]:
+        texts = [clean(prompt) for prompt in request.prompts.values()]
+        tokens = self.tools.tokenizer.encode_with_mask(texts, request.max_sequence_length)
+        return {"text_ids": tokens.ids, "text_mask": tokens.mask}
+
+    def _warnings(self, request: WanRequest) -> tuple[RequestWarning, ...]:
+        texts = {field: clean(prompt) for field, prompt in request.prompts.items()}
+        limit = request.max_sequence_length
+        return (
+            *cut_prompts("UMT5", self.tools.tokenizer, texts, limit),
+            *idle_options(request.scheduler, partial(self._planned, request)),
+        )
+
+    def _planned(self, request: WanRequest, wish: Mapping[str, Any]) -> tuple[Scheduler, Plan]:
+        scheduler = scheduler_of(self.tools.scheduler, wish)
+        return scheduler, plan_of(request, scheduler)
+
     def _picture(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
         """What a row has of its pictures."""
         if "image" not in inputs:
             return {}
-        (encoder,) = self._merge(weights, "image_encoder")
+        encoder = self.network(weights, "image_encoder")
         vae = self._vae(weights)
         first, last = inputs["image"], inputs.get("last_image")
         found = {}
@@ -254,15 +220,7 @@ class WanPipeline:
         return self.normalisation.apply(mean[0])
 
     def _vae(self, weights: Networks) -> Any:
-        (vae,) = self._merge(weights, "vae")
-        return tiled(vae, self.vae_tiling)
-
-    def _merge(self, weights: Networks, *names: str) -> list[Any]:
-        """The modules of that name; None for one that the checkpoint has not."""
-        pairs = ((getattr(self.graphs, name), getattr(weights, name)) for name in names)
-        return [
-            None if graph is None else nnx.merge(graph, gathered(state)) for graph, state in pairs
-        ]
+        return tiled(self.network(weights, "vae"), self.vae_tiling)
 
 
 def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:

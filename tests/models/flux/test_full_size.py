@@ -13,8 +13,7 @@ from models.flux.config import FluxConfig
 from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules, make_spec
 from models.flux.pipeline import FluxPipeline
 from models.interface.step_program import StepProgram
-from models.sampling.flow_match import FlowMatchStep
-from models.sampling.flow_schedule import FlowMatchSchedule
+from models.sampling.flow_match import FlowMatchEuler, FlowMatchStep
 from models.text.clip import ClipConfig
 from models.text.t5 import T5Config
 from models.text.tokenizer import ClipTokenizer, T5Tokenizer
@@ -51,7 +50,7 @@ PARAMETERS = {  # of FLUX.1-dev, FLUX.1-schnell and their encoders, as published
 def pipeline(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> FluxPipeline:
-    config, schedule = FluxConfig(guidance_embeds=request.param), FlowMatchSchedule()
+    config, schedule = FluxConfig(guidance_embeds=request.param), FlowMatchEuler()
     modules = abstract_modules(config, FLUX_VAE, CLIP_L, T5_XXL, jnp.bfloat16)
     folder = tmp_path_factory.mktemp("words")
     clip_tokenizer(77).save_pretrained(folder / "clip")
@@ -84,7 +83,7 @@ def test_a_picture_of_1024_goes_through_every_program(pipeline: FluxPipeline, pr
     assert row["latents"].shape == (4096, 64)
     assert row["prompt_embeds"].shape == (prompts, 512, 4096)
     rows = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), row)
-    names = ("timestep", "sigma", "sigma_next", "guidance_scale", "true_cfg_scale")
+    names = ("timestep", "solver.sigma", "solver.sigma_next", "guidance_scale", "true_cfg_scale")
     values = {name: jax.ShapeDtypeStruct((2,), jnp.float32) for name in names}
     step = jax.jit(pipeline.step, static_argnums=0)
     program = StepProgram("transformer", guided=prompts == 2, solver=FlowMatchStep())

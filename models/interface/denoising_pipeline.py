@@ -1,0 +1,175 @@
+"""What the pipelines of all families have in common; a family fills in the hooks.
+
+lay_out (host) → embed → predict × n → decode (device)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.interface.apply_presets import eased, quality_of
+from models.interface.pipeline import Fields, Prepared, PyTree, RequestWarning, Step
+from models.interface.solver_step import history, solver_step
+from models.interface.step_program import StepProgram
+from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, kept_by
+from models.parallel.placement import gathered
+from models.parallel.trace_options import trace_options
+from models.sampling.guidance import classifier_free, of_first_prompt
+from models.sampling.solver import Stepped
+from models.spec.model_spec import ModelSpec
+
+Networks = TypeVar("Networks", bound=tuple[Any, ...])
+"""Named tuple with one entry a network; None: the checkpoint has none of that name."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One image or video as its family lays it out, before presets change its steps."""
+
+    bucket: str
+    inputs: Mapping[str, np.ndarray]
+    steps: tuple[Step, ...]
+    width: int
+    height: int
+    seed: int
+    prompts: int
+    """Prompts that the network answers: 2 with the negative one."""
+    tokens: int = 0
+    """Tokens of the latents, for step caches; 0: the family has none."""
+    warnings: tuple[RequestWarning, ...] = ()
+
+
+class DenoisingPipeline(ABC, Generic[Networks]):
+    """Fulfils `models.interface.pipeline.Pipeline` for a family that fills in its hooks.
+
+    Every row has latents and denoised (the last step's estimate of the clean latents), both
+    float32; history, the solver's; and the embeddings of its prompts, whose first axis is the
+    prompts, of which the second is the negative one.
+    """
+
+    PROMPTS: ClassVar[tuple[str, ...]]
+    """Leaves of a row that have an entry for each of its prompts."""
+    SCALE: ClassVar[str] = "guidance_scale"
+    """Entry of a step's values that is the scale of classifier-free guidance."""
+
+    def __init__(self, spec: ModelSpec, modules: Networks) -> None:
+        split = [(None, None) if module is None else nnx.split(module) for module in modules]
+        kind: Any = type(modules)
+        self.spec = spec
+        self.graphs: Networks = kind(*(graph for graph, _ in split))
+        self.weights: Networks = kind(*(weights for _, weights in split))
+
+    @abstractmethod
+    def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
+        """Read a request and make tokens, noise and the table of steps. NumPy only.
+
+        Raises: RequestError: the request cannot be served; names the field.
+        """
+
+    @abstractmethod
+    def embed(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+        """Return the family's part of a row: first latents, embeddings, conditions."""
+
+    @abstractmethod
+    def predict(
+        self,
+        program: StepProgram,
+        weights: Networks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree,
+        cache: CachedStep | None,
+    ) -> Float[Array, "batch prompts ..."]:
+        """Return the network's output for every prompt of every row, in one call, float32."""
+
+    @abstractmethod
+    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+        """Decode a row: uint8 [height, width, 3]; of video [frames, height, width, 3]."""
+
+    @abstractmethod
+    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
+        """Decode a row's estimate of the clean latents, small and without the VAE."""
+
+    def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
+        """Lay out a request, with its steps as its preset runs them."""
+        draft, quality = self.lay_out(fields, images), quality_of(self.spec, fields)
+        inputs = {**draft.inputs}
+        if quality.step_cache:
+            inputs |= cache_input(draft.prompts, draft.tokens)
+        return Prepared(
+            ",".join(filter(None, (draft.bucket, quality.key))),
+            inputs,
+            eased(draft.steps, quality),
+            draft.width,
+            draft.height,
+            draft.seed,
+            draft.warnings,
+        )
+
+    def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
+        """Make one row of a request's inputs."""
+        row = self.embed(weights, inputs)
+        return {"denoised": jnp.zeros_like(row["latents"]), "history": history(inputs), **row}
+
+    def conditions(
+        self,
+        program: StepProgram,
+        weights: Networks,
+        row: PyTree,
+        values: Mapping[str, jax.Array],
+    ) -> PyTree:
+        """Return None: what depends on time and prompt alone is too little to compute ahead."""
+
+    def step(
+        self,
+        program: StepProgram,
+        weights: Networks,
+        rows: PyTree,
+        values: Mapping[str, jax.Array],
+        conditions: PyTree = None,
+    ) -> PyTree:
+        """Run the network, guidance and the solver once for a batch of rows."""
+        seen = rows if program.guided else of_first_prompt(rows, *self.PROMPTS)
+        cache = cached_step(program.cache, rows, values)
+        with replace(trace_options(), quant=program.quant).active():
+            output = self.predict(program, weights, seen, values, conditions, cache)
+        stepped = self.advance(program, rows, self.guide(output, values), values)
+        return {**rows, **stepped._asdict(), **kept_by(cache)}
+
+    def guide(
+        self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]
+    ) -> Float[Array, "batch ..."]:
+        """Join the predictions with and without the prompt, where there are two."""
+        if output.shape[1] == 1:
+            return output[:, 0]
+        scale = values[self.SCALE][:, *(None,) * (output.ndim - 2)]
+        return classifier_free(output[:, 0], output[:, 1], scale)
+
+    def advance(
+        self,
+        program: StepProgram,
+        rows: PyTree,
+        output: Float[Array, "batch ..."],
+        values: Mapping[str, jax.Array],
+    ) -> Stepped:
+        """Take the solver's step from there."""
+        return solver_step(program, rows["latents"], output, rows["history"], values)
+
+    def network(self, weights: Networks, name: str) -> Any:
+        """Return a network with its weights gathered; None: the checkpoint has none such."""
+        graph, state = getattr(self.graphs, name), getattr(weights, name)
+        return None if graph is None else nnx.merge(graph, gathered(state))
+
+
+def each_alone(x: Float[Array, "rows prompts ..."]) -> Float[Array, "both ..."]:
+    """Flatten each prompt of each row into a row of its own."""
+    return x.reshape(-1, *x.shape[2:])
