@@ -91,10 +91,10 @@ openapi: $(INSTALLED) ## openapi.yaml from the code
 chaos: $(RAN)-test ## ten minutes of killing a whole system's processes; `make chaos ARGS="--minutes 60 --seed 7"`
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.chaos $(ARGS)
 
-load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/scheduling.md
+load: $(RAN)-load ## the queue with 100,000 jobs and 1,000 pools that only sleep, for docs/design/scheduling.md
 	@$(BIN)/python -m tests.load $(ARGS)
 
-quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/quality.md (half an hour; --wide: more)
+quality: $(RAN)-train ## what each preset of quality costs and gains, for docs/performance/quality.md (half an hour; --wide: more)
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tests.bench.quality $(ARGS)
 
 compare: $(RAN)-test ## speed beside diffusers with torch.compile, in turns: `make compare ARGS="flux-dev --turns 3"`
@@ -106,11 +106,11 @@ gpu: ## on a lent machine with a GPU, JAX and torch: the demo's pixels, then spe
 gpu-wheels: $(RAN)-test ## .wheels: what such a machine lacks, to be carried there
 	@$(BIN)/python -m tests.bench.gpu.wheels $(ARGS)
 
-life: $(INSTALLED) ## docs/life.md from the code
-	$(BIN)/python -m service.jobs.model.state_machine > docs/life.md
+life: $(INSTALLED) ## docs/reference/job-states.md from the code
+	$(BIN)/python -m service.jobs.model.state_machine > docs/reference/job-states.md
 
-metrics: $(INSTALLED) ## docs/metrics.md from the code
-	$(BIN)/python -m deploy.metrics_page > docs/metrics.md
+metrics: $(INSTALLED) ## docs/reference/metrics.md from the code
+	$(BIN)/python -m deploy.metrics_page > docs/reference/metrics.md
 
 rules: $(INSTALLED) ## deploy/prometheus/kubernetes/rules.yaml from deploy/prometheus/rules
 	$(BIN)/python -m tools.rules > deploy/prometheus/kubernetes/rules.yaml
@@ -131,7 +131,7 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo train wan
 
-tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/speed.md
+tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/performance/speed.md
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.tpu_schedule $(ARGS)
 
 locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows, with hashes

@@ -1,7 +1,8 @@
-"""docs/metrics.md: every metric by name, type, labels and meaning, from the code that tells it.
+"""docs/reference/metrics.md: every metric by name, type, labels and meaning, from the code that
+tells it.
 
-`python -m deploy.metrics_page > docs/metrics.md` (`make metrics`) writes it; a test holds the two
-together.
+`python -m deploy.metrics_page > docs/reference/metrics.md` (`make metrics`) writes it; a test holds
+the two together.
 """
 
 from __future__ import annotations

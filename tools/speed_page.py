@@ -1,4 +1,4 @@
-"""The table of docs/speed.md that the TPU compiler's schedule makes."""
+"""The table of docs/performance/speed.md that the TPU compiler's schedule makes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.plan.duration import duration
 from workers.plan.record import Record
 from workers.plan.schedule import KINDS, Part, Step
 
-PAGE = Path(__file__).parents[1] / "docs" / "speed.md"
+PAGE = Path(__file__).parents[1] / "docs" / "performance" / "speed.md"
 _TABLE = re.compile(r"(?<=<!-- schedule -->\n).*?(?=<!-- /schedule -->)", re.DOTALL)
 COLUMNS = (
     "model and layout",

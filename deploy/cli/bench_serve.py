@@ -1,6 +1,6 @@
 """Sends a running server requests at their planned instants, whatever the answers do, and tells
 what became of them: throughput, waits, refusals, goodput, fairness, and what the service adds to
-the engine. docs/bench-serve.md says how to read it."""
+the engine. docs/performance/bench-serve.md says how to read it."""
 
 from __future__ import annotations
 

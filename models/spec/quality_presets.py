@@ -155,7 +155,7 @@ PRESETS: Mapping[str, Quality] = MappingProxyType(
     }
 )
 """Two of several levers, and every lever alone by names of its own; a family has of each what
-levers it has. docs/quality.md says what they cost."""
+levers it has. docs/performance/quality.md says what they cost."""
 
 
 def presets(

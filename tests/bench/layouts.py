@@ -1,4 +1,4 @@
-"""How equal and how split the layouts are: two tables for docs/layouts.md.
+"""How equal and how split the layouts are: two tables for docs/performance/layouts.md.
 
     python -m tests.bench.layouts > tables.md
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md is what the code tells."""
+"""docs/reference/metrics.md is what the code tells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_page_is_the_codes() -> None:
     """`make metrics` writes it."""
-    assert (ROOT / "docs/metrics.md").read_text() == as_markdown()
+    assert (ROOT / "docs/reference/metrics.md").read_text() == as_markdown()
 
 
 def test_every_label_says_where_its_values_come_from() -> None:

@@ -1,4 +1,4 @@
-"""The queue under load, without models: `make load`, for docs/scheduling.md.
+"""The queue under load, without models: `make load`, for docs/design/scheduling.md.
 
 Prints the tables of that page as they come, and draws its plot. Takes about twenty minutes; the
 machine should have nothing else to do.

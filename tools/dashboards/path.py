@@ -32,7 +32,7 @@ job's id into the box "Job" above:
 
 - [the job](${{api:raw}}/v1/jobs/${{job:percentencode}}): its error, attempts and `usage`;
 - [its events](${{api:raw}}/v1/jobs/${{job:percentencode}}/events): each step of its way;
-- [its trace]({JOBS_TRACE}), where tracing is on (docs/traces.md);
+- [its trace]({JOBS_TRACE}), where tracing is on (docs/operations/traces.md);
 - the logs of front end and pools: every line about a job has its id.
 
 Where the API wants keys, `curl` sends one; a job is its tenant's alone.

@@ -1,4 +1,4 @@
-"""What the TPU's compiler said of each case, and of which program: docs/schedule.json.
+"""What the TPU's compiler said of each case, and of which program: docs/performance/schedule.json.
 
 Compiling the cases takes minutes, lowering them seconds. A schedule is the same as long as program,
 flags, chips and compiler are, so that what was recorded of these need not be compiled again.
@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from workers.plan.schedule import Step
 
-RECORD = Path(__file__).parents[2] / "docs" / "schedule.json"
+RECORD = Path(__file__).parents[2] / "docs" / "performance" / "schedule.json"
 COMPILER = "libtpu"
 
 
@@ -93,8 +93,8 @@ def current(
     others = [name for name in programs if name not in held]
     if others and versions == record.versions:
         raise Stale(
-            f"the programs of {', '.join(others)} are no longer those that docs/schedule.json and "
-            "docs/speed.md tell of. Compile them again, which takes minutes: "
+            f"the programs of {', '.join(others)} are no longer those that docs/performance/schedule.json and "
+            "docs/performance/speed.md tell of. Compile them again, which takes minutes: "
             f'make tpu-schedule ARGS="{" ".join(others)} --write"'
         )
     return held | {name: compile(name) for name in others}

@@ -1,4 +1,4 @@
-"""The tables of docs/plans.md: `python -m workers.plan.table [PLAN.json …]`.
+"""The tables of docs/performance/plans.md: `python -m workers.plan.table [PLAN.json …]`.
 
 Layouts by reckoning, in seconds; and from plans that `atelier plan --json` has compiled
 (each takes minutes), how they compare.

@@ -27,8 +27,8 @@ class Efficiency:
 BROAD_TPU = Efficiency(matmul=0.45, attention=0.58, conv=0.35)
 """Matrix units of 256 x 256, which a head of 128 fills by half in one of attention's two products:
 at most two thirds of the peak. 0.58 is the static schedule of our own kernel for Flux's 4,608
-tokens; for Wan's 75,600 it has 0.61 (docs/speed.md). Linears: between what the compiler's own
-schedule gives (0.3) and what tuned layouts do (0.45)."""
+tokens; for Wan's 75,600 it has 0.61 (docs/performance/speed.md). Linears: between what the
+compiler's own schedule gives (0.3) and what tuned layouts do (0.45)."""
 NARROW_TPU = Efficiency(matmul=0.55, attention=0.5, conv=0.4)
 """Matrix units of 128 x 128: a head of 128 fills them."""
 HOPPER = Efficiency(matmul=0.65, attention=0.6, conv=0.4)

@@ -1,8 +1,8 @@
 """The life of a job: its states, and every way from one to another, as data.
 
-`python -m service.jobs.model.state_machine > docs/life.md` writes it down. The scripts move jobs,
-each as its own header says and no other way than these; the tests draw random histories and hold
-them against this.
+`python -m service.jobs.model.state_machine > docs/reference/job-states.md` writes it down. The
+scripts move jobs, each as its own header says and no other way than these; the tests draw random
+histories and hold them against this.
 """
 
 from __future__ import annotations

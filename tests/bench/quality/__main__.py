@@ -1,5 +1,5 @@
 """`python -m tests.bench.quality`: what every preset of quality costs and gains, for
-docs/quality.md. Half an hour on two cores; each wide network 5 to 15 minutes of one."""
+docs/performance/quality.md. Half an hour on two cores; each wide network 5 to 15 minutes of one."""
 
 from __future__ import annotations
 

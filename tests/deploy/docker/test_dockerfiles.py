@@ -131,7 +131,7 @@ def test_the_demo_is_in_the_cpu_image_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tests/conftest.py", ".git/HEAD", "docs/redis.md", "openapi.yaml"]
+    "name", ["tests/conftest.py", ".git/HEAD", "docs/operations/redis.md", "openapi.yaml"]
 )
 def test_what_no_image_needs_is_not_sent(name: str) -> None:
     assert not Context(ROOT).has(ROOT / name)

@@ -1,5 +1,5 @@
 """What each overlay serves and on what, by the planner: `python -m tests.deploy.k8s.plans` prints
-the rows of docs/gke.md."""
+the rows of docs/operations/gke.md."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def best(case: Case) -> Reckoning:
 
 
 def row(case: Case) -> str:
-    """One of docs/gke.md."""
+    """One of docs/operations/gke.md."""
     planned = best(case)
     cells = (
         f"`{case.overlay}`",

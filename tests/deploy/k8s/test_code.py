@@ -164,7 +164,7 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
             assert settings.store_url.startswith(f"{settings.state_dir}/")
 
 
-@pytest.mark.parametrize("document", ["docs/gke.md", "deploy/runbook.md"])
+@pytest.mark.parametrize("document", ["docs/operations/gke.md", "deploy/runbook.md"])
 def test_commands_of_documents_name_what_there_is(document: str) -> None:
     text = (REPOSITORY / document).read_text()
     found = re.findall(rf"\b({'|'.join(KINDS)})/(atelier-[\w-]+)", text)
@@ -182,7 +182,7 @@ def test_two_values_in_one_file_are_all_that_is_set(name: str, tmp_path: Path) -
     site = copied(tmp_path) / "site" / "site.env"
     (command,) = [
         line
-        for line in (REPOSITORY / "docs" / "gke.md").read_text().splitlines()
+        for line in (REPOSITORY / "docs" / "operations" / "gke.md").read_text().splitlines()
         if line.startswith("sed ") and line.endswith(" deploy/k8s/site/site.env")
     ]
     values = {"PROJECT": "my-project", "REGION": "us-east5", "PATH": os.environ["PATH"]}

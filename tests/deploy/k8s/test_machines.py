@@ -47,7 +47,7 @@ MACHINES = {
     "gke-gpu-h100": Machine("a3-highgpu-8g", 8, 208, 1872),
     "gke-gpu-h200": Machine("a3-ultragpu-8g", 8, 224, 2952),
 }
-"""That docs/gke.md makes node pools of."""
+"""That docs/operations/gke.md makes node pools of."""
 TO_PODS = 0.9
 """Of a machine's processors and memory at the least: the rest is the system's and its daemons'."""
 GIB = 2**30
@@ -129,7 +129,7 @@ def test_chips_are_those_of_the_topology_and_of_the_mesh(name: str) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_machine_has_room_for_a_pod_on_each_of_its_chips(name: str) -> None:
     machine = MACHINES[name]
-    assert f"--machine-type={machine.type} " in (REPOSITORY / "docs/gke.md").read_text()
+    assert f"--machine-type={machine.type} " in (REPOSITORY / "docs/operations/gke.md").read_text()
     for pods in pods_of(overlay(name), "pool"):
         requests = pods.container["resources"]["requests"]
         (kind,) = requests.keys() & {TPU, GPU}

@@ -26,7 +26,7 @@ from tests.deploy.k8s.rendering import GKE, K8S, REPOSITORY, Object, overlay, re
 from tests.deploy.k8s.settings import settings_of
 
 SECRETS = {"atelier-redis": {"password", "ca.pem"}}
-"""Made by hand, by the commands of docs/gke.md; ca.pem with a Memorystore only."""
+"""Made by hand, by the commands of docs/operations/gke.md; ca.pem with a Memorystore only."""
 LABELS = {"app.kubernetes.io/name": "atelier", "app.kubernetes.io/part-of": "atelier"}
 
 

@@ -1,4 +1,4 @@
-"""The overlays' layouts are the planner's, and so are the figures of docs/gke.md."""
+"""The overlays' layouts are the planner's, and so are the figures of docs/operations/gke.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIPS = [case for case in CASES if case.model.startswith("wan")]
 
 def written(case: Case) -> list[str]:
     """The cells of an overlay's row in the documentation."""
-    lines = (REPOSITORY / "docs" / "gke.md").read_text().splitlines()
+    lines = (REPOSITORY / "docs" / "operations" / "gke.md").read_text().splitlines()
     (found,) = [line for line in lines if line.startswith(f"| `{case.overlay}` |")]
     return [cell.strip() for cell in found.strip("| ").split(" | ")]
 
@@ -82,5 +82,5 @@ def test_the_walk_puts_the_weights_where_the_settings_look(case: Case) -> None:
     (pods, *_) = pods_of(objects, "pool")
     settings = settings_of(objects, pods)
     folder = settings.models[pool_of(settings, pods).model].source.removeprefix("/weights/")
-    rows = [line for line in (REPOSITORY / "docs/gke.md").read_text().splitlines() if "| `" in line]
+    rows = [line for line in (REPOSITORY / "docs/operations/gke.md").read_text().splitlines() if "| `" in line]
     assert [row for row in rows if f"/{folder}` |" in row and f"`{case.overlay}`" in row]

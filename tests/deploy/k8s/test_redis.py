@@ -112,7 +112,7 @@ def test_its_user_may_what_the_documentation_says() -> None:
     (pods,) = pods_of(overlay("cpu-demo"), "redis")
     (line,) = [
         line.strip()
-        for line in (REPOSITORY / "docs" / "redis.md").read_text().splitlines()
+        for line in (REPOSITORY / "docs" / "operations" / "redis.md").read_text().splitlines()
         if line.startswith("user atelier ")
     ]
     assert line.replace(">PASSWORD", "#$digest") in pods.container["command"][-1]

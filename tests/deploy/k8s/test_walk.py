@@ -1,4 +1,5 @@
-"""docs/gke.md from its first command to its last, with stand-ins for programs that reach out."""
+"""docs/operations/gke.md from its first command to its last, with stand-ins for programs that reach
+out."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     manifests = copied(folder / "deploy" / "k8s")
     for name in ("docker", "prometheus"):
         (folder / "deploy" / name).symlink_to(REPOSITORY / "deploy" / name)
-    commands = "".join(BLOCKS.findall((REPOSITORY / "docs" / "gke.md").read_text()))
+    commands = "".join(BLOCKS.findall((REPOSITORY / "docs" / "operations" / "gke.md").read_text()))
     path = f"{folder}/bin:{os.environ['PATH']}"
     subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands], cwd=folder, env={"PATH": path}, check=True

@@ -1,4 +1,4 @@
-"""Redis by TLS, as a user that may do no more than docs/redis.md says."""
+"""Redis by TLS, as a user that may do no more than docs/operations/redis.md says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PASSWORD = "correct horse/battery?staple"
 def rules() -> list[str]:
     """What the documentation tells the operator to allow."""
     found = re.search(
-        r"^user atelier on >PASSWORD (.*)$", (ROOT / "docs/redis.md").read_text(), re.M
+        r"^user atelier on >PASSWORD (.*)$", (ROOT / "docs/operations/redis.md").read_text(), re.M
     )
     assert found
     return found[1].split()

@@ -1,7 +1,7 @@
 """How long full-size steps may take by the TPU compiler's own schedule.
 
-The programs are lowered, which takes seconds. Those that docs/schedule.json tells of are not
-compiled again; by versions that it does not know they are, which takes minutes.
+The programs are lowered, which takes seconds. Those that docs/performance/schedule.json tells of
+are not compiled again; by versions that it does not know they are, which takes minutes.
 """
 
 from __future__ import annotations

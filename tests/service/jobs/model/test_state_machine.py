@@ -46,7 +46,7 @@ MOVING = {
 
 
 def test_the_page_has_not_drifted() -> None:
-    assert (ROOT / "docs/life.md").read_text() == as_markdown(), "run `make life`"
+    assert (ROOT / "docs/reference/job-states.md").read_text() == as_markdown(), "run `make life`"
 
 
 def test_the_api_knows_the_end_states() -> None:
