@@ -50,7 +50,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test test-newest fresh lint lint-deploy format openapi life metrics rules dashboards pictures \
+.PHONY: install demo test test-newest fresh lint lint-deploy format openapi reference rules dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -106,11 +106,8 @@ gpu: ## on a lent machine with a GPU, JAX and torch: the demo's pixels, then spe
 gpu-wheels: $(RAN)-test ## .wheels: what such a machine lacks, to be carried there
 	@$(BIN)/python -m tests.bench.gpu.wheels $(ARGS)
 
-life: $(INSTALLED) ## docs/reference/job-states.md from the code
-	$(BIN)/python -m service.jobs.model.state_machine > docs/reference/job-states.md
-
-metrics: $(INSTALLED) ## docs/reference/metrics.md from the code
-	$(BIN)/python -m deploy.metrics_page > docs/reference/metrics.md
+reference: $(INSTALLED) ## the reference pages of the documentation, from the code
+	$(BIN)/python -m tools.reference
 
 rules: $(INSTALLED) ## deploy/prometheus/kubernetes/rules.yaml from deploy/prometheus/rules
 	$(BIN)/python -m tools.rules > deploy/prometheus/kubernetes/rules.yaml

@@ -54,7 +54,7 @@ class Version(argparse.Action):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    args = _parser().parse_args(argv)
+    args = parser().parse_args(argv)
     try:
         return int(args.run(args))
     except KeyboardInterrupt:
@@ -70,17 +70,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    root = argparse.ArgumentParser(
         prog="atelier",
         description="Generate images and video with SDXL, Flux and Wan",
         epilog=EXITS,
     )
-    parser.add_argument("--version", action=Version, help="show the version and exit")
-    commands = parser.add_subparsers(required=True, metavar="command", parser_class=LateParser)
+    root.add_argument("--version", action=Version, help="show the version and exit")
+    commands = root.add_subparsers(required=True, metavar="command", parser_class=LateParser)
     for command in COMMANDS:
         command.add(commands)
-    return parser
+    return root
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "cli": "local bench admin",
     },
     "deploy.bench": {"serving": "", "engine": ""},
-    "tools": {"dashboards": ""},
+    "tools": {"dashboards": "", "reference": ""},
 }
 """The rooms of each package, from the lowest floor up, and those that each may import beside
 itself. A file that lies in no room, such as `service/app.py`, may import all rooms of its package.

@@ -118,7 +118,7 @@ def parsers(parser: argparse.ArgumentParser, name: str = "atelier") -> Iterator[
 
 
 def test_every_option_of_every_command_says_what_it_does() -> None:
-    found = list(parsers(atelier._parser()))
+    found = list(parsers(atelier.parser()))
     assert len({name for name, _ in found}) > 12
     silent = [f"{name} {action.option_strings or action.dest}" for name, action in found
               if not action.help]  # fmt: skip

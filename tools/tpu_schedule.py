@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--no-attention", action="store_true", help="XLA's own operations alone")
     parser.add_argument("--text", type=Path, help="keep the programs' text in this folder")
     parser.add_argument("--read", type=Path, help="read it from there instead of compiling")
-    parser.add_argument("--write", action="store_true", help="into docs/performance/schedule.json and speed.md")
+    parser.add_argument("--write", action="store_true", help="into docs/performance")
     asked = parser.parse_args(arguments)
     if unknown := sorted(set(asked.cases) - set(CASES)):
         parser.error(f"no such case: {', '.join(unknown)}; there are {', '.join(CASES)}")

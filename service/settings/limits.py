@@ -11,22 +11,30 @@ class LimitSettings(Section):
     """What the front end takes at most, whatever the model could do."""
 
     max_side_px: int = Field(4096, gt=0)
+    """Maximum width and height."""
     max_pixels: int = Field(4096 * 4096, gt=0)
+    """Maximum of width times height."""
     max_frames: int = Field(257, gt=0)
+    """Maximum number of frames of a video."""
     max_clip_pixels: int = Field(1280 * 720 * 257, gt=0)
-    """Of all frames of one clip: what a pool holds in memory while it encodes it, times three."""
+    """Maximum of width times height times frames of a video. Workers hold three times as many bytes
+    while they encode it."""
     max_steps: int = Field(200, gt=0)
+    """Maximum number of denoising steps."""
     max_images: int = Field(16, gt=0)
+    """Maximum number of images per request."""
     max_prompt_chars: int = Field(10_000, gt=0)
+    """Maximum length of a prompt."""
     max_body_bytes: int = Field(32 * 2**20, gt=0)
+    """Maximum size of a request's body."""
     max_inflight_bytes: int = Field(256 * 2**20, gt=0)
-    """Of bodies that are read or checked and outputs that are sent, all requests together; one
-    client (a tenant, or without keys an address) may have half of it, and one request at a time
-    in any case."""
+    """Bytes of bodies being read or checked and of outputs being sent, over all requests. One
+    client (a tenant, or without keys an address) may have half of it, and one request at a time in
+    any case."""
     max_image_pixels: int = Field(40_000_000, gt=0)
-    """Of a picture sent as input, before it is decoded. A process that checks one may use 256 MiB
-    and 24 bytes a pixel."""
+    """Maximum number of pixels of an input image, checked before it is decoded. A process that
+    checks one may use 256 MiB and 24 bytes a pixel."""
     image_cpu_s: float = Field(5, gt=0)
-    """Processor time that a picture sent as input may take to be decoded."""
+    """Processor time that decoding an input image may take."""
     max_wait_s: float = Field(600, gt=0)
-    """The longest `Prefer: wait=N` or waiting `Accept` that is honoured."""
+    """Longest wait that `Prefer: wait=N` or an `Accept` for files can ask for."""

@@ -13,12 +13,15 @@ class HostsSettings(Section):
     """The processes of a slice that lies on several hosts, one a host; each has these settings."""
 
     count: int = Field(1, gt=0)
+    """Number of processes, one a host."""
     coordinator: str | None = None
-    """HOST:PORT where the first process is met; None: on a TPU pod they know each other."""
+    """HOST:PORT where the first process is met. Left out: processes of a TPU pod find each
+    other."""
     index: int | None = Field(None, ge=0)
-    """Of this process, from 0: that one claims the jobs; None: as for the coordinator."""
+    """Number of this process, from 0; the first one claims the jobs. Left out: as for the
+    coordinator."""
     port: int = Field(0, ge=0, le=65535)
-    """Where the first process tells the others what to run; 0: any free one."""
+    """Port on which the first process sends the others their work; 0: any free one."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> HostsSettings:
@@ -35,9 +38,11 @@ class MeshSettings(Section):
     `{ici = {cfg = 2}}`."""
 
     ici: dict[str, int] = Field(default_factory=dict)
+    """Sizes of the axes inside a host or TPU slice."""
     dcn: dict[str, int] = Field(default_factory=dict)
+    """Sizes of the axes between hosts or TPU slices."""
     ring: int | None = Field(None, gt=0)
-    """Parts of the context that pass keys and values round; the rest of it swaps tokens for heads
+    """Parts of the context that pass keys and values round a ring; the rest swaps tokens for heads
     (Ulysses). Left out: as many as hosts and heads demand."""
 
     @model_validator(mode="before")

@@ -12,51 +12,54 @@ from service.settings.section import Section
 
 class PoolSettings(Section):
     model: str
+    """Name of the model in `models`."""
     hosts: HostsSettings = HostsSettings()
     count: int = Field(1, gt=0)
-    """Mesh slices, each with a pool of its own; requests are scheduled across them."""
+    """Number of workers, each on a mesh slice of its own."""
     devices: int | None = Field(None, gt=0)
-    """Of one slice, on each of its hosts; left out: what `mesh` says, or its share of the host."""
+    """Devices of one worker on each of its hosts. Left out: what `mesh` says, or its share of the
+    host."""
     mesh: Literal["auto"] | MeshSettings = "auto"
-    """How a slice splits its work; "auto" chooses for the model, the chips and their memory."""
+    """How a mesh slice splits its work. "auto": chosen for the model, the chips and their
+    memory."""
     table: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Rows of the sharding table that differ: logical axis to mesh axes."""
     slots: int | None = Field(None, gt=0)
-    """Pictures denoised together; left out: of `per_device_batch_size`, or 4, and fewer where
-    memory holds no more. What is set and does not fit is refused with the number that does."""
+    """Images denoised together. Left out: by `per_device_batch_size`, or 4, and fewer where memory
+    holds no more. A number that does not fit is refused with the one that does."""
     per_device_batch_size: float | None = Field(None, gt=0)
-    """Slots a device; may be a fraction: 0.25 on 4 devices is one picture over four."""
+    """Slots per device; may be a fraction: 0.25 on 4 devices is one image over four."""
     elastic: bool = True
-    """Whether a slice also works on several pictures side by side, where no weight has to move and
-    its model's `batching` is "fast"."""
+    """Whether a slice also works on several images side by side, where no weight has to move and
+    the model's `batching` is "fast"."""
     precision: Literal["default", "high", "highest"] = "default"
-    """Of matrix products of float32 on accelerators that have faster, coarser ones."""
+    """Precision of float32 matrix products on accelerators that have faster, coarser ones."""
     flags: Literal["auto"] | tuple[str, ...] = "auto"
-    """For XLA and libtpu, besides those that are known to help this model on these chips, and in
-    place of those of the same name; "auto": these alone."""
+    """Flags for XLA and libtpu, added to those known to help this model on these chips, and in
+    place of those of the same name. "auto": none besides these."""
     batch_sizes: tuple[int, ...] = ()
-    """Compiled batch sizes where its model's `batching` is "fast", 1 always among them; empty: 1,
-    2, 4, … up to slots."""
+    """Compiled batch sizes where the model's `batching` is "fast"; 1 is always among them. Empty:
+    1, 2, 4, … up to `slots`."""
     max_compiling: int = Field(1, gt=0)
-    """Jobs at the same time whose programs have to be compiled; further ones wait, and jobs whose
-    programs are there go before them."""
+    """Maximum number of jobs that one worker compiles programs for; further ones wait, and jobs
+    whose programs exist go before them."""
     metrics_port: int | None = Field(None, ge=0, le=65535)
-    """Where the pool tells how it is: /healthz, /readyz and /metrics; 0: any free port, None: no
-    such page."""
+    """Port of the worker's /healthz, /readyz and /metrics; 0: any free one. Left out: no such
+    page."""
     preview_every_s: float = Field(1, ge=0)
-    """Of each job that runs; 0: no previews."""
+    """Interval of previews of each running job; 0: no previews."""
     drain_s: float = Field(30, gt=0)
-    """From SIGTERM to the end at the most. Jobs that end in half of it may; the others are put
-    aside, for other pools to go on with."""
+    """Time from SIGTERM to the end of the process. Jobs that end in half of it may; the others are
+    put back for other workers to go on with."""
     snapshot_share: float = Field(0.01, ge=0, lt=1)
-    """Of the time that steps take, for keeping how far pictures are, and as much again for putting
-    jobs aside for others; 0: only when the pool drains."""
+    """Share of the steps' time for snapshots, and as much again for preemption; 0: snapshots only
+    when the worker drains."""
     store_patience_s: float = Field(30, ge=0)
-    """How long a pool holds a finished file that the store does not take, and tries again; then the
-    attempt is given up, and made again from what is kept of it. Reading waits as long."""
+    """Time that a worker retries a store that fails, for reading and writing. Then it gives the
+    attempt up, and another goes on from the last snapshot."""
     quantum_s: float = Field(5, gt=0)
-    """How long a job runs at least before it may be put aside for one of higher priority, or one
-    that would miss its deadline; inf: none is."""
+    """Shortest time that a job runs before it may be preempted by one of higher priority, or one
+    that would miss its deadline; inf: never."""
     preemption_ratio: float = Field(4, ge=1)
-    """How many times as long as that one takes it would have to wait for a slot, or more: so that
-    clips are put aside for pictures, and not pictures for each other."""
+    """Preempt only where the other job would otherwise wait this many times as long as it runs:
+    videos make way for images, and not images for each other."""

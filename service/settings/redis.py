@@ -11,21 +11,23 @@ from service.settings.section import Section
 
 class RedisSettings(Section):
     url: str | None = None
-    """`redis://…`, `rediss://…` (TLS) or `unix://…`. None: `atelier up` embeds a server; `serve`
-    and `worker` refuse to start."""
+    """Address of the server: `redis://…`, `rediss://…` (TLS) or `unix://…`. Left out: `atelier up`
+    embeds a server, and `serve` and `worker` refuse to start."""
     username: str | None = None
-    """Of the server's ACL; left out: its default user."""
+    """User of the server's ACL. Left out: its default user."""
     password: SecretStr | None = None
+    """Password of that user."""
     password_file: FilePath | None = None
-    """Holds the password instead, and is read again for each connection."""
+    """File with the password, read again for each connection."""
     ca_file: FilePath | None = None
-    """Certificates of those who may vouch for the server; left out: the system's."""
+    """Certificates of the authorities that may vouch for the server. Left out: the system's."""
     cert_file: FilePath | None = None
-    """Our own certificate, where the server wants one, and its key."""
+    """Client certificate, where the server wants one."""
     key_file: FilePath | None = None
+    """Key of `cert_file`."""
     check_name: bool = True
-    """Whether the server's certificate has to bear the host of `url`. False is for a `ca_file`
-    whose authority vouches for that server alone, as a Memorystore's does."""
+    """Whether the server's certificate must bear the host of `url`. False is for a `ca_file` whose
+    authority vouches for that server alone, as a Memorystore's does."""
 
     @model_validator(mode="after")
     def _fits(self) -> RedisSettings:

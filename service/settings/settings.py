@@ -48,16 +48,18 @@ class Settings(BaseSettings):
         env_parse_none_str="null",
         extra="forbid",
         frozen=True,
+        use_attribute_docstrings=True,
     )
 
     state_dir: Path = Path(".atelier")
-    """Queue, outputs and compile cache of a single machine lie under it."""
+    """Folder of queue, outputs and compiled programs of a single machine."""
     compile_cache: Path | None = None
-    """Where pools keep compiled programs for the next start; left out: below `state_dir`. Pools of
-    several machines may share one."""
+    """Folder of compiled programs, kept for the next start; workers of several machines may share
+    one. Left out: below `state_dir`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is logged."""
     log_format: Literal["text", "json"] = "text"
-    """"json": one object a line, for whoever collects logs."""
+    """\"text" for people, "json" for collectors of logs: one object a line."""
     redis: RedisSettings = RedisSettings()
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
@@ -66,9 +68,11 @@ class Settings(BaseSettings):
     webhooks: WebhookSettings = WebhookSettings()
     tracing: TracingSettings = TracingSettings()
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
-    """By name; `"*"` is all that are not named."""
+    """Tenants by name; `"*"` is all that are not named."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
+    """Models by name."""
     pools: dict[str, PoolSettings] = Field(default_factory=dict)
+    """Pools of workers by name."""
 
     @property
     def store_url(self) -> str:

@@ -7,4 +7,4 @@ from service.settings.section import Section
 
 class StoreSettings(Section):
     url: str | None = None
-    """A folder, `s3://…` or `gs://…`; None: `outputs/` under the state folder."""
+    """Folder, `s3://…` or `gs://…`. Left out: `outputs/` in the state folder."""

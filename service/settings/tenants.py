@@ -11,17 +11,18 @@ class TenantSettings(Section):
     """What a tenant may have. Left out of a tenant's section: no limit."""
 
     weight: float = Field(1, gt=0, allow_inf_nan=False)
-    """Its share of the pools, against those of others that wait."""
+    """Share of the workers, against those of other tenants with queued jobs."""
     max_queued: int | None = Field(None, gt=0)
-    """Jobs that wait at the same time, of all models together."""
+    """Maximum number of queued jobs, over all models."""
     max_compiling: int | None = Field(None, gt=0)
-    """Jobs whose programs have to be compiled, at the same time and in all pools together; its
-    others of that kind wait. What one pool compiles at a time is `pools.NAME.max_compiling`."""
+    """Maximum number of jobs that wait for compilation or are being compiled, over all workers;
+    further ones stay queued. `pools.NAME.max_compiling` is the bound of one worker."""
     metrics_class: str = Field("default", pattern=r"^[a-z0-9_-]{1,32}$")
-    """What metrics call it, together with all others of that class: they name no tenant."""
+    """Label of the tenant in metrics, shared with all tenants of that class."""
     stored_bytes: int | None = Field(None, gt=0)
-    """Of pictures sent and made, until their jobs are deleted or `queue.retention_s` is over. A
-    job is taken while anything is left and its own pictures fit; what it makes may go beyond it."""
+    """Maximum bytes of input images and outputs, until their jobs are deleted or
+    `queue.retention_s` is over. A job is accepted while anything is left and its own images fit;
+    its outputs may go beyond."""
     device_seconds_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """Of jobs that ended within the last hour and of those that have not ended, as predicted; a
-    job is taken while anything is left, so that the last one may go beyond it."""
+    """Maximum device-seconds of jobs that ended in the last hour and, as predicted, of those that
+    have not ended. A job is accepted while anything is left, so the last one may go beyond."""

@@ -11,14 +11,14 @@ from service.settings.section import Section
 
 class TracingSettings(Section):
     endpoint: str | None = None
-    """Where spans go by OTLP over HTTP, such as `http://collector:4318` (`/v1/traces` is added
-    where there is no path). None: nothing is traced. Headers, certificates and resource attributes
+    """Collector of spans, by OTLP over HTTP, such as `http://collector:4318` (`/v1/traces` is added
+    where there is no path). Left out: no tracing. Headers, certificates and resource attributes
     come from OpenTelemetry's own variables (`OTEL_EXPORTER_OTLP_HEADERS`, …)."""
     sample_ratio: float = Field(1, ge=0, le=1)
-    """Of traces that begin here."""
+    """Share of the traces begun here that are recorded."""
     follow_clients: bool = True
-    """Whether a client's `traceparent` is gone on with, and its choice of being recorded; false:
-    every request begins a trace of its own."""
+    """Whether to continue a client's `traceparent` with its sampling decision. False: every request
+    begins a trace of its own."""
 
     @model_validator(mode="after")
     def _is_reachable(self) -> TracingSettings:

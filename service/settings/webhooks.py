@@ -9,11 +9,14 @@ from service.settings.section import Section
 
 class WebhookSettings(Section):
     secret: SecretStr | None = None
-    """`whsec_` and base64, as Standard Webhooks writes it: of the tenant `default`, which everybody
-    is where no API keys are wanted. Other tenants have their own (`atelier webhooks create`); one
-    without is refused `webhook`."""
+    """Signing secret of the tenant `default`, which everybody is where no API keys are required:
+    `whsec_` and base64, as Standard Webhooks writes it. Other tenants have their own (`atelier
+    webhooks create`); one without gets a 422 for `webhook`."""
     timeout_s: float = Field(15, gt=0)
+    """Timeout of one delivery."""
     max_attempts: int = Field(8, gt=0)
+    """Deliveries after which a message is given up."""
     retry_s: float = Field(5, gt=0)
-    """Before the second attempt; doubled for each one after."""
+    """Delay before the second delivery; doubled for each one after."""
     poll_every_s: float = Field(0.5, gt=0)
+    """Interval at which front ends look for messages."""

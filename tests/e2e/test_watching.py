@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from deploy.metrics_page import pages
 from tests.deploy.watching.files import (
     Asked,
     asked_by_dashboards,
@@ -26,6 +25,7 @@ from tests.deploy.watching.workload import MARKER
 from tests.e2e.system import until
 from tests.e2e.watched import Run, watched
 from tests.service.metrics.test_http import check
+from tools.reference.metrics import pages
 from workers.metrics import STAGES
 
 

@@ -93,8 +93,8 @@ def current(
     others = [name for name in programs if name not in held]
     if others and versions == record.versions:
         raise Stale(
-            f"the programs of {', '.join(others)} are no longer those that docs/performance/schedule.json and "
-            "docs/performance/speed.md tell of. Compile them again, which takes minutes: "
+            f"the programs of {', '.join(others)} are no longer those of schedule.json and speed.md"
+            " in docs/performance. Compile them again, which takes minutes: "
             f'make tpu-schedule ARGS="{" ".join(others)} --write"'
         )
     return held | {name: compile(name) for name in others}

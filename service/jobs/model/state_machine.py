@@ -1,13 +1,11 @@
-"""The life of a job: its states, and every way from one to another, as data.
+"""States of a job, and every way from one to another, as data.
 
-`python -m service.jobs.model.state_machine > docs/reference/job-states.md` writes it down. The
-scripts move jobs, each as its own header says and no other way than these; the tests draw random
-histories and hold them against this.
+The scripts move jobs, each as its own header says and no other way than these; the tests draw
+random histories and hold them against this table. docs/reference/job-states.md shows it.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -140,41 +138,3 @@ TRANSITIONS = (
 LEFT = frozenset(state for move in TRANSITIONS if move.after for state in move.before)
 ENDED = frozenset(JobState) - LEFT
 """States that lead to no other."""
-
-PAGE = """# The life of a job
-
-Written by `make life` from `service/jobs/model/state_machine.py`; each line is made by one of `service/jobs/scripts`, at once or not at all. A job is in one state at any time, and ends once.
-
-```mermaid
-stateDiagram-v2
-{arrows}
-```
-
-| transition | from | to, and its event | by | when | script | attempts | fence | deaths |
-|---|---|---|---|---|---|---|---|---|
-{rows}
-
-A job that goes back to `queued` has its old place there (one that made room, behind that by the time that it ran: it has not waited meanwhile), and as many steps done as its snapshots keep; a pool that claimed it before has a stale fence, and changes nothing any more. *holder*: the pool that claimed it last, while it is running. *clock*: Redis's, seen by whichever call meets the job after that time.
-"""  # noqa: E501 - a paragraph is a line there
-
-
-def as_markdown() -> str:
-    """The page of the documentation that shows it."""
-    arrows = [arrow for move in TRANSITIONS for arrow in _arrows(move)]
-    return PAGE.format(arrows="\n".join(arrows), rows="\n".join(map(_row, TRANSITIONS)))
-
-
-def _arrows(move: Transition) -> list[str]:
-    return [f"    {s or '[*]'} --> {move.after or '[*]'}: {move.name}" for s in move.before]
-
-
-def _row(move: Transition) -> str:
-    counts = (f"{n:+d}" if n else "" for n in (move.attempts, move.fence, move.deaths))
-    before = ", ".join(state or "nothing" for state in move.before)
-    scripts = ", ".join(move.scripts)
-    cells = (move.name, before, move.after or "nothing", move.by, move.when, scripts, *counts)
-    return f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(as_markdown())

@@ -19,7 +19,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
     given += ["--num-frames", 17, "--guidance-2", 3.0, "--guidance-rescale", 0.7]
     given += ["--scheduler", "unipc,flow_shift=3.0,solver_type=bh2,lower_order_final=false"]
     given += ["--quality", "fast", "-o", tmp_path / "clip.webm"]
-    args = atelier._parser().parse_args(["generate", "a star", *map(str, given)])
+    args = atelier.parser().parse_args(["generate", "a star", *map(str, given)])
     assert body_of(args) == {
         "prompt": "a star",
         "quality": "fast",
@@ -41,7 +41,7 @@ def test_options_become_fields_of_the_request(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_schema_is_an_option_with_help() -> None:
-    generate = atelier._parser()._subparsers._group_actions[0].choices["generate"]  # type: ignore
+    generate = atelier.parser()._subparsers._group_actions[0].choices["generate"]  # type: ignore
     generate.complete()
     helps = {action.dest: action.help for action in generate._actions}
     assert helps.keys() >= GenerateRequest.model_fields.keys()
@@ -51,7 +51,7 @@ def test_every_field_of_the_schema_is_an_option_with_help() -> None:
 def test_options_of_every_kind(tmp_path: Path) -> None:
     line = "--original-size 480,640 --sigmas 0.9,0.5 --webhook http://a.example/ --priority low"
     line += " --metadata a=1 --metadata b=x=y --deadline 30"
-    args = atelier._parser().parse_args(["generate", "a star", *line.split()])
+    args = atelier.parser().parse_args(["generate", "a star", *line.split()])
     assert body_of(args) == {
         "prompt": "a star",
         "original_size": [480, 640],
@@ -79,7 +79,7 @@ def test_a_wrong_value_is_refused(
     option: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        atelier._parser().parse_args(["generate", "a star", option, value])
+        atelier.parser().parse_args(["generate", "a star", option, value])
     assert said in capsys.readouterr().err
 
 

@@ -53,7 +53,7 @@ def mounted(service: dict[str, Any], place: str) -> Path | None:
 
 def arguments(name: str) -> Namespace:
     """Its command line, parsed. Raises: SystemExit: the command line takes no such thing."""
-    return atelier._parser().parse_args(SERVICES[name]["command"])
+    return atelier.parser().parse_args(SERVICES[name]["command"])
 
 
 def test_the_schema_and_the_linter_find_nothing() -> None:
@@ -301,7 +301,7 @@ def test_commands_that_are_told_work(path: str) -> None:
     assert set(re.findall(r"docker compose .*?--profile (\w+)", text)) <= profiles
     for name, command in re.findall(r"docker compose run --rm (\S+) ([^`\n]+)", text):
         assert name in OURS
-        atelier._parser().parse_args(command.split())
+        atelier.parser().parse_args(command.split())
 
 
 def test_what_the_user_may_set_is_told() -> None:

@@ -83,7 +83,7 @@ def test_what_it_runs_is_a_command(image: str, capsys: pytest.CaptureFixture[str
             atelier.main(words)
         assert "--pool" in capsys.readouterr().out
         return
-    parsed = atelier._parser().parse_args(words)
+    parsed = atelier.parser().parse_args(words)
     assert (parsed.run, parsed.host) == (serve.run, "0.0.0.0")
 
 

@@ -55,7 +55,7 @@ def pool_paths() -> set[str]:
 
 def test_commands_are_ateliers(objects: tuple[Object, ...]) -> None:
     scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
-    parser = atelier._parser()
+    parser = atelier.parser()
     for pods in (*pods_of(objects, "frontend"), *pods_of(objects, "pool")):
         program, *arguments = pods.container["command"]
         assert program in scripts

@@ -82,5 +82,6 @@ def test_the_walk_puts_the_weights_where_the_settings_look(case: Case) -> None:
     (pods, *_) = pods_of(objects, "pool")
     settings = settings_of(objects, pods)
     folder = settings.models[pool_of(settings, pods).model].source.removeprefix("/weights/")
-    rows = [line for line in (REPOSITORY / "docs/operations/gke.md").read_text().splitlines() if "| `" in line]
+    page = (REPOSITORY / "docs/operations/gke.md").read_text()
+    rows = [line for line in page.splitlines() if "| `" in line]
     assert [row for row in rows if f"/{folder}` |" in row and f"`{case.overlay}`" in row]

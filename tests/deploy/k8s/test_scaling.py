@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from deploy import metrics_page
 from tests.deploy.k8s.rendering import K8S, load_all
 from tests.deploy.watching.tools import promtool
+from tools.reference import metrics as metrics_page
 
 UP = {"atelier_queue_up": 1}
 CASES: dict[str, tuple[dict[str, float], float | None]] = {

@@ -9,7 +9,6 @@ from itertools import combinations
 import pytest
 import yaml
 
-from deploy.metrics_page import pages
 from tests.deploy.watching.files import (
     CONFIG,
     DASHBOARDS,
@@ -23,6 +22,7 @@ from tests.deploy.watching.files import (
 )
 from tools.dashboards.__main__ import DASHBOARDS as WRITTEN
 from tools.dashboards.__main__ import FOLDER, text
+from tools.reference.metrics import pages
 
 ALL = dashboards()
 GRAFANAS = {"__rate_interval", "__range", "__from", "__to", "__value"}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition, as_markdown
+from service.jobs.model.state_machine import ENDED, TRANSITIONS, Transition
 from service.jobs.scripts import runner
 from service.schemas import request
 from service.settings.tenants import TenantSettings
@@ -43,10 +43,6 @@ MOVING = {
     "forget": {"forget"},
 }
 """Functions of the scripts that move jobs, and by which transitions."""
-
-
-def test_the_page_has_not_drifted() -> None:
-    assert (ROOT / "docs/reference/job-states.md").read_text() == as_markdown(), "run `make life`"
 
 
 def test_the_api_knows_the_end_states() -> None:

@@ -1,13 +1,7 @@
-"""docs/reference/metrics.md: every metric by name, type, labels and meaning, from the code that
-tells it.
-
-`python -m deploy.metrics_page > docs/reference/metrics.md` (`make metrics`) writes it; a test holds
-the two together.
-"""
+"""Metrics: every one by name, type, labels and meaning, from the code that reports it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +42,7 @@ LABELS = {
 
 TEXT = """# Metrics
 
-Written by `make metrics` from the code; Prometheus' text format on `/metrics` of each front end (port 8000) and, where `pools.NAME.metrics_port` is set, of each pool. Every value that can be known before something happens is there from the start, with 0. A pool of several hosts tells of its model by its first process; the others tell of their devices' memory alone. Both have the `process_` metrics of the Prometheus client, pools its `python_` ones, too.
+Written by `make reference` from the code. Prometheus' text format on `/metrics` of each front end (port 8000) and, where `pools.NAME.metrics_port` is set, of each pool. Every value that can be known before something happens is there from the start, with 0. A pool of several hosts tells of its model by its first process; the others tell of their devices' memory alone. Both have the `process_` metrics of the Prometheus client, pools its `python_` ones, too.
 
 | metric | type | labels | page | meaning |
 |---|---|---|---|---|
@@ -105,6 +99,7 @@ def pages() -> dict[str, dict[str, Family]]:
 
 
 def as_markdown() -> str:
+    """Return the page."""
     rows = "\n".join(sorted(_rows()))
     labels = "\n".join(f"| `{name}` | {values} |" for name, values in LABELS.items())
     return TEXT.format(rows=rows, labels=labels)
@@ -117,7 +112,3 @@ def _rows() -> Iterator[str]:
         one = told[where[0]][name]
         labels = ", ".join(f"`{label}`" for label in one.labels)
         yield f"| `{name}` | {one.kind} | {labels} | {', '.join(where)} | {one.meaning} |"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(as_markdown())

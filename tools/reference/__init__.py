@@ -1,0 +1,4 @@
+"""Reference pages of the documentation, generated from the code (`make reference`).
+
+May import every room; no room imports it.
+"""

@@ -1,0 +1,73 @@
+"""Command line: every command with its arguments and options, from the parsers themselves."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import atelier
+from deploy.cli.late_parser import LateParser
+from tools.reference.markdown import table
+
+HEAD = """# Command line
+
+Written by `make reference` from the parsers of `atelier`. `atelier COMMAND --help` says the same.
+"""
+HIDDEN = argparse.SUPPRESS
+EXITS = (
+    ("0", "done"),
+    (str(atelier.EXIT_FAILED), "refused, or the job failed"),
+    (str(atelier.EXIT_USAGE), "wrong use"),
+    (str(atelier.EXIT_UNREACHABLE), "no server answers"),
+    (str(atelier.EXIT_CONFIG), "wrong settings or a damaged checkpoint: no restart mends it"),
+    (str(atelier.EXIT_INTERRUPTED), "interrupted"),
+)
+
+
+def as_markdown() -> str:
+    """Return the page."""
+    commands = "\n\n".join(_command(*one) for one in _commands(atelier.parser(), ""))
+    exits = table(("exit code", "meaning"), EXITS)
+    return f"{HEAD}\n{commands}\n\n## Exit codes\n\n{exits}\n"
+
+
+def _commands(
+    parser: argparse.ArgumentParser, said: str
+) -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Every parser below this one that runs something, with its line of help."""
+    if isinstance(parser, LateParser):
+        parser.complete()
+    below = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    if not below:
+        yield parser, said
+    for one in below:
+        helps = {choice.dest: choice.help or "" for choice in one._choices_actions}
+        for name, inner in one.choices.items():
+            yield from _commands(inner, helps.get(name, ""))
+
+
+def _command(parser: argparse.ArgumentParser, said: str) -> str:
+    actions = [one for one in parser._actions if one.dest != "help" and one.help != HIDDEN]
+    rows = [(_names(one), _help(parser, one)) for one in actions]
+    text = parser.description or f"{said[:1].upper()}{said[1:]}."
+    options = f"\n\n{table(('argument or option', 'meaning'), rows)}" if rows else ""
+    return f"## `{parser.prog}`\n\n{' '.join(text.split())}{options}"
+
+
+def _names(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.metavar or action.dest}`"
+    value = "" if action.nargs == 0 else f" {_value(action)}"
+    return ", ".join(f"`{option}{value}`" for option in action.option_strings)
+
+
+def _value(action: argparse.Action) -> str:
+    if action.choices:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    metavar = action.metavar or action.dest.upper()
+    return metavar if isinstance(metavar, str) else " ".join(metavar)
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    text = action.help or ""
+    return text % {**vars(action), "prog": parser.prog}
