@@ -15,8 +15,8 @@ from models.parallel.axis_rules import abstract_mesh, auto_mesh
 from models.parallel.jax_internals import NAMES, JaxNameMissing, Members, Name, scan_counts
 from tests.test_arrows import ROOT, imports, is_in, sources
 
-LIST = ROOT / "models" / "jax_internals.py"
-MESHES = ROOT / "models" / "sharding.py"
+LIST = ROOT / "models" / "parallel" / "jax_internals.py"
+MESHES = ROOT / "models" / "parallel" / "axis_rules.py"
 UNSTABLE = (
     *("jax._src", "jax.interpreters", "jax.extend", "jax.experimental", "jax.lib"),
     *("jax.core", "jaxlib"),

@@ -152,7 +152,7 @@ NAMES: Mapping[str, Name | Members] = MappingProxyType(
             "tests: the port that hosts of a TPU slice meet at",
         ),
         "xla_client": Name(
-            "jaxlib", "xla_client", "tests: the variable with a GPU's share of memory"
+            "jaxlib.xla_client", "__file__", "tests: the variable with a GPU's share of memory"
         ),
     }
 )

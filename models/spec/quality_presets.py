@@ -55,7 +55,9 @@ class GuidanceInterval(Frozen):
     """
 
     start: float = Field(default=0.0, ge=0, le=1)
+    """Share of the steps before the first guided one."""
     stop: float = Field(default=1.0, ge=0, le=1)
+    """Share of the steps before the first that is not guided again."""
 
     @model_validator(mode="after")
     def _is_one(self) -> GuidanceInterval:
@@ -78,7 +80,10 @@ class StepCache(Frozen):
     """
 
     kind: CacheKind
+    """What the change is measured by."""
     threshold: float = Field(gt=0)
+    """Change below which a step takes over what the last whole one added; larger is faster and
+    farther from exact."""
     coefficients: tuple[float, ...] = Field(default=(1.0, 0.0), min_length=1, max_length=DEGREES)
     """Of TeaCache: the polynomial that rescales each change before it is summed up, the highest
     degree first; fitted to one network."""
@@ -103,6 +108,7 @@ class Quality(Frozen):
     """How near its pictures are to those of exact, in the median, where somebody has measured it:
     `about` says what was measured."""
     about: str = ""
+    """What operators and clients should know of it, such as how `psnr_db` was measured."""
 
     @property
     def levers(self) -> frozenset[Lever]:

@@ -14,6 +14,7 @@ class PoolSettings(Section):
     model: str
     """Name of the model in `models`."""
     hosts: HostsSettings = HostsSettings()
+    """The hosts of one worker, where its slice lies on several."""
     count: int = Field(1, gt=0)
     """Number of workers, each on a mesh slice of its own."""
     devices: int | None = Field(None, gt=0)
