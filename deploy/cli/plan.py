@@ -13,7 +13,7 @@ from deploy.exit_codes import EXIT_FAILED, UsageError, say
 
 if TYPE_CHECKING:
     from workers.plan.make import Ask
-    from workers.slice.mesh_shape import Shape
+    from workers.slice.mesh_shape import MeshShape
 
 
 def add(commands: Commands) -> None:
@@ -139,15 +139,15 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def _shape(args: argparse.Namespace) -> Shape | Literal["auto"]:
+def _shape(args: argparse.Namespace) -> MeshShape | Literal["auto"]:
     """Raises: PlanError."""
-    from workers.slice.mesh_shape import Shape
+    from workers.slice.mesh_shape import MeshShape
     from workers.slice.topology import PlanError
 
     if args.mesh == "auto":
         return "auto"
     sizes = {axis: size for axis, size in args.mesh.items() if axis != "ring"}
     try:
-        return Shape(sizes, args.dcn or {}, args.mesh.get("ring"))
+        return MeshShape(sizes, args.dcn or {}, args.mesh.get("ring"))
     except ValueError as error:
         raise PlanError(f"--mesh: {error}") from None

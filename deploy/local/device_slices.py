@@ -8,7 +8,7 @@ from pathlib import Path
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 ACCELERATORS = (
     ("nvidia[0-9]*", "CUDA_VISIBLE_DEVICES"),
@@ -45,7 +45,7 @@ def wanted(name: str, pool: PoolSettings) -> int | None:
     if pool.mesh == "auto":
         return pool.devices
     try:
-        shape = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
+        shape = MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
     except ValueError as error:
         raise ConfigError(f"pools.{name}.mesh: {error}") from None
     return pool.devices or (shape.devices if shape.is_whole else None)

@@ -17,20 +17,21 @@ import numpy as np
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from models.parallel.mesh_axes import MESH_AXES, mesh_axes_of
+
 MeshAxes = tuple[str, ...]
 Axes = tuple[str | None, ...]
 Table = Mapping[str, MeshAxes]
 
-MESH_AXES = ("data", "fsdp", "cfg", "ring", "ulysses", "tensor")
-"""Of every mesh. `context` is two of them: rings between hosts, Ulysses inside."""
+TOKENS = (*mesh_axes_of("fsdp"), *mesh_axes_of("context"))
 
 TABLE: Table = MappingProxyType(
     {
         # Activations.
         "batch": ("data", "cfg"),
         "prompts": ("cfg",),
-        "tokens": ("fsdp", "ring", "ulysses"),
-        "rows": ("fsdp", "ring", "ulysses"),
+        "tokens": TOKENS,
+        "rows": TOKENS,
         "picture_rows": MESH_AXES,
         "picture_columns": MESH_AXES,
         "positions": MESH_AXES,

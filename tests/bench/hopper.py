@@ -51,10 +51,9 @@ from models.weights.quantize import Rounding
 from tests.bench.moves import moves, table
 from workers.plan.model import abstract
 from workers.programs import warmup
-from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.tracer import Tracer
 from workers.slice.mesh import make_mesh
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 H200 = """
 platform_name: "CUDA"
@@ -116,7 +115,7 @@ def programs(
         eight_bit: with blocks of 8 bits instead of exact ones, multiplied so.
     """
     devices = get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1").devices[:1]
-    layout = Layout(make_mesh(Shape().over(1), devices), kernel_for(devices[0], "bfloat16"))
+    layout = Layout(make_mesh(MeshShape().over(1), devices), kernel_for(devices[0], "bfloat16"))
     rounding = Rounding("instead", kind_of("gpu", CAPABILITY)) if eight_bit else None
     pipeline = abstract(
         model, "bfloat16", layout.of_parameter, swap_experts=False, rounding=rounding
@@ -124,14 +123,11 @@ def programs(
     preset = {"quality": OF_EIGHT_BITS[eight_bit]} if eight_bit else {}
     (fields,) = warmup.requests(pipeline.spec, [{**preset, **sizes}])
     prepared = warmup.prepare(pipeline, fields)
-    compiler = Compiler(pipeline, layout)
-    row = compiler.trace_encode(prepared.inputs).out_info
+    tracer = Tracer(pipeline, layout)
+    row = tracer.encode(prepared.inputs).out_info
     values: dict[str, Any] = {step.phase: step.values for step in prepared.steps}
-    steps = {
-        f"step {phase}": compiler.trace_step(phase, some, Way(1), row)
-        for phase, some in values.items()
-    }
-    return {**steps, "decode": compiler.trace_decode(row)}
+    steps = {f"step {phase}": tracer.step(phase, some, row) for phase, some in values.items()}
+    return {**steps, "decode": tracer.decode(row)}
 
 
 def told(name: str, program: Compiled, seconds: float) -> None:

@@ -23,7 +23,7 @@ from tests.bench.quality.wide import _CLIP, _T5, _VAE, Wide, opened
 from workers.engine.batching import Batch
 from workers.engine.row import Row
 from workers.programs import warmup
-from workers.programs.bucket_programs import Phase, Shape, finished
+from workers.programs.bucket_programs import BucketPrograms, Phase, finished
 from workers.programs.compiler import Compiler
 from workers.programs.step_latency import Way
 from workers.slice.mesh import one_device
@@ -54,10 +54,10 @@ class Steps:
         for size in PICTURES:
             program, _ = compiler.step(first.phase, first.values, Way(size), state)
             self._phase.programs[Way(size)] = finished(program)
-        shape = Shape(prepared.bucket)
-        shape.phases[first.phase] = self._phase
+        programs = BucketPrograms(prepared.bucket)
+        programs.phases[first.phase] = self._phase
         self._rows = [
-            Row(shape, prepared.steps, state, lambda row: None, lambda row, failure: None)
+            Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
             for _ in range(max(PICTURES))
         ]
 

@@ -76,7 +76,7 @@ def our_flops(family: str, request: dict[str, Any]) -> float:
     (fields,) = warmup.requests(pipeline.spec, [request])
     prepared = warmup.prepare(pipeline, fields)
     compiler = Compiler(pipeline, one_device(jax.devices()[0]))
-    row = compiler.trace_encode(prepared.inputs).out_info
+    row = compiler.tracer.encode(prepared.inputs).out_info
     step = prepared.steps[0]
     return compiler.flops(step.phase, step.values, row)
 

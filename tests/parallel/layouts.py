@@ -16,12 +16,12 @@ from workers.programs.bucket_programs import Program
 from workers.programs.compiler import Compiler
 from workers.programs.conditioning import computed, place
 from workers.slice.mesh import make_mesh
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 
 def layout(ring: int | None = None, **sizes: int) -> Layout:
     """A layout over as many of the virtual devices as its axes take."""
-    shape = Shape(sizes, {}, ring)
+    shape = MeshShape(sizes, {}, ring)
     whole = shape.over(shape.devices)
     return Layout(make_mesh(whole, jax.devices()[: whole.devices]), xla_kernel)
 
@@ -33,8 +33,8 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
     """
     compiler = Compiler(placed(pipeline, layout), layout)
     weights = compiler.weights.common
-    encode = compiler.trace_encode(prepared.inputs)
-    inputs = jax.device_put(dict(prepared.inputs), compiler.sharding)
+    encode = compiler.tracer.encode(prepared.inputs)
+    inputs = jax.device_put(dict(prepared.inputs), compiler.arguments.replicated)
     row = encode.lower().compile()(weights, inputs)
     yield row
     rows = layout.mesh.shape["data"]
@@ -46,7 +46,7 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
             name: np.stack([np.asarray(value, np.float32)] * rows)
             for name, value in step.values.items()
         }
-        values = jax.device_put(values, compiler.sharding)
+        values = jax.device_put(values, compiler.arguments.replicated)
         if step.phase not in programs:
             programs[step.phase], _ = compiler.step(step.phase, step.values, way, row)
             told[step.phase] = compiler.conditions(step.phase, step.values, row)

@@ -37,7 +37,7 @@ def first_step(
     compiler = Compiler(placed(flux, by), by)
     every = {**flux.spec.defaults, **FIELDS, **fields, "num_inference_steps": 2}
     prepared = [flux.prepare({**every, "seed": seed}, {}) for seed in seeds]
-    encode = compiler.trace_encode(prepared[0].inputs).lower().compile()
+    encode = compiler.tracer.encode(prepared[0].inputs).lower().compile()
     rows = tuple(encode(compiler.weights.common, dict(one.inputs)) for one in prepared)
     step = prepared[0].steps[0]
     way = compiler.ways([len(seeds)], elastic=False)[-1]

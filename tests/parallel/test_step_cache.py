@@ -68,7 +68,7 @@ def drawn(flux: Pipeline, by: Layout, pictures: list[Prepared], rows: list[PyTre
     told = compiler.conditions(step.phase, step.values, rows[0])
 
     def draw(pictures: list[Prepared], rows: list[PyTree]) -> list[list[PyTree]]:
-        now, after = tuple(jax.device_put(row, compiler.places(row)) for row in rows), []
+        now, after = tuple(jax.device_put(row, compiler.arguments.places(row)) for row in rows), []
         for at in range(len(pictures[0].steps)):
             now = stepped(program, compiler, told, list(zip(now, pictures, strict=True)), at)
             after.append(jax.tree.map(np.asarray, list(now)))
@@ -155,9 +155,10 @@ def in_turns(
     compiler = Compiler(placed(flux, by), by)
     single, *_, both = compiler.ways([1, 2], elastic)
     weights = compiler.weights.common
-    encode = compiler.trace_encode(pictures[0].inputs).lower().compile()
+    encode = compiler.tracer.encode(pictures[0].inputs).lower().compile()
     rows = [
-        encode(weights, jax.device_put(dict(one.inputs), compiler.sharding)) for one in pictures
+        encode(weights, jax.device_put(dict(one.inputs), compiler.arguments.replicated))
+        for one in pictures
     ]
     first, found = pictures[0].steps[0], [rows]
     told = compiler.conditions(first.phase, first.values, rows[0])

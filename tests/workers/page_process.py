@@ -20,7 +20,7 @@ from workers.plan.offload import ALL_ON_DEVICE
 from workers.pool.worker import serve
 from workers.programs.launcher import OneHost
 from workers.slice.mesh import one_device
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
         sys.stdin.readline()  # the model is being loaded
         metrics.expect(SPEC.name, settings.tenant_classes)
         slots = pool.slots or 1
-        chosen = Chosen(Shape().over(1), slots, ALL_ON_DEVICE, "it is small")
+        chosen = Chosen(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
         layout = one_device(jax.devices()[0])
         mesh_slice = MeshSlice(layout, chosen)
         return asyncio.run(serve(settings, "toy", pipeline, mesh_slice, OneHost(), vitals))

@@ -26,7 +26,7 @@ from workers.plan.offload import Residency
 from workers.pool.worker import serve
 from workers.programs.launcher import OneHost
 from workers.slice.mesh import one_device
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 STAGES = ("decode", "step", "compile")
 
@@ -71,7 +71,7 @@ async def main(url: str, folder: Path, drain_s: float) -> int:
     settings = Settings(
         redis={"url": url}, state_dir=folder, models={SPEC.name: {"source": "toy"}}, pools=pools
     )
-    chosen = Chosen(Shape().over(1), slots=4, residency=Residency(), why="it is the only one")
+    chosen = Chosen(MeshShape().over(1), slots=4, residency=Residency(), why="it is the only one")
     mesh_slice = MeshSlice(one_device(jax.devices()[0]), chosen)
     return await serve(settings, "toy", StuckPipeline(), mesh_slice, OneHost(), Vitals())
 

@@ -36,7 +36,7 @@ from workers.engine.step_metrics import Meter
 from workers.programs import warmup
 from workers.programs.aot_cache import Executables
 from workers.programs.batch_sizes import BatchSizes, exact
-from workers.programs.bucket_programs import Compiling, Shape, is_ready
+from workers.programs.bucket_programs import BucketPrograms, Compiling, is_ready
 from workers.programs.cache import Programs
 from workers.programs.compilation import Compilation
 from workers.programs.compiler import Compiler, signature
@@ -119,35 +119,37 @@ class Engine:
         for fields in requests:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             await self.look_for(filter(None, [self.costs.bucket(fields)]))
-            shape = self._shape(fields, prepared)
-            shape.compilation.take()  # nobody is charged for it
-            await ready(*shape.necessary())
-            self._learn(shape.compilation, fields)
-            for program in shape.optional():
+            programs = self._programs_of(fields, prepared)
+            programs.compilation.take()  # nobody is charged for it
+            await ready(*programs.necessary())
+            self._learn(programs.compilation, fields)
+            for program in programs.optional():
                 try:
                     await ready(program)
                 except Exception as error:
                     log.warning("this batch size does not compile and is not used: %s", error)
 
-    async def try_out(self, fields: Fields, steps: int) -> Shape:
+    async def try_out(self, fields: Fields, steps: int) -> BucketPrograms:
         """A warm-up request's first steps of each phase, and its picture: nobody sees it, but its
-        shape, which is returned, knows then how long all that takes.
+        programs, which is returned, knows then how long all that takes.
 
         Raises: PictureFailed, EngineDied: as `generate`.
         """
         try:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             few = warmup.first_steps(prepared.steps, steps)
-            shape = await self._compiled(fields, prepared)
-            state = await self._run("encode", self._encode, shape, prepared)
+            programs = await self._compiled(fields, prepared)
+            state = await self._run("encode", self._encode, programs, prepared)
             start = Checked(state, 0, 0.0)
-            row = await self._denoise(shape, replace(prepared, steps=few), start, lambda row: None)
+            row = await self._denoise(
+                programs, replace(prepared, steps=few), start, lambda row: None
+            )
             await self._decode(row)
         except (EngineDied, PictureFailed):
             raise
         except Exception as error:
             raise picture_failed(error, "trying it out") from error
-        return shape
+        return programs
 
     async def levels(self, fields: Fields) -> int:
         """By how much of 255 a warm-up request's picture differs between the batch sizes, at the
@@ -156,16 +158,16 @@ class Engine:
         Raises: whatever keeps it from being drawn.
         """
         prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
-        shape = await self._compiled(fields, prepared)
-        larger = (asyncio.wrap_future(program) for program in shape.optional())
+        programs = await self._compiled(fields, prepared)
+        larger = (asyncio.wrap_future(program) for program in programs.optional())
         await asyncio.gather(*larger, return_exceptions=True)
 
         def find() -> int:
-            weights, state = self._compiler.weights, self._encode(shape, prepared)
-            return levels(shape, prepared, state, weights, self._launcher)
+            weights, state = self._compiler.weights, self._encode(programs, prepared)
+            return levels(programs, prepared, state, weights, self._launcher)
 
         name = ("levels", json.dumps(fields, sort_keys=True, default=str), *map(str, self._ways))
-        fact, inputs = self._compiler.fact, dict(prepared.inputs)
+        fact, inputs = self._compiler.store.fact, dict(prepared.inputs)
         return await self._run("preview", fact, name, inputs, find)
 
     async def generate(
@@ -198,17 +200,17 @@ class Engine:
             on_prepared(prepared)
             doing = "compiling"
             with spans.span("compile"):
-                shape = await self._compiled(fields, prepared, on_stage, on_compile)
+                programs = await self._compiled(fields, prepared, on_stage, on_compile)
             on_stage("denoising", None)
             doing = "encoding the prompt"
             with stage(model, "encode"):
-                state = await self._run("encode", self._encode, shape, prepared)
+                state = await self._run("encode", self._encode, programs, prepared)
             start = Checked(state, 0, 0.0)
             if begin is not None:
-                start = await self._run("encode", self._take_up, shape, prepared, start, begin)
+                start = await self._run("encode", self._take_up, programs, prepared, start, begin)
             doing = "denoising"
             with stage(model, "denoise") as span:
-                row = await self._denoise(shape, prepared, start, marking(span, on_step))
+                row = await self._denoise(programs, prepared, start, marking(span, on_step))
                 span.set(told_of(row, start))
             doing = "decoding the picture"
             on_stage("decoding", None)
@@ -222,13 +224,13 @@ class Engine:
             pixels,
             prepared.seed,
             row.done,
-            row.device_seconds + shape.around_s,
-            row.own_seconds + shape.around_s,
+            row.device_seconds + programs.around_s,
+            row.own_seconds + programs.around_s,
         )
 
     async def preview(self, row: Row) -> np.ndarray:
         """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
-        return await self._show("preview", row.shape.preview, row)
+        return await self._show("preview", row.programs.preview, row)
 
     async def keep(self, row: Row) -> Kept:
         """What another engine needs to go on with this row, copied beside its steps.
@@ -267,22 +269,22 @@ class Engine:
         prepared: Prepared,
         on_stage: OnStage = lambda stage, s: None,
         on_compile: Callable[[Compilation], None] = lambda compilation: None,
-    ) -> Shape:
-        """This picture's shape, as soon as it can begin with it."""
-        shape = self._shape(fields, prepared)
-        own = shape.compilation if shape.compilation.take() else None
+    ) -> BucketPrograms:
+        """This picture's programs, as soon as it can begin with it."""
+        programs = self._programs_of(fields, prepared)
+        own = programs.compilation if programs.compilation.take() else None
         if own:
             on_compile(own)
         phases = {step.phase for step in prepared.steps}
-        needed = shape.to_begin(signature(prepared.inputs), phases)
+        needed = programs.to_begin(signature(prepared.inputs), phases)
         missing = [program for program in needed if not is_ready(program)]
         if missing:
-            telling = self._telling({shape.made_by[one] for one in missing}, fields, on_stage)
-            with self.programs.awaited(shape, prepared), telling:
+            telling = self._telling({programs.made_by[one] for one in missing}, fields, on_stage)
+            with self.programs.awaited(programs, prepared), telling:
                 await ready(*missing)
             if own:
                 self._learn(own, fields)
-        return shape
+        return programs
 
     @contextmanager
     def _telling(
@@ -322,15 +324,15 @@ class Engine:
             if took_s is not None:
                 self.costs.in_files[bucket] = took_s
 
-    def _shape(self, fields: Fields, prepared: Prepared) -> Shape:
-        shape = self.programs.shape(prepared)
-        self.programs.count(shape, prepared)
-        self.costs.uses(fields, shape)
-        return shape
+    def _programs_of(self, fields: Fields, prepared: Prepared) -> BucketPrograms:
+        programs = self.programs.of(prepared)
+        self.programs.count(programs, prepared)
+        self.costs.uses(fields, programs)
+        return programs
 
-    def _encode(self, shape: Shape, prepared: Prepared) -> PyTree:
-        program = shape.encoders[signature(prepared.inputs)].result()
-        with shape.encode_times.timing():
+    def _encode(self, programs: BucketPrograms, prepared: Prepared) -> PyTree:
+        program = programs.encoders[signature(prepared.inputs)].result()
+        with programs.encode_times.timing():
             return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
     def _fetch(self, checked: Checked, row: Row) -> Kept:
@@ -339,12 +341,12 @@ class Engine:
         return Kept(checked.done, checked.device_seconds, copied)
 
     def _kept_leaves(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
-        names = needed(row.shape.changes(row.steps), self.batching.is_exact)
+        names = needed(row.programs.changes(row.steps), self.batching.is_exact)
         leaves = self._launcher.leaves(state).items()
         return {name: leaf for name, leaf in leaves if name in names}
 
     async def _decode(self, row: Row) -> np.ndarray:
-        return await self._show("decode", row.shape.decode, row, row.shape.decode_times)
+        return await self._show("decode", row.programs.decode, row, row.programs.decode_times)
 
     async def _show(
         self, stage: str, program: Compiling, row: Row, times: Recent | None = None
@@ -358,11 +360,13 @@ class Engine:
 
         return await self._run(stage, pixels, row.known)
 
-    def _take_up(self, shape: Shape, prepared: Prepared, start: Checked, kept: Kept) -> Checked:
+    def _take_up(
+        self, programs: BucketPrograms, prepared: Prepared, start: Checked, kept: Kept
+    ) -> Checked:
         """Where the picture begins: after the steps that were done before, if they were its own."""
         row = self._launcher.leaves(start.state)
         try:
-            names = needed(shape.changes(prepared.steps), self.batching.is_exact)
+            names = needed(programs.changes(prepared.steps), self.batching.is_exact)
             check_fit(kept, row, names, len(prepared.steps))
         except Unfit as error:
             log.warning("a picture begins anew, its snapshot does not fit: %s", error)
@@ -371,7 +375,11 @@ class Engine:
         return Checked(state, kept.done, kept.device_seconds)
 
     async def _denoise(
-        self, shape: Shape, prepared: Prepared, start: Checked, on_step: Callable[[Row], None]
+        self,
+        programs: BucketPrograms,
+        prepared: Prepared,
+        start: Checked,
+        on_step: Callable[[Row], None],
     ) -> Row:
         """Through the step loop; a canceled task takes its row out of it."""
         ended: asyncio.Future[Row] = self._loop.create_future()
@@ -383,7 +391,7 @@ class Engine:
             self._loop.call_soon_threadsafe(on_step, row)
 
         row = Row(
-            shape,
+            programs,
             prepared.steps,
             start.state,
             on_step=report,

@@ -19,7 +19,7 @@ from models.parallel.axis_rules import Layout
 from models.spec.model_spec import ModelSpec
 from service.jobs.scheduling.cost_model import CostKey, CostRow, expected_s
 from workers.programs.batch_sizes import BatchSizes
-from workers.programs.bucket_programs import Phase, Shape, is_ready
+from workers.programs.bucket_programs import BucketPrograms, Phase, is_ready
 
 MAX_BUCKETS = 32
 """Kept; the longest unused one makes room, as among compiled shapes."""
@@ -30,7 +30,7 @@ class Costs:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        self._shapes: dict[str, dict[str, Shape]] = {}
+        self._buckets: dict[str, dict[str, BucketPrograms]] = {}
         """By the queue's bucket and by the engine's, which knows more; the last used one last."""
         self._compiled: dict[str, float] = {}
         """By bucket, what compiling took here."""
@@ -44,21 +44,21 @@ class Costs:
         has_all = all(name in fields for name in self._spec.bucket_fields)
         return self._spec.bucket(fields) if has_all else None
 
-    def uses(self, fields: Fields, shape: Shape) -> None:
-        """A picture of this request needs that shape now."""
+    def uses(self, fields: Fields, programs: BucketPrograms) -> None:
+        """A picture of this request needs that programs now."""
         bucket = self.bucket(fields)
         if bucket is None:
             return
-        shapes = self._shapes.pop(bucket, {})
-        self._shapes[bucket] = shapes | {shape.bucket: shape}
-        if len(self._shapes) > MAX_BUCKETS:
-            del self._shapes[next(iter(self._shapes))]
+        shapes = self._buckets.pop(bucket, {})
+        self._buckets[bucket] = shapes | {programs.bucket: programs}
+        if len(self._buckets) > MAX_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
 
     @property
     def warm(self) -> list[str]:
         """Buckets that are compiled, the last used one first."""
         return [
-            b for b, shapes in reversed(self._shapes.items()) if any(map(is_warm, shapes.values()))
+            b for b, shapes in reversed(self._buckets.items()) if any(map(is_warm, shapes.values()))
         ]
 
     @property
@@ -83,7 +83,7 @@ class Costs:
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
         """What is known by now."""
         found = {}
-        for bucket, shapes in self._shapes.items():
+        for bucket, shapes in self._buckets.items():
             compile_s = self._compiled.get(bucket, self.in_files.get(bucket))
             for size, row in _rows(shapes.values(), devices).items():
                 update = {"compile_s": compile_s}
@@ -91,8 +91,8 @@ class Costs:
         return found
 
 
-def is_warm(shape: Shape) -> bool:
-    return bool(shape.encoders) and all(map(is_ready, shape.necessary()))
+def is_warm(programs: BucketPrograms) -> bool:
+    return bool(programs.encoders) and all(map(is_ready, programs.necessary()))
 
 
 def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
@@ -104,15 +104,17 @@ def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
     return ", ".join([f"{pool} on {mesh.devices.flat[0].device_kind}", *axes, *exact])
 
 
-def _rows(shapes: Iterable[Shape], devices: int) -> dict[int, CostRow]:
+def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:
     """By batch size; of several layouts for one size, the one that the steps take."""
-    measured = [shape for shape in shapes if shape.decode_times.median is not None]
-    weights = {shape: sum(p.times.steps for p in shape.phases.values()) for shape in measured}
+    measured = [programs for programs in shapes if programs.decode_times.median is not None]
+    weights = {
+        programs: sum(p.times.steps for p in programs.phases.values()) for programs in measured
+    }
     if not sum(weights.values()):
         return {}
     encode_s = _mean((weights[s], s.encode_times.median or 0.0) for s in measured)
     decode_s = _mean((weights[s], s.decode_times.median or 0.0) for s in measured)
-    steps = _step_seconds([phase for shape in measured for phase in shape.phases.values()])
+    steps = _step_seconds([phase for programs in measured for phase in programs.phases.values()])
     samples = sum(weights.values())
     return {
         size: CostRow(

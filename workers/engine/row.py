@@ -8,7 +8,7 @@ from typing import Any
 
 from models.interface.pipeline import PyTree, Step
 from workers.engine.errors import PictureFailed
-from workers.programs.bucket_programs import Phase, Program, Shape
+from workers.programs.bucket_programs import BucketPrograms, Phase, Program
 from workers.programs.conditioning import Conditions, computed
 
 
@@ -29,7 +29,7 @@ class Row:
     that was too bold.
     """
 
-    shape: Shape
+    programs: BucketPrograms
     steps: tuple[Step, ...]
     known: PyTree
     """On the device: the state after `done` steps, all of them checked."""
@@ -92,7 +92,7 @@ class Row:
     @property
     def phase(self) -> Phase:
         """Of the next step."""
-        return self.shape.phases[self.next_step.phase]
+        return self.programs.phases[self.next_step.phase]
 
     def send(self, state: PyTree, ticket: int) -> None:
         """The next step is on its way and will give this state."""

@@ -61,7 +61,7 @@ class Meter:
     def step(self, batch: Batch, seconds: float) -> None:
         """The batch took the slice this long."""
         model, way, rows = self._model, batch.way, len(batch.rows)
-        shape = self._shapes.name(batch.rows[0].shape.bucket)
+        shape = self._shapes.name(batch.rows[0].programs.bucket)
         layout = layout_name(self._layout_of(way))
         metrics.steps.labels(model, shape, layout).inc(rows)
         metrics.padding.labels(model).inc(way.size - rows)

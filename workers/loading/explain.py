@@ -17,8 +17,7 @@ from workers.loading import model as loading
 from workers.loading.layout import own
 from workers.loading.model import MeshSlice
 from workers.programs import batch_sizes, warmup
-from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.tracer import Tracer
 
 WHOLE = "whole on every device"
 
@@ -76,12 +75,12 @@ def of_activations(
 ) -> Iterator[str]:
     """Of one denoising step of so many rows, in the order in which they are made."""
     prepared = warmup.prepare(pipeline, fields)
-    row = Compiler(pipeline, opened.layout).trace_encode(prepared.inputs).out_info
+    row = Tracer(pipeline, opened.layout).encode(prepared.inputs).out_info
     size = f"{prepared.width} x {prepared.height}"
     for phase, step in {step.phase: step for step in prepared.steps}.items():
         splits: list[Split] = []
-        recorder = Compiler(pipeline, opened.layout, record=splits.append)
-        recorder.trace_step(phase, step.values, Way(rows), row)
+        recorder = Tracer(pipeline, opened.layout, record=splits.append)
+        recorder.step(phase, step.values, row, rows)
         yield f"activations of a step ({phase}, {size} px, {rows} rows)"
         yield from (f"  {line}" for line in _once(splits, opened.layout))
 

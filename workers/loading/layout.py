@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 import jax
 
-from models.parallel.axis_rules import MESH_AXES, TABLE, Table
+from models.parallel.axis_rules import TABLE, Table
+from models.parallel.mesh_axes import CROSSING, MESH_AXES, mesh_axes_of
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
@@ -23,20 +24,14 @@ from workers.programs import batch_sizes
 from workers.slice import devices as accelerators
 from workers.slice.chips import Chip
 from workers.slice.device_chip import chip_of
-from workers.slice.mesh_shape import Shape, slots_of
-
-CONTEXT: Mapping[str, tuple[str, ...]] = {"context": ("ring", "ulysses")}
-"""An axis of the settings → the mesh axes that it is made of."""
-
-BETWEEN = ("cfg", "context", "fsdp")
-"""Axes that "auto" lays between hosts: one of them has all. (`data` serves no single request.)"""
+from workers.slice.mesh_shape import MeshShape, slots_of
 
 
 @dataclass(frozen=True)
 class Chosen:
     """What a slice is to do."""
 
-    shape: Shape
+    shape: MeshShape
     slots: int
     residency: Residency
     why: str
@@ -107,7 +102,7 @@ def _with(
         soonest = _soonest(sketch, chip, each, hosts, table, residency)
         shape, why = soonest.shape, soonest.why
     else:
-        given = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
+        given = MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring)
         shape, why = given.over(each, hosts, sketch.heads), "as the settings have it"
     layout = abstract_layout(shape, table)
 
@@ -121,7 +116,7 @@ def _with(
     return Chosen(shape, slots, residency, why)
 
 
-def _slots(pool: PoolSettings, shape: Shape, need: Callable[[int], Reckoning]) -> int:
+def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Reckoning]) -> int:
     """As the settings have them; where these say nothing, no more than there is memory for.
 
     Raises: ValueError: there is memory for fewer; says for how many.
@@ -143,7 +138,7 @@ def _soonest(
     sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table, residency: Residency
 ) -> Reckoning:
     """Of the layouts with each axis that may lie between hosts. Raises: NothingFits: none does."""
-    between = [{axis: hosts} for axis in BETWEEN] if hosts > 1 else [None]
+    between = [{axis: hosts} for axis in CROSSING] if hosts > 1 else [None]
     found, refused = [], []
     for dcn in between:
         try:
@@ -168,7 +163,7 @@ def table_of(rows: Mapping[str, Sequence[str]]) -> Table:
     for axis, names in rows.items():
         if axis not in TABLE:
             raise ValueError(f"logical axis {axis!r} does not exist: {', '.join(sorted(TABLE))}")
-        wide = [part for name in names for part in CONTEXT.get(name, (name,))]
+        wide = [part for name in names for part in mesh_axes_of(name)]
         for name in wide:
             if name not in MESH_AXES:
                 raise ValueError(f"mesh axis {name!r} does not exist: {', '.join(MESH_AXES)}")

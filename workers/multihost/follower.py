@@ -16,7 +16,7 @@ from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.handshake import Terms, outlined
 from workers.programs.aot_cache import Executables
-from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.cache import Programs
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import OneHost
@@ -39,7 +39,7 @@ class Follower:
         self._terms = terms
         self._weights = compiler.weights
         self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
-        self._shapes: dict[int, Shape] = {}
+        self._buckets: dict[int, BucketPrograms] = {}
         self.rows: dict[int, PyTree] = {}
         """And rows' conditions; by the numbers that the first process knows them by."""
         self._last_step: PyTree = None
@@ -62,7 +62,7 @@ class Follower:
         went wrong: the slice is of no use any more."""
         for number in message.fields["drop"]:
             self.rows.pop(number, None)
-            self._shapes.pop(number, None)
+            self._buckets.pop(number, None)
         self._commands[message.kind](message)
 
     def close(self) -> None:
@@ -75,12 +75,12 @@ class Follower:
 
     def _grow(self, message: Message) -> None:
         fields = message.fields
-        shape = self._shapes.setdefault(fields["shape"], Shape(fields["bucket"]))
-        self._programs.grow(shape, outlined(fields))
+        programs = self._buckets.setdefault(fields["programs"], BucketPrograms(fields["bucket"]))
+        self._programs.grow(programs, outlined(fields))
 
     def _encode(self, message: Message) -> None:
-        shape = self._shapes[message.fields["shape"]]
-        program = shape.encoders[signature(message.arrays)].result()
+        programs = self._buckets[message.fields["programs"]]
+        program = programs.encoders[signature(message.arrays)].result()
         row = program(self._weights.common, dict(message.arrays))
         self.rows[message.fields["row"]] = row
         self.launched.put(row)
@@ -115,7 +115,7 @@ class Follower:
         self.launched.put(finite)
 
     def _phase(self, fields: Mapping[str, Any]) -> Phase:
-        return self._shapes[fields["shape"]].phases[StepProgram.parse(fields["phase"])]
+        return self._buckets[fields["programs"]].phases[StepProgram.parse(fields["phase"])]
 
     def _brought(self, phase: Phase) -> list[Any]:
         """The weights that it needs, on the device."""
@@ -124,7 +124,7 @@ class Follower:
         return self._weights.bring(phase.expert)
 
     def _show(self, message: Message) -> None:
-        shape = self._shapes[message.fields["shape"]]
-        program = {"decode": shape.decode, "preview": shape.preview}[message.fields["what"]]
+        programs = self._buckets[message.fields["programs"]]
+        program = {"decode": programs.decode, "preview": programs.preview}[message.fields["what"]]
         row = self.rows[message.fields["row"]]
         self.launched.put(program.result()(self._weights.common, row))

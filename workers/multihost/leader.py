@@ -19,7 +19,7 @@ from models.interface.pipeline import Prepared, PyTree
 from models.interface.step_program import StepProgram
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import Terms, outline
-from workers.programs.bucket_programs import Program, Shape
+from workers.programs.bucket_programs import BucketPrograms, Program
 from workers.programs.row_tree import leaves_by_name, with_leaves
 from workers.programs.step_latency import Way
 
@@ -54,7 +54,7 @@ class Leader:
         self._order = threading.Lock()
         """Held while all are told of a launch, and it is launched here."""
         self._numbers = itertools.count()
-        self._shapes: WeakKeyDictionary[Shape, Handle] = WeakKeyDictionary()
+        self._buckets: WeakKeyDictionary[BucketPrograms, Handle] = WeakKeyDictionary()
         followers.tell("terms", terms.as_json())
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
@@ -63,25 +63,25 @@ class Leader:
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
         self._followers.on_stop(drain=drain, stop_now=stop_now)
 
-    def growing(self, shape: Shape, prepared: Prepared) -> None:
-        if shape not in self._shapes:
-            self._shapes[shape] = self._handle()
-        fields = {"shape": self._shapes[shape].number, **outline(prepared)}
+    def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
+        if programs not in self._buckets:
+            self._buckets[programs] = self._handle()
+        fields = {"programs": self._buckets[programs].number, **outline(prepared)}
         self._followers.tell("grow", fields)
 
-    def encode(self, shape: Shape, program: Program) -> Program:
-        number = self._shapes[shape].number
+    def encode(self, programs: BucketPrograms, program: Program) -> Program:
+        number = self._buckets[programs].number
 
         def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> Held:
             row = self._handle()
-            fields = {"shape": number, "row": row.number}
+            fields = {"programs": number, "row": row.number}
             first = self._launch("encode", fields, inputs, lambda: program(weights, inputs))
             return Held(first, row)
 
         return encode
 
-    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
-        place = {"shape": self._shapes[shape].number, "phase": str(phase)}
+    def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
+        place = {"programs": self._buckets[programs].number, "phase": str(phase)}
 
         def conditions(weights: list[Any], row: Held, values: Mapping[str, np.ndarray]) -> Held:
             after = self._handle()
@@ -93,8 +93,10 @@ class Leader:
 
         return conditions
 
-    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program:
-        place = {"shape": self._shapes[shape].number, "phase": str(phase), "way": way}
+    def step(
+        self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
+    ) -> Program:
+        place = {"programs": self._buckets[programs].number, "phase": str(phase), "way": way}
 
         def step(
             weights: list[Any],
@@ -120,8 +122,8 @@ class Leader:
 
         return step
 
-    def show(self, shape: Shape, what: str, program: Program) -> Program:
-        place = {"shape": self._shapes[shape].number, "what": what}
+    def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
+        place = {"programs": self._buckets[programs].number, "what": what}
 
         def show(weights: list[Any], held: Held) -> jax.Array:
             fields = {**place, "row": held.handle.number}

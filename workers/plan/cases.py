@@ -19,11 +19,10 @@ from models.parallel.axis_rules import Layout
 from workers.plan import tpu_compiler
 from workers.plan.model import abstract
 from workers.programs import warmup
-from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.tracer import Tracer
 from workers.slice import xla_flags
 from workers.slice.chips import CLOCK_HZ
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 from workers.slice.topology import Topology
 
 DTYPE = "bfloat16"
@@ -52,8 +51,8 @@ class Case:
         return CLOCK_HZ[self.slice.chip.name]
 
     @property
-    def shape(self) -> Shape:
-        return Shape(self.mesh).over(self.slice.devices)
+    def shape(self) -> MeshShape:
+        return MeshShape(self.mesh).over(self.slice.devices)
 
 
 WAN = {"height": 720, "width": 1280, "num_frames": 81}
@@ -77,11 +76,11 @@ def lowered(case: Case, rows: int = 1) -> Lowered:
     pipeline = abstract(case.model, DTYPE, layout.of_parameter, swap_experts=False)
     (fields,) = warmup.requests(pipeline.spec, [case.request])
     prepared = warmup.prepare(pipeline, fields)
-    compiler = Compiler(pipeline, layout)
-    row = compiler.trace_encode(prepared.inputs).out_info
+    tracer = Tracer(pipeline, layout)
+    row = tracer.encode(prepared.inputs).out_info
     first = prepared.steps[0]
     with jax.set_mesh(mesh):
-        return compiler.trace_step(first.phase, first.values, Way(rows), row).lower()
+        return tracer.step(first.phase, first.values, row, rows).lower()
 
 
 def compiled(case: Case, rows: int = 1) -> str:
@@ -108,7 +107,7 @@ def fingerprints(names: Sequence[str]) -> dict[str, str]:
 
 
 def fingerprint(case: Case, program: str) -> str:
-    """A digest of all that a schedule depends on but the compiler: the program, and the flags and
+    """A digest of all that a schedule depends on but the tracer: the program, and the flags and
     the chips that it is compiled for.
 
     Args:

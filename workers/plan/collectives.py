@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from models.nn.attention.sharded import exchange
 from models.parallel.axis_rules import Layout, MeshAxes
+from models.parallel.mesh_axes import mesh_axes_of
 from workers.jaxpr.operations import Exchange
 from workers.plan.per_device import places, scaled, share
 from workers.plan.trace import Program, Weight
 from workers.slice.chips import COLLECTIVE_S, Chip
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class Wires:
     between: frozenset[str]
 
     @classmethod
-    def of(cls, chip: Chip, shape: Shape) -> Wires:
+    def of(cls, chip: Chip, shape: MeshShape) -> Wires:
         crossing = {axis for axis, size in shape.dcn.items() if size > 1}
         if "context" in crossing:
             inside = shape.ring == shape.dcn["context"]
-            crossing |= {"ring"} if inside else {"ring", "ulysses"}
+            crossing |= set(mesh_axes_of("context")[: 1 if inside else None])
         return cls(chip, frozenset(crossing))
 
     def send(self, name: str, sent: float, over: MeshAxes, count: float) -> Traffic:

@@ -18,8 +18,7 @@ from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.per_device import scaled, share
 from workers.plan.trace import Program, Sketch, Weight
 from workers.slice.chips import GIB, Chip
-from workers.slice.mesh import mesh_sizes
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 RESERVE = 0.03
 """Of a device's memory: compiled programs, and gaps between buffers."""
@@ -52,7 +51,7 @@ class Pass:
 class Reckoning:
     """An estimate of one layout of one slice, for one model and one size of request."""
 
-    shape: Shape
+    shape: MeshShape
     chip: Chip
     slots: int
     """Requests side by side."""
@@ -103,14 +102,14 @@ class Reckoning:
         )
 
 
-def abstract_layout(shape: Shape, table: Table = TABLE) -> Layout:
+def abstract_layout(shape: MeshShape, table: Table = TABLE) -> Layout:
     """A layout of devices that are nowhere; for shapes alone."""
-    return Layout(abstract_mesh(mesh_sizes(shape)), xla_kernel, table)
+    return Layout(abstract_mesh(shape.mesh_sizes), xla_kernel, table)
 
 
 def reckon(
     sketch: Sketch,
-    shape: Shape,
+    shape: MeshShape,
     chip: Chip,
     slots: int = 1,
     *,

@@ -19,8 +19,7 @@ from workers.plan import hlo
 from workers.plan.collectives import Traffic, Wires
 from workers.plan.trace import conditions_of
 from workers.programs import warmup
-from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.tracer import Tracer
 from workers.slice.chips import CLOCK_HZ
 
 
@@ -61,18 +60,18 @@ def programs(
         layout: over devices that a compiler is there for.
     """
     prepared = warmup.prepare(pipeline, fields)
-    compiler = Compiler(pipeline, layout)
-    encode = compiler.trace_encode(prepared.inputs)
+    tracer = Tracer(pipeline, layout)
+    encode = tracer.encode(prepared.inputs)
     row = encode.out_info
     values = {step.phase: step.values for step in prepared.steps}
     for phase, some in values.items():
-        trace = lambda p=phase, v=some: compiler.trace_step(p, v, Way(slots), row)  # noqa: E731
+        trace = lambda p=phase, v=some: tracer.step(p, v, row, slots)  # noqa: E731
         yield _program(str(phase), trace, layout, wires)
-        told = compiler.trace_conditions(phase, some, row)
+        told = tracer.conditions(phase, some, row)
         if jax.tree.leaves(told.out_info):
             yield _program(conditions_of(str(phase)), _already(told), layout, wires)
     yield _program("encode", _already(encode), layout, wires)
-    yield _program("decode", lambda: compiler.trace_decode(row), layout, wires)
+    yield _program("decode", lambda: tracer.decode(row), layout, wires)
 
 
 def _already(traced: Traced) -> Callable[[], Traced]:

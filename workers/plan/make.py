@@ -27,7 +27,7 @@ from workers.plan.plan import Plan
 from workers.plan.search import Found, search
 from workers.plan.trace import Sketch
 from workers.programs import warmup
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 from workers.slice.topology import PlanError, Topology
 
 
@@ -40,7 +40,7 @@ class Ask:
     topology: Topology
     request: Mapping[str, Any]
     """Fields that differ from the model's defaults."""
-    mesh: Literal["auto"] | Shape = "auto"
+    mesh: Literal["auto"] | MeshShape = "auto"
     dcn: Mapping[str, int] | None = None
     """Where "auto" has several slices or hosts: the axes between them."""
     dtype: str = "bfloat16"

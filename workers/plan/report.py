@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from models.parallel.mesh_axes import AXIS_NAMES
 from workers.plan.collectives import Traffic
 from workers.plan.duration import duration
 from workers.plan.estimate import Reckoning
@@ -14,7 +15,7 @@ from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.plan import Plan
 from workers.plan.search import Found
 from workers.slice.chips import COLLECTIVE_S, GIB
-from workers.slice.mesh_shape import AXES, Shape
+from workers.slice.mesh_shape import MeshShape
 
 SHOWN = 8
 """Layouts of a search, as text; JSON has all."""
@@ -92,9 +93,9 @@ def _traffic_json(one: Traffic) -> dict[str, Any]:
     }
 
 
-def mesh_json(shape: Shape) -> dict[str, Any]:
-    ici = {axis: shape.ici.get(axis, 1) for axis in AXES}
-    dcn = {axis: shape.dcn.get(axis, 1) for axis in AXES}
+def mesh_json(shape: MeshShape) -> dict[str, Any]:
+    ici = {axis: shape.ici.get(axis, 1) for axis in AXIS_NAMES}
+    dcn = {axis: shape.dcn.get(axis, 1) for axis in AXIS_NAMES}
     return {"ici": ici, "dcn": dcn, "ring": shape.ring or 1}
 
 

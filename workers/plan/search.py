@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from models.parallel.axis_rules import TABLE, Table
+from models.parallel.mesh_axes import AXIS_NAMES
 from workers.plan.estimate import Reckoning, reckon
 from workers.plan.explanation import why
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.trace import Sketch
 from workers.slice.chips import Chip
-from workers.slice.mesh_shape import AXES, Shape
+from workers.slice.mesh_shape import MeshShape
 
 TIE = 0.02
 """Estimates that differ by less say nothing about which is faster."""
@@ -49,7 +50,7 @@ def search(
 
     every = list(shapes(sketch, devices, dcn or {}))
 
-    def reckoned(shapes: Iterable[Shape], slots: Callable[[Shape], int]) -> list[Reckoning]:
+    def reckoned(shapes: Iterable[MeshShape], slots: Callable[[MeshShape], int]) -> list[Reckoning]:
         return [
             reckon(sketch, shape, chip, slots(shape), table=table, residency=residency)
             for shape in shapes
@@ -66,12 +67,12 @@ def search(
     )
 
 
-def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[Shape]:
+def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[MeshShape]:
     """Those that leave no device idle: cfg where there is guidance, tensor where heads divide."""
-    between = {axis: dcn.get(axis, 1) for axis in AXES}
-    for sizes in factors(devices, len(AXES)):
-        ici = dict(zip(AXES, sizes, strict=True))
-        plain = Shape(ici, between)
+    between = {axis: dcn.get(axis, 1) for axis in AXIS_NAMES}
+    for sizes in factors(devices, len(AXIS_NAMES)):
+        ici = dict(zip(AXIS_NAMES, sizes, strict=True))
+        plain = MeshShape(ici, between)
         tensor, context = plain.size("tensor"), plain.size("context")
         if plain.size("cfg") > sketch.prompts or any(n % tensor for n in sketch.heads):
             continue
@@ -79,7 +80,7 @@ def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[Sha
             yield replace(plain, ring=ring[0])
 
 
-def rows(sketch: Sketch, shape: Shape) -> int:
+def rows(sketch: Sketch, shape: MeshShape) -> int:
     """Requests that fill a layout: one on each part of `data`, and of `cfg` where it idles."""
     return shape.size("data") * (shape.size("cfg") if sketch.prompts == 1 else 1)
 

@@ -10,9 +10,10 @@ from jax.sharding import Mesh
 
 from models.parallel import jax_internals
 from models.parallel.axis_rules import auto_mesh
+from models.parallel.mesh_axes import AXIS_NAMES
 from workers.slice import xla_flags
-from workers.slice.mesh import make_mesh, mesh_sizes
-from workers.slice.mesh_shape import AXES, Shape
+from workers.slice.mesh import make_mesh
+from workers.slice.mesh_shape import MeshShape
 from workers.slice.topology import PlanError, Topology
 
 FLAG_NAMES = {"tpu7x": "v7x"}
@@ -58,12 +59,12 @@ def devices_of(topology: Topology, slices: int = 1) -> Sequence[jax.Device]:
     return list(described.devices)
 
 
-def mesh_of(shape: Shape, devices: Sequence[jax.Device]) -> Mesh:
+def mesh_of(shape: MeshShape, devices: Sequence[jax.Device]) -> Mesh:
     """As a pool's, but for DCN: its slices are none of processes here."""
     if all(size == 1 for size in shape.dcn.values()):
         return make_mesh(shape, devices)
-    ici, dcn = ([sizes[axis] for axis in AXES] for sizes in (shape.ici, shape.dcn))
+    ici, dcn = ([sizes[axis] for axis in AXIS_NAMES] for sizes in (shape.ici, shape.dcn))
     grid = jax_internals.create_hybrid_device_mesh(
         ici, dcn, devices, allow_split_physical_axes=True
     )
-    return auto_mesh(grid.reshape(mesh_sizes(shape)))
+    return auto_mesh(grid.reshape(shape.mesh_sizes))

@@ -21,11 +21,10 @@ from workers.jaxpr.logical_mesh import axes_of
 from workers.jaxpr.operations import Work, work_of
 from workers.jaxpr.peak_memory import Live, peak
 from workers.programs import warmup
-from workers.programs.compiler import Compiler
 from workers.programs.conditioning import first
 from workers.programs.device_weights import network_name
 from workers.programs.row_tree import axes_of as axes_of_row
-from workers.programs.step_latency import Way
+from workers.programs.tracer import Tracer
 
 
 @dataclass(frozen=True)
@@ -124,19 +123,19 @@ def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
     Raises: models.interface.pipeline.RequestError: the model cannot make this; names the field.
     """
     prepared = warmup.prepare(pipeline, fields)
-    compiler = Compiler(pipeline, logical)
+    tracer = Tracer(pipeline, logical)
     weights = _weights(pipeline)
-    encode = compiler.trace_encode(prepared.inputs)
+    encode = tracer.encode(prepared.inputs)
     row = encode.out_info
-    conditions = _conditions(compiler, prepared, row)
+    conditions = _conditions(tracer, prepared, row)
     return Sketch(
         pipeline.spec.name,
         pipeline.spec.family,
         weights,
         _row(row),
         _program(encode, weights),
-        _steps(compiler, prepared, row, weights),
-        _program(compiler.trace_decode(row), weights),
+        _steps(tracer, prepared, row, weights),
+        _program(tracer.decode(row), weights),
         {
             conditions_of(phase): (replace(_program(traced, weights), weights=()), runs)
             for phase, (traced, runs) in conditions.items()
@@ -179,10 +178,10 @@ def _bytes(tree: Any) -> int:
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _conditions(compiler: Compiler, prepared: Prepared, row: Any) -> dict[str, tuple[Traced, int]]:
+def _conditions(tracer: Tracer, prepared: Prepared, row: Any) -> dict[str, tuple[Traced, int]]:
     """By phase, where the family has them; and how often they are computed."""
     values = {step.phase: step.values for step in prepared.steps}
-    traced = {phase: compiler.trace_conditions(phase, some, row) for phase, some in values.items()}
+    traced = {phase: tracer.conditions(phase, some, row) for phase, some in values.items()}
     chunks = {(step.phase, first(at)) for at, step in enumerate(prepared.steps)}
     runs = Counter(phase for phase, _ in chunks)
     return {
@@ -193,13 +192,13 @@ def _conditions(compiler: Compiler, prepared: Prepared, row: Any) -> dict[str, t
 
 
 def _steps(
-    compiler: Compiler, prepared: Prepared, row: Any, weights: tuple[Weight, ...]
+    tracer: Tracer, prepared: Prepared, row: Any, weights: tuple[Weight, ...]
 ) -> dict[str, tuple[Program, int]]:
     counts = Counter(step.phase for step in prepared.steps)
     values = {step.phase: step.values for step in prepared.steps}
     return {
         str(phase): (
-            _program(compiler.trace_step(phase, values[phase], Way(1), row), weights),
+            _program(tracer.step(phase, values[phase], row), weights),
             count,
         )
         for phase, count in counts.items()

@@ -21,7 +21,7 @@ from service.jobs.scheduling.cost_model import (
 from workers.engine.engine import Engine
 from workers.engine.errors import NON_FINITE, EngineDied, PictureFailed
 from workers.engine.latency_stats import describe
-from workers.programs.bucket_programs import Shape
+from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.step_latency import TRIALS
 from workers.retry import QUEUE_ERRORS
 
@@ -64,13 +64,15 @@ async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ())
     started, finite, broken = time.monotonic(), 0, 0
     for fields in requests:
         try:
-            shape = await _alone(engine, fields)
+            programs = await _alone(engine, fields)
             finite += 1
-            if all((engine.pipeline.spec.bucket(fields), size) in known for size in sizes(shape)):
+            if all(
+                (engine.pipeline.spec.bucket(fields), size) in known for size in sizes(programs)
+            ):
                 continue
             async with asyncio.timeout(MEASURE_S):
                 for _ in range(ROUNDS):
-                    if not shape.is_measured:
+                    if not programs.is_measured:
                         await _together(engine, fields)
         except TimeoutError:
             log.info("larger batches are measured when they come")
@@ -96,12 +98,12 @@ async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
     return Batching(mode="fast", levels=levels)
 
 
-def sizes(shape: Shape) -> frozenset[int]:
+def sizes(programs: BucketPrograms) -> frozenset[int]:
     """Of the batches that it has programs for."""
-    return frozenset(way.size for phase in shape.phases.values() for way in phase.ways)
+    return frozenset(way.size for phase in programs.phases.values() for way in phase.ways)
 
 
-async def _alone(engine: Engine, fields: Fields) -> Shape:
+async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
     """Once more by another seed, where the first one gave no finite numbers: that may be the seed's
     or a moment's fault, and not the weights'. Raises: as `Engine.try_out`."""
     try:

@@ -52,15 +52,15 @@ class Account:
     def pays(self, row: Row, size: int) -> bool:
         """Whether the steps that are done pay for one more snapshot."""
         earned = self._share * (row.device_seconds - self._begun_at)
-        return self._spent + self._budget.expected(row.shape.bucket, size) <= earned
+        return self._spent + self._budget.expected(row.programs.bucket, size) <= earned
 
     def pays_aside(self, row: Row, size: int) -> bool:
         """Whether the steps that are done pay for putting the picture aside once: as much again as
         the budget of its other snapshots."""
-        encode_s = row.shape.encode_times.median or 0.0  # whoever goes on with it encodes anew
+        encode_s = row.programs.encode_times.median or 0.0  # whoever goes on with it encodes anew
         earned = self._share * (row.device_seconds - self._begun_at)
-        return self._budget.expected(row.shape.bucket, size) + encode_s <= earned
+        return self._budget.expected(row.programs.bucket, size) + encode_s <= earned
 
     def spend(self, row: Row, seconds: float) -> None:
         self._spent += seconds
-        self._budget.observe(row.shape.bucket, seconds)
+        self._budget.observe(row.programs.bucket, seconds)

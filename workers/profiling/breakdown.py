@@ -38,7 +38,7 @@ COLLECTIVE = re.compile(
 )
 FRAMES = re.compile(r"%?(while|call|conditional)(\.\d+)?( =.*)?")
 STEP_PROGRAM = re.compile(r"jit_step\b")
-"""What XLA calls a step's program (`Compiler.trace_step`)."""
+"""What XLA calls a step's program (`Tracer.step`)."""
 
 
 def kind_of(name: str, program: str | None, category: str = "") -> Kind:

@@ -7,21 +7,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from models.parallel.axis_rules import MESH_AXES, Layout, auto_mesh
+from models.parallel.axis_rules import Layout, auto_mesh
+from models.parallel.mesh_axes import LENDABLE, MESH_AXES
 from workers.programs.step_latency import Way
-
-GIVING = ("ulysses", "ring", "cfg")
-"""Axes whose devices can work on other rows instead, those whose collectives cost most first."""
 
 
 def side_by_side(layout: Layout, parts: int) -> Layout:
     """The same devices in the same order, so many times fewer of them on each row.
 
     Args:
-        parts: divides the devices that `GIVING` has.
+        parts: divides the devices that `LENDABLE` has.
     """
     sizes, left = dict(layout.mesh.shape), parts
-    for axis in GIVING:
+    for axis in LENDABLE:
         given = math.gcd(left, sizes[axis])
         sizes[axis] //= given
         left //= given
@@ -40,7 +38,7 @@ def layouts_by_way(
             move any is left out.
     """
     found = {Way(size): layout for size in sizes}
-    movable = math.prod(layout.mesh.shape[axis] for axis in GIVING)
+    movable = math.prod(layout.mesh.shape[axis] for axis in LENDABLE)
     for size in sizes:
         parts = math.gcd(size, movable)
         if parts > 1 and stays(other := side_by_side(layout, parts)):

@@ -1,4 +1,4 @@
-"""A shape: the compiled programs of one bucket, some of them perhaps not ready yet."""
+"""A programs: the compiled programs of one bucket, some of them perhaps not ready yet."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What one picture needs of a shape."""
+    """What one picture needs of a programs."""
 
     encoder: Hashable
     phases: frozenset[StepProgram]
 
 
 @dataclass(eq=False)
-class Shape:
+class BucketPrograms:
     """Everything that pictures of one bucket run."""
 
     bucket: str
@@ -128,7 +128,7 @@ class Shape:
         return [self.encoders[encoder], *(one for phase in chosen for one in phase.necessary)]
 
     def necessary(self) -> list[Future[Any]]:
-        """What any picture of this shape may need."""
+        """What any picture of this programs may need."""
         of_steps = [one for phase in self.phases.values() for one in phase.necessary]
         return [*self.encoders.values(), *of_steps, self.decode, self.preview]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from models.interface.pipeline import Prepared, PyTree
 from models.interface.step_program import StepProgram
-from workers.programs.bucket_programs import Program, Shape
+from workers.programs.bucket_programs import BucketPrograms, Program
 from workers.programs.row_tree import leaves_by_name, with_leaves
 from workers.programs.step_latency import Way
 
@@ -29,19 +29,21 @@ class Launcher(Protocol):
         """Call these, from any thread, when another process of the slice is asked to end."""
         ...
 
-    def growing(self, shape: Shape, prepared: Prepared) -> None:
-        """The programs of this picture that the shape does not have are about to be compiled."""
+    def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
+        """The programs of this picture that the programs does not have are about to be compiled."""
         ...
 
-    def encode(self, shape: Shape, program: Program) -> Program: ...
+    def encode(self, programs: BucketPrograms, program: Program) -> Program: ...
 
-    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
+    def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
         """What it gives is for steps to take, as rows are."""
         ...
 
-    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program: ...
+    def step(
+        self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
+    ) -> Program: ...
 
-    def show(self, shape: Shape, what: str, program: Program) -> Program:
+    def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
         """`what`: decode or preview."""
         ...
 
@@ -71,19 +73,21 @@ class OneHost:
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
         pass
 
-    def growing(self, shape: Shape, prepared: Prepared) -> None:
+    def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
         pass
 
-    def encode(self, shape: Shape, program: Program) -> Program:
+    def encode(self, programs: BucketPrograms, program: Program) -> Program:
         return program
 
-    def conditions(self, shape: Shape, phase: StepProgram, program: Program) -> Program:
+    def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
         return program
 
-    def step(self, shape: Shape, phase: StepProgram, way: Way, program: Program) -> Program:
+    def step(
+        self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
+    ) -> Program:
         return program
 
-    def show(self, shape: Shape, what: str, program: Program) -> Program:
+    def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
         return program
 
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,6 +14,13 @@ from models.parallel.axis_rules import Axes, Layout
 
 SPLIT: Mapping[str, Axes] = {f"['{KEPT}']['residual']": RESIDUAL}
 """Leaves that a layout may split between steps; all others lie whole on each device."""
+
+
+class PlainArray(NamedTuple):
+    """An abstract array as plain values, which can be pickled."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 def leaves_by_name(row: PyTree) -> dict[str, Any]:
@@ -48,3 +55,29 @@ def with_leaves(row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
 def placed(array: np.ndarray, like: jax.Array) -> jax.Array:
     """Where `like` lies; each process of a slice places its own part."""
     return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
+
+
+def as_plain_values(row: PyTree) -> PyTree:
+    """Return abstract arrays as plain values."""
+    return jax.tree.map(lambda leaf: PlainArray(tuple(leaf.shape), np.dtype(leaf.dtype).name), row)
+
+
+def from_plain_values(values: PyTree) -> PyTree:
+    """Return such values as abstract arrays."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        values,
+        is_leaf=lambda leaf: isinstance(leaf, PlainArray),
+    )
+
+
+def check_row(program: str, row: PyTree, expected: PyTree) -> None:
+    """Raises: TypeError: the program's row could not go on where the others do."""
+    found, wanted = (
+        {name: (leaf.shape, leaf.dtype) for name, leaf in leaves_by_name(tree).items()}
+        for tree in (row, expected)
+    )
+    wrong = [key for key in found | wanted if found.get(key) != wanted.get(key)]
+    if wrong:
+        details = "; ".join(f"{k}: {found.get(k)} instead of {wanted.get(k)}" for k in wrong)
+        raise TypeError(f"{program} returns a row of another shape: {details}")

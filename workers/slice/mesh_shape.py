@@ -1,8 +1,7 @@
 """A mesh slice's axes and their sizes, before any device is asked. No JAX in here.
 
-Each axis has a size inside a host or TPU slice (ICI) and one between them (DCN): `data` (rows),
-`fsdp` (weights, and the tokens that go with them), `cfg` (guidance passes), `context` (tokens) and
-`tensor` (heads and feed-forward).
+Each axis (models/parallel/mesh_axes.py) has a size inside a host or TPU slice (ICI) and one between
+them (DCN).
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-AXES = ("data", "fsdp", "cfg", "context", "tensor")
+from models.parallel.mesh_axes import AXIS_NAMES, MESH_AXES
+
 REST = -1
 """Size of the one axis that takes what is left."""
 SLOTS = 4
@@ -20,7 +20,7 @@ SLOTS = 4
 
 
 @dataclass(frozen=True)
-class Shape:
+class MeshShape:
     """Sizes of a slice's axes; axes that are not named have size 1.
 
     Args:
@@ -38,14 +38,16 @@ class Shape:
     def __post_init__(self) -> None:
         for kind, sizes in (("ici", self.ici), ("dcn", self.dcn)):
             for name, size in sizes.items():
-                if name not in AXES:
-                    raise ValueError(f"{kind} axis {name!r} does not exist: {', '.join(AXES)}")
+                if name not in AXIS_NAMES:
+                    raise ValueError(
+                        f"{kind} axis {name!r} does not exist: {', '.join(AXIS_NAMES)}"
+                    )
                 if size < 1 and size != REST:
                     raise ValueError(f"{kind} axis {name} must be 1 or more, or -1, not {size}")
             if sum(size == REST for size in sizes.values()) > 1:
                 raise ValueError(f"only one {kind} axis may be -1: {said(sizes)}")
 
-    def over(self, devices: int, hosts: int = 1, heads: Collection[int] = ()) -> Shape:
+    def over(self, devices: int, hosts: int = 1, heads: Collection[int] = ()) -> MeshShape:
         """With every size known, over so many devices on each of so many hosts (or TPU slices).
 
         Args:
@@ -68,14 +70,22 @@ class Shape:
                 f"a context of {context} with a ring of {ring} swaps tokens for heads over "
                 f"{context // ring} devices, which does not divide {said_heads(heads, tensor)}"
             )
-        return Shape(ici, dcn, ring)
+        return MeshShape(ici, dcn, ring)
 
     def size(self, axis: str) -> int:
         return self.ici.get(axis, 1) * self.dcn.get(axis, 1)
 
     @property
     def devices(self) -> int:
-        return math.prod(map(self.size, AXES))
+        return math.prod(map(self.size, AXIS_NAMES))
+
+    @property
+    def mesh_sizes(self) -> tuple[int, ...]:
+        """Sizes of `MESH_AXES`, ICI and DCN together: a context is a ring of Ulysses' groups."""
+        sizes = {axis: self.size(axis) for axis in AXIS_NAMES}
+        ring = self.ring or 1
+        sizes |= {"ring": ring, "ulysses": sizes["context"] // ring}
+        return tuple(sizes[axis] for axis in MESH_AXES)
 
     @property
     def is_whole(self) -> bool:
@@ -84,7 +94,7 @@ class Shape:
 
     def __str__(self) -> str:
         """`cfg 2 · context 4 (ring 2)`: what is split."""
-        sizes = {axis: self.size(axis) for axis in AXES if self.size(axis) != 1}
+        sizes = {axis: self.size(axis) for axis in AXIS_NAMES if self.size(axis) != 1}
         if not sizes:
             return "one device"
         return said(sizes) + (f" (ring {self.ring})" if (self.ring or 1) > 1 else "")
@@ -102,7 +112,7 @@ def filled(kind: str, sizes: Mapping[str, int], devices: int) -> dict[str, int]:
 
     Raises: ValueError: the product is not the number of devices.
     """
-    named = {axis: sizes.get(axis, 1) for axis in AXES}
+    named = {axis: sizes.get(axis, 1) for axis in AXIS_NAMES}
     known = math.prod(size for size in named.values() if size != REST)
     things = "devices" if kind == "ici" else "hosts"
     if REST in named.values():
@@ -114,7 +124,7 @@ def filled(kind: str, sizes: Mapping[str, int], devices: int) -> dict[str, int]:
     return named
 
 
-def slots_of(slots: int | None, per_device_batch_size: float | None, shape: Shape) -> int:
+def slots_of(slots: int | None, per_device_batch_size: float | None, shape: MeshShape) -> int:
     """Requests denoised together.
 
     Args:

@@ -21,7 +21,7 @@ from workers.engine.step_metrics import layout_name
 from workers.pool.cost_reporting import measure as try_ways
 from workers.programs import warmup
 from workers.programs.batch_sizes import exact
-from workers.programs.bucket_programs import Shape
+from workers.programs.bucket_programs import BucketPrograms
 
 MATRIX_REPEATS = 5
 
@@ -51,8 +51,8 @@ async def _measured(ask: Ask, model: Opened, weights_s: float) -> Result:
         rounds = [await _round(engine, ask, model) for _ in range(ask.repeats)]
         after = matrix_rate(devices, dtype, MATRIX_REPEATS, side=before.side)
         prepared = warmup.prepare(model.pipeline, model.fields)
-        shape = engine.programs.shape(prepared)
-        memory = memory_of(devices, model.pipeline.weights, _programs(shape))
+        programs = engine.programs.of(prepared)
+        memory = memory_of(devices, model.pipeline.weights, _programs(programs))
         return Result(
             ask=ask,
             fields=model.fields,
@@ -64,7 +64,7 @@ async def _measured(ask: Ask, model: Opened, weights_s: float) -> Result:
             why=model.slice.chosen.why,
             is_tiled=model.is_tiled,
             steps=len(prepared.steps),
-            work=sum(_flops(shape, step.phase) for step in prepared.steps),
+            work=sum(_flops(programs, step.phase) for step in prepared.steps),
             seconds={stage: [times[stage] for times in rounds] for stage in STAGES},
             matrix=(before, after),
             memory=memory,
@@ -101,13 +101,13 @@ def covered(spans: Sequence[Span]) -> float:
     return total
 
 
-def _programs(shape: Shape) -> list[Any]:
+def _programs(programs: BucketPrograms) -> list[Any]:
     """What a request runs, compiled."""
-    steps = [program for phase in shape.phases.values() for program in phase.programs.values()]
-    return [program.result() for program in (*shape.encoders.values(), *steps, shape.decode)]
+    steps = [program for phase in programs.phases.values() for program in phase.programs.values()]
+    return [program.result() for program in (*programs.encoders.values(), *steps, programs.decode)]
 
 
-def _flops(shape: Shape, phase: StepProgram) -> float:
-    counted: Future[float] | None = shape.phases[phase].flops
-    assert counted is not None, "the engine counts a shape's operations when it is first used"
+def _flops(programs: BucketPrograms, phase: StepProgram) -> float:
+    counted: Future[float] | None = programs.phases[phase].flops
+    assert counted is not None, "the engine counts a programs's operations when it is first used"
     return counted.result()

@@ -37,7 +37,7 @@ from workers.programs import warmup
 from workers.programs.batch_sizes import fast, powers_of_two
 from workers.programs.xla_cache import keep_compiled
 from workers.slice.mesh import make_mesh
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 
 def started(name: str, dtype: str, slots: int, folder: Path, parts: Parts) -> None:
@@ -72,7 +72,7 @@ def planned(
     if devices[0].platform != "cpu":
         return loading.planned(name, pool, model, devices, folder)
     _, kept = loading.sketch_of(pool, model, folder)
-    shape = Shape().over(len(devices), 1, frozenset())
+    shape = MeshShape().over(len(devices), 1, frozenset())
     own = eight_bit_for(devices[0].device_kind)
     layout = Layout(make_mesh(shape, devices), kernel_for(devices[0], model.dtype), eight_bit=own)
     return MeshSlice(layout, Chosen(shape, pool.slots or 1, Residency(), "hollow"), kept=kept)

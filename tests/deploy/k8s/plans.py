@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from workers.loading.layout import BETWEEN
+from models.parallel.mesh_axes import CROSSING
 from workers.plan.duration import duration
 from workers.plan.estimate import Reckoning
 from workers.plan.make import Ask, sketched
@@ -58,7 +58,7 @@ def sketch_of(model: str) -> Sketch:
 @cache
 def best(case: Case) -> Reckoning:
     """The soonest layout, as `mesh = "auto"` finds it: between hosts one axis has all."""
-    between = [{axis: case.hosts} for axis in BETWEEN] if case.hosts > 1 else [{}]
+    between = [{axis: case.hosts} for axis in CROSSING] if case.hosts > 1 else [{}]
     found = [
         search(sketch_of(case.model), case.chip, case.chips, dcn=dcn).latency for dcn in between
     ]

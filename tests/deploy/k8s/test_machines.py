@@ -16,7 +16,7 @@ from tests.deploy.k8s.settings import pool_of, settings_of
 from tests.deploy.k8s.test_scaling import query
 from workers.pool.worker import ENDING, LAST_WORDS_S, PUTTING_ASIDE
 from workers.slice.chips import GPU_SHARE
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 SPOT_PODS_S = 15
 """Of the 30 s after a Spot machine's notice, what GKE leaves to pods that are not the system's."""
@@ -154,7 +154,7 @@ def check_mesh(settings: Settings, pods: Pods, chips: int, hosts: int) -> None:
     sizes = [*pool.mesh.ici.values(), *pool.mesh.dcn.values()]
     assert -1 not in sizes
     assert math.prod(sizes) == chips * hosts
-    assert Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(chips, hosts)
+    assert MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(chips, hosts)
     assert pool.hosts.count == hosts
 
 

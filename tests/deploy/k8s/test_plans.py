@@ -12,7 +12,7 @@ from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of
 from workers.plan.estimate import reckon
 from workers.plan.offload import ALL_ON_DEVICE
-from workers.slice.mesh_shape import Shape, slots_of
+from workers.slice.mesh_shape import MeshShape, slots_of
 
 ALWAYS = [case for case in CASES if case.model == "flux-dev"]
 """Planned anew in each run; for the others, which take longer, the documentation's rows stand."""
@@ -26,13 +26,13 @@ def written(case: Case) -> list[str]:
     return [cell.strip() for cell in found.strip("| ").split(" | ")]
 
 
-def served(case: Case) -> tuple[Shape, int]:
+def served(case: Case) -> tuple[MeshShape, int]:
     """The overlay's layout and how many requests it works on together."""
     objects = overlay(case.overlay)
     (pods, *_) = pods_of(objects, "pool")
     pool = pool_of(settings_of(objects, pods), pods)
     assert pool.mesh != "auto"
-    shape = Shape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(case.chips, case.hosts)
+    shape = MeshShape(pool.mesh.ici, pool.mesh.dcn, pool.mesh.ring).over(case.chips, case.hosts)
     return shape, slots_of(pool.slots, pool.per_device_batch_size, shape)
 
 

@@ -28,7 +28,7 @@ from models.parallel.trace_options import TraceOptions
 from models.weights.loader import flat_parameters, load
 from models.weights.quantize import Rounding, rounded
 from workers.slice.mesh import make_mesh
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 DEMO = Path(registry.__file__).parent / "demo"
 LAYERS, WIDTH, INNER = 3, 32, 64
@@ -100,7 +100,7 @@ def arrays(module: nnx.Module) -> dict[str, jax.Array]:
 
 
 def layout_of(sizes: dict[str, int]) -> Layout:
-    return Layout(make_mesh(Shape(sizes).over(4), jax.devices()[:4]), xla_kernel)
+    return Layout(make_mesh(MeshShape(sizes).over(4), jax.devices()[:4]), xla_kernel)
 
 
 def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: Part) -> None:

@@ -13,17 +13,17 @@ from models.interface.pipeline import Step
 from models.interface.step_program import StepProgram
 from workers.engine.batching import next_batch
 from workers.engine.row import Row
-from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.step_latency import Way
 
 
-def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> Shape:
+def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> BucketPrograms:
     """Two phases whose programs add each row's value to it; `experts` by phase."""
 
     def program(weights, rows, values):  # type: ignore[no-untyped-def]
         return tuple(r + s for r, s in zip(rows, values["add"], strict=True)), None
 
-    made = Shape("a")
+    made = BucketPrograms("a")
     for name in ("first", "second"):
         made.phases[StepProgram(name)] = Phase(StepProgram(name), experts.get(name))
         for size in sizes:
@@ -32,7 +32,7 @@ def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> Sha
     return made
 
 
-def row(shape: Shape, phase: str = "first", steps: int = 9, add: float = 1.0) -> Row:
+def row(shape: BucketPrograms, phase: str = "first", steps: int = 9, add: float = 1.0) -> Row:
     step = Step(StepProgram(phase), {"add": np.float32(add)})
     return Row(shape, (step,) * steps, 0.0, lambda row: None, lambda row, failure: None)
 
@@ -97,7 +97,7 @@ def test_values_that_are_arrays_are_stacked() -> None:
 EXPERTS = {"first": "high", "second": "low"}
 
 
-def two_phases(one: Shape, first: int, second: int) -> Row:
+def two_phases(one: BucketPrograms, first: int, second: int) -> Row:
     steps = (Step(StepProgram("first"), {}),) * first + (Step(StepProgram("second"), {}),) * second
     return Row(one, steps, 0.0, lambda row: None, lambda row, failure: None)
 

@@ -19,7 +19,7 @@ from workers.engine.batching import Batch
 from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.engine.step_metrics import MAX_SHAPES, Meter, layout_name, rate, tell_memory
-from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.compiler import Compiler
 from workers.programs.step_latency import Way
 
@@ -29,7 +29,9 @@ def value(name: str, **labels: str) -> float:
 
 
 def batch(phase: Phase, bucket: str, rows: int, size: int) -> Batch:
-    one = Row(Shape(bucket), (), None, on_step=lambda row: None, on_end=lambda row, error: None)
+    one = Row(
+        BucketPrograms(bucket), (), None, on_step=lambda row: None, on_end=lambda row, error: None
+    )
     return Batch(phase, (one,) * rows, Way(size))
 
 
@@ -92,7 +94,7 @@ def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
     pipeline = Looped()
     prepared = pipeline.prepare({"width": 32, "height": 16}, {})
     compiler = Compiler(pipeline, layout)
-    row = compiler.trace_encode(prepared.inputs).out_info
+    row = compiler.tracer.encode(prepared.inputs).out_info
     values = prepared.steps[0].values
     tokens = row["latents"].shape[0]
     expected = 5 * 2 * (2 * tokens * DIM * DIM)
@@ -121,7 +123,7 @@ async def test_an_engine_counts_its_pictures_and_their_stages(
         assert counts() == before, "nobody asked for the warm-up's pictures"
         await engine.generate({"prompt": "a"}, {})
         assert counts() == [count + 1 for count in before]
-        phase = next(iter(engine.programs.shape(pipeline.prepare({}, {})).phases.values()))
+        phase = next(iter(engine.programs.of(pipeline.prepare({}, {})).phases.values()))
         assert phase.flops is not None and phase.flops.result(60) > 0
         await engine.generate({"prompt": "b"}, {})
         grown = value("atelier_flops_total", model=SPEC.name) - flops

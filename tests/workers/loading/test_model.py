@@ -27,7 +27,7 @@ from workers.plan.trace import Sketch
 from workers.programs.compiler import Compiler
 from workers.slice.chips import CHIPS
 from workers.slice.device_chip import chip_of
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: in
         update={"batching": batching, "warmup": [{"width": 512, "height": 512}]}
     )
     sketch, _ = loading.sketch_of(pool(), given)
-    need = reckon(sketch, Shape().over(1), CHIPS["l4"], 2, launch=launch)
+    need = reckon(sketch, MeshShape().over(1), CHIPS["l4"], 2, launch=launch)
     used = need.total_bytes - need.memory["reserve"]
     devices: Any = [Device(int(used / (1 - RESERVE)) + 1)]
     chosen = slice.choose(pool(), given, sketch, devices)
@@ -184,7 +184,7 @@ def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Ske
         assert jax.tree.leaves(pipeline.weights.transformer)[0].sharding.memory_kind == "device"
         compiler = Compiler(pipeline, opened.layout)
         inputs = pipeline.prepare({**pipeline.spec.defaults, **REQUEST}, {}).inputs
-        program = compiler.trace_encode(inputs).lower().compile()
+        program = compiler.tracer.encode(inputs).lower().compile()
         rows.append(program(compiler.weights.common, dict(inputs)))
     for leaf, other in zip(*map(jax.tree.leaves, rows), strict=True):
         # another program: what is fused differs, and so how sums are rounded
@@ -194,7 +194,7 @@ def test_encoders_in_host_memory_draw_the_same(model: ModelSettings, sketch: Ske
 def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
     model: ModelSettings, sketch: Sketch
 ) -> None:
-    chip, one = chip_of(jax.devices()), Shape().over(1)
+    chip, one = chip_of(jax.devices()), MeshShape().over(1)
     beside, *_ = (way for way in residencies(sketch, None, None) if way.on_host)
     assert beside.on_host == {"clip", "t5"} and not beside.by_turns
 

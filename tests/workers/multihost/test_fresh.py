@@ -20,8 +20,8 @@ from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading.model import read, rounding_of
 from workers.multihost.handshake import outline, outlined
-from workers.programs.compiler import Compiler, signature
-from workers.programs.step_latency import Way
+from workers.programs.compiler import signature
+from workers.programs.tracer import Tracer
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 FEW = {"prompt": "a red circle", "seed": 1, "num_inference_steps": 5}
@@ -82,7 +82,7 @@ def test_a_fresh_pipeline_traces_any_step_from_its_key(
     name: str, request: pytest.FixtureRequest
 ) -> None:
     source = request.getfixturevalue(name) if name == "experts" else DEMO / name
-    first, fresh = abstract(source), Compiler(abstract(source), logical_layout())
+    first, fresh = abstract(source), Tracer(abstract(source), logical_layout())
     rows: dict[Hashable, Any] = {}
     programs: set[StepProgram] = set()
     for fields in requests(first):
@@ -101,7 +101,7 @@ def test_a_fresh_pipeline_traces_any_step_from_its_key(
         assert {one.METHOD for one in methods} == {"unipc", "dpm", "flow_match_euler"}
 
 
-def traced(compiler: Compiler, prepared: Prepared, rows: dict[Hashable, Any]) -> set[StepProgram]:
+def traced(tracer: Tracer, prepared: Prepared, rows: dict[Hashable, Any]) -> set[StepProgram]:
     """The keys of all its steps, which were traced.
 
     Args:
@@ -109,8 +109,8 @@ def traced(compiler: Compiler, prepared: Prepared, rows: dict[Hashable, Any]) ->
     """
     kind = signature(prepared.inputs)
     if kind not in rows:
-        rows[kind] = compiler.trace_encode(prepared.inputs).out_info
+        rows[kind] = tracer.encode(prepared.inputs).out_info
     steps = {step.phase: step for step in prepared.steps}
     for step in steps.values():
-        compiler.trace_step(step.phase, step.values, Way(1), rows[kind])
+        tracer.step(step.phase, step.values, rows[kind])
     return set(steps)

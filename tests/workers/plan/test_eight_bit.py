@@ -10,9 +10,9 @@ from workers.plan.estimate import reckon
 from workers.plan.model import sketch_of
 from workers.plan.trace import Sketch
 from workers.slice.chips import CHIPS
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
-ONE = Shape({}).over(1)
+ONE = MeshShape({}).over(1)
 
 
 @pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])

@@ -22,16 +22,15 @@ from workers.plan.offload import Residency
 from workers.plan.search import Found, factors, search
 from workers.plan.trace import Sketch
 from workers.programs import warmup
-from workers.programs.compiler import Compiler
 from workers.programs.conditioning import STEPS
 from workers.programs.row_tree import places
-from workers.programs.step_latency import Way
+from workers.programs.tracer import Tracer
 from workers.slice.chips import CHIPS, GIB
 from workers.slice.mesh import make_mesh
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 V6E = CHIPS["v6e"]
-SHAPE = Shape({"fsdp": 2, "context": 4}, {}, 2).over(8)
+SHAPE = MeshShape({"fsdp": 2, "context": 4}, {}, 2).over(8)
 """Gathers, rings and Ulysses in one."""
 
 
@@ -48,11 +47,11 @@ def step() -> Step:
     layout = Layout(make_mesh(SHAPE, jax.devices()[:8]), xla_kernel)
     pipeline = abstract(str(DEMO / "flux"), "float32", layout.of_parameter)
     prepared = warmup.prepare(pipeline, warmup.requests(pipeline.spec, [{}])[0])
-    compiler = Compiler(pipeline, layout)
-    row = compiler.trace_encode(prepared.inputs).out_info
+    tracer = Tracer(pipeline, layout)
+    row = tracer.encode(prepared.inputs).out_info
     first = prepared.steps[0]
-    traced = compiler.trace_step(first.phase, first.values, Way(1), row)
-    told = compiler.trace_conditions(first.phase, first.values, row)
+    traced = tracer.step(first.phase, first.values, row)
+    told = tracer.conditions(first.phase, first.values, row)
     return Step(traced.lower().compile(), row, told.lower().compile())
 
 
@@ -68,13 +67,13 @@ def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step)
 
 def test_rows_are_reckoned_as_they_lie() -> None:
     """What a step cache keeps by shares, all else whole: to the byte."""
-    shape = Shape({"cfg": 2, "context": 2}).over(4)
+    shape = MeshShape({"cfg": 2, "context": 2}).over(4)
     layout = Layout(make_mesh(shape, jax.devices()[:4]), xla_kernel)
     fields = {"quality": "first-block-cache"}
     cached = sketch_of(str(DEMO / "flux"), "float32", fields)
     pipeline = abstract(str(DEMO / "flux"), "float32", layout.of_parameter)
     prepared = warmup.prepare(pipeline, warmup.requests(pipeline.spec, [fields])[0])
-    row = Compiler(pipeline, layout).encoding(prepared.inputs).row
+    row = Tracer(pipeline, layout).encode(prepared.inputs).out_info
     lying = jax.tree.map(
         lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
         row,
@@ -82,7 +81,7 @@ def test_rows_are_reckoned_as_they_lie() -> None:
     )
     assert row_bytes(cached, abstract_layout(shape)) == sum(jax.tree.leaves(lying))
     residual = row["step_cache"]["residual"]
-    whole = row_bytes(cached, abstract_layout(Shape().over(1)))
+    whole = row_bytes(cached, abstract_layout(MeshShape().over(1)))
     spared = whole - row_bytes(cached, abstract_layout(shape))
     assert spared == residual.size * residual.dtype.itemsize * 3 // 4 > 0
 
@@ -92,7 +91,7 @@ def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
     cached = sketch_of(str(DEMO / "flux"), "float32", {"quality": "first-block-cache"})
     (step, _), (exact, _) = cached.steps[cached.phase], flux.steps[flux.phase]
     assert step.work.flops == pytest.approx(exact.work.flops, rel=1e-3)
-    one = Shape().over(1)
+    one = MeshShape().over(1)
     more, least = (reckon(sketch, one, V6E).memory["temporaries"] for sketch in (cached, flux))
     assert least <= more < 1.25 * least
 
@@ -121,8 +120,8 @@ def test_exchange_is_reckoned_as_it_is_compiled(flux: Sketch, step: Step) -> Non
 
 
 def test_a_share_of_the_work(flux: Sketch) -> None:
-    whole = reckon(flux, Shape().over(1), V6E)
-    part = reckon(flux, Shape({"context": 4}).over(4), V6E)
+    whole = reckon(flux, MeshShape().over(1), V6E)
+    part = reckon(flux, MeshShape({"context": 4}).over(4), V6E)
     # Padding, and time and text that every device embeds.
     assert whole.step.flops / 4 <= part.step.flops <= whole.step.flops / 4 * 1.3
     assert whole.step.flops == flux.steps[flux.phase][0].work.flops
@@ -130,7 +129,7 @@ def test_a_share_of_the_work(flux: Sketch) -> None:
 
 
 def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
-    shape = Shape().over(1)
+    shape = MeshShape().over(1)
     one, three = reckon(flux, shape, V6E, 1), reckon(flux, shape, V6E, 3)
     assert three.memory["rows"] == 3 * one.memory["rows"]
     assert three.memory["weights of transformer"] == one.memory["weights of transformer"]
@@ -139,7 +138,7 @@ def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
 
 def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
     """Pictures are decoded one at a time; only their states lie side by side."""
-    shape = Shape().over(1)
+    shape = MeshShape().over(1)
     alone, several = reckon(flux, shape, V6E), reckon(flux, shape, V6E, 5, launch=2)
     two = reckon(flux, shape, V6E, 2)
     assert several.memory["rows"] == 5 * alone.memory["rows"]
@@ -152,7 +151,7 @@ def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
 
 
 def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
-    shape = Shape().over(1)
+    shape = MeshShape().over(1)
     residency = Residency(by_turns=frozenset({"t5", "transformer"}))
     turns = reckon(flux, shape, V6E, residency=residency).memory
     assert turns["weights of t5 or transformer"] == flux.networks["transformer"]
@@ -201,7 +200,7 @@ def test_a_model_too_big_is_refused_with_numbers(flux: Sketch) -> None:
 
 
 def test_slices_between_which_data_goes_by_dcn(flux: Sketch) -> None:
-    shape = Shape({"cfg": 2, "context": 4}, {"context": 2}, 2).over(8, 2)
+    shape = MeshShape({"cfg": 2, "context": 4}, {"context": 2}, 2).over(8, 2)
     traffic = reckon(flux, shape, V6E).step.traffic
     assert traffic["permute (ring)"].dcn_bytes > 0 == traffic["permute (ring)"].ici_bytes
     assert (
@@ -216,6 +215,6 @@ def test_factors() -> None:
 
 
 def test_memory_is_told_by_kind(flux: Sketch) -> None:
-    kinds = reckon(flux, Shape().over(1), V6E).memory
+    kinds = reckon(flux, MeshShape().over(1), V6E).memory
     assert {"weights of transformer", "weights of t5", "rows", "temporaries"} <= kinds.keys()
     assert sum(kinds.values()) < 1 * GIB + kinds["reserve"]

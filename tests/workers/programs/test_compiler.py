@@ -10,7 +10,8 @@ from models.interface.pipeline import PyTree
 from models.interface.step_program import StepProgram
 from models.parallel.trace_options import TraceOptions, trace_options
 from tests.workers.toy import ToyPipeline
-from workers.programs.compiler import Compiler, check_row, signature
+from workers.programs.compiler import Compiler, signature
+from workers.programs.row_tree import check_row
 from workers.slice.mesh import one_device
 
 SIZE_TOLERANCE = 1e-5
@@ -24,7 +25,7 @@ def compiler() -> Compiler:
 
 def rows(compiler: Compiler, count: int) -> list[dict[str, np.ndarray]]:
     random = np.random.default_rng(0)
-    shapes = compiler.trace_encode(compiler.pipeline.prepare({}, {}).inputs).out_info
+    shapes = compiler.tracer.encode(compiler.pipeline.prepare({}, {}).inputs).out_info
     return [
         jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
         for _ in range(count)
@@ -77,7 +78,7 @@ def test_options_around_a_compiler_do_not_reach_its_programs() -> None:
 
     compiler = Compiler(Watched(), one_device(jax.devices()[0]))
     with TraceOptions(quant="w8a8", strips=8, unroll=True).active():
-        compiler.trace_decode(rows(compiler, 1)[0])
+        compiler.tracer.decode(rows(compiler, 1)[0])
     assert seen == [TraceOptions(compiler.layout)]
 
 

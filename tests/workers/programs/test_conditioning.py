@@ -19,7 +19,7 @@ from tests.workers.engine.test_engine import assert_is_reference, make
 from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.row import Row
-from workers.programs.bucket_programs import Phase, Shape
+from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.conditioning import STEPS, at_places, computed, first, place
 
 
@@ -69,9 +69,9 @@ def test_each_row_of_a_batch_is_told_of_its_own_step() -> None:
 
 
 def row(steps: int, done: int = 0) -> Row:
-    shape = Shape("a")
-    shape.phases[StepProgram("a")] = Phase(StepProgram("a"))
-    return Row(shape, table(*["a"] * steps), None, lambda row: None, lambda *_: None, done=done)
+    programs = BucketPrograms("a")
+    programs.phases[StepProgram("a")] = Phase(StepProgram("a"))
+    return Row(programs, table(*["a"] * steps), None, lambda row: None, lambda *_: None, done=done)
 
 
 def test_a_row_computes_them_once_in_so_many_steps_and_drops_them_at_the_end() -> None:
@@ -139,7 +139,7 @@ async def test_a_canceled_row_frees_them(engine: Engine, pipeline: ToyPipeline) 
 
 
 async def test_a_family_without_them_computes_none(engine: Engine, pipeline: ToyPipeline) -> None:
-    shape = await engine.try_out({"seed": 1}, steps=1)
-    assert shape.phases[StepProgram("plain")].conditions.result() is None
-    shape = await engine.try_out({"seed": 1, "phase": "told"}, steps=1)
-    assert shape.phases[StepProgram("told")].conditions.result() is not None
+    programs = await engine.try_out({"seed": 1}, steps=1)
+    assert programs.phases[StepProgram("plain")].conditions.result() is None
+    programs = await engine.try_out({"seed": 1, "phase": "told"}, steps=1)
+    assert programs.phases[StepProgram("told")].conditions.result() is not None

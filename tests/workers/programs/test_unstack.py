@@ -22,7 +22,7 @@ from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
 from workers.programs.unstack import apart, stacks
 from workers.slice.mesh import make_mesh
-from workers.slice.mesh_shape import Shape
+from workers.slice.mesh_shape import MeshShape
 
 CLOSE = 1e-5
 """Relative, after two steps: layers that are no loop may be fused otherwise."""
@@ -38,7 +38,7 @@ class LikeGpus(Layout):
 
 
 def layout(kind: type[Layout], **sizes: int) -> Layout:
-    whole = Shape(sizes).over(max(1, int(np.prod(list(sizes.values())))))
+    whole = MeshShape(sizes).over(max(1, int(np.prod(list(sizes.values())))))
     return kind(make_mesh(whole, jax.devices()[: whole.devices]), xla_kernel)
 
 
@@ -107,5 +107,5 @@ def test_a_program_takes_the_layers_and_says_what_it_changes(folder: str) -> Non
     prepared = pipeline.prepare({**pipeline.spec.defaults, "prompt": "", "seed": 0}, {})
     row = compiler.encoding(prepared.inputs).row
     step = prepared.steps[0]
-    traced = compiler.trace_step(step.phase, step.values, compiler.ways([1], False)[0], row)
+    traced = compiler.tracer.step(step.phase, step.values, row)
     assert compiler.changes(traced, row) == {"['latents']", "['denoised']"}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from workers.slice.mesh_shape import Shape, slots_of
+from workers.slice.mesh_shape import MeshShape, slots_of
 
 
 def test_one_axis_takes_what_is_left() -> None:
-    shape = Shape({"cfg": 2, "context": -1}).over(8)
+    shape = MeshShape({"cfg": 2, "context": -1}).over(8)
     assert (shape.size("context"), shape.devices, shape.ring) == (4, 8, 1)
 
 
 def test_rings_go_between_hosts_and_ulysses_inside() -> None:
-    shape = Shape({"context": 4}, {"context": -1}).over(4, hosts=2)
+    shape = MeshShape({"context": 4}, {"context": -1}).over(4, hosts=2)
     assert (shape.size("context"), shape.ring) == (8, 2)
 
 
@@ -31,7 +31,7 @@ def test_rings_go_between_hosts_and_ulysses_inside() -> None:
 def test_what_does_not_divide_the_heads_goes_round_in_rings(
     heads: set[int], sizes: dict[str, int], ring: int
 ) -> None:
-    assert Shape(sizes).over(8, heads=heads).ring == ring
+    assert MeshShape(sizes).over(8, heads=heads).ring == ring
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_sizes_that_make_no_slice_are_refused_with_the_numbers(
     ici: dict[str, int], dcn: dict[str, int], ring: int | None, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        Shape(ici, dcn, ring).over(8, heads={12})
+        MeshShape(ici, dcn, ring).over(8, heads={12})
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_sizes_that_make_no_slice_are_refused_with_the_numbers(
 def test_slots_are_the_product(
     slots: int | None, per_device: float | None, sizes: dict[str, int], expected: int
 ) -> None:
-    assert slots_of(slots, per_device, Shape(sizes)) == expected
+    assert slots_of(slots, per_device, MeshShape(sizes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_batches_that_are_not_whole_are_refused_with_the_numbers(
     slots: int | None, per_device: float | None, sizes: dict[str, int], said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        slots_of(slots, per_device, Shape(sizes))
+        slots_of(slots, per_device, MeshShape(sizes))
 
 
 def test_a_shape_says_what_it_splits() -> None:
-    assert str(Shape({"cfg": 2, "context": 4}, ring=2)) == "cfg 2 · context 4 (ring 2)"
-    assert str(Shape()) == "one device"
+    assert str(MeshShape({"cfg": 2, "context": 4}, ring=2)) == "cfg 2 · context 4 (ring 2)"
+    assert str(MeshShape()) == "one device"

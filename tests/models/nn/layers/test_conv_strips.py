@@ -20,7 +20,8 @@ from models.nn.layers.conv_strips import (
     put_together,
     together,
 )
-from models.parallel.axis_rules import MESH_AXES, Layout, abstract_mesh
+from models.parallel.axis_rules import Layout, abstract_mesh
+from models.parallel.mesh_axes import MESH_AXES
 from models.parallel.trace_options import TraceOptions
 from models.sdxl.config import UNetConfig
 from models.sdxl.network import UNet

@@ -1,0 +1,170 @@
+"""Tracer: a pipeline's pure functions → traced programs for one slice, from shapes alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.stages import Traced
+from jaxtyping import Array, Bool, Shaped
+
+from models.interface.pipeline import Pipeline, PyTree, stack_rows
+from models.interface.step_program import StepProgram
+from models.parallel.axis_rules import Layout, Split
+from models.parallel.trace_options import TraceOptions
+from workers.programs.abstract_arguments import AbstractArguments
+from workers.programs.bucket_programs import Values
+from workers.programs.conditioning import STEPS, at_places
+from workers.programs.row_tree import check_row
+
+
+class Tracer:
+    """Traces each program of a pipeline; its methods may run in any thread.
+
+    Args:
+        layout: how the slice splits its work.
+        record: called with each activation that a trace splits.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        layout: Layout,
+        record: Callable[[Split], None] | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.layout = layout
+        self.arguments = AbstractArguments(pipeline, layout)
+        self._weights = self.arguments.weights
+        self._abstract_weights = self.arguments.abstract_weights
+        self._record = record
+
+    def encode(self, inputs: Mapping[str, np.ndarray]) -> Traced:
+        """Trace (weights, inputs) → row, of inputs of this kind."""
+
+        def encode(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
+            row = self.pipeline.encode(self._weights.unflatten(weights), inputs)
+            return jax.lax.with_sharding_constraint(row, self.arguments.places(row))
+
+        jitted = self._jit(encode, None)
+        return jitted.trace(self._abstract_weights, self.arguments.of(dict(inputs)))
+
+    def conditions(self, phase: StepProgram, values: Values, row: PyTree) -> Traced:
+        """Trace (weights, row, values [steps, …]) → conditions [steps, …] (conditioning.py); a
+        tree without leaves where the family has none.
+
+        Args:
+            values: one step's, for their names and shapes.
+        """
+
+        def conditions(
+            weights: list[jax.Array], row: PyTree, values: Mapping[str, jax.Array]
+        ) -> PyTree:
+            return self.pipeline.conditions(phase, self._weights.unflatten(weights), row, values)
+
+        jitted = self._jit(conditions, self.arguments.replicated)
+        columns = self.arguments.columns(values, STEPS)
+        return jitted.trace(self._abstract_weights, self.arguments.row(row), columns)
+
+    def step(
+        self,
+        phase: StepProgram,
+        values: Values,
+        row: PyTree,
+        size: int = 1,
+        layout: Layout | None = None,
+    ) -> Traced:
+        """Trace (weights, rows, values [rows, …]) → (rows, finite [rows]). In a family with
+        conditions it takes two arguments more: those of each row, and the places [rows] among them.
+
+        Args:
+            values: one step's, for their names and shapes.
+            size: number of rows.
+            layout: other than the slice's own.
+        """
+
+        def step(
+            weights: list[jax.Array],
+            rows: tuple[PyTree, ...],
+            values: Mapping[str, jax.Array],
+            *conditioning: Any,
+        ) -> tuple[tuple[PyTree, ...], jax.Array]:
+            batch = stack_rows(list(rows))
+            tree = self._weights.unflatten(weights)
+            conditions = at_places(*conditioning) if conditioning else None
+            after = self.pipeline.step(phase, tree, batch, values, conditions)
+            return unstack_rows(after, rows, batch), finite_rows(after["latents"])
+
+        row = self.arguments.row(row)
+        columns = self.arguments.columns(values, size)
+        to = (self.arguments.places(row),) * size, self.arguments.replicated
+        conditioning = self._conditioning(phase, values, row, size)
+        jitted = self._jit(step, to, layout)
+        traced = jitted.trace(self._abstract_weights, (row,) * size, columns, *conditioning)
+        check_row(f"step {str(phase)!r}", traced.out_info[0][0], row)
+        return traced
+
+    def decode(self, row: PyTree) -> Traced:
+        """Trace (weights, row) → pixels of the finished row."""
+        return self._pixels(self.pipeline.decode, row)
+
+    def preview(self, row: PyTree) -> Traced:
+        """Trace (weights, row) → pixels of an estimate on the way."""
+        return self._pixels(self.pipeline.preview, row)
+
+    def _conditioning(
+        self, phase: StepProgram, values: Values, row: PyTree, size: int
+    ) -> tuple[Any, ...]:
+        """A step's further arguments; none where the family has no conditions."""
+        tree = self.conditions(phase, values, row).out_info
+        if not jax.tree.leaves(tree):
+            return ()
+        places = jax.ShapeDtypeStruct((size,), np.int32, sharding=self.arguments.replicated)
+        return (self.arguments.of(tree),) * size, places
+
+    def _pixels(self, function: Callable[..., jax.Array], row: PyTree) -> Traced:
+        def pixels(weights: list[jax.Array], row: PyTree) -> jax.Array:
+            return function(self._weights.unflatten(weights), row)
+
+        jitted = self._jit(pixels, self.arguments.replicated)
+        return jitted.trace(self._abstract_weights, self.arguments.row(row))
+
+    def _jit(self, function: Callable[..., Any], to: PyTree, layout: Layout | None = None) -> Any:
+        """Args: to: where what it returns goes; None: the function itself says so."""
+        options = TraceOptions(layout or self.layout, record=self._record)
+
+        @functools.wraps(function)
+        def split(*args: Any) -> Any:
+            with options.active():
+                return function(*args)
+
+        return jax.jit(split, out_shardings=to)
+
+
+def unstack_rows(after: PyTree, rows: Sequence[PyTree], batch: PyTree) -> tuple[PyTree, ...]:
+    """A batch after a step → its rows. What the step left alone is each row's own, as it came in.
+
+    Args:
+        rows: as they were before the step.
+        batch: the same, stacked.
+    """
+    leaves, tree = jax.tree.flatten(after)
+    places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(batch))}
+
+    def row_after(number: int, row: PyTree) -> PyTree:
+        own = jax.tree.leaves(row)
+        return jax.tree.unflatten(
+            tree,
+            [own[places[id(leaf)]] if id(leaf) in places else leaf[number] for leaf in leaves],
+        )
+
+    return tuple(row_after(number, row) for number, row in enumerate(rows))
+
+
+def finite_rows(latents: Shaped[Array, "batch ..."]) -> Bool[Array, " batch"]:
+    """Return which rows hold neither NaN nor infinity."""
+    return jnp.isfinite(latents).all(axis=tuple(range(1, latents.ndim)))
