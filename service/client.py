@@ -18,7 +18,7 @@ _RETRIES = 6
 _SSE = {"Accept": "text/event-stream"}
 
 
-class Problem(Exception):
+class ApiError(Exception):
     """The server refused: its RFC 9457 body in plain words."""
 
     def __init__(self, status: int, body: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Problem(Exception):
         return "\n".join([detail, *(f"  {line}" for line in lines if not _says(detail, line))])
 
 
-class Unreachable(Exception):
+class ServiceUnreachable(Exception):
     """No answer from the server, or none of this API."""
 
 
@@ -44,7 +44,7 @@ class BadAddress(Exception):
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """One server-sent event of a job; `id` resumes after it."""
 
     id: str
@@ -88,7 +88,7 @@ class Client:
         self.job_id = job["id"]
         return job
 
-    def follow(self) -> Iterator[Event]:
+    def follow(self) -> Iterator[JobEvent]:
         """The job's events up to its end state, across lost connections.
 
         Raises: Problem, Unreachable (after half a minute without the server).
@@ -103,7 +103,7 @@ class Client:
                         return
             except httpx.TransportError as error:
                 if failures == _RETRIES:
-                    raise Unreachable(f"lost the server at {self._http.base_url}") from error
+                    raise ServiceUnreachable(f"lost the server at {self._http.base_url}") from error
             time.sleep(min(0.25 * 2**failures, 8))
             failures = min(failures + 1, _RETRIES)
 
@@ -130,16 +130,18 @@ class Client:
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            raise Unreachable(f"what answers at {self._http.base_url} is no Atelier")
+            raise ServiceUnreachable(f"what answers at {self._http.base_url} is no Atelier")
         return body
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             return checked(self._http.request(method, path, **options))
         except httpx.TransportError as error:
-            raise Unreachable(f"no server answers at {self._http.base_url} ({error})") from error
+            raise ServiceUnreachable(
+                f"no server answers at {self._http.base_url} ({error})"
+            ) from error
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> Iterator[JobEvent]:
         headers = {**_SSE, "Last-Event-ID": self._last_event}
         path = f"{_path(self.job_id)}/events"
         with self._http.stream("GET", path, headers=headers) as response:
@@ -166,14 +168,14 @@ class EventReader:
     def __init__(self) -> None:
         self._fields: dict[str, str] = {}
 
-    def line(self, line: str) -> Event | None:
+    def line(self, line: str) -> JobEvent | None:
         """The event that ends with this line, if one does."""
         if not line:
             fields, self._fields = self._fields, {}
             if "data" not in fields:
                 return None
             data = json.loads(fields["data"])
-            return Event(fields.get("id", ""), fields.get("event", "message"), data)
+            return JobEvent(fields.get("id", ""), fields.get("event", "message"), data)
         if not line.startswith(":"):
             name, _, value = line.partition(":")
             value = value.removeprefix(" ")
@@ -182,7 +184,7 @@ class EventReader:
         return None
 
 
-def parse_events(lines: Iterator[str]) -> Iterator[Event]:
+def parse_events(lines: Iterator[str]) -> Iterator[JobEvent]:
     """Lines of an event stream → its events."""
     reader = EventReader()
     for line in lines:
@@ -198,4 +200,4 @@ def checked(response: httpx.Response) -> httpx.Response:
         body = response.json()
     except ValueError:
         body = {}
-    raise Problem(response.status_code, body if isinstance(body, dict) else {})
+    raise ApiError(response.status_code, body if isinstance(body, dict) else {})

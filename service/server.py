@@ -42,7 +42,7 @@ SWEEP_TICKS = 10
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn waits for every open answer before it exits; ours end when they are asked to.
 
     Args:
@@ -76,7 +76,7 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def make_server(app: FastAPI, settings: Settings) -> Server:
+def make_server(app: FastAPI, settings: Settings) -> HttpServer:
     """A server for `create_app`'s app; its `serve` returns after SIGTERM or SIGINT.
 
     It logs through the loggers that the process has.
@@ -85,7 +85,7 @@ def make_server(app: FastAPI, settings: Settings) -> Server:
     telemetry: Telemetry = app.state.front.telemetry
     connections = Connections(ConnectionLimits.of(settings), telemetry.connections_closed)
     telemetry.connections.set_function(lambda: len(connections.open))
-    return Server(
+    return HttpServer(
         uvicorn.Config(
             app,
             host=server.host,
@@ -143,14 +143,14 @@ async def _is_checked(queue: Queue, settings: Settings, address: str) -> bool:
     try:
         await queue.check(settings)
         await check_first_key(settings, address)
-    except connection.Unreachable as error:
+    except connection.RedisUnreachable as error:
         log.warning("requests are answered with 503 until Redis is there: %s", error)
         return False
     return True
 
 
 async def _check(
-    server: Server, queue: Queue, settings: Settings, address: str, is_checked: bool
+    server: HttpServer, queue: Queue, settings: Settings, address: str, is_checked: bool
 ) -> None:
     """Check a Redis that did not answer at first when it does; the server ends if it is unfit.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.embedded_redis import reached
-from service.jobs.profiles import Wish
+from service.jobs.profiles import ProfileRequest
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 def profile(
-    settings: Settings, pool: str, wish: Wish, output: Path | None, *, as_json: bool
+    settings: Settings, pool: str, wish: ProfileRequest, output: Path | None, *, as_json: bool
 ) -> None:
     """Print where the time of a pool's steps went.
 
@@ -57,7 +57,7 @@ def profile(
 
 
 async def _profile(
-    settings: Settings, pool: str, wish: Wish, output: Path | None
+    settings: Settings, pool: str, wish: ProfileRequest, output: Path | None
 ) -> dict[str, Any]:
     queue = await Queue.open(settings)
     try:
@@ -84,7 +84,7 @@ async def _running(queue: Queue) -> list[str]:
     return sorted(pool for status in (await queue.models()).values() for pool in status.pools)
 
 
-async def _asked(queue: Queue, pools: list[str], wish: Wish) -> str:
+async def _asked(queue: Queue, pools: list[str], wish: ProfileRequest) -> str:
     """The first of them that takes it. Raises: Refused: none does."""
     reasons = []
     for pool in pools:
@@ -100,7 +100,7 @@ async def _asked(queue: Queue, pools: list[str], wish: Wish) -> str:
     raise Refused("\n".join(reasons))
 
 
-async def _answer(queue: Queue, pool: str, wish: Wish) -> dict[str, Any]:
+async def _answer(queue: Queue, pool: str, wish: ProfileRequest) -> dict[str, Any]:
     """Raises: Refused."""
     answer = None
     try:
@@ -112,7 +112,7 @@ async def _answer(queue: Queue, pool: str, wish: Wish) -> dict[str, Any]:
 
 
 async def _said(
-    queue: Queue, pool: str, wish: Wish, states: tuple[str, ...], seconds: float
+    queue: Queue, pool: str, wish: ProfileRequest, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
     """What the pool says, once it is one of these or later ones; None: not in that time, or it has
     gone."""
@@ -128,7 +128,7 @@ async def _said(
     return None
 
 
-def _checked(answer: dict[str, Any] | None, pool: str, wish: Wish) -> dict[str, Any]:
+def _checked(answer: dict[str, Any] | None, pool: str, wish: ProfileRequest) -> dict[str, Any]:
     if answer is None:
         raise Refused(f"{pool} has not said what it has recorded; it has gone, or hangs")
     if answer["state"] == "idle":

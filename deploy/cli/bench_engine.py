@@ -193,7 +193,7 @@ def _spelled(sizes: dict[str, int]) -> str:
 
 
 def _ask(args: argparse.Namespace, model: str) -> Any:
-    from deploy.bench.engine.ask import Ask
+    from deploy.bench.engine.ask import EngineCase
 
     request = given(
         width=args.width,
@@ -202,7 +202,7 @@ def _ask(args: argparse.Namespace, model: str) -> Any:
         num_inference_steps=args.steps,
         guidance_scale=args.guidance,
     )
-    return Ask(
+    return EngineCase(
         model,
         request,
         batch=args.batch,

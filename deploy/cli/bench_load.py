@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from deploy.bench.serving.ask import Ask, read_trace, write_trace
+from deploy.bench.serving.ask import TimedRequest, read_trace, write_trace
 from deploy.bench.serving.mix import Mix, mix_of, plan, read_mix
 from deploy.bench.serving.report import read_alone
 from deploy.bench.serving.run import Plan, check_models
@@ -68,7 +68,7 @@ def url_of(server: str) -> str:
 
 def load_of(
     arguments: argparse.Namespace, said: Mapping[str, Any], models: Mapping[str, bool]
-) -> tuple[Mix, list[Ask]]:
+) -> tuple[Mix, list[TimedRequest]]:
     """The mix, and the requests that are to be sent. Raises: UsageError."""
     every = [{"request": {"model": name}} for name in models]
     mix = mix_of({"shapes": every} | dict(said))
@@ -81,7 +81,7 @@ def load_of(
     return mix, asks
 
 
-def plan_of(arguments: argparse.Namespace, asks: Sequence[Ask], mix: Mix) -> Plan:
+def plan_of(arguments: argparse.Namespace, asks: Sequence[TimedRequest], mix: Mix) -> Plan:
     """Raises: UsageError: the earlier report cannot be read."""
     of_trace_s = arguments.seconds or asks[-1].at_s
     return Plan(

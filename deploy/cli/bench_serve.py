@@ -119,16 +119,16 @@ def run(arguments: argparse.Namespace) -> int:
     import uvloop
 
     from deploy.bench.serving.load import NotMeasured
-    from service.client import Problem, Unreachable
+    from service.client import ApiError, ServiceUnreachable
 
     check_writable(arguments.json)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             report = runner.run(_measured(arguments))
-    except Unreachable as error:
+    except ServiceUnreachable as error:
         say(f"atelier: {error}")
         return EXIT_UNREACHABLE
-    except (Problem, NotMeasured) as error:
+    except (ApiError, NotMeasured) as error:
         say(f"atelier: {error}")
         return EXIT_FAILED
     _tell(report, arguments.json)

@@ -12,7 +12,7 @@ from deploy.cli.requirements import check_pools
 from deploy.exit_codes import EXIT_FAILED, UsageError, say
 
 if TYPE_CHECKING:
-    from workers.plan.make import Ask
+    from workers.plan.make import PlanRequest
     from workers.slice.mesh_shape import MeshShape
 
 
@@ -107,13 +107,13 @@ def run(args: argparse.Namespace) -> int:
     return 0 if plan is None or plan.fits else EXIT_FAILED
 
 
-def _ask(args: argparse.Namespace) -> Ask:
+def _ask(args: argparse.Namespace) -> PlanRequest:
     """Raises: PlanError: a topology or a mesh that there is none of."""
-    from workers.plan.make import Ask
+    from workers.plan.make import PlanRequest
     from workers.slice.topology import Topology
 
     shape = _shape(args)
-    return Ask(
+    return PlanRequest(
         args.model,
         Topology.parse(args.topology),
         _request(args),

@@ -40,13 +40,13 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from deploy.admin.profiling import Refused, profile
-    from service.jobs.profiles import MOST_S, MOST_STEPS, Wish
+    from service.jobs.profiles import MOST_S, MOST_STEPS, ProfileRequest
 
     if args.steps > MOST_STEPS or args.seconds > MOST_S or args.wait < 0:
         raise UsageError(
             f"--steps goes up to {MOST_STEPS}, --seconds up to {MOST_S}, --wait from 0 on"
         )
-    wish = Wish(args.steps, args.seconds, args.wait, raw=args.output is not None)
+    wish = ProfileRequest(args.steps, args.seconds, args.wait, raw=args.output is not None)
     try:
         profile(settings_of(args), args.pool, wish, args.output, as_json=args.json)
     except Refused as refusal:

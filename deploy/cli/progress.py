@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from deploy.exit_codes import say
 
 if TYPE_CHECKING:
-    from service.client import Event
+    from service.client import JobEvent
 
 
-def show(events: Iterable[Event]) -> None:
+def show(events: Iterable[JobEvent]) -> None:
     """Until there are no more."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -27,7 +27,7 @@ def show(events: Iterable[Event]) -> None:
             progress.update(task, description=_doing(event), **_counts(event))
 
 
-def _tell(events: Iterable[Event]) -> None:
+def _tell(events: Iterable[JobEvent]) -> None:
     quarter, doing = -1, ""
     for event in events:
         counts = _counts(event)
@@ -40,7 +40,7 @@ def _tell(events: Iterable[Event]) -> None:
             say(f"step {counts['completed']} of {counts['total']}")
 
 
-def _doing(event: Event) -> str:
+def _doing(event: JobEvent) -> str:
     detail = event.data.get("detail") or {}
     if detail.get("expected_s"):
         return f"{detail['stage']}, about {math.ceil(detail['expected_s'])} s"
@@ -48,7 +48,7 @@ def _doing(event: Event) -> str:
     return detail.get("stage") or doing.get(event.name, event.name)
 
 
-def _counts(event: Event) -> dict[str, Any]:
+def _counts(event: JobEvent) -> dict[str, Any]:
     """Steps done and to do, once there are any."""
     if not event.data.get("step"):
         return {}

@@ -49,7 +49,7 @@ def ask(
     Args:
         interrupted: what Ctrl-C does before the command ends.
     """
-    from service.client import BadAddress, Client, Problem, Unreachable
+    from service.client import ApiError, BadAddress, Client, ServiceUnreachable
 
     try:
         with Client(args.server, key_of(args)) as client:
@@ -60,10 +60,10 @@ def ask(
                 return EXIT_INTERRUPTED
     except BadAddress as error:
         raise UsageError(f"--server: {error}") from None
-    except Problem as problem:
+    except ApiError as problem:
         say(f"atelier: {problem}")
         return EXIT_FAILED
-    except Unreachable as error:
+    except ServiceUnreachable as error:
         say(f"atelier: {error}")
         return EXIT_UNREACHABLE
 

@@ -24,7 +24,7 @@ from deploy.local.processes import ATELIER, Child, ending, importing_ours
 from deploy.local.readiness import becoming_ready
 from service.auth.authenticator import check_first_key
 from service.auth.exposure import local_url, reached_at
-from service.jobs.redis.connection import Unreachable
+from service.jobs.redis.connection import RedisUnreachable
 from service.jobs.storage.private_folders import private_folder
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
@@ -109,11 +109,11 @@ def up(settings: Settings, *, host_devices: int | None = None) -> int:
             redis_server = stack.enter_context(embedded_server(settings.state_dir))
             redis = settings.redis.model_copy(update={"url": redis_server.url})
             settings = settings.model_copy(update={"redis": redis})
-        with suppress(Unreachable):  # the front end waits, and asks then
+        with suppress(RedisUnreachable):  # the front end waits, and asks then
             asyncio.run(check_first_key(settings, reached_at(settings.server, None)))
         listener = stack.enter_context(_listen(settings.server.host, settings.server.port))
         server = settings.server.model_copy(update={"port": listener.getsockname()[1]})
-        system = System(settings.model_copy(update={"server": server}), listener, host_devices)
+        system = Supervisor(settings.model_copy(update={"server": server}), listener, host_devices)
         asyncio.run(system.run(redis_server))
         for number in SIGNALS:  # Redis alone is left, and writes what it has to write
             signal.signal(number, signal.SIG_IGN)
@@ -143,7 +143,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-class System:
+class Supervisor:
     """The front end and the pools: started, started again when they die, drained in order."""
 
     def __init__(

@@ -127,7 +127,7 @@ class Scratch:
         return self._memory[:size]
 
 
-class Pool:
+class BufferPool:
     """Memory that is lent and comes back: touching fresh pages costs as much as a fast disk's read.
 
     Args:

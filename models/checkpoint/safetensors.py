@@ -88,7 +88,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Part:
+class ComponentFiles:
     """Where the arrays of a component are: in files of its own, or in one file with others'."""
 
     component: str
@@ -138,7 +138,7 @@ class Filling:
         return shape if self.count == 1 else (self.count * shape[0], *shape[1:])
 
 
-def open_tensors(part: Part, files: ExitStack) -> dict[str, Tensor]:
+def open_tensors(part: ComponentFiles, files: ExitStack) -> dict[str, Tensor]:
     """The component's tensors, by what follows the prefix. Raises: CheckpointError."""
     tensors: dict[str, Tensor] = {}
     for path in part.files:

@@ -13,7 +13,7 @@ from models.checkpoint.folder import fingerprint, read_config, read_defaults
 from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
-from models.flux.pipeline import FluxPipeline, Networks
+from models.flux.pipeline import FluxNetworks, FluxPipeline
 from models.flux.request import FIELDS, MAX_SEQUENCE_LENGTH
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
@@ -85,7 +85,9 @@ def load(
         )
         for name, (component, renames) in COMPONENTS.items()
     }
-    networks = Networks(**loaded, preview=reading.reader.preview(*picture_encoder(loaded["vae"])))
+    networks = FluxNetworks(
+        **loaded, preview=reading.reader.preview(*picture_encoder(loaded["vae"]))
+    )
     spec = make_spec(name, folder, config, vae_config, scheduler, defaults or {})
     return FluxPipeline(
         with_presets(spec, folder, levers_of(config), reading.qualities, reading.eight_bit),
@@ -103,11 +105,11 @@ def abstract_modules(
     clip_config: clip.ClipConfig,
     t5_config: t5.T5Config,
     dtype: DTypeLike,
-) -> Networks:
+) -> FluxNetworks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
 
     shapes = partial(abstract_module, param_dtype=dtype)
-    return Networks(
+    return FluxNetworks(
         transformer=shapes(FluxTransformer, config),
         clip=placed_by_size(shapes(clip.ClipTextModel, clip_config)),
         t5=placed_by_size(shapes(t5.T5Encoder, t5_config)),

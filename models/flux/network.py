@@ -7,7 +7,7 @@ of diffusers' FluxTransformer2DModel. Blocks are stacked and scanned (models/nn/
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +21,7 @@ from models.nn.attention.attention import TokenAttention, token_attention
 from models.nn.layers import padded_tokens
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.norms import RMSNorm, modulate
+from models.nn.layers.padded_tokens import Positions
 from models.nn.layers.parameterised import (
     Linear,
     activated,
@@ -29,7 +30,7 @@ from models.nn.layers.parameterised import (
     of_joined,
     to_heads,
 )
-from models.nn.layers.rope import RopeTable, apply_rope, rope_table
+from models.nn.layers.rope import apply_rope, rope_table
 from models.nn.layers.scanned import layers_of, scan, stack
 from models.nn.layers.step_cache import CachedStep, Entered
 from models.parallel.placement import split
@@ -43,19 +44,12 @@ Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch te
 AXES = ("batch", "tokens", None)
 
 
-class Places(NamedTuple):
-    """Of the joined tokens: their angles, and which of them count (None: all)."""
-
-    rope: RopeTable
-    keys: np.ndarray | None
-
-
 def fit_float16(x: Tokens) -> Tokens:
     """Float16 activations of the residual stream, kept from overflowing to infinity."""
     return jnp.clip(x, -65504, 65504) if x.dtype == jnp.float16 else x
 
 
-class Heads(nnx.Module):
+class JointHeads(nnx.Module):
     """Queries, keys and values of one stream, normed by head."""
 
     def __init__(self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
@@ -76,7 +70,7 @@ class Heads(nnx.Module):
         return self.q_norm(q), self.k_norm(k), v
 
 
-class FeedForward(nnx.Module):
+class FluxFeedForward(nnx.Module):
     """Four times as wide in the middle, tanh GELU."""
 
     def __init__(self, width: int, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
@@ -92,9 +86,9 @@ class Stream(nnx.Module):
 
     def __init__(self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         width = config.width
-        self.attention = Heads(config, rngs=rngs, param_dtype=param_dtype)
+        self.attention = JointHeads(config, rngs=rngs, param_dtype=param_dtype)
         self.out = linear(width, width, ("heads", "embed"), rngs=rngs, param_dtype=param_dtype)
-        self.feed_forward = FeedForward(width, rngs=rngs, param_dtype=param_dtype)
+        self.feed_forward = FluxFeedForward(width, rngs=rngs, param_dtype=param_dtype)
 
     def finish(self, x: Tokens, attended: ByHead, modulation: list[Array]) -> Tokens:
         _, _, gate, mlp_shift, mlp_scale, mlp_gate = modulation
@@ -119,15 +113,15 @@ class DoubleBlock(nnx.Module):
         self.attention = attention
 
     def __call__(
-        self, streams: Streams, of_image: Vectors, of_text: Vectors, places: Places
+        self, streams: Streams, of_image: Vectors, of_text: Vectors, positions: Positions
     ) -> Streams:
         image, text = streams
         image_mod, text_mod = one_by_one(of_image), one_by_one(of_text)
         image_qkv = self.image.attention(modulate(image, *image_mod[:2]))
         text_qkv = self.text.attention(modulate(text, *text_mod[:2]))
         q, k, v = (padded_tokens.join(pair) for pair in zip(text_qkv, image_qkv, strict=True))
-        q, k = (apply_rope(x, places.rope) for x in (q, k))
-        attended = self.attention(q, k, v, keys=places.keys)
+        q, k = (apply_rope(x, positions.rope) for x in (q, k))
+        attended = self.attention(q, k, v, keys=positions.keys)
         text_found, image_found = padded_tokens.cut(attended, text.shape[1], image.shape[1])
         return (
             self.image.finish(image, image_found, image_mod),
@@ -151,17 +145,17 @@ class SingleBlock(nnx.Module):
         param_dtype: DTypeLike,
     ) -> None:
         width = config.width
-        self.heads = Heads(config, rngs=rngs, param_dtype=param_dtype)
+        self.heads = JointHeads(config, rngs=rngs, param_dtype=param_dtype)
         self.up = linear(width, 4 * width, ("embed", "mlp"), rngs=rngs, param_dtype=param_dtype)
         self.down = linear(5 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
         self.attention = attention
 
-    def __call__(self, x: Tokens, vectors: Vectors, places: Places) -> Tokens:
+    def __call__(self, x: Tokens, vectors: Vectors, positions: Positions) -> Tokens:
         shift, scale, gate = one_by_one(vectors)
         normed = modulate(x, shift, scale)
         q, k, v = self.heads(normed)
-        q, k = (apply_rope(x, places.rope) for x in (q, k))
-        attended = self.attention(q, k, v, keys=places.keys)
+        q, k = (apply_rope(x, positions.rope) for x in (q, k))
+        attended = self.attention(q, k, v, keys=positions.keys)
         wide = activated(self.up, normed, tanh_gelu)
         found = of_joined(self.down, [attended, wide])
         return split(fit_float16(x + gate * found), *AXES)
@@ -224,31 +218,31 @@ class FluxTransformer(nnx.Module):
             cache: of earlier steps, where most blocks may be left out.
         """
         dtype = self.latents_in.kernel.dtype
-        places = self.places(text_ids, image_ids)
+        positions = self.positions(text_ids, image_ids)
         image, text = (
             split(padded_tokens.pad(x.astype(dtype)), *AXES) for x in (latents, prompt_embeds)
         )
         streams = self.latents_in(image), self.text_in(text)
         if cache is None:
-            image = self._run(streams, modulations, places)
+            image = self._run(streams, modulations, positions)
         else:
-            image = self._run_cached(cache, streams, modulations, places)
+            image = self._run_cached(cache, streams, modulations, positions)
         scale, shift = one_by_one(modulations.out)
         velocity = self.latents_out(modulate(image, shift, scale))
         return velocity[:, : latents.shape[1]]
 
     def _run(
-        self, streams: Streams, modulations: Modulations, places: Places, first: int = 0
+        self, streams: Streams, modulations: Modulations, positions: Positions, first: int = 0
     ) -> Tokens:
         """The image's tokens behind all blocks, from that double block on."""
         of_streams = modulations.image, modulations.text
-        image, text = _run(self.double_blocks, streams, of_streams, places, first)
+        image, text = _run(self.double_blocks, streams, of_streams, positions, first)
         both = padded_tokens.join([text, image])
-        both = _run(self.single_blocks, both, (modulations.single,), places)
+        both = _run(self.single_blocks, both, (modulations.single,), positions)
         return padded_tokens.cut(both, text.shape[1], image.shape[1])[1]
 
     def _run_cached(
-        self, cache: CachedStep, streams: Streams, modulations: Modulations, places: Places
+        self, cache: CachedStep, streams: Streams, modulations: Modulations, positions: Positions
     ) -> Tokens:
         # `models.flux.load` offers no cache without any
         assert self.double_blocks is not None and modulations.image is not None
@@ -256,7 +250,7 @@ class FluxTransformer(nnx.Module):
         first = 1 if cache.kind == "first-block" else 0
         if first:
             of_streams = modulations.image, modulations.text
-            streams = _run(self.double_blocks, streams, of_streams, places, stop=first)
+            streams = _run(self.double_blocks, streams, of_streams, positions, stop=first)
             signal = streams[0] - before
         else:
             signal, _ = scan(
@@ -269,14 +263,14 @@ class FluxTransformer(nnx.Module):
         return cache.run(
             Entered(streams, streams[0], signal),
             modulations,
-            lambda streams, modulations: self._run(streams, modulations, places, first),
+            lambda streams, modulations: self._run(streams, modulations, positions, first),
         )
 
-    def places(self, *ids: np.ndarray) -> Places:
+    def positions(self, *ids: np.ndarray) -> Positions:
         """Of tokens at these positions, [tokens, 3], joined in this order."""
         padded = [np.pad(part, ((0, padded_tokens.padding(len(part))), (0, 0))) for part in ids]
         rope = rope_table(padded_tokens.join_host(padded), self.config.axes_dims_rope)
-        return Places(rope, padded_tokens.counted(*map(len, ids)))
+        return Positions(rope, padded_tokens.counted(*map(len, ids)))
 
 
 def one_by_one(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
@@ -301,7 +295,7 @@ def _run(
     blocks: nnx.Module | None,
     carry: Any,
     modulations: tuple[OfLayers | None, ...],
-    places: Places,
+    positions: Positions,
     first: int = 0,
     stop: int | None = None,
 ) -> Any:
@@ -311,7 +305,7 @@ def _run(
     between = (first, stop or layers_of(blocks)) if first or stop else None
     own = [by_layer(vectors) for vectors in modulations if vectors is not None]
     return scan(
-        blocks, carry, lambda block, x, *own: block(x, *own, places), *own, between=between
+        blocks, carry, lambda block, x, *own: block(x, *own, positions), *own, between=between
     )[0]
 
 

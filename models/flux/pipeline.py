@@ -32,7 +32,7 @@ from models.vae.config import Tiling, VaeConfig
 from models.vae.tiled import tiled
 
 
-class Networks(NamedTuple):
+class FluxNetworks(NamedTuple):
     """One value a network of the checkpoint: modules, graphs or weights."""
 
     transformer: Any
@@ -42,7 +42,7 @@ class Networks(NamedTuple):
     preview: Any
 
 
-class FluxPipeline(DenoisingPipeline[Networks]):
+class FluxPipeline(DenoisingPipeline[FluxNetworks]):
     """Pipeline of Flux.
 
     A row: latents and denoised [tokens, 4c]; prompt_embeds [prompts, text_tokens, joint] and
@@ -56,7 +56,7 @@ class FluxPipeline(DenoisingPipeline[Networks]):
     def __init__(
         self,
         spec: ModelSpec,
-        modules: Networks,
+        modules: FluxNetworks,
         scheduler: FlowMatchEuler,
         clip_tokenizer: Tokenizer,
         t5_tokenizer: Tokenizer,
@@ -98,7 +98,7 @@ class FluxPipeline(DenoisingPipeline[Networks]):
             self._warnings(request),
         )
 
-    def embed(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def embed(self, weights: FluxNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and an image into the latents under the first noise."""
         clip, t5 = self.network(weights, "clip"), self.network(weights, "t5")
         latents = pack(inputs["noise"])
@@ -116,7 +116,7 @@ class FluxPipeline(DenoisingPipeline[Networks]):
     def conditions(
         self,
         program: StepProgram,
-        weights: Networks,
+        weights: FluxNetworks,
         row: PyTree,
         values: Mapping[str, jax.Array],
     ) -> Modulations:
@@ -129,7 +129,7 @@ class FluxPipeline(DenoisingPipeline[Networks]):
     def predict(
         self,
         program: StepProgram,
-        weights: Networks,
+        weights: FluxNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: Modulations | None,
@@ -151,13 +151,13 @@ class FluxPipeline(DenoisingPipeline[Networks]):
         )
         return velocity.astype(jnp.float32).reshape(batch, prompts, *velocity.shape[1:])
 
-    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+    def decode(self, weights: FluxNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
         latents = self._unpack(row, "latents")
         latents = latents / self.vae_config.scaling_factor + (self.vae_config.shift_factor or 0)
         return to_uint8(self._vae(weights).decode(latents[None].astype(self.dtype))[0])
 
-    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
+    def preview(self, weights: FluxNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
         return to_uint8(self.network(weights, "preview")(self._unpack(row, "denoised")))
 
@@ -170,7 +170,7 @@ class FluxPipeline(DenoisingPipeline[Networks]):
 
     def _modulations(
         self,
-        weights: Networks,
+        weights: FluxNetworks,
         pooled_embeds: Float[Array, "times prompts pooled"],
         values: Mapping[str, jax.Array],
     ) -> Modulations:
@@ -184,7 +184,7 @@ class FluxPipeline(DenoisingPipeline[Networks]):
         return jax.tree.map(lambda leaf: leaf.reshape(times, prompts, *leaf.shape[1:]), flat)
 
     def _encode_image(
-        self, weights: Networks, pixels: Array, noise: Array
+        self, weights: FluxNetworks, pixels: Array, noise: Array
     ) -> Float[Array, "h w c"]:
         """A sample of the VAE's posterior, shifted and scaled as the transformer wants it."""
         mean, log_variance = self._vae(weights).encode(pixels[None].astype(self.dtype))
@@ -206,5 +206,5 @@ class FluxPipeline(DenoisingPipeline[Networks]):
     def _unpack(self, row: PyTree, name: str) -> Float[Array, "h w c"]:
         return unpack(row[name], *row["grid"].shape[:2])
 
-    def _vae(self, weights: Networks) -> Any:
+    def _vae(self, weights: FluxNetworks) -> Any:
         return tiled(self.network(weights, "vae"), self.vae_tiling)

@@ -18,7 +18,7 @@ from flax import nnx
 from jaxtyping import Array
 
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import Part
+from models.checkpoint.safetensors import ComponentFiles
 from models.loading.preview import MeanLatents, abstract_preview
 from models.loading.sources import Shapes
 from models.weights.loader import Module, Sharding, filled, flat_parameters
@@ -47,7 +47,7 @@ class RandomWeights(Shapes):
     def network(
         self,
         module: Module,
-        place: Path | Part,
+        place: Path | ComponentFiles,
         renames: Renames,
         *,
         sharding: Sharding | None = None,

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import Part
+from models.checkpoint.safetensors import ComponentFiles
 from models.loading.preview import MeanLatents, abstract_preview, fit_preview
 from models.parallel.dtypes import used_as
 from models.spec.quality_presets import EightBit, Quality
@@ -43,7 +43,7 @@ class Reader(Protocol):
     def network(
         self,
         module: Module,
-        place: Path | Part,
+        place: Path | ComponentFiles,
         renames: Renames,
         *,
         sharding: Sharding | None = None,
@@ -75,7 +75,7 @@ class Shapes:
     def network(
         self,
         module: Module,
-        place: Path | Part,
+        place: Path | ComponentFiles,
         renames: Renames,
         *,
         sharding: Sharding | None = None,
@@ -167,7 +167,7 @@ class Reading:
         self,
         name: str,
         modules: tuple[Module, nnx.Module],
-        place: Path | Part,
+        place: Path | ComponentFiles,
         renames: Renames,
     ) -> Module:
         """One network of a family.

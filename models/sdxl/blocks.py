@@ -66,7 +66,7 @@ def split_channels(x: Features) -> Features:
     return split(x, "batch", "rows", None, "channels")
 
 
-class ResnetBlock(nnx.Module):
+class UNetResnetBlock(nnx.Module):
     """Two convolutions, told the time between them, beside a shortcut.
 
     The time is added, or with `scale_shift` scales and shifts behind the second norm. The first
@@ -109,7 +109,7 @@ class ResnetBlock(nnx.Module):
         return split_rows((shortcut + hidden) / self.output_scale)
 
 
-class Heads(nnx.Module):
+class UNetAttention(nnx.Module):
     """Attention of the picture's tokens to themselves or to the text, by several heads."""
 
     def __init__(
@@ -141,8 +141,8 @@ class TransformerLayer(nnx.Module):
         first_context = text if self.only_cross_attention else width
         self.norm1, self.norm2, self.norm3 = (_layer_norm(width, **make) for _ in range(3))
         first = attention.to_text if self.only_cross_attention else attention.to_itself
-        self.attn1 = Heads(width, first_context, heads, first, **make)
-        self.attn2 = Heads(width, text, heads, attention.to_text, **make)
+        self.attn1 = UNetAttention(width, first_context, heads, first, **make)
+        self.attn2 = UNetAttention(width, text, heads, attention.to_text, **make)
         self.up = linear(width, 8 * width, ("embed", "mlp"), **make)
         self.down = linear(4 * width, width, ("mlp", "embed"), **make)
 
@@ -182,7 +182,7 @@ class Transformer(nnx.Module):
         return split_rows(x + cut_up(out))
 
 
-class DownBlock(nnx.Module):
+class UNetDownBlock(nnx.Module):
     """A level on the way down: residual blocks and transformers by turns, then half the size."""
 
     def __init__(
@@ -197,7 +197,7 @@ class DownBlock(nnx.Module):
     ) -> None:
         width = level.channels
         self.resnets = nnx.List(
-            ResnetBlock(width if index else in_width, width, config, **make)
+            UNetResnetBlock(width if index else in_width, width, config, **make)
             for index in range(level.residual_blocks)
         )
         self.attentions = _transformers(level, config, attention, **make)
@@ -221,13 +221,13 @@ class DownBlock(nnx.Module):
         return [*states, split_rows(outputs_apart(self.downsample, x))]
 
 
-class MidBlock(nnx.Module):
+class UNetMidBlock(nnx.Module):
     """The lowest level: one residual block, or two with a transformer between them."""
 
     def __init__(self, config: UNetConfig, attention: Attentions, **make: Any) -> None:
         level, scale = config.mid_level, config.mid_block_scale_factor
         self.resnets = nnx.List(
-            ResnetBlock(level.channels, level.channels, config, output_scale=scale, **make)
+            UNetResnetBlock(level.channels, level.channels, config, output_scale=scale, **make)
             for _ in range(level.residual_blocks)
         )
         self.attentions = _transformers(
@@ -241,7 +241,7 @@ class MidBlock(nnx.Module):
         return x
 
 
-class UpBlock(nnx.Module):
+class UNetUpBlock(nnx.Module):
     """A level on the way up: each residual block is given one state of the way down, too.
 
     Args:
@@ -262,7 +262,7 @@ class UpBlock(nnx.Module):
     ) -> None:
         width = level.channels
         self.resnets = nnx.List(
-            ResnetBlock((width if index else in_width) + skip, width, config, **make)
+            UNetResnetBlock((width if index else in_width) + skip, width, config, **make)
             for index, skip in enumerate(skip_widths)
         )
         self.attentions = _transformers(level, config, attention, **make)

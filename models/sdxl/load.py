@@ -24,7 +24,7 @@ from models.sdxl.compatibility import Parts, check_fit, check_index
 from models.sdxl.config import UNetConfig
 from models.sdxl.latents import LatentSpace
 from models.sdxl.network import UNet
-from models.sdxl.pipeline import Networks, SdxlPipeline
+from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
 from models.sdxl.prepare import Preparation
 from models.sdxl.source import Source
 from models.sdxl.spec import SDXL_LEVERS, make_spec
@@ -82,7 +82,7 @@ def load(
         for name, (place, renames) in source.places(parts.unet, parts.vae).items()
     }
     preview = reading.reader.preview(*colour_encoder(loaded["vae"], preparation.latent_space))
-    return SdxlPipeline(preparation, Networks(**loaded, preview=preview))
+    return SdxlPipeline(preparation, SdxlNetworks(**loaded, preview=preview))
 
 
 def read_parts(source: Source) -> Parts:
@@ -122,11 +122,11 @@ def forced_zeros(source: Source) -> bool:
     return bool(read_model_index(source.folder).get("force_zeros_for_empty_prompt", True))
 
 
-def abstract_modules(parts: Parts, dtype: DTypeLike) -> Networks:
+def abstract_modules(parts: Parts, dtype: DTypeLike) -> SdxlNetworks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
 
     shapes = partial(abstract_module, param_dtype=dtype)
-    return Networks(
+    return SdxlNetworks(
         unet=shapes(UNet, parts.unet),
         clip=placed_by_size(shapes(ClipTextModel, parts.clip)),
         clip_2=placed_by_size(shapes(ClipTextModelWithProjection, parts.clip_2)),

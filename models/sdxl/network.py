@@ -22,11 +22,11 @@ from models.parallel.trace_options import trace_options
 from models.sdxl.blocks import (
     BY_LAYOUT,
     Attentions,
-    DownBlock,
     Features,
-    MidBlock,
     Text,
-    UpBlock,
+    UNetDownBlock,
+    UNetMidBlock,
+    UNetUpBlock,
     Vector,
     split_rows,
 )
@@ -59,7 +59,7 @@ class UNet(nnx.Module):
         self.add_embedding = _add_embedding(config, **make)
         self.encoder_hid_proj = _encoder_hid_proj(config, **make)
         self.down_blocks = _down_blocks(config, attention, **make)
-        self.mid_block = MidBlock(config, attention, **make) if config.mid_block_type else None
+        self.mid_block = UNetMidBlock(config, attention, **make) if config.mid_block_type else None
         self.up_blocks = _up_blocks(config, attention, **make)
         self.conv_norm_out = GroupNorm(first, config.norm_num_groups, config.norm_eps, **make)
         self.conv_out = _conv(first, config.out_channels, config.conv_out_kernel, **make)
@@ -170,7 +170,7 @@ def _down_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.
     levels = config.down_levels
     widths = (levels[0].channels, *(level.channels for level in levels))
     return nnx.List(
-        DownBlock(
+        UNetDownBlock(
             widths[index],
             level,
             config,
@@ -186,7 +186,7 @@ def _up_blocks(config: UNetConfig, attention: Attentions, **make: Any) -> nnx.Li
     levels = config.up_levels
     widths = (levels[0].channels, *(level.channels for level in levels), levels[-1].channels)
     return nnx.List(
-        UpBlock(
+        UNetUpBlock(
             widths[index],
             [*(level.channels,) * (level.residual_blocks - 1), widths[index + 2]],
             level,

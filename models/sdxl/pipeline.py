@@ -21,7 +21,7 @@ from models.sdxl.conditioning import encode_text
 from models.sdxl.prepare import Preparation
 
 
-class Networks(NamedTuple):
+class SdxlNetworks(NamedTuple):
     """One value a network of the checkpoint: modules, graphs or weights."""
 
     unet: Any
@@ -31,7 +31,7 @@ class Networks(NamedTuple):
     preview: Any
 
 
-class SdxlPipeline(DenoisingPipeline[Networks]):
+class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     """Pipeline of SDXL.
 
     A row: latents and denoised [h, w, c]; prompt_embeds [prompts, tokens, text], pooled_embeds
@@ -42,7 +42,7 @@ class SdxlPipeline(DenoisingPipeline[Networks]):
 
     PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
 
-    def __init__(self, preparation: Preparation, modules: Networks) -> None:
+    def __init__(self, preparation: Preparation, modules: SdxlNetworks) -> None:
         super().__init__(preparation.spec, modules)
         self.preparation = preparation
         self.latent_space = preparation.latent_space
@@ -51,7 +51,7 @@ class SdxlPipeline(DenoisingPipeline[Networks]):
         """Tokenize both prompts, draw the noise, and plan the steps."""
         return self.preparation.lay_out(fields, images)
 
-    def embed(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def embed(self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and images into the latents under the first noise."""
         latents = inputs["noise_scale"] * inputs["noise"]
         kept, clean = self._encode_images(weights, inputs)
@@ -70,7 +70,7 @@ class SdxlPipeline(DenoisingPipeline[Networks]):
     def predict(
         self,
         program: StepProgram,
-        weights: Networks,
+        weights: SdxlNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: PyTree,
@@ -116,16 +116,16 @@ class SdxlPipeline(DenoisingPipeline[Networks]):
         stepped = super().advance(program, rows, output, values)
         return _around_the_mask(stepped, rows, values) if "clean" in rows else stepped
 
-    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+    def decode(self, weights: SdxlNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
         return to_uint8(self.latent_space.decode(self.graphs.vae, weights.vae, row["latents"]))
 
-    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
+    def preview(self, weights: SdxlNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
         return to_uint8(self.network(weights, "preview")(row["denoised"]))
 
     def _encode_texts(
-        self, weights: Networks, inputs: Mapping[str, jax.Array]
+        self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> dict[str, jax.Array]:
         """Both encoders' hidden states side by side, and the second one's pooled output."""
         clip, clip_2 = (self.network(weights, name) for name in ("clip", "clip_2"))
@@ -139,7 +139,7 @@ class SdxlPipeline(DenoisingPipeline[Networks]):
         }
 
     def _encode_images(
-        self, weights: Networks, inputs: Mapping[str, jax.Array]
+        self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> tuple[dict[str, jax.Array], jax.Array | None]:
         """What a row keeps of the pictures, and the latents under the first noise, if any."""
 

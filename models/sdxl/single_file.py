@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from models.checkpoint.folder import PICKLED, CheckpointError, UnsupportedCheckpoint
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import Part, Shape, open_tensors
+from models.checkpoint.safetensors import ComponentFiles, Shape, open_tensors
 from models.sdxl.config import UNetConfig
 from models.sdxl.single_file_keys import (
     CLIP_L_RENAMES,
@@ -60,7 +60,7 @@ OTHERWISE_TRAINED = ("edm_mean", "edm_vpred.sigma_max")
 class Component(NamedTuple):
     """What `models.weights.loader.load` needs beside the module."""
 
-    part: Part
+    part: ComponentFiles
     renames: Renames
 
 
@@ -81,7 +81,7 @@ def components(file: Path, unet: UNetConfig, vae: VaeConfig) -> Mapping[str, Com
         "text_encoder_2": OPEN_CLIP_RENAMES,
     }
     return {
-        name: Component(Part(f"{name} in {file.name}", (file,), PREFIXES[name]), renames)
+        name: Component(ComponentFiles(f"{name} in {file.name}", (file,), PREFIXES[name]), renames)
         for name, renames in tables.items()
     }
 
@@ -152,5 +152,5 @@ def _shapes(file: Path) -> dict[str, Shape]:
     if not file.is_file():
         raise CheckpointError(f"{file}: no such file")
     with ExitStack() as files:
-        tensors = open_tensors(Part(file.name, (file,)), files)
+        tensors = open_tensors(ComponentFiles(file.name, (file,)), files)
         return {key: tensor.shape for key, tensor in tensors.items()}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from models.checkpoint.folder import fingerprint, read_config, read_scheduler
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import Part
+from models.checkpoint.safetensors import ComponentFiles
 from models.sdxl import single_file
 from models.sdxl.config import UNetConfig
 from models.sdxl.key_mapping import RENAMES
@@ -28,7 +28,7 @@ COMPONENTS: Mapping[str, tuple[str, Renames]] = {
 TEXTS = (".json", ".txt", ".model")
 """Configs and vocabularies."""
 
-Places = Mapping[str, tuple[Path | Part, Renames]]
+Places = Mapping[str, tuple[Path | ComponentFiles, Renames]]
 """Network → where its weights lie, and their names there."""
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import embed, linear
 from models.nn.layers.scanned import scan, stack
-from models.text.clip_encoder import Block, check_tower, layer_renames, tower_norm
+from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
 from models.text.config import check_numbers, known
 
 LEGACY_EOS = 2
@@ -82,7 +82,7 @@ class ClipTextModel(nnx.Module):
         self.token_embedding = table(config.vocab_size, width, ("vocab", "embed"))
         self.position_embedding = table(config.max_position_embeddings, width, (None, "embed"))
         self.blocks = stack(
-            lambda rngs: Block(config, attention, rngs=rngs, param_dtype=param_dtype),
+            lambda rngs: ClipBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
             config.num_hidden_layers,
             rngs,
         )

@@ -61,7 +61,7 @@ def check_tower(config: Tower) -> None:
         )
 
 
-class Block(nnx.Module):
+class ClipBlock(nnx.Module):
     """Self-attention and feed-forward, each behind a layer norm."""
 
     def __init__(

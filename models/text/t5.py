@@ -89,7 +89,7 @@ class T5Encoder(nnx.Module):
             config.relative_attention_num_buckets, config.num_heads, (None, "heads")
         )
         self.blocks = stack(
-            lambda rngs: Block(config, attention, rngs=rngs, param_dtype=param_dtype),
+            lambda rngs: T5Block(config, attention, rngs=rngs, param_dtype=param_dtype),
             config.num_layers,
             rngs,
         )
@@ -135,7 +135,7 @@ def relative_buckets(tokens: int, buckets: int, max_distance: int) -> Int[np.nda
     return (np.where(distance < exact, distance, far) + half * (ahead > 0)).astype(np.int32)
 
 
-class Block(nnx.Module):
+class T5Block(nnx.Module):
     """Self-attention and feed-forward, each behind a norm. Source: Raffel et al. 2020, 2.1.
 
     Args:

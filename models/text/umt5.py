@@ -20,7 +20,7 @@ from models.nn.layers.parameterised import embed
 from models.nn.layers.scanned import scan, stack
 from models.parallel.placement import split
 from models.text.config import known
-from models.text.t5 import SHARED_RENAMES, Block, T5Config, position_bias, rms_norm
+from models.text.t5 import SHARED_RENAMES, T5Block, T5Config, position_bias, rms_norm
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class UMT5Encoder(nnx.Module):
         return self.final_norm(x).astype(table.dtype)
 
 
-class BiasedBlock(Block):
+class BiasedBlock(T5Block):
     """A T5 block with a bias table of its own."""
 
     def __init__(

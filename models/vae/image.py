@@ -44,8 +44,8 @@ class AutoencoderKL(nnx.Module):
         self.config = config
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         latent = config.latent_channels
-        self.encoder = Encoder(config, attention=attention, **make)
-        self.decoder = Decoder(config, attention=attention, **make)
+        self.encoder = ImageEncoder(config, attention=attention, **make)
+        self.decoder = ImageDecoder(config, attention=attention, **make)
         if config.use_quant_conv:
             self.quant_conv = conv(2 * latent, 2 * latent, (1, 1), **make)
         if config.use_post_quant_conv:
@@ -83,7 +83,7 @@ class AutoencoderKL(nnx.Module):
             return put_together(self.decoder(cut_up(latents)))
 
 
-class Encoder(nnx.Module):
+class ImageEncoder(nnx.Module):
     """Pixels → moments [batch, h, w, 2 · latent]."""
 
     def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
@@ -91,7 +91,7 @@ class Encoder(nnx.Module):
         last = len(widths) - 1
         self.conv_in = conv(config.in_channels, widths[0], (3, 3), padding=_SAME, **make)
         self.down_blocks = nnx.List(
-            DownBlock(
+            ImageDownBlock(
                 widths[max(i - 1, 0)],
                 width,
                 config.layers_per_block,
@@ -101,7 +101,7 @@ class Encoder(nnx.Module):
             )
             for i, width in enumerate(widths)
         )
-        self.mid_block = MidBlock(widths[-1], config, attention=attention, **make)
+        self.mid_block = ImageMidBlock(widths[-1], config, attention=attention, **make)
         self.conv_norm_out = GroupNorm(widths[-1], config.norm_num_groups, EPSILON, **make)
         self.conv_out = conv(widths[-1], 2 * config.latent_channels, (3, 3), padding=_SAME, **make)
 
@@ -112,16 +112,16 @@ class Encoder(nnx.Module):
         return convolved(self.conv_out, nnx.silu(self.conv_norm_out(self.mid_block(x))))
 
 
-class Decoder(nnx.Module):
+class ImageDecoder(nnx.Module):
     """Latents → pixels."""
 
     def __init__(self, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.block_out_channels[::-1]
         last = len(widths) - 1
         self.conv_in = conv(config.latent_channels, widths[0], (3, 3), padding=_SAME, **make)
-        self.mid_block = MidBlock(widths[0], config, attention=attention, **make)
+        self.mid_block = ImageMidBlock(widths[0], config, attention=attention, **make)
         self.up_blocks = nnx.List(
-            UpBlock(
+            ImageUpBlock(
                 widths[max(i - 1, 0)],
                 width,
                 config.layers_per_block + 1,
@@ -141,7 +141,7 @@ class Decoder(nnx.Module):
         return convolved(self.conv_out, nnx.silu(self.conv_norm_out(x)))
 
 
-class DownBlock(nnx.Module):
+class ImageDownBlock(nnx.Module):
     """Residual blocks, then half the size: padded at the right and bottom edge only."""
 
     def __init__(
@@ -158,7 +158,7 @@ class DownBlock(nnx.Module):
         return x if self.downsample is None else cut_picture(convolved(self.downsample, x))
 
 
-class UpBlock(nnx.Module):
+class ImageUpBlock(nnx.Module):
     """Residual blocks, then twice the size: nearest neighbour and a convolution."""
 
     def __init__(
@@ -175,7 +175,7 @@ class UpBlock(nnx.Module):
         return cut_picture(convolved(self.upsample, _nearest_twice(x)))
 
 
-class MidBlock(nnx.Module):
+class ImageMidBlock(nnx.Module):
     """Two residual blocks, with attention over all positions between them where there is one."""
 
     def __init__(self, width: int, config: VaeConfig, *, attention: CrossAttention, **make) -> None:
@@ -194,7 +194,7 @@ class MidBlock(nnx.Module):
         return self.resnets[1](x)
 
 
-class ResnetBlock(nnx.Module):
+class ImageResnetBlock(nnx.Module):
     """x + conv(silu(norm(conv(silu(norm(x)))))), a 1x1 convolution where the width changes."""
 
     def __init__(self, in_width: int, width: int, groups: int, **make) -> None:
@@ -233,7 +233,7 @@ class SpatialAttention(nnx.Module):
 
 def _resnets(in_width: int, width: int, depth: int, groups: int, **make) -> nnx.List:
     return nnx.List(
-        ResnetBlock(width if i else in_width, width, groups, **make) for i in range(depth)
+        ImageResnetBlock(width if i else in_width, width, groups, **make) for i in range(depth)
     )
 
 

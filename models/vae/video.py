@@ -28,9 +28,9 @@ from models.vae.video_blocks import (
     FrameAttention,
     Frames,
     Kept,
-    MidBlock,
     ResidualBlock,
     RmsNorm,
+    VideoMidBlock,
     causal_conv,
     run,
 )
@@ -68,10 +68,10 @@ class VideoAutoencoder(nnx.Module):
         self.config = config
         make: dict[str, Any] = {"rngs": rngs, "param_dtype": param_dtype}
         axes = ("conv_in", "conv_out")
-        self.encoder = Encoder(config, attention=attention, **make)
+        self.encoder = VideoEncoder(config, attention=attention, **make)
         self.quant_conv = linear(2 * config.z_dim, 2 * config.z_dim, axes, **make)
         self.post_quant_conv = linear(config.z_dim, config.z_dim, axes, **make)
-        self.decoder = Decoder(config, attention=attention, **make)
+        self.decoder = VideoDecoder(config, attention=attention, **make)
 
     def encode(
         self, pixels: Float[Array, "batch frames height width colours"]
@@ -194,7 +194,7 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
     return out
 
 
-class Encoder(nnx.Module):
+class VideoEncoder(nnx.Module):
     """Patches → moments [batch, f, h, w, 2 · latent]."""
 
     def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
@@ -204,7 +204,7 @@ class Encoder(nnx.Module):
             self.down_blocks = _shortcut_down_blocks(config, **make)
         else:
             self.down_blocks = _plain_down_layers(config, attention=attention, **make)
-        self.mid_block = MidBlock(widths[-1], attention=attention, **make)
+        self.mid_block = VideoMidBlock(widths[-1], attention=attention, **make)
         self.norm_out = RmsNorm(widths[-1], 3, **make)
         self.conv_out = causal_conv(widths[-1], 2 * config.z_dim, **make)
 
@@ -214,13 +214,13 @@ class Encoder(nnx.Module):
         return self.conv_out(cache.prepend(nnx.silu(self.norm_out(x)), 2))
 
 
-class Decoder(nnx.Module):
+class VideoDecoder(nnx.Module):
     """Latents → patches, not clipped."""
 
     def __init__(self, config: VideoVaeConfig, *, attention: CrossAttention, **make) -> None:
         widths = config.decoder_widths
         self.conv_in = causal_conv(config.z_dim, widths[0], **make)
-        self.mid_block = MidBlock(widths[0], attention=attention, **make)
+        self.mid_block = VideoMidBlock(widths[0], attention=attention, **make)
         self.up_blocks = _up_blocks(config, **make)
         self.norm_out = RmsNorm(widths[-1], 3, **make)
         self.conv_out = causal_conv(widths[-1], config.out_channels, **make)
@@ -256,7 +256,7 @@ def _shortcut_down_blocks(config: VideoVaeConfig, **make) -> nnx.List:
 def _up_blocks(config: VideoVaeConfig, **make) -> nnx.List:
     """2.1 halves the width where it doubles the size; 2.2 leaves that to the next block."""
     widths, resampled = config.decoder_widths, (*config.upsamples, None)
-    kind, shrink = (ShortcutUpBlock, 1) if config.is_residual else (UpBlock, 2)
+    kind, shrink = (ShortcutUpBlock, 1) if config.is_residual else (VideoUpBlock, 2)
     return nnx.List(
         kind(
             in_width // (shrink if level else 1),
@@ -292,7 +292,7 @@ class ShortcutDownBlock(nnx.Module):
         return cut_picture(hidden + average_down(cache.blanked(x), hidden.shape[-1], self.factors))
 
 
-class UpBlock(nnx.Module):
+class VideoUpBlock(nnx.Module):
     """Residual blocks, then twice the size and half the width.
 
     Args:

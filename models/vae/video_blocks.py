@@ -210,7 +210,7 @@ class FrameAttention(nnx.Module):
         return cut_picture(x + whole(self.proj(out)).reshape(x.shape))
 
 
-class MidBlock(nnx.Module):
+class VideoMidBlock(nnx.Module):
     """Two residual blocks with attention between them."""
 
     def __init__(self, width: int, *, attention: CrossAttention, **make) -> None:

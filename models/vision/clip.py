@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from models.nn.attention.attention import Attention, default_attention
 from models.nn.layers.parameterised import conv, embed
 from models.nn.layers.scanned import scan, stack
-from models.text.clip_encoder import Block, check_tower, layer_renames, tower_norm
+from models.text.clip_encoder import ClipBlock, check_tower, layer_renames, tower_norm
 from models.text.config import check_numbers, known
 
 
@@ -101,7 +101,7 @@ class ClipVisionModel(nnx.Module):
         )
         self.norm_in = tower_norm(config, rngs=rngs, param_dtype=param_dtype)
         self.blocks = stack(
-            lambda rngs: Block(config, attention, rngs=rngs, param_dtype=param_dtype),
+            lambda rngs: ClipBlock(config, attention, rngs=rngs, param_dtype=param_dtype),
             config.num_hidden_layers,
             rngs,
         )

@@ -17,7 +17,7 @@ FIRST, LAST = "image", "last_image"
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ConditioningImages:
     """What one checkpoint does with first and last pictures."""
 
     checkpoint: WanCheckpoint

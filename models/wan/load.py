@@ -36,7 +36,7 @@ from models.wan.experts import must_swap
 from models.wan.key_mapping import RENAMES
 from models.wan.latents import Normalisation
 from models.wan.network import WanTransformer
-from models.wan.pipeline import Networks, Tools, WanPipeline
+from models.wan.pipeline import Tools, WanNetworks, WanPipeline
 from models.wan.spec import make_spec
 from models.weights import loader
 
@@ -106,7 +106,7 @@ def load(
     return WanPipeline(
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         checkpoint,
-        Networks(**loaded, preview=preview),
+        WanNetworks(**loaded, preview=preview),
         Tools(
             scheduler,
             reading.reader.t5_tokenizer(folder / "tokenizer"),
@@ -116,7 +116,7 @@ def load(
     )
 
 
-def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> Networks:
+def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
 
     def shapes(kind: Callable[..., nnx.Module], config: Any, dtype: DTypeLike) -> Any:
@@ -126,7 +126,7 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> Networks:
 
     transformers = checkpoint.transformers
     vision = shapes(clip.ClipVisionModel, checkpoint.image_encoder, jnp.float32)
-    return Networks(
+    return WanNetworks(
         transformer=shapes(WanTransformer, transformers.get("transformer"), dtype),
         transformer_2=shapes(WanTransformer, transformers.get("transformer_2"), dtype),
         t5=placed_by_size(shapes(umt5.UMT5Encoder, checkpoint.t5, dtype)),
@@ -157,7 +157,7 @@ def parameter_bytes(module: nnx.Module | None) -> int:
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
 
 
-def _swaps(networks: Networks) -> bool:
+def _swaps(networks: WanNetworks) -> bool:
     """Whether this machine's device is too small for both experts."""
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     sizes = {name: parameter_bytes(module) for name, module in networks._asdict().items()}

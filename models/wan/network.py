@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -26,6 +25,7 @@ from models.nn.layers import padded_tokens
 from models.nn.layers.activations import tanh_gelu
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import LayerNorm, RMSNorm, layer_norm
+from models.nn.layers.padded_tokens import Positions
 from models.nn.layers.parameterised import activated, conv, from_heads, linear, to_heads
 from models.nn.layers.rope import RopeTable, apply_rope, grid_rope_table
 from models.nn.layers.scanned import scan, stack
@@ -49,21 +49,14 @@ IMAGE_NORM_EPSILON = 1e-5
 """Of the picture embedding's norms; fixed in every Wan."""
 
 
-class Places(NamedTuple):
-    """Of the padded tokens: their angles, and which of them count (None: all)."""
-
-    rope: RopeTable
-    counted: np.ndarray | None
-
-
-class Told(NamedTuple):
-    """What every block is told besides."""
+class BlockContext(NamedTuple):
+    """What every block takes besides the video and its positions."""
 
     context: Float[Array, "batch context_tokens width"]
     condition: Float[Array, "batch times 6 width"]
 
 
-class FeedForward(nnx.Module):
+class WanFeedForward(nnx.Module):
     """Linear, GELU, linear."""
 
     def __init__(
@@ -133,13 +126,13 @@ class SelfAttention(nnx.Module):
         self.own = KeysValues(config, rngs=rngs, param_dtype=param_dtype)
         self.attention = attention
 
-    def __call__(self, x: Tokens, places: Places) -> Tokens:
+    def __call__(self, x: Tokens, positions: Positions) -> Tokens:
         keys, values = self.own(x)
-        queries, keys = (apply_rope(heads, places.rope) for heads in (self.queries(x), keys))
-        return self.queries.finish(self.attention(queries, keys, values, keys=places.counted))
+        queries, keys = (apply_rope(heads, positions.rope) for heads in (self.queries(x), keys))
+        return self.queries.finish(self.attention(queries, keys, values, keys=positions.keys))
 
 
-class CrossAttention(nnx.Module):
+class VideoCrossAttention(nnx.Module):
     """The video to the context: tokens of the picture, where there is one, and then of the text.
 
     Padding of the text is attended to like words: Wan was trained so.
@@ -165,7 +158,7 @@ class CrossAttention(nnx.Module):
         return self.queries.finish(found)
 
 
-class Block(nnx.Module):
+class WanBlock(nnx.Module):
     """Self attention, cross attention and feed-forward; time modulates the first and the last."""
 
     def __init__(
@@ -179,13 +172,13 @@ class Block(nnx.Module):
     ) -> None:
         width = config.width
         self.self_attention = SelfAttention(config, attention, rngs=rngs, param_dtype=param_dtype)
-        self.cross_attention = CrossAttention(
+        self.cross_attention = VideoCrossAttention(
             config, cross_attention, rngs=rngs, param_dtype=param_dtype
         )
         self.cross_norm = (
             LayerNorm(width, config.eps, rngs=rngs) if config.cross_attn_norm else None
         )
-        self.feed_forward = FeedForward(
+        self.feed_forward = WanFeedForward(
             (width, config.ffn_dim, width), tanh_gelu, rngs=rngs, param_dtype=param_dtype
         )
         self.scale_shift_table = modulation_table(6, width, rngs)
@@ -196,13 +189,13 @@ class Block(nnx.Module):
         x: Tokens,
         context: Float[Array, "batch context_tokens width"],
         condition: Float[Array, "batch times 6 width"],
-        places: Places,
+        positions: Positions,
     ) -> Tokens:
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation(
             self.scale_shift_table, condition
         )
         normed = modulate(x, shift, scale, self.epsilon)
-        x = gated(x, self.self_attention(normed, places), gate)
+        x = gated(x, self.self_attention(normed, positions), gate)
         normed = x if self.cross_norm is None else self.cross_norm(x)
         x = x + self.cross_attention(normed, context)
         normed = modulate(x, mlp_shift, mlp_scale, self.epsilon)
@@ -223,7 +216,7 @@ class ImageEmbedding(nnx.Module):
         zeros = jnp.zeros((1, tokens or 0, features), param_dtype)
         self.positions = None if tokens is None else nnx.Param(zeros, axes=(None, None, "embed"))
         self.norm_in = LayerNorm(features, IMAGE_NORM_EPSILON, rngs=rngs)
-        self.feed_forward = FeedForward(
+        self.feed_forward = WanFeedForward(
             (features, features, config.width), erf_gelu, rngs=rngs, param_dtype=param_dtype
         )
         self.norm_out = LayerNorm(config.width, IMAGE_NORM_EPSILON, rngs=rngs)
@@ -263,7 +256,7 @@ class WanTransformer(nnx.Module):
         )
         self.time_in = ConditionMLP(config.freq_dim, width, rngs=rngs)
         self.time_modulation = make(width, 6 * width, ("embed", "modulation"))
-        self.text_in = FeedForward(
+        self.text_in = WanFeedForward(
             (config.text_dim, width, width), tanh_gelu, rngs=rngs, param_dtype=param_dtype
         )
         pictured = config.image_dim is not None
@@ -271,7 +264,7 @@ class WanTransformer(nnx.Module):
             ImageEmbedding(config, rngs=rngs, param_dtype=param_dtype) if pictured else None
         )
         self.blocks = stack(
-            lambda rngs: Block(
+            lambda rngs: WanBlock(
                 config, attention, cross_attention, rngs=rngs, param_dtype=param_dtype
             ),
             config.num_layers,
@@ -308,8 +301,8 @@ class WanTransformer(nnx.Module):
         dtype = self.patches_in.kernel.dtype
         grid = self._grid(latents.shape[1:4])
         count = math.prod(grid)
-        places = self.places(grid)
-        context = self.context(prompt_embeds.astype(dtype), image_embeds)
+        positions = self.positions(grid)
+        tokens = self.context(prompt_embeds.astype(dtype), image_embeds)
         time = self.time(timestep)
         if timestep.ndim > 1:
             time = padded_tokens.pad(time)
@@ -317,38 +310,52 @@ class WanTransformer(nnx.Module):
         condition = condition.reshape(*time.shape[:2], 6, -1)
         x = self.patches_in(latents.astype(dtype)).reshape(len(latents), -1, self.config.width)
         x = split(padded_tokens.pad(x), *SPLIT)
-        told = Told(context, condition)
-        x = self._run(x, told, places) if cache is None else self._cached(cache, x, told, places)
+        context = BlockContext(tokens, condition)
+        run = self._run if cache is None else partial(self._cached, cache)
+        x = run(x, context, positions)
         shift, scale = modulation(self.scale_shift_table, time[:, :, None])
         x = self.patches_out(modulate(x, shift, scale, self.config.eps))
         return unpatch(x[:, :count], grid, self.config.patch_size)
 
     def _run(
-        self, x: Tokens, told: Told, places: Places, between: tuple[int, int] | None = None
+        self,
+        x: Tokens,
+        context: BlockContext,
+        positions: Positions,
+        between: tuple[int, int] | None = None,
     ) -> Tokens:
-        return scan(self.blocks, x, lambda block, x: block(x, *told, places), between=between)[0]
+        return scan(
+            self.blocks, x, lambda block, x: block(x, *context, positions), between=between
+        )[0]
 
-    def _cached(self, cache: CachedStep, x: Tokens, told: Told, places: Places) -> Tokens:
+    def _cached(
+        self, cache: CachedStep, x: Tokens, context: BlockContext, positions: Positions
+    ) -> Tokens:
         first = 1 if cache.kind == "first-block" else 0
         if first:
-            before, x = x, self._run(x, told, places, (0, first))
+            before, x = x, self._run(x, context, positions, (0, first))
             signal = x - before
         else:
             signal, _ = scan(
-                self.blocks, x, lambda block, x: block.seen(x, told.condition), between=(0, 1)
+                self.blocks,
+                x,
+                lambda block, x: block.seen(x, context.condition),
+                between=(0, 1),
             )
         between = (first, self.config.num_layers)
         return cache.run(
-            Entered(x, x, signal), told, lambda x, told: self._run(x, told, places, between)
+            Entered(x, x, signal),
+            context,
+            lambda x, context: self._run(x, context, positions, between),
         )
 
-    def places(self, grid: tuple[int, ...]) -> Places:
+    def positions(self, grid: tuple[int, ...]) -> Positions:
         """Of the padded tokens of a grid, the last axis running fastest."""
         rope = grid_rope_table(grid, self.config.axes_dims_rope)
         count = math.prod(grid)
         behind = ((0, padded_tokens.padding(count)), (0, 0))
         padded = RopeTable(*(jnp.pad(part, behind) for part in rope))
-        return Places(padded, padded_tokens.counted(count))
+        return Positions(padded, padded_tokens.counted(count))
 
     def time(self, timestep: Float[Array, " batch *tokens"]) -> Float[Array, "batch times width"]:
         """The vector of each timestep, embedded in float32; one a row, or one a token."""

@@ -28,7 +28,7 @@ from models.vae.config import Tiling
 from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
-from models.wan.conditioning_images import Pictures
+from models.wan.conditioning_images import ConditioningImages
 from models.wan.image_conditioning import (
     join,
     known_frames,
@@ -43,7 +43,7 @@ from models.wan.schedulers import scheduler_of
 from models.wan.step_table import phases_of, plan_of, steps_of
 
 
-class Networks(NamedTuple):
+class WanNetworks(NamedTuple):
     """One value a network of the checkpoint: modules, graphs or weights; None: it has none."""
 
     transformer: Any
@@ -64,7 +64,7 @@ class Tools(NamedTuple):
     """Of pictures for the image encoder; None: it has none."""
 
 
-class WanPipeline(DenoisingPipeline[Networks]):
+class WanPipeline(DenoisingPipeline[WanNetworks]):
     """Pipeline of Wan.
 
     A row: latents and denoised [f, h, w, c]; prompt_embeds [prompts, text_tokens, text], zero where
@@ -79,7 +79,7 @@ class WanPipeline(DenoisingPipeline[Networks]):
         self,
         spec: ModelSpec,
         checkpoint: WanCheckpoint,
-        modules: Networks,
+        modules: WanNetworks,
         tools: Tools,
         vae_tiling: Tiling | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class WanPipeline(DenoisingPipeline[Networks]):
         self.checkpoint = checkpoint
         self.tools = tools
         self.vae_tiling = vae_tiling
-        self.pictures = Pictures(checkpoint, tools.preprocessor)
+        self.pictures = ConditioningImages(checkpoint, tools.preprocessor)
         self.grid = Grid.of(checkpoint.transformer, checkpoint.vae)
         self.normalisation = Normalisation.of(checkpoint.vae)
         expert = modules.transformer or modules.transformer_2
@@ -124,7 +124,7 @@ class WanPipeline(DenoisingPipeline[Networks]):
             self._warnings(request),
         )
 
-    def embed(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
+    def embed(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and images as conditions."""
         t5 = self.network(weights, "t5")
         embeds = prompt_embeds(t5, inputs["text_ids"], inputs["text_mask"])
@@ -138,7 +138,7 @@ class WanPipeline(DenoisingPipeline[Networks]):
     def predict(
         self,
         program: StepProgram,
-        weights: Networks,
+        weights: WanNetworks,
         rows: PyTree,
         values: Mapping[str, jax.Array],
         conditions: PyTree,
@@ -166,12 +166,12 @@ class WanPipeline(DenoisingPipeline[Networks]):
         )
         return output.astype(jnp.float32).reshape(batch, prompts, *output.shape[1:])
 
-    def decode(self, weights: Networks, row: PyTree) -> jax.Array:
+    def decode(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the latents by the VAE."""
         latents = self.normalisation.undo(_finished(row, "latents"))
         return self._vae(weights).decode(latents[None], finish=to_frames)[0]
 
-    def preview(self, weights: Networks, row: PyTree) -> jax.Array:
+    def preview(self, weights: WanNetworks, row: PyTree) -> jax.Array:
         """Decode the estimate of the clean latents by a linear map."""
         return to_frames(self.network(weights, "preview")(_finished(row, "denoised")))
 
@@ -192,7 +192,7 @@ class WanPipeline(DenoisingPipeline[Networks]):
         scheduler = scheduler_of(self.tools.scheduler, wish)
         return scheduler, plan_of(request, scheduler)
 
-    def _picture(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
+    def _picture(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> PyTree:
         """What a row has of its pictures."""
         if "image" not in inputs:
             return {}
@@ -219,7 +219,7 @@ class WanPipeline(DenoisingPipeline[Networks]):
         mean, _ = vae.encode(clip[None])
         return self.normalisation.apply(mean[0])
 
-    def _vae(self, weights: Networks) -> Any:
+    def _vae(self, weights: WanNetworks) -> Any:
         return tiled(self.network(weights, "vae"), self.vae_tiling)
 
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from models.checkpoint.folder import WeightsError
 from models.checkpoint.key_mapping import Prepare, Renames, Target, source, split, target
-from models.checkpoint.safetensors import DTYPES, Filling, Part, Shape, Tensor
+from models.checkpoint.safetensors import DTYPES, ComponentFiles, Filling, Shape, Tensor
 
 Slot = tuple[str, int | None]
 """A leaf's path and the place on its leading axis (None: the whole leaf)."""
@@ -19,7 +19,10 @@ Sources = Mapping[int | None, Filling]
 
 
 def assign(
-    part: Part, tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
+    part: ComponentFiles,
+    tensors: dict[str, Tensor],
+    leaves: dict[str, nnx.Variable],
+    renames: Renames,
 ) -> Mapping[str, Sources]:
     """Which tensors fill each leaf, all of them checked.
 

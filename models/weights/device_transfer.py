@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from models.checkpoint.direct_io import Pool, Scratch, aligned
+from models.checkpoint.direct_io import BufferPool, Scratch, aligned
 from models.checkpoint.safetensors import Filling, Shape
 from models.weights.assignment import Sources
 
@@ -75,7 +75,7 @@ class Leaf:
         return self.is_kernel != filling.goal.transposed
 
 
-def laid(leaf: Leaf, pool: Pool) -> Laid:
+def laid(leaf: Leaf, pool: BufferPool) -> Laid:
     """The way that is best for where it goes. `pool`: memory to read into."""
     return OnDevice(leaf, pool) if _is_beyond_a_bus(leaf.place) else OnHost(leaf, pool)
 
@@ -95,7 +95,7 @@ class OnHost:
     """Turned on the host, by the threads that read: for CPUs, for host memory beside a device's,
     and for slices of several processes, of which each reads the rows that its devices need."""
 
-    def __init__(self, leaf: Leaf, pool: Pool) -> None:
+    def __init__(self, leaf: Leaf, pool: BufferPool) -> None:
         self._leaf = leaf
         self._parts: dict[Index, np.ndarray] = {}
 
@@ -123,7 +123,7 @@ class OnHost:
 class OnDevice:
     """Sent as it is stored, turned there: for accelerators of this process alone."""
 
-    def __init__(self, leaf: Leaf, pool: Pool) -> None:
+    def __init__(self, leaf: Leaf, pool: BufferPool) -> None:
         self._leaf = leaf
         self._pool = pool
         self._array: jax.Array | None = None
@@ -166,7 +166,7 @@ def may_share(stored: np.ndarray, sent: jax.Array) -> bool:
 
 
 @dataclass(frozen=True)
-class Programs:
+class TransferPrograms:
     """Of leaves in one place and dtype."""
 
     empty: Callable[[Shape], jax.Array]
@@ -176,7 +176,7 @@ class Programs:
 
 
 @lru_cache
-def _programs(place: Sharding | None, dtype: str, is_turned: bool) -> Programs:
+def _programs(place: Sharding | None, dtype: str, is_turned: bool) -> TransferPrograms:
     def turn(stored: jax.Array) -> jax.Array:
         array = stored.astype(dtype)
         return array.transpose(*range(2, array.ndim), 1, 0) if is_turned else array
@@ -187,7 +187,7 @@ def _programs(place: Sharding | None, dtype: str, is_turned: bool) -> Programs:
     def empty(shape: Shape) -> jax.Array:
         return jax.numpy.zeros(shape, dtype)
 
-    return Programs(
+    return TransferPrograms(
         jax.jit(empty, static_argnums=0, out_shardings=place),
         jax.jit(turn, out_shardings=place),
         jax.jit(write, donate_argnums=0, out_shardings=place),

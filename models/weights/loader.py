@@ -19,10 +19,10 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from models.checkpoint.direct_io import Pool
+from models.checkpoint.direct_io import BufferPool
 from models.checkpoint.folder import weight_files
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import Part, open_tensors
+from models.checkpoint.safetensors import ComponentFiles, open_tensors
 from models.nn.layers.parameterised import Axes
 from models.weights.assignment import assign, is_kernel
 from models.weights.device_transfer import Laid, Leaf, Read, laid
@@ -45,13 +45,13 @@ larger one is read alone, by all threads."""
 
 def load(
     module: Module,
-    folder: Path | Part,
+    folder: Path | ComponentFiles,
     renames: Renames,
     *,
     dtype: DTypeLike | None = None,
     sharding: Sharding | None = None,
     variant: str | None = None,
-    lay: Callable[[Leaf, Pool], Laid] = laid,
+    lay: Callable[[Leaf, BufferPool], Laid] = laid,
 ) -> Module:
     """The module with the arrays of a component's folder, or of its part of a file.
 
@@ -73,10 +73,14 @@ def load(
     """
     leaves = flat_parameters(module)
     stored = as_stored(leaves)
-    part = folder if isinstance(folder, Part) else Part(folder.name, weight_files(folder, variant))
+    part = (
+        folder
+        if isinstance(folder, ComponentFiles)
+        else ComponentFiles(folder.name, weight_files(folder, variant))
+    )
     with ExitStack() as files:
         sources = assign(part, open_tensors(part, files), stored, renames)
-        pool = Pool(IN_FLIGHT)
+        pool = BufferPool(IN_FLIGHT)
         laying = [
             lay(
                 Leaf(

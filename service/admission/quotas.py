@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from service.errors.handlers import REDIS_AWAY
 from service.errors.problems import Problem
 from service.front_end.front_end import FrontEnd
-from service.jobs.queue import Standing
+from service.jobs.queue import QuotaUsage
 from service.settings.tenants import TenantSettings
 
 HOUR_S = 3600
@@ -43,14 +43,14 @@ def _policies(limits: TenantSettings) -> Iterator[str]:
         yield f'"stored-bytes";q={limits.stored_bytes};qu="stored-bytes"'
 
 
-def left(limits: TenantSettings, standing: Standing) -> dict[str, str]:
+def left(limits: TenantSettings, standing: QuotaUsage) -> dict[str, str]:
     """The quotas, and what is left of them. `t` is when more will be; of what is used up, when
     anything will be."""
     found = list(_left(limits, standing))
     return policy(limits) | ({"RateLimit": ", ".join(found)} if found else {})
 
 
-def _left(limits: TenantSettings, standing: Standing) -> Iterator[str]:
+def _left(limits: TenantSettings, standing: QuotaUsage) -> Iterator[str]:
     if limits.max_queued is not None:
         yield f'"queued";r={max(0, limits.max_queued - standing.queued)}'
     if limits.device_seconds_per_hour is not None:

@@ -32,13 +32,15 @@ _SLICE_CHARS = 2**18
 
 
 @dataclass(frozen=True)
-class Picture:
+class RequestImage:
     data: bytes
     """The file, as it was sent."""
     file: ImageFile
 
 
-async def read_all(front: FrontEnd, fields: Mapping[str, Any], client: str) -> dict[str, Picture]:
+async def read_all(
+    front: FrontEnd, fields: Mapping[str, Any], client: str
+) -> dict[str, RequestImage]:
     """The request's pictures by field, each checked.
 
     Args:
@@ -55,13 +57,13 @@ async def read_all(front: FrontEnd, fields: Mapping[str, Any], client: str) -> d
     return found
 
 
-async def _read(front: FrontEnd, value: str, client: str) -> Picture:
+async def _read(front: FrontEnd, value: str, client: str) -> RequestImage:
     """Raises: ImageFileError."""
     if is_url(value):
         data = await _fetch(front, value, client)
     else:
         data = await asyncio.to_thread(from_base64, value)
-    return Picture(data, await front.images.check(data, client))
+    return RequestImage(data, await front.images.check(data, client))
 
 
 async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:

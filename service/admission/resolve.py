@@ -19,7 +19,7 @@ from service.schemas.request import GenerateRequest
 from service.settings.tenants import TenantSettings
 from service.validation.resolve import Resolved, resolve, with_size_of
 
-Images = Mapping[str, request_images.Picture]
+Images = Mapping[str, request_images.RequestImage]
 """Image files of a request, by field."""
 
 NO_SECRET = (

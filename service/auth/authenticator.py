@@ -36,7 +36,7 @@ async def check_first_key(settings: Settings, address: str) -> None:
     )
 
 
-class Callers:
+class Authenticator:
     """Remembers each good key for `max_age_s`, so that most requests need no look into Redis.
 
     Wrong ones are looked up each time: a new key is good at once.
@@ -49,7 +49,7 @@ class Callers:
         """By digest of a key: its tenant, and when that was read."""
 
     @classmethod
-    def make(cls, settings: Settings) -> Callers | None:
+    def make(cls, settings: Settings) -> Authenticator | None:
         """None where no keys are wanted. Raises: ConfigError."""
         server = settings.server
         if not wants_keys(server, server.host):

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from service.jobs.model.job import Job, JobState
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import Cost, CostTable
-from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
+from service.jobs.scheduling.wait_estimator import Place, Rules, WaitEstimator
 from service.settings.queue import QueueSettings
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Copies(Generic[T]):
         return copy
 
 
-class Costs:
+class CostCache:
     """Predictions of one front end."""
 
     def __init__(self, queue: Queue, settings: QueueSettings) -> None:
@@ -63,7 +63,7 @@ class Costs:
         self._max_queued = settings.max_queued
         self._rules = Rules(settings.priority_advance_s, settings.deadline_credit_s)
         self._tables = Copies[CostTable](queue.costs, TABLE_AGE_S)
-        self._outlooks = Copies[Outlook](self._look, OUTLOOK_AGE_S)
+        self._outlooks = Copies[WaitEstimator](self._look, OUTLOOK_AGE_S)
 
     async def predict(self, model: str, bucket: str, steps: int, images: int) -> Cost | None:
         """What a request costs on the fastest ready pool; None: nothing tells.
@@ -123,6 +123,6 @@ class Costs:
             return None, (await self._outlooks.get(job.model)).running_s(job)
         return None, None
 
-    async def _look(self, model: str) -> Outlook:
+    async def _look(self, model: str) -> WaitEstimator:
         table, look = await self._tables.get(model), await self._queue.outlook(model)
-        return Outlook(look, table, self._rules)
+        return WaitEstimator(look, table, self._rules)

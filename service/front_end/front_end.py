@@ -11,9 +11,9 @@ import httpx
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from service.auth.authenticator import Callers
+from service.auth.authenticator import Authenticator
 from service.errors.problems import FieldError, NotFound, Unauthorized, Unavailable
-from service.front_end.cost_cache import Costs
+from service.front_end.cost_cache import CostCache
 from service.front_end.verified_outputs import Intact
 from service.http import fetch
 from service.http.fair_limiter import FairLimiter
@@ -89,7 +89,7 @@ class FrontEnd:
     store: Store
     telemetry: Telemetry
     models: Models
-    costs: Costs
+    costs: CostCache
     resolver: fetch.Resolver
     """Of hosts that requests name."""
     http: httpx.AsyncClient
@@ -99,7 +99,7 @@ class FrontEnd:
     images: ImageChecks
     webhooks: Webhooks
     outputs: Intact
-    callers: Callers | None
+    callers: Authenticator | None
     """None: everybody may ask, without a key."""
     bodies: Shared
     """Bytes of requests and outputs in flight."""
@@ -112,7 +112,7 @@ class FrontEnd:
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
         """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
         server, telemetry = settings.server, Telemetry()
-        callers = Callers.make(settings)
+        callers = Authenticator.make(settings)
         resolver = fetch.Resolver(server.allow_networks)
         queue.tally = telemetry.tally
         return cls(
@@ -121,7 +121,7 @@ class FrontEnd:
             store=store,
             telemetry=telemetry,
             models=Models(queue, server.models_age_s),
-            costs=Costs(queue, settings.queue),
+            costs=CostCache(queue, settings.queue),
             resolver=resolver,
             http=fetch.client(resolver, server.fetch_timeout_s),
             fetches=_fetches(),

@@ -13,7 +13,7 @@ _Line = OrderedDict[asyncio.Future[None], None]
 """Those of one tenant who wait, in the order in which they came."""
 
 
-class Turns:
+class FairQueue:
     """At most `each` places of one name.
 
     A free place goes to the tenants by turns, and of one tenant to whoever came first. Nothing here
@@ -97,7 +97,11 @@ class FairLimiter:
         """
         self.total, self.each = total, each
         self._line = line
-        self._tenants, self._hosts, self._all = Turns(each), Turns(per_host or total), Turns(total)
+        self._tenants, self._hosts, self._all = (
+            FairQueue(each),
+            FairQueue(per_host or total),
+            FairQueue(total),
+        )
 
     @property
     def tenants(self) -> Counter[str]:
@@ -136,6 +140,6 @@ class FairLimiter:
             place.callback(turns.give, name)
         return place
 
-    def _wanted(self, tenant: str, host: str) -> list[tuple[Turns, str]]:
+    def _wanted(self, tenant: str, host: str) -> list[tuple[FairQueue, str]]:
         of_host = [(self._hosts, host)] if host else []
         return [(self._tenants, tenant), *of_host, (self._all, "")]

@@ -65,7 +65,7 @@ class Doing:
 Claims = list[Claim]
 
 
-class Handout(Calls):
+class Consumer(Calls):
     """Fulfils what pools ask of a `Queue`."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
@@ -125,7 +125,7 @@ class Handout(Calls):
         if slots < 1:
             return []
         until = asyncio.get_running_loop().time() + wait_s
-        wanted = consumer.Claim(
+        wanted = consumer.ClaimJobs(
             pool=pool,
             model=model,
             slots=slots,
@@ -168,7 +168,7 @@ class Handout(Calls):
 
     async def _claim_now(
         self,
-        wanted: consumer.Claim,
+        wanted: consumer.ClaimJobs,
         busy: Callable[[], bool],
         may_compile: Callable[[], bool] | None,
         has_room: Callable[[], bool],
@@ -253,7 +253,7 @@ class Handout(Calls):
         """Keep how far its pictures are, each named once, in place of what was kept before: whose
         files `reap` hands out. False: no longer ours; what was stored for it may be deleted."""
         kept = serialization.snapshots_json(snapshots)
-        return await self._run(consumer.Snapshot(claim.job.id, claim.fence, kept))
+        return await self._run(consumer.RecordSnapshots(claim.job.id, claim.fence, kept))
 
     async def warn(self, claim: Claim, warnings: Sequence[Warned]) -> bool:
         """Keep these in place of the job's warnings. False: no longer ours."""

@@ -20,7 +20,7 @@ REAPS = 2
 may have lapsed that nobody could renew."""
 
 
-class Upkeep(Calls):
+class Maintenance(Calls):
     """Fulfils what a reaper asks of a `Queue`."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:

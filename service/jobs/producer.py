@@ -12,10 +12,10 @@ from service.jobs.model import serialization
 from service.jobs.model.errors import IdempotencyConflict, QueueFull, QuotaExceeded, UnknownCursor
 from service.jobs.model.job import DEFAULT_TENANT, Job, JobState
 from service.jobs.model.metrics import End
-from service.jobs.model.quota_usage import Standing
+from service.jobs.model.quota_usage import QuotaUsage
 from service.jobs.redis import keys
 from service.jobs.scheduling.cost_model import CostTable
-from service.jobs.scheduling.queue_snapshot import Look
+from service.jobs.scheduling.queue_snapshot import QueueSnapshot
 from service.jobs.scripts import producer
 from service.jobs.scripts.client import ANSWER_MS, Calls, new_call
 from service.jobs.scripts.producer import Depth, ModelStatus, OverQuota, Stored
@@ -29,7 +29,7 @@ NO_LIMITS = TenantSettings()
 Jobs = list[Job]
 
 
-class Intake(Calls):
+class Producer(Calls):
     """Fulfils what front ends ask of a `Queue`."""
 
     async def deposit(self, job_id: str) -> None:
@@ -98,9 +98,9 @@ class Intake(Calls):
             case _:
                 raise IdempotencyConflict
 
-    async def standing(self, tenant: str, limits: TenantSettings) -> Standing:
+    async def standing(self, tenant: str, limits: TenantSettings) -> QuotaUsage:
         quota = limits.device_seconds_per_hour
-        return await self._run(producer.Standing(tenant, quota, self._settings.retention_s))
+        return await self._run(producer.ReadQuota(tenant, quota, self._settings.retention_s))
 
     async def get(self, job_id: str) -> Job | None:
         """Raises: WireError: a newer Atelier wrote it."""
@@ -124,9 +124,9 @@ class Intake(Calls):
             raise UnknownCursor(str(after))
         return page
 
-    async def outlook(self, model: str) -> Look:
+    async def outlook(self, model: str) -> QueueSnapshot:
         """One look at what waits and what runs, to estimate waits from."""
-        return await self._run(producer.Outlook(model, LOOKED_AT))
+        return await self._run(producer.ReadQueue(model, LOOKED_AT))
 
     async def rank(self, job: Job) -> int | None:
         """Jobs of its tenant that go before it, by their places; None unless queued."""
@@ -158,7 +158,7 @@ class Intake(Calls):
         return events.follow(self._redis, self._subscriber, job_id, after)
 
     async def models(self) -> dict[str, ModelStatus]:
-        return await self._run(producer.Models())
+        return await self._run(producer.ReadModels())
 
     async def depths(self) -> dict[str, Depth]:
         """How much is to be done, by registered model."""
@@ -166,7 +166,7 @@ class Intake(Calls):
 
     async def costs(self, model: str) -> CostTable:
         """What pools have measured."""
-        return await self._run(producer.Costs(model))
+        return await self._run(producer.ReadCosts(model))
 
     async def tries(self, model: str, bucket: str, every_s: float) -> bool:
         """Whether the caller may try what that bucket costs: one may in that time."""

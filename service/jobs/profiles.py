@@ -21,7 +21,7 @@ the pool's end."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class ProfileRequest:
     """For a profile of one pool."""
 
     steps: int
@@ -42,31 +42,33 @@ class Profiles(Calls):
     """Fulfils what `atelier profile` and pools ask of a `Queue`. Plain commands: whoever loses a
     race here asks again."""
 
-    async def ask_profile(self, pool: str, wish: Wish) -> float | None:
+    async def ask_profile(self, pool: str, wish: ProfileRequest) -> float | None:
         """None: it is asked; or else how many seconds at most the pool is busy with another one."""
         name, text = keys.profile(pool), json.dumps(asdict(wish))
         if await self._redis.set(name, text, nx=True, ex=math.ceil(wish.at_most_s)):
             return None
         return max(1.0, float(await self._redis.pttl(name)) / 1000)
 
-    async def profile_answer(self, wish: Wish) -> dict[str, Any] | None:
+    async def profile_answer(self, wish: ProfileRequest) -> dict[str, Any] | None:
         """The last thing that the pool said; None: nothing yet."""
         text = await self._redis.get(keys.profiled(wish.id))
         return None if text is None else dict(json.loads(text))
 
-    async def drop_profile(self, pool: str, wish: Wish) -> None:
+    async def drop_profile(self, pool: str, wish: ProfileRequest) -> None:
         """It is not wanted any more, or it has been answered."""
         text = await self._redis.get(keys.profile(pool))
         if text is not None and json.loads(text)["id"] == wish.id:
             await self._redis.delete(keys.profile(pool))
 
-    async def wanted_profile(self, pool: str) -> Wish | None:
+    async def wanted_profile(self, pool: str) -> ProfileRequest | None:
         """What is asked of that pool; of a newer command what is known here."""
         text = await self._redis.get(keys.profile(pool))
         if text is None:
             return None
-        known = {one.name for one in fields(Wish)}
-        return Wish(**{name: value for name, value in json.loads(text).items() if name in known})
+        known = {one.name for one in fields(ProfileRequest)}
+        return ProfileRequest(
+            **{name: value for name, value in json.loads(text).items() if name in known}
+        )
 
-    async def answer_profile(self, wish: Wish, answer: dict[str, Any]) -> None:
+    async def answer_profile(self, wish: ProfileRequest, answer: dict[str, Any]) -> None:
         await self._redis.set(keys.profiled(wish.id), json.dumps(answer), ex=KEPT_S)

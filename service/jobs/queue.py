@@ -5,9 +5,9 @@ Each script may be sent twice: a command whose answer got lost with its connecti
 
 from __future__ import annotations
 
-from service.jobs.consumer import Claim, Claims, Doing, Handout
+from service.jobs.consumer import Claim, Claims, Consumer, Doing
 from service.jobs.events import Event
-from service.jobs.maintenance import Upkeep
+from service.jobs.maintenance import Maintenance
 from service.jobs.model.errors import (
     IdempotencyConflict,
     QueueFull,
@@ -15,8 +15,8 @@ from service.jobs.model.errors import (
     UnknownCursor,
     WireError,
 )
-from service.jobs.model.quota_usage import Standing
-from service.jobs.producer import Intake
+from service.jobs.model.quota_usage import QuotaUsage
+from service.jobs.producer import Producer
 from service.jobs.profiles import Profiles
 from service.jobs.scripts.consumer import Spent
 from service.jobs.scripts.producer import Depth, ModelStatus
@@ -35,12 +35,12 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QuotaExceeded",
+    "QuotaUsage",
     "Spent",
-    "Standing",
     "UnknownCursor",
     "WireError",
 ]
 
 
-class Queue(Intake, Handout, Upkeep, Profiles, Announcements):
+class Queue(Producer, Consumer, Maintenance, Profiles, Announcements):
     """All sides of it, over one connection."""

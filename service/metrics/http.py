@@ -17,7 +17,7 @@ from prometheus_client import (
 )
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.jobs.model.metrics import Tally
+from service.jobs.model.metrics import JobMetrics
 from service.metrics.queue import QueueGauges
 
 log = logging.getLogger("atelier")
@@ -56,7 +56,7 @@ class Telemetry:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self.tally = Tally(self.registry)
+        self.tally = JobMetrics(self.registry)
         self.requests = Counter(
             "atelier_http_requests_total",
             "Requests answered, by route, method and status.",

@@ -15,7 +15,7 @@ TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 Format = Literal["text", "json"]
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One object a line: time (RFC 3339, UTC), level, logger, message; job, tenant, pool, trace_id
     and span_id where they are known; exception where there is one, with its trace.
 
@@ -38,7 +38,7 @@ class Json(logging.Formatter):
         return json.dumps(said)
 
 
-class Text(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """For people who look on; what it is about is in the message where it matters."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def rfc3339(seconds: float) -> str:
 def log_to_stderr(level: str, form: Format = "text") -> None:
     """One line an event: ours from `level` on, other people's from warnings on."""
     handler = logging.StreamHandler()
-    handler.setFormatter(Json() if form == "json" else Text())
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.captureWarnings(True)
     for name in OURS:

@@ -33,7 +33,7 @@ import numpy as np
 from flax import nnx
 
 from deploy.cli.options import count
-from models.checkpoint.direct_io import Pool
+from models.checkpoint.direct_io import BufferPool
 from models.checkpoint.key_mapping import source
 from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
@@ -112,7 +112,7 @@ def one_round(
     }
 
 
-def load(module: nnx.Module, file: Path, lay: Callable[[Leaf, Pool], Laid] = laid) -> None:
+def load(module: nnx.Module, file: Path, lay: Callable[[Leaf, BufferPool], Laid] = laid) -> None:
     loaded = loader.load(module, file.parent, RENAMES, lay=lay)
     jax.block_until_ready(nnx.state(loaded))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from service.client import Client, Problem, Unreachable
+from service.client import ApiError, Client, ServiceUnreachable
 from tests.e2e.conftest import Start
 from tests.e2e.system import ATELIER, DEADLINE_S, START_S, System, children, is_alive, until
 
@@ -188,7 +188,7 @@ def goes_on(client: Client, ids: list[str]) -> bool:
     """Whether one of the jobs is worked on, or all are done."""
     try:
         jobs = [job_of(client, job_id) for job_id in ids]
-    except (Problem, Unreachable, httpx.HTTPError):  # who answers is not there yet
+    except (ApiError, ServiceUnreachable, httpx.HTTPError):  # who answers is not there yet
         return False
     states = {job["state"] for job in jobs}
     return states == {"succeeded"} or any(

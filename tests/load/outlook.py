@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from deploy.local.embedded_redis import embedded
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
-from service.jobs.scheduling.wait_estimator import Outlook, Rules
+from service.jobs.scheduling.wait_estimator import Rules, WaitEstimator
 from service.settings.queue import QueueSettings
 from tests.load.backlog import MODEL, POOLS, SLOTS, TENANTS, fill, server_us
 
@@ -40,7 +40,7 @@ async def measure(url: str, jobs: int, claimed: int) -> str:
         pools = {f"pool-{number}": PoolFacts("x", SLOTS) for number in range(POOLS)}
         table = CostTable({CostKey("shape-1", "x", 1): ROW}, pools)
         waiting = [job for job in await queue.list(limit=100) if job.state == "queued"]
-    outlook = Outlook(look, table, Rules(30, 300))
+    outlook = WaitEstimator(look, table, Rules(30, 300))
     began = time.perf_counter()
     outlook.queued(waiting[0], 0)
     first_s = time.perf_counter() - began

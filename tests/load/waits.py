@@ -20,7 +20,7 @@ from deploy.local.embedded_redis import embedded
 from service.jobs.model.job import Job, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostTable
-from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
+from service.jobs.scheduling.wait_estimator import Place, Rules, WaitEstimator
 from service.settings.queue import QueueSettings
 from tests.load.fleet import MODEL, STEPS, Fleet, SimulatedPool
 
@@ -67,7 +67,7 @@ async def ask(
         id=new_job_id(), model=MODEL, bucket=bucket, tenant=tenant, steps=STEPS,
         weight=TENANTS[tenant][1], cost=cost.device_seconds, run_s=cost.seconds,
     )  # fmt: skip
-    place = Outlook(await queue.outlook(MODEL), table, rules).newcomer(job)
+    place = WaitEstimator(await queue.outlook(MODEL), table, rules).newcomer(job)
     return Asked((await queue.put(job))[0], now, place)
 
 

@@ -16,7 +16,7 @@ from models.loading.abstract import abstract_module
 from models.parallel.axis_rules import Layout
 from models.parallel.placement import gathered
 from models.parallel.trace_options import TraceOptions
-from models.sdxl.blocks import ResnetBlock
+from models.sdxl.blocks import UNetResnetBlock
 from models.sdxl.config import UNetConfig
 from tests.parallel.layouts import layout
 
@@ -35,7 +35,7 @@ def block(width: int, groups: int, kind: str) -> tuple[nnx.GraphDef, nnx.State]:
         norm_num_groups=groups,
         resnet_time_scale_shift=kind,
     )
-    module = abstract_module(ResnetBlock, width // 2, width, config, param_dtype=jnp.float32)
+    module = abstract_module(UNetResnetBlock, width // 2, width, config, param_dtype=jnp.float32)
     graph, state = nnx.split(module)
     rng = np.random.default_rng(0)
     drawn = lambda leaf: leaf.replace(  # noqa: E731

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.client import Event, Problem, parse_events
+from service.client import ApiError, JobEvent, parse_events
 
 
 def test_events_are_read_as_the_standard_writes_them() -> None:
@@ -25,8 +25,8 @@ def test_events_are_read_as_the_standard_writes_them() -> None:
         "data: {}",
     ]
     assert list(parse_events(iter(lines))) == [
-        Event("1", "progress", {"step": 1, "steps": 2}),
-        Event("", "queued", {}),
+        JobEvent("1", "progress", {"step": 1, "steps": 2}),
+        JobEvent("", "queued", {}),
     ]
 
 
@@ -40,4 +40,4 @@ def test_events_are_read_as_the_standard_writes_them() -> None:
     ],
 )
 def test_a_problem_in_plain_words(body: dict[str, object], words: str) -> None:
-    assert words in str(Problem(503, body))
+    assert words in str(ApiError(503, body))

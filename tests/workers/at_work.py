@@ -17,7 +17,7 @@ from service.settings.pools import PoolSettings
 from tests.workers.polling import DEADLINE_S
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.pool.worker import Pool
+from workers.pool.worker import Worker
 from workers.programs.batch_sizes import BatchSizes
 
 LEASE_S = 3.0
@@ -33,7 +33,7 @@ async def at_work(
     lease_s: float = LEASE_S,
     batching: BatchSizes | None = None,
     **settings: Any,
-) -> AsyncIterator[tuple[Pool, asyncio.Task[int]]]:
+) -> AsyncIterator[tuple[Worker, asyncio.Task[int]]]:
     """A pool that runs, and its task; whatever the test does, it has ended afterwards.
 
     Args:
@@ -41,7 +41,7 @@ async def at_work(
     """
     wanted = PoolSettings(**{"model": SPEC.name, "slots": 4, "preview_every_s": 0, **settings})
     engine = Engine(pipeline, layout, wanted.slots, batching)
-    pool = Pool("toy", engine, queue, store, wanted, lease_s)
+    pool = Worker("toy", engine, queue, store, wanted, lease_s)
     task = asyncio.create_task(pool.run([warmup]))
     try:
         yield pool, task

@@ -19,7 +19,7 @@ from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.pool.worker import Pool
+from workers.pool.worker import Worker
 from workers.slice.mesh import one_device
 
 SETTINGS = QueueSettings(max_attempts=2)
@@ -29,7 +29,7 @@ async def main(url: str, folder: Path, most_bytes: int) -> None:
     queue = await Queue.connect(url, SETTINGS)
     engine = Engine(ToyPipeline(), one_device(jax.devices()[0]), slots=2)
     wanted = PoolSettings(model=SPEC.name, preview_every_s=0, store_patience_s=0.5)
-    pool = Pool("toy", engine, queue, Store(str(folder)), wanted, SETTINGS.lease_s)
+    pool = Worker("toy", engine, queue, Store(str(folder)), wanted, SETTINGS.lease_s)
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most))
     await pool.run([{}])

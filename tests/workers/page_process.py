@@ -11,12 +11,12 @@ import jax
 
 from service.settings.settings import load_settings
 from tests.workers.toy import SPEC, ToyPipeline
-from workers import metrics
 from workers.health import http
-from workers.health.liveness import Vitals
-from workers.loading.layout import Chosen
+from workers.health.liveness import Liveness
+from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
 from workers.plan.offload import ALL_ON_DEVICE
+from workers.pool import metrics
 from workers.pool.worker import serve
 from workers.programs.launcher import OneHost
 from workers.slice.mesh import one_device
@@ -29,7 +29,7 @@ def main() -> int:
     pipeline = ToyPipeline()
     signal.signal(signal.SIGUSR1, lambda *_: pipeline.compile_gate.set())
     signal.signal(signal.SIGUSR2, lambda *_: pipeline.gate.open())
-    vitals = Vitals()
+    vitals = Liveness()
     pool = settings.pools["toy"]
     with http.shown("toy", pool.metrics_port, vitals) as shown:
         assert shown
@@ -37,7 +37,7 @@ def main() -> int:
         sys.stdin.readline()  # the model is being loaded
         metrics.expect(SPEC.name, settings.tenant_classes)
         slots = pool.slots or 1
-        chosen = Chosen(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
+        chosen = ChosenLayout(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
         layout = one_device(jax.devices()[0])
         mesh_slice = MeshSlice(layout, chosen)
         return asyncio.run(serve(settings, "toy", pipeline, mesh_slice, OneHost(), vitals))

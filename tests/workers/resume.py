@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from workers.engine.engine import Engine, Picture
+from workers.engine.engine import Engine, EngineOutput
 from workers.engine.row import Row
-from workers.engine.snapshot import Kept, Origin, from_bytes, to_bytes
+from workers.engine.snapshot import Origin, RowSnapshot, from_bytes, to_bytes
 
 
 async def disturbed_at(
     step: int, engine: Engine, fields: Mapping[str, Any], images: Mapping[str, bytes]
-) -> tuple[Picture, Kept]:
+) -> tuple[EngineOutput, RowSnapshot]:
     """The whole picture, and what was kept of it after that step or a little later, from its file.
 
     The engine may not be faster than the copy: choose a step well before the last.
     """
-    keeping: list[asyncio.Task[Kept]] = []
+    keeping: list[asyncio.Task[RowSnapshot]] = []
 
     def on_step(row: Row) -> None:
         if row.done >= step and not keeping:

@@ -19,8 +19,8 @@ from models.interface.pipeline import PyTree
 from models.interface.step_program import StepProgram
 from service.settings.settings import Settings
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.health.liveness import Vitals
-from workers.loading.layout import Chosen
+from workers.health.liveness import Liveness
+from workers.loading.layout import ChosenLayout
 from workers.loading.model import MeshSlice
 from workers.plan.offload import Residency
 from workers.pool.worker import serve
@@ -71,9 +71,11 @@ async def main(url: str, folder: Path, drain_s: float) -> int:
     settings = Settings(
         redis={"url": url}, state_dir=folder, models={SPEC.name: {"source": "toy"}}, pools=pools
     )
-    chosen = Chosen(MeshShape().over(1), slots=4, residency=Residency(), why="it is the only one")
+    chosen = ChosenLayout(
+        MeshShape().over(1), slots=4, residency=Residency(), why="it is the only one"
+    )
     mesh_slice = MeshSlice(one_device(jax.devices()[0]), chosen)
-    return await serve(settings, "toy", StuckPipeline(), mesh_slice, OneHost(), Vitals())
+    return await serve(settings, "toy", StuckPipeline(), mesh_slice, OneHost(), Liveness())
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def families(registry: CollectorRegistry) -> dict[str, Family]:
 
 def pages() -> dict[str, dict[str, Family]]:
     """Families by whose page they are on."""
-    import workers.metrics  # noqa: F401 - makes the pool's families
+    import workers.pool.metrics  # noqa: F401 - makes the pool's families
 
     return {"front end": families(Telemetry().registry), "pool": families(REGISTRY)}
 

@@ -26,18 +26,18 @@ from service.jobs.model.job import Stage
 from service.tracing import spans
 from service.tracing.span import Attributes
 from workers.engine.batch_difference import levels
-from workers.engine.errors import EngineDied, PictureFailed, picture_failed
-from workers.engine.latency_stats import Costs
+from workers.engine.errors import EngineDied, GenerationFailed, picture_failed
+from workers.engine.latency_stats import LatencyStats
 from workers.engine.row import Checked, Row
-from workers.engine.snapshot import Kept, Unfit, check_fit, needed
+from workers.engine.snapshot import RowSnapshot, UnfitSnapshot, check_fit, needed
 from workers.engine.stage_timing import marking, stage
-from workers.engine.step_loop import Stepper
-from workers.engine.step_metrics import Meter
+from workers.engine.step_loop import StepLoop
+from workers.engine.step_metrics import StepMetrics
 from workers.programs import warmup
 from workers.programs.aot_cache import Executables
 from workers.programs.batch_sizes import BatchSizes, exact
 from workers.programs.bucket_programs import BucketPrograms, Compiling, is_ready
-from workers.programs.cache import Programs
+from workers.programs.cache import ProgramCache
 from workers.programs.compilation import Compilation
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import Launcher, OneHost
@@ -58,7 +58,7 @@ None: nothing tells."""
 
 
 @dataclass(frozen=True)
-class Picture:
+class EngineOutput:
     """One finished picture or clip; `device_seconds` is its share of the steps with it, and what
     its encoding and decoding take; `own_seconds` leaves out what earlier claims had taken."""
 
@@ -94,7 +94,7 @@ class Engine:
         self.layout = layout
         self.slots = slots
         self.batching = batching or exact()
-        self.costs = Costs(pipeline.spec)
+        self.costs = LatencyStats(pipeline.spec)
         self._loop = asyncio.get_running_loop()
         self._look_again: dict[str, float] = {}
         """When a bucket may be looked for in files again, by the loop's clock."""
@@ -105,12 +105,12 @@ class Engine:
         self._compiler = compiler
         self._weights = compiler.weights.common
         self._ways = compiler.ways(self.batching.sizes, self.batching.elastic)
-        self.programs = Programs(compiler, self._launcher, self._ways)
+        self.programs = ProgramCache(compiler, self._launcher, self._ways)
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
-        meter = Meter(pipeline.spec.name, compiler.layout_of)
-        self.stepper = Stepper(meter, compiler.weights, slots, self._launcher.fetch, self.die)
+        meter = StepMetrics(pipeline.spec.name, compiler.layout_of)
+        self.stepper = StepLoop(meter, compiler.weights, slots, self._launcher.fetch, self.die)
         self.stepper.start()
         self._launcher.on_loss(self.die)
 
@@ -145,7 +145,7 @@ class Engine:
                 programs, replace(prepared, steps=few), start, lambda row: None
             )
             await self._decode(row)
-        except (EngineDied, PictureFailed):
+        except (EngineDied, GenerationFailed):
             raise
         except Exception as error:
             raise picture_failed(error, "trying it out") from error
@@ -175,11 +175,11 @@ class Engine:
         fields: Fields,
         images: Mapping[str, bytes],
         on_step: Callable[[Row], None] = lambda row: None,
-        begin: Kept | None = None,
+        begin: RowSnapshot | None = None,
         on_prepared: Callable[[Prepared], None] = lambda prepared: None,
         on_stage: OnStage = lambda stage, expected_s: None,
         on_compile: Callable[[Compilation], None] = lambda compilation: None,
-    ) -> Picture:
+    ) -> EngineOutput:
         """One picture from one request. To cancel it, cancel the task.
 
         Args:
@@ -216,11 +216,11 @@ class Engine:
             on_stage("decoding", None)
             with stage(model, "decode"):
                 pixels = await self._decode(row)
-        except (EngineDied, PictureFailed):
+        except (EngineDied, GenerationFailed):
             raise
         except Exception as error:
             raise picture_failed(error, doing) from error
-        return Picture(
+        return EngineOutput(
             pixels,
             prepared.seed,
             row.done,
@@ -232,7 +232,7 @@ class Engine:
         """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
         return await self._show("preview", row.programs.preview, row)
 
-    async def keep(self, row: Row) -> Kept:
+    async def keep(self, row: Row) -> RowSnapshot:
         """What another engine needs to go on with this row, copied beside its steps.
 
         Raises: EngineDied.
@@ -335,10 +335,10 @@ class Engine:
         with programs.encode_times.timing():
             return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
-    def _fetch(self, checked: Checked, row: Row) -> Kept:
+    def _fetch(self, checked: Checked, row: Row) -> RowSnapshot:
         leaves = self._kept_leaves(row, checked.state).items()
         copied = {name: self._launcher.fetch(leaf) for name, leaf in leaves}
-        return Kept(checked.done, checked.device_seconds, copied)
+        return RowSnapshot(checked.done, checked.device_seconds, copied)
 
     def _kept_leaves(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
         names = needed(row.programs.changes(row.steps), self.batching.is_exact)
@@ -361,14 +361,14 @@ class Engine:
         return await self._run(stage, pixels, row.known)
 
     def _take_up(
-        self, programs: BucketPrograms, prepared: Prepared, start: Checked, kept: Kept
+        self, programs: BucketPrograms, prepared: Prepared, start: Checked, kept: RowSnapshot
     ) -> Checked:
         """Where the picture begins: after the steps that were done before, if they were its own."""
         row = self._launcher.leaves(start.state)
         try:
             names = needed(programs.changes(prepared.steps), self.batching.is_exact)
             check_fit(kept, row, names, len(prepared.steps))
-        except Unfit as error:
+        except UnfitSnapshot as error:
             log.warning("a picture begins anew, its snapshot does not fit: %s", error)
             return start
         state = self._launcher.wait(self._launcher.restore(start.state, kept.leaves))
@@ -384,7 +384,7 @@ class Engine:
         """Through the step loop; a canceled task takes its row out of it."""
         ended: asyncio.Future[Row] = self._loop.create_future()
 
-        def hand_over(row: Row, failure: PictureFailed | None) -> None:
+        def hand_over(row: Row, failure: GenerationFailed | None) -> None:
             self._loop.call_soon_threadsafe(resolve, ended, row, failure)
 
         def report(row: Row) -> None:
@@ -435,7 +435,7 @@ class Engine:
             work.cancel()
 
 
-def resolve(ended: asyncio.Future[Row], row: Row, failure: PictureFailed | None) -> None:
+def resolve(ended: asyncio.Future[Row], row: Row, failure: GenerationFailed | None) -> None:
     if ended.done():  # canceled in the meantime
         return
     if failure is None:

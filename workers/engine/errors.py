@@ -10,7 +10,7 @@ OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 NON_FINITE = "non_finite"
 
 
-class PictureFailed(Exception):
+class GenerationFailed(Exception):
     """This picture cannot be made; its neighbours are unharmed."""
 
     def __init__(self, error: JobError) -> None:
@@ -26,19 +26,19 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
 
 
-def non_finite(step: int, steps: int) -> PictureFailed:
+def non_finite(step: int, steps: int) -> GenerationFailed:
     """NaN or infinity in the latents after `step` of `steps`."""
     message = (
         f"the picture broke down at step {step} of {steps}: its latents are no longer finite"
         " numbers. Try another seed, a lower guidance, or a model loaded in float32."
     )
-    return PictureFailed(JobError(code=NON_FINITE, message=message))
+    return GenerationFailed(JobError(code=NON_FINITE, message=message))
 
 
-def picture_failed(error: Exception, doing: str) -> PictureFailed:
+def picture_failed(error: Exception, doing: str) -> GenerationFailed:
     """Any error that ends one picture, told to the client; `doing` is what was going on. The error
     itself is its cause."""
-    failure = PictureFailed(_told(error, doing))
+    failure = GenerationFailed(_told(error, doing))
     failure.__cause__ = error
     return failure
 

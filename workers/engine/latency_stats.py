@@ -25,7 +25,7 @@ MAX_BUCKETS = 32
 """Kept; the longest unused one makes room, as among compiled shapes."""
 
 
-class Costs:
+class LatencyStats:
     """Which shapes each bucket has, and what they cost. To be used from one thread."""
 
     def __init__(self, spec: ModelSpec) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.interface.pipeline import PyTree, Step
-from workers.engine.errors import PictureFailed
+from workers.engine.errors import GenerationFailed
 from workers.programs.bucket_programs import BucketPrograms, Phase, Program
 from workers.programs.conditioning import Conditions, computed
 
@@ -35,7 +35,7 @@ class Row:
     """On the device: the state after `done` steps, all of them checked."""
     on_step: Callable[[Row], None]
     """Told of each checked step, in the loop's thread: hand over and return."""
-    on_end: Callable[[Row, PictureFailed | None], None]
+    on_end: Callable[[Row, GenerationFailed | None], None]
     """Told once, there too: all steps are done, or why not. Not called for a canceled row."""
 
     state: PyTree = None
@@ -127,7 +127,7 @@ class Row:
             on_still, self.on_still = self.on_still, None
             on_still()
 
-    def end(self, failure: PictureFailed | None) -> None:
+    def end(self, failure: GenerationFailed | None) -> None:
         """Leave the loop; steps still on their way no longer count."""
         self.epoch += 1
         self.conditions = None

@@ -30,12 +30,12 @@ CACHE = f"['{KEPT}']"
 """What the names of a step cache's leaves begin with."""
 
 
-class Unfit(Exception):
+class UnfitSnapshot(Exception):
     """What was kept is not of this picture, or cannot be read: the picture begins anew."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class RowSnapshot:
     """How far one picture is, on the host."""
 
     done: int
@@ -75,29 +75,29 @@ def with_levers(spec: ModelSpec, fields: Fields) -> Fields:
     return {**fields, "quality": preset.model_dump(mode="json", include={*map(str, LEVERS)})}
 
 
-def to_bytes(kept: Kept, origin: Origin) -> bytes:
+def to_bytes(kept: RowSnapshot, origin: Origin) -> bytes:
     """A head of JSON, the arrays as they lie in memory, and a checksum."""
     progress = {"done": kept.done, "device_seconds": kept.device_seconds}
     data = packed(Message(KIND, origin.as_json() | progress, kept.leaves))
     return data + _checksum(data)
 
 
-def from_bytes(file: bytes, origin: Origin) -> Kept:
+def from_bytes(file: bytes, origin: Origin) -> RowSnapshot:
     """Raises: Unfit: says why."""
     data, checksum = file[: -hashlib.sha256().digest_size], file[-hashlib.sha256().digest_size :]
     if checksum != _checksum(data):
-        raise Unfit("the file is damaged")
+        raise UnfitSnapshot("the file is damaged")
     try:
         stream = io.BytesIO(data)
         message = received(lambda size: bytearray(stream.read(size)))
     except (BadMessage, ValueError, struct.error) as error:
-        raise Unfit(f"the file cannot be read: {error}") from error
+        raise UnfitSnapshot(f"the file cannot be read: {error}") from error
     wanted = {"kind": KIND} | origin.as_json()
     found = {"kind": message.kind} | dict(message.fields)
     for name, value in wanted.items():
         if found.get(name) != value:
-            raise Unfit(f"{name} is {found.get(name)!r}, not {value!r}")
-    return Kept(int(found["done"]), float(found["device_seconds"]), message.arrays)
+            raise UnfitSnapshot(f"{name} is {found.get(name)!r}, not {value!r}")
+    return RowSnapshot(int(found["done"]), float(found["device_seconds"]), message.arrays)
 
 
 def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
@@ -110,7 +110,9 @@ def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
     return changes if exact else frozenset(name for name in changes if not name.startswith(CACHE))
 
 
-def check_fit(kept: Kept, row: Mapping[str, Any], changes: frozenset[str], steps: int) -> None:
+def check_fit(
+    kept: RowSnapshot, row: Mapping[str, Any], changes: frozenset[str], steps: int
+) -> None:
     """Raises: Unfit: the picture cannot go on from there.
 
     Args:
@@ -119,11 +121,11 @@ def check_fit(kept: Kept, row: Mapping[str, Any], changes: frozenset[str], steps
         steps: that it has in all.
     """
     if not 0 < kept.done <= steps:
-        raise Unfit(f"{kept.done} steps are done of {steps}")
+        raise UnfitSnapshot(f"{kept.done} steps are done of {steps}")
     found = {name: (leaf.shape, leaf.dtype) for name, leaf in kept.leaves.items()}
     wanted = {name: (row[name].shape, row[name].dtype) for name in changes}
     if found != wanted:
-        raise Unfit(f"the row has {wanted} and what was kept has {found}")
+        raise UnfitSnapshot(f"the row has {wanted} and what was kept has {found}")
 
 
 def _checksum(data: bytes) -> bytes:

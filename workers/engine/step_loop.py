@@ -23,13 +23,13 @@ from models.interface.pipeline import PyTree
 from workers.engine.batching import Batch, next_batch
 from workers.engine.errors import (
     EngineDied,
-    PictureFailed,
+    GenerationFailed,
     is_out_of_memory,
     non_finite,
     picture_failed,
 )
 from workers.engine.row import Row
-from workers.engine.step_metrics import Meter
+from workers.engine.step_metrics import StepMetrics
 from workers.engine.trace_marks import NO_WORK, STEP
 from workers.programs.device_weights import Weights
 
@@ -52,7 +52,7 @@ class Sent:
     sent_at: float
 
 
-class Stepper:
+class StepLoop:
     """Rows come in by `submit`, from any thread, and leave by their `on_end`.
 
     Args:
@@ -63,7 +63,7 @@ class Stepper:
 
     def __init__(
         self,
-        meter: Meter,
+        meter: StepMetrics,
         weights: Weights,
         slots: int,
         fetch: Callable[[jax.Array], np.ndarray],
@@ -237,7 +237,7 @@ class Stepper:
             else:
                 row.rewind()
 
-    def _end(self, row: Row, failure: PictureFailed | None) -> None:
+    def _end(self, row: Row, failure: GenerationFailed | None) -> None:
         self._seated.remove(row)
         row.end(failure)
 

@@ -21,7 +21,7 @@ sizes as they like, and each would be a series of its own."""
 WHOLE = "one device"
 
 
-class Known:
+class LabelValues:
     """The first so many values of a label; any further one is called `other`."""
 
     def __init__(self, most: int) -> None:
@@ -34,7 +34,7 @@ class Known:
         return value if value in self._names else metrics.OTHER
 
 
-class Meter:
+class StepMetrics:
     """Of one engine; to be fed by its stepper's thread.
 
     Args:
@@ -44,7 +44,7 @@ class Meter:
     def __init__(self, model: str, layout_of: Callable[[Way], Layout]) -> None:
         self._model = model
         self._layout_of = layout_of
-        self._shapes = Known(MAX_SHAPES)
+        self._shapes = LabelValues(MAX_SHAPES)
         self._owed: WeakKeyDictionary[Phase, int] = WeakKeyDictionary()
         """Steps of pictures whose operations are being counted still."""
 

@@ -19,7 +19,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, REGISTRY, generate_latest
 
 from service.settings.section import ConfigError
-from workers.health.liveness import Vitals
+from workers.health.liveness import Liveness
 
 MAX_OPEN = 32
 """Connections: of more the oldest is closed, so that nobody keeps others out."""
@@ -30,7 +30,7 @@ RETRY_AFTER_S = 2
 log = logging.getLogger(__name__)
 
 
-class Page(ThreadingHTTPServer):
+class HealthPage(ThreadingHTTPServer):
     """Serves from `serve_forever`'s thread and one for each connection.
 
     Args:
@@ -42,7 +42,7 @@ class Page(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, port: int, vitals: Vitals) -> None:
+    def __init__(self, port: int, vitals: Liveness) -> None:
         super().__init__(("", port), Handler)
         self.vitals = vitals
         self.refresh: Callable[[], None] = lambda: None
@@ -69,7 +69,7 @@ class Page(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Page
+    server: HealthPage
     timeout = PATIENCE_S
 
     def do_GET(self) -> None:
@@ -119,7 +119,7 @@ def hang_up(connection: socket.socket) -> None:
 
 
 @contextmanager
-def shown(pool: str, port: int | None, vitals: Vitals) -> Iterator[Page | None]:
+def shown(pool: str, port: int | None, vitals: Liveness) -> Iterator[HealthPage | None]:
     """The page while this lasts; None: the pool has none.
 
     Raises: ConfigError: the port cannot be had.
@@ -128,7 +128,7 @@ def shown(pool: str, port: int | None, vitals: Vitals) -> Iterator[Page | None]:
         yield None
         return
     try:
-        page = Page(port, vitals)
+        page = HealthPage(port, vitals)
     except OSError as error:
         said = f"pools.{pool}.metrics_port: {port} cannot be listened on: {error.strerror}"
         raise ConfigError(said) from None

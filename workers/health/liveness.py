@@ -24,7 +24,7 @@ WARMING_UP = "it compiles and measures its warm-up requests"
 DRAINING = "it drains: it takes no more jobs"
 
 
-class Vitals:
+class Liveness:
     """Written by one thread, read by any.
 
     Args:

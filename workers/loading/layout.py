@@ -17,7 +17,7 @@ from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from workers.plan import auto_layout
 from workers.plan.auto_layout import NothingFits
-from workers.plan.estimate import Reckoning, abstract_layout, reckon
+from workers.plan.estimate import Estimate, abstract_layout, estimate
 from workers.plan.offload import Residency, residencies
 from workers.plan.trace import Sketch
 from workers.programs import batch_sizes
@@ -28,7 +28,7 @@ from workers.slice.mesh_shape import MeshShape, slots_of
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenLayout:
     """What a slice is to do."""
 
     shape: MeshShape
@@ -69,7 +69,7 @@ def own(devices: range | None) -> Sequence[jax.Device]:
 
 def choose(
     pool: PoolSettings, model: ModelSettings, sketch: Sketch, devices: Sequence[jax.Device]
-) -> Chosen:
+) -> ChosenLayout:
     """As the settings have it, or by the planner's reckoning; with what does not fit on the host.
 
     `slots` decide nothing of that: other programs make other pictures, and pools that differ in
@@ -94,7 +94,7 @@ def _with(
     model: ModelSettings,
     sketch: Sketch,
     devices: Sequence[jax.Device],
-) -> Chosen:
+) -> ChosenLayout:
     """Raises: NothingFits, ValueError: as `choose`."""
     hosts = len({device.process_index for device in devices})
     each, chip, table = len(devices) // hosts, chip_of(devices), table_of(pool.table)
@@ -106,17 +106,17 @@ def _with(
         shape, why = given.over(each, hosts, sketch.heads), "as the settings have it"
     layout = abstract_layout(shape, table)
 
-    def need(slots: int, launch: int) -> Reckoning:
-        return reckon(sketch, shape, chip, slots, launch=launch, table=table, residency=residency)
+    def need(slots: int, launch: int) -> Estimate:
+        return estimate(sketch, shape, chip, slots, launch=launch, table=table, residency=residency)
 
     rows = batch_sizes.least(model, layout)
     if not (one := need(rows, rows)).fits:
         raise NothingFits(f"{sketch.model}: {one.refusal()}")
     slots = _slots(pool, shape, lambda slots: need(slots, batch_sizes.most(model, layout, slots)))
-    return Chosen(shape, slots, residency, why)
+    return ChosenLayout(shape, slots, residency, why)
 
 
-def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Reckoning]) -> int:
+def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]) -> int:
     """As the settings have them; where these say nothing, no more than there is memory for.
 
     Raises: ValueError: there is memory for fewer; says for how many.
@@ -136,7 +136,7 @@ def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Reckoning
 
 def _soonest(
     sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table, residency: Residency
-) -> Reckoning:
+) -> Estimate:
     """Of the layouts with each axis that may lie between hosts. Raises: NothingFits: none does."""
     between = [{axis: hosts} for axis in CROSSING] if hosts > 1 else [None]
     found, refused = [], []

@@ -33,11 +33,11 @@ from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading import layout as slice
-from workers.loading.layout import Chosen
+from workers.loading.layout import ChosenLayout
 from workers.plan.auto_layout import NothingFits
 from workers.plan.trace import Sketch, sketch
 from workers.programs import aot_key, warmup
-from workers.programs.aot_cache import Executables, KeptExecutables, NothingKept
+from workers.programs.aot_cache import ExecutableFiles, Executables, NoExecutables
 from workers.slice import devices as accelerators
 from workers.slice import xla_flags
 from workers.slice.mesh import make_mesh
@@ -49,7 +49,7 @@ NO_PROGRAM = {"source", "base", "defaults", "warmup", "batching", "exact_rows", 
 what is asked of it."""
 
 
-class NoRoom(ConfigError):
+class NotEnoughMemory(ConfigError):
     """The devices' memory does not hold the model; the message has the numbers."""
 
 
@@ -58,10 +58,10 @@ class MeshSlice:
     """The devices of one pool, and how they share its work."""
 
     layout: Layout
-    chosen: Chosen
+    chosen: ChosenLayout
     model: ModelSettings | None = None
     """With what these devices have made necessary; None: the settings' own."""
-    kept: Executables = field(default_factory=NothingKept)
+    kept: Executables = field(default_factory=NoExecutables)
     """Programs and facts of that model, from starts before."""
 
 
@@ -145,7 +145,7 @@ def open_slice(
         chosen = slice.choose(pool, model, sketch, devices)
         table = slice.table_of(pool.table)
     except NothingFits as error:
-        raise NoRoom(f"pools.{name}: {error}") from None
+        raise NotEnoughMemory(f"pools.{name}: {error}") from None
     except ValueError as error:
         raise ConfigError(f"pools.{name}: {error}") from None
     layout = Layout(
@@ -252,12 +252,12 @@ def planned(
 
     try:
         return opened(model)
-    except NoRoom as error:
+    except NotEnoughMemory as error:
         if model.vae_tiling is not None:
             raise
         try:
             tiled = opened(model.model_copy(update={"vae_tiling": TilingSettings()}))
-        except NoRoom:
+        except NotEnoughMemory:
             raise error from None
     log.info("pictures are decoded in tiles: there is no room for them as a whole")
     return tiled
@@ -297,10 +297,10 @@ def kept(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Execu
         model: as it was loaded.
     """
     if folder is None:
-        return NothingKept()
+        return NoExecutables()
     settings = model.model_dump(mode="json", exclude=NO_PROGRAM)
     of_model = aot_key.of_model(pipeline.spec.fingerprint, settings)
-    return KeptExecutables(folder / "executables", aot_key.of_process() | of_model)
+    return ExecutableFiles(folder / "executables", aot_key.of_process() | of_model)
 
 
 def placed(

@@ -19,11 +19,11 @@ BEATS = 5
 log = logging.getLogger(__name__)
 
 
-class LineLost(ConnectionError):
+class ConnectionLost(ConnectionError):
     """The other process is gone, or cannot be heard."""
 
 
-class Line:
+class Connection:
     """One end of a connected socket.
 
     Args:
@@ -47,7 +47,7 @@ class Line:
             with self._sending:
                 self._socket.sendall(data)
         except OSError as error:
-            raise LineLost(f"{self.peer} cannot be reached: {error}") from error
+            raise ConnectionLost(f"{self.peer} cannot be reached: {error}") from error
 
     def receive(self) -> Message:
         """The next message. Raises: LineLost."""
@@ -55,9 +55,9 @@ class Line:
             return received(self._read)
         except TimeoutError as error:
             silence_s = self._socket.gettimeout()
-            raise LineLost(f"{self.peer} has been silent for {silence_s:.0f} s") from error
+            raise ConnectionLost(f"{self.peer} has been silent for {silence_s:.0f} s") from error
         except (OSError, BadMessage) as error:
-            raise LineLost(f"{self.peer} is gone: {error}") from error
+            raise ConnectionLost(f"{self.peer} is gone: {error}") from error
 
     def close(self) -> None:
         """The other end hears of it; so does whoever receives at this one."""
@@ -79,7 +79,7 @@ class Line:
 
 
 def listen(
-    line: Line, hear: Callable[[Message], None], lost: Callable[[LineLost], None]
+    line: Connection, hear: Callable[[Message], None], lost: Callable[[ConnectionLost], None]
 ) -> threading.Thread:
     """A thread that hands over each message, and at last why there will be no more."""
 
@@ -87,7 +87,7 @@ def listen(
         try:
             while True:
                 hear(line.receive())
-        except LineLost as error:
+        except ConnectionLost as error:
             lost(error)
 
     return started(run, f"hear {line.peer}")
@@ -100,7 +100,7 @@ def beat(tell: Callable[[], None], silence_s: float, ended: threading.Event) -> 
         try:
             while not ended.wait(silence_s / BEATS):
                 tell()
-        except LineLost as error:
+        except ConnectionLost as error:
             log.debug("the last beat was not heard: %s", error)  # whoever listens will know
 
     return started(run, "beat")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from models.checkpoint.folder import CheckpointError
 from service.settings.section import ConfigError
 from workers.engine.errors import is_out_of_memory
-from workers.multihost.connection import LineLost
+from workers.multihost.connection import ConnectionLost
 
 CAUSE_S = 1.0
 """For the word of a process that is gone, which a line brings at once."""
@@ -18,7 +18,7 @@ def is_own(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    if isinstance(error, (CheckpointError, ConfigError, LineLost)):
+    if isinstance(error, (CheckpointError, ConfigError, ConnectionLost)):
         return str(error)
     said = next(iter(str(error).splitlines()), "")
     if is_out_of_memory(error):

@@ -14,10 +14,10 @@ from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
-from workers.multihost.handshake import Terms, outlined
+from workers.multihost.handshake import Handshake, outlined
 from workers.programs.aot_cache import Executables
 from workers.programs.bucket_programs import BucketPrograms, Phase
-from workers.programs.cache import Programs
+from workers.programs.cache import ProgramCache
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import OneHost
 from workers.programs.row_tree import with_leaves
@@ -33,12 +33,14 @@ class Follower:
     """
 
     def __init__(
-        self, pipeline: Pipeline, layout: Layout, terms: Terms, kept: Executables | None = None
+        self, pipeline: Pipeline, layout: Layout, terms: Handshake, kept: Executables | None = None
     ) -> None:
         compiler = Compiler(pipeline, layout, kept)
         self._terms = terms
         self._weights = compiler.weights
-        self._programs = Programs(compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic))
+        self._programs = ProgramCache(
+            compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic)
+        )
         self._buckets: dict[int, BucketPrograms] = {}
         self.rows: dict[int, PyTree] = {}
         """And rows' conditions; by the numbers that the first process knows them by."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from workers.engine.array_framing import Message, packed
 from workers.engine.errors import EngineDied
-from workers.multihost.connection import Line, LineLost, beat, listen
+from workers.multihost.connection import Connection, ConnectionLost, beat, listen
 from workers.multihost.exits import leave
 from workers.multihost.failure_reason import CAUSE_S, is_own, reason
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Followers:
     """Any of them that is lost ends the slice: at once, or as `on_loss` has it."""
 
-    def __init__(self, lines: Sequence[Line], silence_s: float) -> None:
+    def __init__(self, lines: Sequence[Connection], silence_s: float) -> None:
         self.dropped: deque[int] = deque()
         """Numbers that the next message lets the others forget. To be appended to by anyone."""
         self._lines = lines
@@ -61,7 +61,7 @@ class Followers:
         """A message to each. Raises: EngineDied: one of them is lost."""
         try:
             self._send(kind, fields, arrays or {})
-        except LineLost as error:
+        except ConnectionLost as error:
             raise self.lose(str(error)) from error
 
     def fail(self, error: Exception) -> EngineDied:
@@ -85,7 +85,7 @@ class Followers:
 
     def _tell_all(self, why: str) -> None:
         for line in self._lines:
-            with suppress(LineLost):
+            with suppress(ConnectionLost):
                 line.send(Message("failed", {"why": why}))
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Followers:
         for line in self._lines:
             line.send_packed(data)
 
-    def _miss(self, error: LineLost) -> None:
+    def _miss(self, error: ConnectionLost) -> None:
         self.lose(str(error))
 
     def _hear(self, peer: str, message: Message) -> None:

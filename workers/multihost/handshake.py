@@ -32,7 +32,7 @@ What it is, its fingerprint says."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class Handshake:
     """Processes that differ in any of these would run other programs, and wait for ever."""
 
     jax: str
@@ -48,7 +48,9 @@ class Terms:
     elastic: bool
 
     @classmethod
-    def of(cls, pipeline: Pipeline, layout: Layout, sizes: Sequence[int], elastic: bool) -> Terms:
+    def of(
+        cls, pipeline: Pipeline, layout: Layout, sizes: Sequence[int], elastic: bool
+    ) -> Handshake:
         return cls(
             jax.__version__,
             pipeline.spec.fingerprint,

@@ -18,7 +18,7 @@ import numpy as np
 from models.interface.pipeline import Prepared, PyTree
 from models.interface.step_program import StepProgram
 from workers.multihost.followers import Followers
-from workers.multihost.handshake import Terms, outline
+from workers.multihost.handshake import Handshake, outline
 from workers.programs.bucket_programs import BucketPrograms, Program
 from workers.programs.row_tree import leaves_by_name, with_leaves
 from workers.programs.step_latency import Way
@@ -49,7 +49,7 @@ class Leader:
     """Fulfils `workers.programs.launcher.Launcher`. Any error of a program ends the slice: how
     far the other processes came, nobody can say."""
 
-    def __init__(self, followers: Followers, terms: Terms) -> None:
+    def __init__(self, followers: Followers, terms: Handshake) -> None:
         self._followers = followers
         self._order = threading.Lock()
         """Held while all are told of a launch, and it is launched here."""

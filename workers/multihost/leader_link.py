@@ -16,7 +16,7 @@ import jax
 from models.interface.pipeline import PyTree
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
-from workers.multihost.connection import Line, LineLost, beat, listen, started
+from workers.multihost.connection import Connection, ConnectionLost, beat, listen, started
 from workers.multihost.exits import hear_of_ends, leave
 from workers.multihost.failure_reason import CAUSE_S, is_own, reason
 from workers.multihost.follower import Follower
@@ -24,10 +24,10 @@ from workers.multihost.follower import Follower
 log = logging.getLogger(__name__)
 
 
-class Link:
+class LeaderLink:
     """Ends this process at once when the first one is lost, whatever is being done."""
 
-    def __init__(self, line: Line, silence_s: float) -> None:
+    def __init__(self, line: Connection, silence_s: float) -> None:
         self._line = line
         self._commands: SimpleQueue[Message] = SimpleQueue()
         self._leaving = threading.Event()
@@ -47,7 +47,7 @@ class Link:
         if not is_own(error):
             threading.Event().wait(CAUSE_S)
         self._leaving.set()
-        with suppress(LineLost):
+        with suppress(ConnectionLost):
             self._line.send(Message("failed", {"why": reason(error)}))
 
     def follow(self, follower: Follower) -> None:
@@ -76,7 +76,7 @@ class Link:
             self._leaving.set()
         self._commands.put(message)
 
-    def _lost(self, error: LineLost) -> None:
+    def _lost(self, error: ConnectionLost) -> None:
         if not self._leaving.is_set():
             leave(1, error)
 

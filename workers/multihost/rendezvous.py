@@ -19,7 +19,7 @@ from models.parallel import jax_internals
 from service.settings.mesh import HostsSettings
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
-from workers.multihost.connection import Line, LineLost
+from workers.multihost.connection import Connection, ConnectionLost
 from workers.multihost.exits import leaving_after
 
 ARRIVE_S = 900
@@ -71,7 +71,7 @@ def not_all_came(hosts: HostsSettings, seconds: float) -> str:
     )
 
 
-def meet(hosts: HostsSettings, silence_s: float) -> list[Line]:
+def meet(hosts: HostsSettings, silence_s: float) -> list[Connection]:
     """The first process's lines to all others; any other's line to the first.
 
     Raises: LineLost: somebody did not come.
@@ -81,7 +81,7 @@ def meet(hosts: HostsSettings, silence_s: float) -> list[Line]:
     return [_accept_invitation(silence_s)]
 
 
-def _invite(hosts: HostsSettings, silence_s: float) -> list[Line]:
+def _invite(hosts: HostsSettings, silence_s: float) -> list[Connection]:
     token = secrets.token_hex(16)
     with listening(hosts.port) as server:
         port = server.getsockname()[1]
@@ -96,34 +96,34 @@ def listening(port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def gathered(server: socket.socket, count: int, token: str, silence_s: float) -> list[Line]:
+def gathered(server: socket.socket, count: int, token: str, silence_s: float) -> list[Connection]:
     """To the first `count` callers that know the token, each with an index of its own.
 
     Raises: LineLost: they did not come in time.
     """
     until = time.monotonic() + MEET_S
-    lines: dict[int, Line] = {}
+    lines: dict[int, Connection] = {}
     while len(lines) < count:
         server.settimeout(max(until - time.monotonic(), 0.001))
         try:
             connection, address = server.accept()
         except TimeoutError:
-            raise LineLost(f"{len(lines)} of {count} other processes came") from None
+            raise ConnectionLost(f"{len(lines)} of {count} other processes came") from None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        caller = Line(connection, f"the process at {address[0]}", silence_s * HELLO)
+        caller = Connection(connection, f"the process at {address[0]}", silence_s * HELLO)
         index = _index(caller, token)
         if index is None:
             caller.close()
         else:
-            lines[index] = Line(connection, f"process {index}", silence_s)
+            lines[index] = Connection(connection, f"process {index}", silence_s)
     return [lines[index] for index in sorted(lines)]
 
 
-def _index(line: Line, token: str) -> int | None:
+def _index(line: Connection, token: str) -> int | None:
     """Of the process that calls; None: it is none of ours."""
     try:
         hello = line.receive()
-    except LineLost as error:
+    except ConnectionLost as error:
         log.warning("a call that was none: %s", error)
         return None
     if not hmac.compare_digest(str(hello.fields.get("token")).encode(), token.encode()):
@@ -132,20 +132,20 @@ def _index(line: Line, token: str) -> int | None:
     return int(hello.fields["index"])
 
 
-def _accept_invitation(silence_s: float) -> Line:
+def _accept_invitation(silence_s: float) -> Connection:
     invitation = _broadcast({})
     address = (invitation["address"], int(invitation["port"]))
     return call(address, invitation["token"], jax.process_index(), silence_s)
 
 
-def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> Line:
+def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> Connection:
     """The line of process `index` to the first one. Raises: LineLost: it does not answer."""
     try:
         connection = socket.create_connection(address, MEET_S)
     except OSError as error:
-        raise LineLost(f"the first process does not answer at {address}: {error}") from error
+        raise ConnectionLost(f"the first process does not answer at {address}: {error}") from error
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    line = Line(connection, "the first process", silence_s)
+    line = Connection(connection, "the first process", silence_s)
     line.send(Message("hello", {"token": token, "index": index}))
     return line
 

@@ -17,13 +17,13 @@ from workers.multihost.exits import leave
 from workers.multihost.failure_reason import reason
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import difference
-from workers.multihost.leader_link import Link
+from workers.multihost.leader_link import LeaderLink
 from workers.multihost.rendezvous import join, meet
 
 log = logging.getLogger(__name__)
 
 
-def agree(company: Followers | Link, settings: Mapping[str, Any]) -> None:
+def agree(company: Followers | LeaderLink, settings: Mapping[str, Any]) -> None:
     """Hold what this process was given against what the first one was, before anything is loaded:
     processes that load differently may wait for each other for ever.
 
@@ -34,14 +34,14 @@ def agree(company: Followers | Link, settings: Mapping[str, Any]) -> None:
     """
     if isinstance(company, Followers):
         company.tell("settings", {"settings": settings})
-    if isinstance(company, Link):
+    if isinstance(company, LeaderLink):
         wrong = difference(settings, company.first("settings").fields["settings"])
         if wrong:
             raise ConfigError(wrong)
 
 
 @contextmanager
-def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | Link | None]:
+def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | LeaderLink | None]:
     """What this process is in its slice: the first, with followers; or a follower, with its link
     to the first; None: alone. Enter it before anything uses JAX, in the main thread.
 
@@ -54,13 +54,13 @@ def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | Lin
     if hosts.count == 1:
         yield None
         return
-    company: Followers | Link | None = None
+    company: Followers | LeaderLink | None = None
     try:
         join(hosts)
         lines = meet(hosts, silence_s)
         is_first = jax.process_index() == 0
         log.info("process %d of %d", jax.process_index(), hosts.count)
-        company = Followers(lines, silence_s) if is_first else Link(lines[0], silence_s)
+        company = Followers(lines, silence_s) if is_first else LeaderLink(lines[0], silence_s)
         yield company
         company.close()
         jax.distributed.shutdown()
@@ -71,7 +71,7 @@ def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | Lin
         _fail(company, 1, error)
 
 
-def _fail(company: Followers | Link | None, code: int, error: Exception) -> NoReturn:
+def _fail(company: Followers | LeaderLink | None, code: int, error: Exception) -> NoReturn:
     if isinstance(company, Followers):
         company.on_loss(lambda loss: leave(code, loss))
     if company is not None:

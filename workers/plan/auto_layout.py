@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from models.parallel.axis_rules import TABLE, Table
-from workers.plan.estimate import Reckoning
+from workers.plan.estimate import Estimate
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.search import search
 from workers.plan.trace import Sketch
@@ -26,7 +26,7 @@ def choose(
     dcn: Mapping[str, int] | None = None,
     table: Table = TABLE,
     residency: Residency = ALL_ON_DEVICE,
-) -> Reckoning:
+) -> Estimate:
     """The layout that answers one request soonest, with its reason (`why`).
 
     Args:

@@ -10,7 +10,7 @@ from models.parallel.axis_rules import Layout, MeshAxes
 from models.parallel.mesh_axes import mesh_axes_of
 from workers.jaxpr.operations import Exchange
 from workers.plan.per_device import places, scaled, share
-from workers.plan.trace import Program, Weight
+from workers.plan.trace import TracedProgram, Weight
 from workers.slice.chips import COLLECTIVE_S, Chip
 from workers.slice.mesh_shape import MeshShape
 
@@ -37,14 +37,14 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Wires:
+class Interconnect:
     """Which mesh axes go between slices or hosts, and how fast everything is."""
 
     chip: Chip
     between: frozenset[str]
 
     @classmethod
-    def of(cls, chip: Chip, shape: MeshShape) -> Wires:
+    def of(cls, chip: Chip, shape: MeshShape) -> Interconnect:
         crossing = {axis for axis, size in shape.dcn.items() if size > 1}
         if "context" in crossing:
             inside = shape.ring == shape.dcn["context"]
@@ -63,7 +63,9 @@ class Wires:
         return Traffic(name, 0 if crosses else total, total if crosses else 0, count, seconds)
 
 
-def traffic(program: Program, layout: Layout, wires: Wires, rows: int) -> Mapping[str, Traffic]:
+def traffic(
+    program: TracedProgram, layout: Layout, wires: Interconnect, rows: int
+) -> Mapping[str, Traffic]:
     """Of one run of a program, by kind."""
     total: dict[str, Traffic] = {}
     for one in _all(program, layout, wires, rows):
@@ -72,7 +74,9 @@ def traffic(program: Program, layout: Layout, wires: Wires, rows: int) -> Mappin
     return total
 
 
-def _all(program: Program, layout: Layout, wires: Wires, rows: int) -> Iterable[Traffic]:
+def _all(
+    program: TracedProgram, layout: Layout, wires: Interconnect, rows: int
+) -> Iterable[Traffic]:
     for entry, count in program.work.exchanges.items():
         times = rows if any(axis == "batch" for axis, _ in entry.axes) else 1
         yield from _exchange(entry, count, layout, wires, times)
@@ -80,7 +84,7 @@ def _all(program: Program, layout: Layout, wires: Wires, rows: int) -> Iterable[
 
 
 def _exchange(
-    entry: Exchange, count: int, layout: Layout, wires: Wires, rows: int
+    entry: Exchange, count: int, layout: Layout, wires: Interconnect, rows: int
 ) -> Iterable[Traffic]:
     axes = scaled(entry.axes, rows)
     local = entry.sent_bytes * rows * share(layout, axes)
@@ -109,7 +113,7 @@ def _exchange(
         yield wires.send("all-gather (rows)", whole * _lost(layout, over), over, count)
 
 
-def _gathers(weights: tuple[Weight, ...], layout: Layout, wires: Wires) -> Traffic:
+def _gathers(weights: tuple[Weight, ...], layout: Layout, wires: Interconnect) -> Traffic:
     """Weights that only their storage splits, brought together for the layer that needs them."""
     used = layout.in_use()
     axes: MeshAxes = ()

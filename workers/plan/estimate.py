@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import TABLE, Layout, Table, abstract_mesh
-from workers.plan.collectives import Traffic, Wires, traffic
+from workers.plan.collectives import Interconnect, Traffic, traffic
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.per_device import scaled, share
-from workers.plan.trace import Program, Sketch, Weight
+from workers.plan.trace import Sketch, TracedProgram, Weight
 from workers.slice.chips import GIB, Chip
 from workers.slice.mesh_shape import MeshShape
 
@@ -48,7 +48,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Reckoning:
+class Estimate:
     """An estimate of one layout of one slice, for one model and one size of request."""
 
     shape: MeshShape
@@ -107,7 +107,7 @@ def abstract_layout(shape: MeshShape, table: Table = TABLE) -> Layout:
     return Layout(abstract_mesh(shape.mesh_sizes), xla_kernel, table)
 
 
-def reckon(
+def estimate(
     sketch: Sketch,
     shape: MeshShape,
     chip: Chip,
@@ -116,7 +116,7 @@ def reckon(
     launch: int | None = None,
     table: Table = TABLE,
     residency: Residency = ALL_ON_DEVICE,
-) -> Reckoning:
+) -> Estimate:
     """What a layout takes, and how long a step and a request.
 
     Args:
@@ -125,7 +125,7 @@ def reckon(
         launch: rows that one launch steps, some of them padding; None: all slots.
         table: the layout's, where a deployment overrides rows of it.
     """
-    layout, wires = abstract_layout(shape, table), Wires.of(chip, shape)
+    layout, wires = abstract_layout(shape, table), Interconnect.of(chip, shape)
     rows = launch or slots
     steps = {
         phase: _pass(program, layout, wires, rows) for phase, (program, _) in sketch.steps.items()
@@ -134,7 +134,7 @@ def reckon(
     told = {name: _pass(one, layout, wires, 1) for name, (one, _) in sketch.conditions.items()}
     denoise_s = sum(steps[phase].seconds * count for phase, (_, count) in sketch.steps.items())
     told_s = sum(told[name].seconds * count for name, (_, count) in sketch.conditions.items())
-    return Reckoning(
+    return Estimate(
         shape,
         chip,
         slots,
@@ -146,7 +146,7 @@ def reckon(
     )
 
 
-def _pass(program: Program, layout: Layout, wires: Wires, rows: int) -> Pass:
+def _pass(program: TracedProgram, layout: Layout, wires: Interconnect, rows: int) -> Pass:
     flops = seconds = 0.0
     used = layout.in_use()
     for op, count in program.work.ops.items():
@@ -194,7 +194,7 @@ def row_bytes(sketch: Sketch, layout: Layout) -> int:
 
 
 def _temporaries(
-    program: Program, layout: Layout, rows: int, on_host: frozenset[str] = frozenset()
+    program: TracedProgram, layout: Layout, rows: int, on_host: frozenset[str] = frozenset()
 ) -> int:
     """At the fullest moment, with the weights of a layer that is gathered or brought."""
     total = 0.0
@@ -204,7 +204,7 @@ def _temporaries(
     return int(total) + _gathered(program, layout, on_host)
 
 
-def _gathered(program: Program, layout: Layout, on_host: frozenset[str]) -> int:
+def _gathered(program: TracedProgram, layout: Layout, on_host: frozenset[str]) -> int:
     """The weights of the widest layer, twice: one is used while the next is brought."""
     used = layout.in_use()
     layers: Counter[tuple[str, int]] = Counter()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.plan.duration import duration
-from workers.plan.estimate import Reckoning
+from workers.plan.estimate import Estimate
 from workers.plan.trace import Sketch
 from workers.slice.chips import GIB
 
 
-def why(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+def why(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     """Which axes it has and what for, and what it takes: all of it estimated."""
     said = [reason(chosen, sketch, refused) for reason in (_cfg, _context, _tensor, _fsdp, _data)]
     parts = "; ".join(part for part in said if part) or "nothing is split"
@@ -21,7 +21,7 @@ def why(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
     )
 
 
-def _cfg(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+def _cfg(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     size = chosen.shape.size("cfg")
     if size == 1:
         return ""
@@ -30,7 +30,7 @@ def _cfg(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str
     return f"cfg {size} halves each step's two guidance passes for one small exchange"
 
 
-def _context(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+def _context(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     size = chosen.shape.size("context")
     if size == 1:
         return ""
@@ -38,12 +38,12 @@ def _context(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) ->
     return f"context {size} shares {sketch.tokens} tokens by {how}"
 
 
-def _tensor(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+def _tensor(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     size = chosen.shape.size("tensor")
     return f"tensor {size} splits heads and feed-forward with their weights" if size > 1 else ""
 
 
-def _fsdp(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+def _fsdp(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     size = chosen.shape.size("fsdp")
     if size == 1:
         return ""
@@ -55,6 +55,6 @@ def _fsdp(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> st
     return f"fsdp {size} because with less a device would need {least:.1f} of {limit:.1f} GiB"
 
 
-def _data(chosen: Reckoning, sketch: Sketch, refused: Sequence[Reckoning]) -> str:
+def _data(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
     size = chosen.shape.size("data")
     return f"data {size} has {size} requests side by side" if size > 1 else ""

@@ -16,7 +16,7 @@ from jax.stages import Compiled, Traced
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
 from workers.plan import hlo
-from workers.plan.collectives import Traffic, Wires
+from workers.plan.collectives import Interconnect, Traffic
 from workers.plan.trace import conditions_of
 from workers.programs import warmup
 from workers.programs.tracer import Tracer
@@ -24,7 +24,7 @@ from workers.slice.chips import CLOCK_HZ
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledProgram:
     """One compiled program, on one device."""
 
     name: str
@@ -51,8 +51,8 @@ class Program:
 
 
 def programs(
-    pipeline: Pipeline, fields: Fields, layout: Layout, wires: Wires, slots: int
-) -> Iterator[Program]:
+    pipeline: Pipeline, fields: Fields, layout: Layout, wires: Interconnect, slots: int
+) -> Iterator[CompiledProgram]:
     """Each of the engine's programs for this request, the steps first.
 
     Args:
@@ -78,7 +78,9 @@ def _already(traced: Traced) -> Callable[[], Traced]:
     return lambda: traced
 
 
-def _program(name: str, trace: Callable[[], Traced], layout: Layout, wires: Wires) -> Program:
+def _program(
+    name: str, trace: Callable[[], Traced], layout: Layout, wires: Interconnect
+) -> CompiledProgram:
     mesh = concrete(layout.mesh)
     started = time.perf_counter()
     try:
@@ -89,7 +91,7 @@ def _program(name: str, trace: Callable[[], Traced], layout: Layout, wires: Wire
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         seconds = time.perf_counter() - started
-        return Program(name, seconds, 0, 0, 0, 0, 0, 0, (), None, refusal(str(error)))
+        return CompiledProgram(name, seconds, 0, 0, 0, 0, 0, 0, (), None, refusal(str(error)))
     slices = [getattr(device, "slice_index", 0) for device in mesh.devices.flat]
     reading = _text(compiled, slices)
     return _read(name, time.perf_counter() - started, compiled, reading, wires)
@@ -111,11 +113,11 @@ def refusal(error: str) -> str:
 
 
 def _read(
-    name: str, seconds: float, compiled: Compiled, reading: hlo.Reading, wires: Wires
-) -> Program:
+    name: str, seconds: float, compiled: Compiled, reading: hlo.Reading, wires: Interconnect
+) -> CompiledProgram:
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
     assert memory is not None  # of TPUs it never is
-    return Program(
+    return CompiledProgram(
         name,
         seconds,
         memory.argument_size_in_bytes,
@@ -138,7 +140,7 @@ def _text(compiled: Compiled, slices: Sequence[int]) -> hlo.Reading:
     return hlo.read(text, slices) if text else hlo.Reading(Counter(), 0)
 
 
-def _traffic(collectives: Counter[hlo.Collective], wires: Wires) -> Iterator[Traffic]:
+def _traffic(collectives: Counter[hlo.Collective], wires: Interconnect) -> Iterator[Traffic]:
     kinds: dict[str, Traffic] = {}
     for one, count in collectives.items():
         if one.sent_bytes:

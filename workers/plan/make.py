@@ -18,9 +18,9 @@ from models.weights.quantize import Rounding
 from service.settings.models import TilingSettings
 from workers.plan import tpu_compiler
 from workers.plan.auto_layout import NothingFits, choose
-from workers.plan.collectives import Wires
-from workers.plan.estimate import Reckoning, reckon
-from workers.plan.lowered import Program, programs
+from workers.plan.collectives import Interconnect
+from workers.plan.estimate import Estimate, estimate
+from workers.plan.lowered import CompiledProgram, programs
 from workers.plan.model import abstract, sketch_of
 from workers.plan.offload import Residency, residencies
 from workers.plan.plan import Plan
@@ -32,7 +32,7 @@ from workers.slice.topology import PlanError, Topology
 
 
 @dataclass(frozen=True)
-class Ask:
+class PlanRequest:
     """A model, a size and the devices to plan for."""
 
     model: str
@@ -61,7 +61,7 @@ class Ask:
         return math.prod((self.dcn or {}).values())
 
 
-def settled(ask: Ask) -> tuple[Ask, Sketch]:
+def settled(ask: PlanRequest) -> tuple[PlanRequest, Sketch]:
     """Whether in tiles, and what is asked of devices then.
 
     Raises: PlanError, RequestError: the model cannot make it; CheckpointError: no such model.
@@ -75,7 +75,7 @@ def settled(ask: Ask) -> tuple[Ask, Sketch]:
     return (tiled, smaller) if _fits(tiled, smaller) else (whole, sketch)
 
 
-def sketched(ask: Ask) -> Sketch:
+def sketched(ask: PlanRequest) -> Sketch:
     return sketch_of(
         ask.model,
         ask.dtype,
@@ -85,14 +85,14 @@ def sketched(ask: Ask) -> Sketch:
     )
 
 
-def _fits(ask: Ask, sketch: Sketch) -> bool:
+def _fits(ask: PlanRequest, sketch: Sketch) -> bool:
     try:
         return reckoned(ask, sketch).fits
     except NothingFits:
         return False
 
 
-def _reading(ask: Ask) -> dict[str, Any]:
+def _reading(ask: PlanRequest) -> dict[str, Any]:
     tiles = TilingSettings()
     tiling = Tiling(tiles.side, tiles.stride) if ask.vae_tiling else None
     return {
@@ -117,7 +117,7 @@ def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
             raise RequestError(name, f"must be {least} to {most}, not {request[name]}")
 
 
-def searched(ask: Ask, sketch: Sketch) -> Found:
+def searched(ask: PlanRequest, sketch: Sketch) -> Found:
     """With everything on the device if any layout has room for it, or else as a pool would."""
     chip, devices = ask.topology.chip, ask.topology.devices
     for residency in residencies(sketch, ask.swap_experts, ask.encoders_on_host):
@@ -127,7 +127,7 @@ def searched(ask: Ask, sketch: Sketch) -> Found:
     return found
 
 
-def reckoned(ask: Ask, sketch: Sketch) -> Reckoning:
+def reckoned(ask: PlanRequest, sketch: Sketch) -> Estimate:
     """The layout that was asked for, or the best one; with what does not fit on the host.
 
     Raises: PlanError: it does not match the devices or the heads; of "auto", nothing fits.
@@ -147,24 +147,28 @@ def reckoned(ask: Ask, sketch: Sketch) -> Reckoning:
     return found
 
 
-def _with(residency: Residency, ask: Ask, sketch: Sketch) -> Reckoning:
+def _with(residency: Residency, ask: PlanRequest, sketch: Sketch) -> Estimate:
     """Raises: PlanError: as `reckoned`."""
     chip, devices = ask.topology.chip, ask.topology.devices
     if ask.mesh == "auto":
         chosen = choose(sketch, chip, devices, dcn=ask.dcn, residency=residency)
         if ask.slots is None:
             return chosen
-        filled = reckon(sketch, chosen.shape, chip, ask.slots, residency=residency)
+        filled = estimate(sketch, chosen.shape, chip, ask.slots, residency=residency)
         return replace(filled, why=chosen.why)
     try:
         shape = ask.mesh.over(devices, ask.slices, sketch.heads)
     except ValueError as error:
         raise PlanError(f"the mesh does not match {ask.topology.name}: {error}") from None
-    return reckon(sketch, shape, chip, ask.slots or shape.size("data"), residency=residency)
+    return estimate(sketch, shape, chip, ask.slots or shape.size("data"), residency=residency)
 
 
 def planned(
-    ask: Ask, sketch: Sketch, *, compiles: bool, tell: Callable[[str], None] = lambda text: None
+    ask: PlanRequest,
+    sketch: Sketch,
+    *,
+    compiles: bool,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """The reckoning, and for TPUs the programs that the real compiler makes of it.
 
@@ -187,14 +191,14 @@ def planned(
     if not compiles or ask.topology.chip.kind != "tpu":
         return plan
     tpu_compiler.prepare(ask.topology, sketch.family)
-    found: list[Program] = []
+    found: list[CompiledProgram] = []
     for program in _programs(ask, plan.reckoning):
         tell(f"{program.name}: {program.refused or 'compiled'} ({program.compile_s:.0f} s)")
         found.append(program)
     return replace(plan, programs=tuple(found))
 
 
-def _programs(ask: Ask, reckoning: Reckoning) -> Iterator[Program]:
+def _programs(ask: PlanRequest, reckoning: Estimate) -> Iterator[CompiledProgram]:
     shape = reckoning.shape
     devices = tpu_compiler.devices_of(ask.topology, math.prod(shape.dcn.values()))
     kernel = kernel_for(devices[0], ask.activation_dtype or ask.dtype)
@@ -210,4 +214,6 @@ def _programs(ask: Ask, reckoning: Reckoning) -> Iterator[Program]:
         **_reading(ask),
     )
     (fields,) = warmup.requests(pipeline.spec, [ask.request])
-    return programs(pipeline, fields, layout, Wires.of(ask.topology.chip, shape), reckoning.slots)
+    return programs(
+        pipeline, fields, layout, Interconnect.of(ask.topology.chip, shape), reckoning.slots
+    )

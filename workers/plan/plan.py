@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.spec.quality_presets import EightBit
-from workers.plan.estimate import Reckoning
-from workers.plan.lowered import Program
+from workers.plan.estimate import Estimate
+from workers.plan.lowered import CompiledProgram
 from workers.plan.trace import Sketch
 from workers.slice.chips import Chip
 from workers.slice.topology import Topology
@@ -26,8 +26,8 @@ class Plan:
     activation_dtype: str
     vae_tiling: bool
     eight_bit: EightBit | None
-    reckoning: Reckoning
-    programs: tuple[Program, ...] = ()
+    reckoning: Estimate
+    programs: tuple[CompiledProgram, ...] = ()
     """Compiled ones; none where only the reckoning was asked for, or no compiler is at hand."""
 
     @property
@@ -35,7 +35,7 @@ class Plan:
         return self.topology.chip
 
     @property
-    def refused(self) -> tuple[Program, ...]:
+    def refused(self) -> tuple[CompiledProgram, ...]:
         return tuple(program for program in self.programs if program.refused)
 
     @property

@@ -9,8 +9,8 @@ from typing import Any
 from models.parallel.mesh_axes import AXIS_NAMES
 from workers.plan.collectives import Traffic
 from workers.plan.duration import duration
-from workers.plan.estimate import Reckoning
-from workers.plan.lowered import Program
+from workers.plan.estimate import Estimate
+from workers.plan.lowered import CompiledProgram
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.plan import Plan
 from workers.plan.search import Found
@@ -69,7 +69,7 @@ def _program_json(plan: Plan, name: str) -> dict[str, Any]:
     return entry | ({} if found is None else {"compiler": _compiler_json(found)})
 
 
-def _compiler_json(program: Program) -> dict[str, Any]:
+def _compiler_json(program: CompiledProgram) -> dict[str, Any]:
     return {
         "compile_s": program.compile_s,
         "refused": program.refused or None,
@@ -113,7 +113,7 @@ def found_json(found: Found) -> dict[str, Any]:
     }
 
 
-def _reckoning_json(one: Reckoning) -> dict[str, Any]:
+def _reckoning_json(one: Estimate) -> dict[str, Any]:
     return {
         "layout": str(one.shape),
         "mesh": mesh_json(one.shape),
@@ -231,7 +231,7 @@ def found_text(found: Found) -> str:
     )
 
 
-def _ranked(found: Sequence[Reckoning]) -> Iterator[str]:
+def _ranked(found: Sequence[Estimate]) -> Iterator[str]:
     for one in found[:SHOWN]:
         yield (
             f"  {one.shape!s:40} {duration(one.step_s):>9} a step, {duration(one.request_s):>9} a "
@@ -242,7 +242,7 @@ def _ranked(found: Sequence[Reckoning]) -> Iterator[str]:
         yield f"  {found[0].shape}: {found[0].why}"
 
 
-def _smallest(refused: Sequence[Reckoning]) -> str:
+def _smallest(refused: Sequence[Estimate]) -> str:
     return f"; the smallest: {refused[0].refusal()}" if refused else ""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from models.parallel.axis_rules import TABLE, Table
 from models.parallel.mesh_axes import AXIS_NAMES
-from workers.plan.estimate import Reckoning, reckon
+from workers.plan.estimate import Estimate, estimate
 from workers.plan.explanation import why
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.trace import Sketch
@@ -24,11 +24,11 @@ LAST = ("fsdp", "tensor", "ring", "data")
 class Found:
     """All layouts of a slice, the best first."""
 
-    latency: tuple[Reckoning, ...]
+    latency: tuple[Estimate, ...]
     """That fit with one request at a time, by the time of that request."""
-    throughput: tuple[Reckoning, ...]
+    throughput: tuple[Estimate, ...]
     """That fit with a request in each part of `data`, by requests a second."""
-    refused: tuple[Reckoning, ...]
+    refused: tuple[Estimate, ...]
     """That do not fit with one request, the smallest first."""
 
 
@@ -50,9 +50,9 @@ def search(
 
     every = list(shapes(sketch, devices, dcn or {}))
 
-    def reckoned(shapes: Iterable[MeshShape], slots: Callable[[MeshShape], int]) -> list[Reckoning]:
+    def reckoned(shapes: Iterable[MeshShape], slots: Callable[[MeshShape], int]) -> list[Estimate]:
         return [
-            reckon(sketch, shape, chip, slots(shape), table=table, residency=residency)
+            estimate(sketch, shape, chip, slots(shape), table=table, residency=residency)
             for shape in shapes
         ]
 
@@ -95,10 +95,10 @@ def factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
             yield from ((first, *rest) for rest in factors(number // first, parts - 1))
 
 
-def ordered(reckoned: Iterable[Reckoning], cost: Callable[[Reckoning], float]) -> list[Reckoning]:
+def ordered(reckoned: Iterable[Estimate], cost: Callable[[Estimate], float]) -> list[Estimate]:
     """Those that fit, by cost; of those that tie, the simpler one first."""
     left = sorted((one for one in reckoned if one.fits), key=cost)
-    result: list[Reckoning] = []
+    result: list[Estimate] = []
     while left:
         limit = cost(left[0]) * (1 + TIE)
         tied = [one for one in left if cost(one) <= limit]
@@ -107,12 +107,12 @@ def ordered(reckoned: Iterable[Reckoning], cost: Callable[[Reckoning], float]) -
     return result
 
 
-def _plainness(one: Reckoning) -> tuple[int, ...]:
+def _plainness(one: Estimate) -> tuple[int, ...]:
     shape = one.shape
     return tuple((shape.ring or 1) if axis == "ring" else shape.size(axis) for axis in LAST)
 
 
 def _explained(
-    found: list[Reckoning], sketch: Sketch, refused: list[Reckoning]
-) -> tuple[Reckoning, ...]:
+    found: list[Estimate], sketch: Sketch, refused: list[Estimate]
+) -> tuple[Estimate, ...]:
     return tuple(replace(one, why=why(one, sketch, refused)) for one in found)

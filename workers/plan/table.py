@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from workers.plan.duration import duration
-from workers.plan.estimate import Reckoning
-from workers.plan.make import Ask, searched, sketched
+from workers.plan.estimate import Estimate
+from workers.plan.make import PlanRequest, searched, sketched
 from workers.plan.report import versions
 from workers.plan.search import Found
 from workers.plan.trace import Sketch
@@ -52,7 +52,7 @@ def rows(model: str, topology: Topology, sketch: Sketch, found: Found) -> Iterat
         yield f"| {model} {size} | {topology.name} | {purpose} | {best}"
 
 
-def row(sketch: Sketch, one: Reckoning) -> str:
+def row(sketch: Sketch, one: Estimate) -> str:
     work = sketch.steps[sketch.phase][0].work.flops * one.slots
     peak = work / (one.step_s * one.shape.devices * one.chip.peak_flops)
     cells = (
@@ -115,7 +115,7 @@ def lines(plans: list[Mapping[str, Any]]) -> Iterator[str]:
     for model, size in MODELS.items():
         sketch: Sketch | None = None
         for name in TOPOLOGIES:
-            ask = Ask(model, Topology.parse(name), size)
+            ask = PlanRequest(model, Topology.parse(name), size)
             sketch = sketch or sketched(ask)
             yield from rows(model, ask.topology, sketch, searched(ask, sketch))
     if plans:

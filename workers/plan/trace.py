@@ -28,7 +28,7 @@ from workers.programs.tracer import Tracer
 
 
 @dataclass(frozen=True)
-class Stored:
+class RowLeaf:
     """One array that lies on the devices, whatever runs."""
 
     shape: tuple[int, ...]
@@ -46,14 +46,14 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Weight(Stored):
+class Weight(RowLeaf):
     """One parameter."""
 
     network: str
 
 
 @dataclass(frozen=True)
-class Program:
+class TracedProgram:
     """One of the engine's programs, for one row."""
 
     work: Work
@@ -70,12 +70,12 @@ class Sketch:
     model: str
     family: str
     weights: tuple[Weight, ...]
-    row: tuple[Stored, ...]
-    encode: Program
-    steps: Mapping[str, tuple[Program, int]]
+    row: tuple[RowLeaf, ...]
+    encode: TracedProgram
+    steps: Mapping[str, tuple[TracedProgram, int]]
     """By phase: its step, and how many of them."""
-    decode: Program
-    conditions: Mapping[str, tuple[Program, int]]
+    decode: TracedProgram
+    conditions: Mapping[str, tuple[TracedProgram, int]]
     """Of the phases that have them: what computes them for several steps, and how often. Their
     weights stay where they lie, so none is named."""
     conditions_bytes: int
@@ -164,10 +164,10 @@ def _axes(leaf: Any) -> Axes:
     return axes_of(leaf.sharding.spec, len(leaf.shape))
 
 
-def _row(row: Any) -> tuple[Stored, ...]:
+def _row(row: Any) -> tuple[RowLeaf, ...]:
     tree: Any = jax.tree.structure(row)
     return tuple(
-        Stored(leaf.shape, leaf.dtype.itemsize, names)
+        RowLeaf(leaf.shape, leaf.dtype.itemsize, names)
         for leaf, names in zip(
             jax.tree.leaves(row), tree.flatten_up_to(axes_of_row(row)), strict=True
         )
@@ -193,7 +193,7 @@ def _conditions(tracer: Tracer, prepared: Prepared, row: Any) -> dict[str, tuple
 
 def _steps(
     tracer: Tracer, prepared: Prepared, row: Any, weights: tuple[Weight, ...]
-) -> dict[str, tuple[Program, int]]:
+) -> dict[str, tuple[TracedProgram, int]]:
     counts = Counter(step.phase for step in prepared.steps)
     values = {step.phase: step.values for step in prepared.steps}
     return {
@@ -205,11 +205,11 @@ def _steps(
     }
 
 
-def _program(traced: Traced, weights: tuple[Weight, ...]) -> Program:
+def _program(traced: Traced, weights: tuple[Weight, ...]) -> TracedProgram:
     """A program's first arguments are the weights."""
     program = traced.jaxpr.jaxpr
     others = len(program.invars) - len(weights)
     tags = [Tag(dims=weight.axes) for weight in weights] + [Tag()] * others
     work, found = work_of(traced.jaxpr, tags)
     _, used = jax_internals.dce_jaxpr(program, [True] * len(program.outvars))
-    return Program(work, peak(program, found), tuple(compress(weights, used)))
+    return TracedProgram(work, peak(program, found), tuple(compress(weights, used)))

@@ -13,7 +13,7 @@ JOBS_A_SLOT = 4
 memory that they take."""
 
 
-class Room:
+class Capacity:
     """Pictures take places when they are claimed, and leave them shortly before the last step."""
 
     def __init__(self, slots: int) -> None:
@@ -56,7 +56,7 @@ class Room:
 class Places:
     """The places of one job's pictures."""
 
-    def __init__(self, room: Room, pictures: int, is_suspect: bool) -> None:
+    def __init__(self, room: Capacity, pictures: int, is_suspect: bool) -> None:
         self._room = room
         self._taken = set(range(pictures))
         self._suspects = int(is_suspect)

@@ -19,7 +19,7 @@ from service.jobs.scheduling.cost_model import (
     confirmed,
 )
 from workers.engine.engine import Engine
-from workers.engine.errors import NON_FINITE, EngineDied, PictureFailed
+from workers.engine.errors import NON_FINITE, EngineDied, GenerationFailed
 from workers.engine.latency_stats import describe
 from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.step_latency import TRIALS
@@ -76,7 +76,7 @@ async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ())
                         await _together(engine, fields)
         except TimeoutError:
             log.info("larger batches are measured when they come")
-        except PictureFailed as failure:
+        except GenerationFailed as failure:
             log.warning("a warm-up request failed: %s", failure, exc_info=failure)
             broken += failure.error.code == NON_FINITE
         except EngineDied:
@@ -108,7 +108,7 @@ async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
     or a moment's fault, and not the weights'. Raises: as `Engine.try_out`."""
     try:
         return await engine.try_out(fields, TRIALS)
-    except PictureFailed as failure:
+    except GenerationFailed as failure:
         if failure.error.code != NON_FINITE:
             raise
         log.warning("a warm-up request failed and is tried by another seed: %s", failure)
@@ -125,7 +125,7 @@ async def _together(engine: Engine, fields: Fields) -> None:
         raise failures.exceptions[0] from None
 
 
-class Herald:
+class CostReporter:
     """Tells the queue what one engine has measured, and learns how its pool compares.
 
     Args:

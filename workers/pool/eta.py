@@ -9,7 +9,7 @@ from workers.engine.row import Row
 
 
 @dataclass
-class Pace:
+class Eta:
     """Wall-clock time, neighbours and all."""
 
     row: Row

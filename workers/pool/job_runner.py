@@ -18,14 +18,14 @@ from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, job_folders, output_key
 from service.tracing import spans
 from service.tracing.span import NOTHING
-from workers import metrics
 from workers.engine.engine import Engine
-from workers.engine.errors import EngineDied, PictureFailed
+from workers.engine.errors import EngineDied, GenerationFailed
 from workers.engine.row import Row
 from workers.engine.stage_timing import Turns
 from workers.media.outputs import File, count, files
+from workers.pool import metrics
 from workers.pool.capacity import Places
-from workers.pool.eta import Pace
+from workers.pool.eta import Eta
 from workers.pool.progress import Progress
 from workers.pool.snapshots import Snapshots
 from workers.pool.usage import Bill
@@ -34,7 +34,7 @@ from workers.retry import Patience, until_reached
 log = logging.getLogger(__name__)
 
 
-class Work:
+class JobRunner:
     """`run` ends when the queue has taken the job's end, or knows better. Cancel it to stop."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Work:
         self._patience = patience
         self._progress = progress
         self._snapshots = snapshots
-        self._paces: dict[int, Pace] = {}
+        self._paces: dict[int, Eta] = {}
         self._storing: set[asyncio.Task[None]] = set()
         self._warning: asyncio.Task[bool] | None = None
         """Tells the queue of the request's warnings."""
@@ -82,7 +82,7 @@ class Work:
         """
         try:
             outputs, usage = await self._make()
-        except PictureFailed as failure:
+        except GenerationFailed as failure:
             return await self._fail(failure.error, failure.__cause__)
         except EngineDied as error:
             log.warning("job %s is left to another pool: %s", self._job.id, error)
@@ -190,7 +190,7 @@ class Work:
 
         def on_step(row: Row) -> None:
             self.places.step(number, len(row.steps) - row.done)
-            self._paces.setdefault(number, Pace(row)).step()
+            self._paces.setdefault(number, Eta(row)).step()
             self.bill.step(number, row)
             self._snapshots.step(number, row)
             self._progress.step(number, row)

@@ -12,10 +12,10 @@ import logging
 from service.jobs.model.preemption import FullPool
 from service.jobs.queue import Queue
 from service.settings.pools import PoolSettings
-from workers import metrics
-from workers.pool.capacity import Room
-from workers.pool.cost_reporting import Herald
-from workers.pool.running_jobs import Desk
+from workers.pool import metrics
+from workers.pool.capacity import Capacity
+from workers.pool.cost_reporting import CostReporter
+from workers.pool.running_jobs import RunningJobs
 from workers.retry import QUEUE_ERRORS
 
 ASK_EVERY_S = 1.0
@@ -30,7 +30,12 @@ class Preemption:
     """Of one pool."""
 
     def __init__(
-        self, pool: str, desk: Desk, room: Room, herald: Herald, settings: PoolSettings
+        self,
+        pool: str,
+        desk: RunningJobs,
+        room: Capacity,
+        herald: CostReporter,
+        settings: PoolSettings,
     ) -> None:
         self._pool = pool
         self._desk = desk

@@ -17,14 +17,14 @@ from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
 from service.settings.pools import PoolSettings
 from service.tracing.log_context import about, hide_prompts, note
-from workers import metrics
 from workers.engine.engine import Engine
-from workers.pool.capacity import Room
-from workers.pool.job_runner import Work
+from workers.pool import metrics
+from workers.pool.capacity import Capacity
+from workers.pool.job_runner import JobRunner
 from workers.pool.leases import Leases
 from workers.pool.progress import Progress
 from workers.pool.snapshot_budget import Budget
-from workers.pool.snapshot_store import Keeper
+from workers.pool.snapshot_store import SnapshotStore
 from workers.pool.snapshots import Snapshots
 from workers.pool.usage import Bill
 from workers.retry import Patience, until_reached
@@ -35,7 +35,7 @@ LOOK_EVERY_S = 0.1
 log = logging.getLogger(__name__)
 
 
-class Desk:
+class RunningJobs:
     """Takes claims, and gives them up: to their end, to whom they belong now, or back."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Desk:
         engine: Engine,
         queue: Queue,
         store: Store,
-        room: Room,
+        room: Capacity,
         lease_s: float,
         settings: PoolSettings,
     ) -> None:
@@ -54,10 +54,10 @@ class Desk:
         self._preview_every_s = settings.preview_every_s
         self._patience = Patience(settings.store_patience_s)
         budget = Budget(settings.snapshot_share)
-        self._keeper = Keeper(engine, queue, store, budget, self._patience)
+        self._keeper = SnapshotStore(engine, queue, store, budget, self._patience)
         self.leases = Leases(queue, lease_s, self.drop)
-        self._tasks: dict[Work, asyncio.Task[None]] = {}
-        self._owing: set[Work] = set()
+        self._tasks: dict[JobRunner, asyncio.Task[None]] = {}
+        self._owing: set[JobRunner] = set()
         """That have left while programs are compiled on their account, which nobody can stop."""
 
     @property
@@ -78,7 +78,7 @@ class Desk:
         progress = Progress(queue, claim, engine, self._preview_every_s, self.drop, bill)
         snapshots = Snapshots(self._keeper, claim)
         places = self._room.enter(job.images, is_suspect=bool(job.deaths))
-        work = Work(
+        work = JobRunner(
             claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill
         )
         self.leases.hold(claim, bill)
@@ -94,14 +94,14 @@ class Desk:
         """As `drop`, by the job's id."""
         self._drop(work for work in self._tasks if work.claim.job.id == job_id)
 
-    def _drop(self, works: Iterable[Work]) -> None:
+    def _drop(self, works: Iterable[JobRunner]) -> None:
         for work in works:
             if not work.is_ending:  # otherwise it is about to hear for itself what became of it
                 task = self._tasks[work]
                 task.cancel()
                 self._keeper.spawn(self._clear_up(work, task))
 
-    async def _clear_up(self, work: Work, task: asyncio.Task[None]) -> None:
+    async def _clear_up(self, work: JobRunner, task: asyncio.Task[None]) -> None:
         try:
             await asyncio.wait([task])
             await work.clear_up()
@@ -147,7 +147,7 @@ class Desk:
         until = time.monotonic() + time_s
         await asyncio.gather(*(self._clear(work, until, aside_s) for work in list(self._tasks)))
 
-    async def _clear(self, work: Work, until: float, aside_s: float) -> None:
+    async def _clear(self, work: JobRunner, until: float, aside_s: float) -> None:
         task = self._tasks[work]
         while not task.done() and work.ends_within(until - time.monotonic()):
             await asyncio.wait([task], timeout=LOOK_EVERY_S)
@@ -161,7 +161,7 @@ class Desk:
         await asyncio.gather(*(self._give_back(work, task) for work, task in held))
         await self._keeper.stop()
 
-    async def _give_back(self, work: Work, task: asyncio.Task[None]) -> None:
+    async def _give_back(self, work: JobRunner, task: asyncio.Task[None]) -> None:
         await cancel(task)
         await self._release(work.claim, work.bill.spent)
 
@@ -170,7 +170,7 @@ class Desk:
             if await until_reached(partial(self._queue.release, claim, spent=spent)):
                 log.info("job %s was given back", claim.job.id)
 
-    async def _see_through(self, work: Work) -> None:
+    async def _see_through(self, work: JobRunner) -> None:
         job, outcome = work.claim.job, "dropped"
         note(job=job.id, tenant=job.tenant)
         hide_prompts(job.request)
@@ -183,7 +183,7 @@ class Desk:
                 work.span.set({job_spans.OUTCOME: outcome})
                 self._let_go(work, outcome)
 
-    def _let_go(self, work: Work, outcome: str) -> None:
+    def _let_go(self, work: JobRunner, outcome: str) -> None:
         self.leases.drop(work.claim)
         work.places.leave()
         del self._tasks[work]
@@ -195,7 +195,7 @@ class Desk:
             self._queue.look_again(work.claim.job.model)
         metrics.jobs.labels(work.claim.job.model, outcome).inc()
 
-    async def _settle(self, work: Work) -> None:
+    async def _settle(self, work: JobRunner) -> None:
         """Tell what a job has taken that left; of its compiling, again when that is over."""
         await self._tell_spent(work)
         if work in self._owing:
@@ -204,5 +204,5 @@ class Desk:
             self._queue.look_again(work.claim.job.model)
             await self._tell_spent(work)
 
-    async def _tell_spent(self, work: Work) -> None:
+    async def _tell_spent(self, work: JobRunner) -> None:
         await until_reached(self._queue.spent, work.claim, work.bill.spent)

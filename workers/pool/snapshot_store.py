@@ -11,7 +11,7 @@ from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from workers.engine.engine import Engine
-from workers.engine.snapshot import Kept, Origin, from_bytes, to_bytes, with_levers
+from workers.engine.snapshot import Origin, RowSnapshot, from_bytes, to_bytes, with_levers
 from workers.pool.snapshot_budget import Budget
 from workers.retry import Patience
 
@@ -21,7 +21,7 @@ REST_S = 1.0
 each step."""
 
 
-class Keeper:
+class SnapshotStore:
     """What the snapshots of all jobs of a pool share."""
 
     def __init__(
@@ -58,12 +58,12 @@ class Keeper:
         spec = self.engine.pipeline.spec
         return Origin.of(spec.fingerprint, with_levers(spec, fields), self.engine.batching)
 
-    async def put(self, key: str, kept: Kept, origin: Origin) -> None:
+    async def put(self, key: str, kept: RowSnapshot, origin: Origin) -> None:
         """Raises: StoreError."""
         data = await asyncio.to_thread(to_bytes, kept, origin)
         await self.store.put(key, data, CONTENT_TYPE)
 
-    async def get(self, key: str, origin: Origin) -> Kept:
+    async def get(self, key: str, origin: Origin) -> RowSnapshot:
         """Raises: StoreError, Unfit."""
         data = await self.patience.until_stored(self.store.get, key)
         return await asyncio.to_thread(from_bytes, data, origin)

@@ -17,12 +17,12 @@ from service.jobs.model.job import Output, Snapshot
 from service.jobs.queue import Claim
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import snapshot_key
-from workers import metrics
 from workers.engine.errors import EngineDied
 from workers.engine.row import Row
-from workers.engine.snapshot import Kept, Origin, Unfit
+from workers.engine.snapshot import Origin, RowSnapshot, UnfitSnapshot
+from workers.pool import metrics
 from workers.pool.snapshot_budget import Account
-from workers.pool.snapshot_store import Keeper
+from workers.pool.snapshot_store import SnapshotStore
 from workers.retry import until_reached
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class Snapshots:
     """Of one claim. To be used in the event loop."""
 
-    def __init__(self, keeper: Keeper, claim: Claim) -> None:
+    def __init__(self, keeper: SnapshotStore, claim: Claim) -> None:
         self._keeper = keeper
         self._claim = claim
         self._kept = {snapshot.index: snapshot for snapshot in claim.job.snapshots}
@@ -61,7 +61,7 @@ class Snapshots:
         found = await asyncio.gather(*(until_stored(exists, key) for key in keys))
         return snapshot if all(found) else None
 
-    async def begin(self, number: int, fields: dict[str, Any]) -> Kept | None:
+    async def begin(self, number: int, fields: dict[str, Any]) -> RowSnapshot | None:
         """What an earlier claim has kept of this picture; None: nothing that could be used.
 
         Args:
@@ -74,13 +74,13 @@ class Snapshots:
         self._accounts[number] = self._keeper.budget.account(kept.device_seconds if kept else 0)
         return kept
 
-    async def _find(self, number: int) -> Kept | None:
+    async def _find(self, number: int) -> RowSnapshot | None:
         snapshot = self._kept.get(number)
         if snapshot is None or snapshot.key is None:
             return None
         try:
             kept = await self._keeper.get(snapshot.key, self._origins[number])
-        except (StoreError, Unfit) as error:
+        except (StoreError, UnfitSnapshot) as error:
             log.warning("picture %d of %s begins anew: %s", number, self._claim.job.id, error)
             return None
         metrics.resumed.labels(self._claim.job.model).inc()

@@ -28,25 +28,24 @@ from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from service.tracing import spans
-from workers import metrics
 from workers.engine import step_metrics
 from workers.engine.engine import Engine
 from workers.health import http
-from workers.health.liveness import Vitals
+from workers.health.liveness import Liveness
 from workers.loading import model as loading
 from workers.loading.layout import own
 from workers.loading.model import MeshSlice
 from workers.multihost.exits import leave_within
 from workers.multihost.follower import Follower
-from workers.multihost.handshake import Terms, settings_of
+from workers.multihost.handshake import Handshake, settings_of
 from workers.multihost.leader import Leader
-from workers.multihost.leader_link import Link
+from workers.multihost.leader_link import LeaderLink
 from workers.multihost.session import agree, together
-from workers.pool import listed_sizes
-from workers.pool.capacity import Room
-from workers.pool.cost_reporting import Herald, closeness, measure
+from workers.pool import listed_sizes, metrics
+from workers.pool.capacity import Capacity
+from workers.pool.cost_reporting import CostReporter, closeness, measure
 from workers.pool.preemption import Preemption
-from workers.pool.running_jobs import Desk
+from workers.pool.running_jobs import RunningJobs
 from workers.profiling.recorder import Profiler
 from workers.programs import batch_sizes, warmup
 from workers.programs.launcher import Launcher, OneHost
@@ -70,12 +69,12 @@ TIDY_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Pool:
+class Worker:
     """One engine at work for one queue."""
 
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
-        lease_s: float, vitals: Vitals | None = None, served: Sizes = ANY_SIZE,
+        lease_s: float, vitals: Liveness | None = None, served: Sizes = ANY_SIZE,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
@@ -86,12 +85,12 @@ class Pool:
         batching = Batching(mode=engine.batching.mode)
         told = {"batching": batching, "sizes": served}
         self._spec = engine.pipeline.spec.model_copy(update=told)
-        self._room = Room(engine.slots)
-        self._herald = Herald(engine, queue, name)
-        self._desk = Desk(engine, queue, store, self._room, lease_s, settings)
+        self._room = Capacity(engine.slots)
+        self._herald = CostReporter(engine, queue, name)
+        self._desk = RunningJobs(engine, queue, store, self._room, lease_s, settings)
         self._preemption = Preemption(self.name, self._desk, self._room, self._herald, settings)
         self._profiler = Profiler(self.name, engine, queue, store)
-        self.vitals = vitals or Vitals()
+        self.vitals = vitals or Liveness()
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
@@ -251,14 +250,14 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         raise ConfigError("redis.url: a pool needs the address of the queue")
     loading.set_up(pool, model, devices)
     keep_compiled(settings.compile_folder)
-    vitals = Vitals()
+    vitals = Liveness()
     with (
         spans.exporting(settings.tracing, "atelier-pool", {"atelier.model": pool.model}),
         http.shown(pool_name, pool.metrics_port, vitals) as shown,
         reached(settings, vitals),
         together(pool.hosts, settings.queue.lease_s) as company,
     ):
-        if not isinstance(company, Link):  # of a slice the first process tells
+        if not isinstance(company, LeaderLink):  # of a slice the first process tells
             metrics.expect(pool.model, settings.tenant_classes)
         if company:
             agree(company, settings_of(pool, model))
@@ -269,8 +268,8 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
             shown.refresh = partial(step_metrics.tell_memory, jax.local_devices())
         layout = mesh_slice.layout
         batching = batch_sizes.of_settings(pool, model, layout, mesh_slice.chosen.slots)
-        terms = Terms.of(pipeline, layout, batching.sizes, batching.elastic)
-        if isinstance(company, Link):
+        terms = Handshake.of(pipeline, layout, batching.sizes, batching.elastic)
+        if isinstance(company, LeaderLink):
             vitals.serves()
             company.follow(Follower(pipeline, layout, terms, mesh_slice.kept))
             return 0
@@ -280,7 +279,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
 
 
 @contextmanager
-def reached(settings: Settings, vitals: Vitals) -> Iterator[None]:
+def reached(settings: Settings, vitals: Liveness) -> Iterator[None]:
     """Enter when Redis answers: weights that nobody may ask for are not loaded.
 
     Raises: ConfigError: it answers, and is none for us.
@@ -296,7 +295,7 @@ async def serve(
     pipeline: Pipeline,
     mesh_slice: MeshSlice,
     launcher: Launcher,
-    vitals: Vitals,
+    vitals: Liveness,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
@@ -307,7 +306,7 @@ async def serve(
     engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.kept)
     store, lease_s = Store(settings.store_url), settings.queue.lease_s
     served = listed_sizes.of_settings(model, pipeline.spec)
-    pool = Pool(pool_name, engine, queue, store, pool_settings, lease_s, vitals, served)
+    pool = Worker(pool_name, engine, queue, store, pool_settings, lease_s, vitals, served)
     loop = asyncio.get_running_loop()
 
     def in_time(stop: Callable[[], None]) -> None:

@@ -57,7 +57,7 @@ def kind_of(name: str, program: str | None, category: str = "") -> Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class ProfiledOp:
     """One run of one operation on one device. Times in seconds of the recording."""
 
     name: str
@@ -70,7 +70,7 @@ class Op:
 class Recording:
     """What was recorded of one process."""
 
-    devices: Mapping[str, Sequence[Op]]
+    devices: Mapping[str, Sequence[ProfiledOp]]
     steps: Sequence[float]
     """When the end of a step was seen."""
     no_work: Intervals
@@ -137,7 +137,7 @@ def report(recording: Recording, most_steps: int) -> Report | None:
     )
 
 
-def _parts(ops: Iterable[Op], window: Interval, idle: Intervals) -> tuple[float, ...]:
+def _parts(ops: Iterable[ProfiledOp], window: Interval, idle: Intervals) -> tuple[float, ...]:
     """Of one device, as `Report` has them: the five, and what is hidden."""
     of: defaultdict[Kind, list[Interval]] = defaultdict(list)
     for op in ops:
@@ -161,7 +161,7 @@ def _parts(ops: Iterable[Op], window: Interval, idle: Intervals) -> tuple[float,
     )
 
 
-def _top(devices: Iterable[Sequence[Op]], window: Interval) -> tuple[Top, ...]:
+def _top(devices: Iterable[Sequence[ProfiledOp]], window: Interval) -> tuple[Top, ...]:
     devices = list(devices)
     seconds: defaultdict[tuple[str, Kind], float] = defaultdict(float)
     calls: defaultdict[tuple[str, Kind], int] = defaultdict(int)

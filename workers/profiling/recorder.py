@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from service.jobs.profiles import MOST_S, MOST_STEPS, Wish
+from service.jobs.profiles import MOST_S, MOST_STEPS, ProfileRequest
 from service.jobs.queue import Queue
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
@@ -69,7 +69,7 @@ class Profiler:
                 log.warning("what is asked of the profiler cannot be understood: %s", error)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _fulfil(self, wish: Wish) -> None:
+    async def _fulfil(self, wish: ProfileRequest) -> None:
         await self._queue.answer_profile(wish, {"state": "taken"})
         log.info("a profile of %d steps is taken", wish.steps)
         try:
@@ -83,7 +83,7 @@ class Profiler:
         await self._queue.answer_profile(wish, answer)
         await self._queue.drop_profile(self._pool, wish)
 
-    async def _take(self, wish: Wish) -> dict[str, Any]:
+    async def _take(self, wish: ProfileRequest) -> dict[str, Any]:
         if not await self._runs_within(wish.wait_s):
             return {"state": "idle"}
         with TemporaryDirectory(prefix="profile-") as folder:
@@ -104,7 +104,7 @@ class Profiler:
     async def _runs_within(self, seconds: float) -> bool:
         return await self._until(lambda: self._engine.stepper.load > 0, seconds)
 
-    async def _record(self, folder: Path, wish: Wish) -> None:
+    async def _record(self, folder: Path, wish: ProfileRequest) -> None:
         stepper = self._engine.stepper
         await asyncio.to_thread(jax.profiler.start_trace, str(folder), profiler_options=options())
         try:
@@ -123,7 +123,7 @@ class Profiler:
             await asyncio.sleep(POLL_S)
         return True
 
-    async def _keep(self, folder: Path, wish: Wish) -> dict[str, str]:
+    async def _keep(self, folder: Path, wish: ProfileRequest) -> dict[str, str]:
         """The recording's files by their endings: their keys in the store. Raises: StoreError."""
         from workers.profiling.trace import find
 

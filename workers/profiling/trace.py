@@ -19,7 +19,7 @@ from typing import Any
 from jax.profiler import ProfileData
 
 from workers.engine.trace_marks import NO_WORK, STEP
-from workers.profiling.breakdown import Interval, Op, Recording, kind_of, report
+from workers.profiling.breakdown import Interval, ProfiledOp, Recording, kind_of, report
 
 HOST = "/host:CPU"
 TPU_OPS = ("XLA Ops", "Async XLA Ops")
@@ -41,7 +41,7 @@ def find(folder: Path, ending: str) -> Path:
 
 def read(path: Path) -> Recording:
     """Args: path: of an `.xplane.pb`."""
-    devices: defaultdict[str, list[Op]] = defaultdict(list)
+    devices: defaultdict[str, list[ProfiledOp]] = defaultdict(list)
     marks: dict[str, list[Interval]] = {STEP: [], NO_WORK: []}
     for plane in ProfileData.from_file(str(path)).planes:
         if plane.name == HOST:
@@ -52,7 +52,9 @@ def read(path: Path) -> Recording:
     return Recording(with_ops, [end for _, end in marks[STEP]], marks[NO_WORK])
 
 
-def _read_host(plane: Any, devices: dict[str, list[Op]], marks: dict[str, list[Interval]]) -> None:
+def _read_host(
+    plane: Any, devices: dict[str, list[ProfiledOp]], marks: dict[str, list[Interval]]
+) -> None:
     """The stepper's marks; and where the host's own cores are the devices, what runs on them."""
     for line in plane.lines:
         for event in line.events:
@@ -66,9 +68,9 @@ def _read_host(plane: Any, devices: dict[str, list[Op]], marks: dict[str, list[I
                     devices[device].append(_op(str(stats["hlo_op"]), event, stats))
 
 
-def _device_ops(plane: Any) -> Iterator[Op]:
+def _device_ops(plane: Any) -> Iterator[ProfiledOp]:
     """Of a GPU the kernels by stream, of a TPU the operations of its programs."""
-    programs = Programs(line for line in plane.lines if line.name == MODULES)
+    programs = ProgramRuns(line for line in plane.lines if line.name == MODULES)
     for line in plane.lines:
         if line.name in TPU_OPS or line.name.startswith(STREAM):
             for event in line.events:
@@ -77,7 +79,7 @@ def _device_ops(plane: Any) -> Iterator[Op]:
                 yield _op(event.name, event, stats)
 
 
-class Programs:
+class ProgramRuns:
     """Which program a device was in at some moment, where its operations do not tell."""
 
     def __init__(self, lines: Iterable[Any]) -> None:
@@ -92,11 +94,11 @@ class Programs:
         return str(self._runs[number][2])
 
 
-def _op(name: str, event: Any, stats: dict[str, Any]) -> Op:
+def _op(name: str, event: Any, stats: dict[str, Any]) -> ProfiledOp:
     program = stats.get("hlo_module")
     category = str(stats.get("hlo_category", ""))
     kind = kind_of(name, None if program is None else str(program), category)
-    return Op(name.split(" = ")[0].lstrip("%"), kind, *_span(event))
+    return ProfiledOp(name.split(" = ")[0].lstrip("%"), kind, *_span(event))
 
 
 def _span(event: Any) -> Interval:

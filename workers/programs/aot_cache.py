@@ -67,7 +67,7 @@ class Executables(Protocol):
         ...
 
 
-class NothingKept:
+class NoExecutables:
     """Each program is compiled when it is asked for."""
 
     def program(
@@ -85,7 +85,7 @@ class NothingKept:
         return None
 
 
-class KeptExecutables:
+class ExecutableFiles:
     """In a folder, to be used from any thread.
 
     Args:

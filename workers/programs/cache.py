@@ -35,7 +35,7 @@ MAX_BUCKETS = 32
 """Buckets kept; the longest unused one makes room. Pictures under way keep theirs alive."""
 
 
-class Programs:
+class ProgramCache:
     """Compiled programs by bucket. To be used from one thread.
 
     Args:
@@ -125,8 +125,8 @@ class Programs:
             del self._buckets[programs.bucket]
 
     def count(self, programs: BucketPrograms, prepared: Prepared) -> None:
-        """Begin to count the operations of the bucket's steps, behind all that is to be compiled. Of
-        steps that may leave most of theirs out, nobody knows how many they are."""
+        """Begin to count the operations of the bucket's steps, behind all that is to be compiled.
+        Of steps that may leave most of theirs out, nobody knows how many they are."""
         values = {step.phase: step.values for step in prepared.steps}
         for name, some in values.items():
             phase = programs.phases[name]

@@ -16,7 +16,7 @@ from models.interface.pipeline import Pipeline, PyTree
 from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from workers import metrics
-from workers.programs.aot_cache import Executables, NothingKept
+from workers.programs.aot_cache import Executables, NoExecutables
 from workers.programs.batch_layouts import layouts_by_way
 from workers.programs.bucket_programs import Program, Values
 from workers.programs.flops import step_flops
@@ -42,7 +42,9 @@ class Compiler:
         self.tracer = Tracer(pipeline, layout)
         self.arguments = self.tracer.arguments
         self.weights = self.arguments.weights
-        self.store = ProgramStore(pipeline.spec.name, self.arguments, executables or NothingKept())
+        self.store = ProgramStore(
+            pipeline.spec.name, self.arguments, executables or NoExecutables()
+        )
         self._layouts: Mapping[Way, Layout] = {}
 
     def ways(self, sizes: Sequence[int], elastic: bool) -> list[Way]:

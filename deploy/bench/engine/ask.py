@@ -32,7 +32,7 @@ PROMPT = "a red circle on a blue background"
 
 
 @dataclass(frozen=True)
-class Ask:
+class EngineCase:
     """One model at one size."""
 
     model: str
@@ -77,7 +77,7 @@ class Opened:
     """Whether what is decoded is decoded in tiles."""
 
 
-def opened(ask: Ask) -> Opened:
+def opened(ask: EngineCase) -> Opened:
     """The model with random weights, laid out as a pool would have it. Sets JAX up.
 
     Raises:
@@ -118,12 +118,12 @@ def opened(ask: Ask) -> Opened:
     return Opened(pipeline, where, fields, bool(chosen.vae_tiling))
 
 
-def _fields(pipeline: Pipeline, ask: Ask) -> list[Fields]:
+def _fields(pipeline: Pipeline, ask: EngineCase) -> list[Fields]:
     return warmup.requests(pipeline.spec, [{"prompt": PROMPT, **ask.fields}])
 
 
 @contextmanager
-def configs_of(ask: Ask) -> Iterator[Path]:
+def configs_of(ask: EngineCase) -> Iterator[Path]:
     """A folder with the model's configs. Raises: CheckpointError: no such model."""
     with TemporaryDirectory() as made:
         folder = Path(made)

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from deploy.bench.engine.ask import Ask, Opened, opened
+from deploy.bench.engine.ask import EngineCase, Opened, opened
 from deploy.bench.engine.matrix import matrix_rate
 from deploy.bench.engine.memory import memory_of
 from deploy.bench.engine.result import Result
@@ -26,7 +26,7 @@ from workers.programs.bucket_programs import BucketPrograms
 MATRIX_REPEATS = 5
 
 
-def measured(ask: Ask) -> Result:
+def measured(ask: EngineCase) -> Result:
     """Raises: as `deploy.bench.engine.ask.opened`; PictureFailed: a request could not be run."""
     started = time.perf_counter()
     model = opened(ask)
@@ -36,7 +36,7 @@ def measured(ask: Ask) -> Result:
     return asyncio.run(_measured(ask, model, time.perf_counter() - started))
 
 
-async def _measured(ask: Ask, model: Opened, weights_s: float) -> Result:
+async def _measured(ask: EngineCase, model: Opened, weights_s: float) -> Result:
     layout = model.slice.layout
     devices = list(layout.mesh.devices.flat)
     started = time.perf_counter()
@@ -75,7 +75,7 @@ async def _measured(ask: Ask, model: Opened, weights_s: float) -> Result:
         engine.close()
 
 
-async def _round(engine: TimedEngine, ask: Ask, model: Opened) -> dict[str, float]:
+async def _round(engine: TimedEngine, ask: EngineCase, model: Opened) -> dict[str, float]:
     """As many requests as the batch has, at once: seconds of each stage."""
     requests = [{**model.fields, "seed": seed} for seed in range(ask.batch)]
     _, images = warmup.stood_in(model.pipeline, model.fields)

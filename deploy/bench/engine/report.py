@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from deploy.bench.engine.ask import Ask
+from deploy.bench.engine.ask import EngineCase
 from deploy.bench.engine.measure import measured
 from deploy.bench.machine import flags, machine, versions
 from models.interface.pipeline import RequestError
-from workers.engine.errors import PictureFailed
-from workers.loading.model import NoRoom
+from workers.engine.errors import GenerationFailed
+from workers.loading.model import NotEnoughMemory
 
 
-def report(ask: Ask) -> dict[str, Any]:
+def report(ask: EngineCase) -> dict[str, Any]:
     """Of one model. What its devices have no room for, or what it cannot make, is told in there.
 
     Raises: CheckpointError, ConfigError: the model or the layout is none.
     """
     try:
         result = measured(ask).as_json()
-    except (NoRoom, RequestError, PictureFailed) as error:
+    except (NotEnoughMemory, RequestError, GenerationFailed) as error:
         result = {"model": ask.model, "tiny": ask.tiny, "refused": str(error)}
     return document([result])
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any
 
-from deploy.bench.engine.ask import Ask
+from deploy.bench.engine.ask import EngineCase
 from deploy.bench.engine.matrix import Rate
 from deploy.bench.engine.memory import Memory
 from models.interface.pipeline import Fields
@@ -34,7 +34,7 @@ class Spread:
 class Result:
     """Seconds are of a whole batch, each on its own clock; FLOPs are of one request."""
 
-    ask: Ask
+    ask: EngineCase
     fields: Fields
     bucket: str
     family: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deploy.bench.serving.ask import Ask
+from deploy.bench.serving.ask import TimedRequest
 
 SUCCEEDED, REFUSED = "succeeded", "refused"
 UNREACHABLE, LOST, UNFINISHED = "unreachable", "lost", "unfinished"
@@ -18,7 +18,7 @@ UNREACHABLE, LOST, UNFINISHED = "unreachable", "lost", "unfinished"
 class Answer:
     """Filled in as it comes. A time is None where it never came to that."""
 
-    ask: Ask
+    ask: TimedRequest
     late_s: float = 0.0
     """How long after its planned instant it left."""
     outcome: str = UNFINISHED

@@ -36,7 +36,7 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Ask(Part):
+class TimedRequest(Part):
     """A request that is to leave at its instant, whatever became of those before it."""
 
     at_s: float = Field(ge=0)
@@ -87,7 +87,7 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def read_trace(path: Path) -> list[Ask]:
+def read_trace(path: Path) -> list[TimedRequest]:
     """The requests of a file of JSON lines, by their instants.
 
     Raises: UsageError: names the line that is wrong.
@@ -106,9 +106,9 @@ def _text(path: Path) -> str:
         raise UsageError(f"can't read {str(path)!r}: {error}") from None
 
 
-def _parsed(path: Path, number: int, line: str) -> Ask:
+def _parsed(path: Path, number: int, line: str) -> TimedRequest:
     try:
-        return Ask.model_validate_json(line)
+        return TimedRequest.model_validate_json(line)
     except ValidationError as error:
         raise UsageError(f"{path}, line {number}: {explained(error)}") from None
 
@@ -119,7 +119,7 @@ def explained(error: ValidationError) -> str:
     return "; ".join(f"{name}: {said}" if name else said for name, said in wrong)
 
 
-def write_trace(path: Path, asks: Iterable[Ask]) -> None:
+def write_trace(path: Path, asks: Iterable[TimedRequest]) -> None:
     """Raises: UsageError: nothing can be written there."""
     lines = (ask.model_dump_json(exclude_defaults=True) for ask in asks)
     try:

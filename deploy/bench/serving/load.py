@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from deploy.bench.serving.answer import SUCCEEDED, UNFINISHED, Answer
-from deploy.bench.serving.ask import Ask
+from deploy.bench.serving.ask import TimedRequest
 from deploy.bench.serving.server import Server
 
 CANCEL_S = 10.0
@@ -36,7 +36,7 @@ class NotMeasured(Exception):
 
 async def measure_alone(
     server: Server,
-    asks: Sequence[Ask],
+    asks: Sequence[TimedRequest],
     count: int,
     say: Callable[[str], None],
     patience_s: float,
@@ -49,7 +49,7 @@ async def measure_alone(
     Raises: NotMeasured.
     """
     found: dict[str, Alone] = {}
-    first: dict[str, Ask] = {}
+    first: dict[str, TimedRequest] = {}
     for ask in asks:
         first.setdefault(ask.shape, ask)
     for ask in first.values():
@@ -59,7 +59,7 @@ async def measure_alone(
     return found
 
 
-async def _one_alone(server: Server, ask: Ask, patience_s: float) -> Answer:
+async def _one_alone(server: Server, ask: TimedRequest, patience_s: float) -> Answer:
     """Without a deadline, which a server that has to compile would refuse."""
     request = {name: value for name, value in ask.request.items() if name != "deadline_s"}
     answer = Answer(ask.model_copy(update={"request": request}))
@@ -90,7 +90,7 @@ def alone_of(answers: Sequence[Answer]) -> Alone:
 
 async def send(
     server: Server,
-    asks: Sequence[Ask],
+    asks: Sequence[TimedRequest],
     alone: Mapping[str, Alone],
     stop: asyncio.Event,
     patience_s: float,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from deploy.bench.serving.ask import DEFAULT_TENANT, Ask, Part, explained
+from deploy.bench.serving.ask import DEFAULT_TENANT, Part, TimedRequest, explained
 from deploy.exit_codes import UsageError
 
 PROMPT = "a red circle on a blue background"
@@ -58,7 +58,7 @@ class Mix(Part):
 Drawn = TypeVar("Drawn", bound=Share)
 
 
-def plan(mix: Mix) -> Iterator[Ask]:
+def plan(mix: Mix) -> Iterator[TimedRequest]:
     """The requests by their instants: the same for the same mix.
 
     A mix that differs in its rate alone has the same requests, closer together.
@@ -68,7 +68,7 @@ def plan(mix: Mix) -> Iterator[Ask]:
     while (at_s := at_s + rng.expovariate(mix.rate_per_s)) < mix.seconds:
         shape = _draw(rng, mix.shapes)
         drawn = {"prompt": rng.choice(shape.prompts), "seed": rng.randrange(MAX_SEED)}
-        yield Ask(
+        yield TimedRequest(
             at_s=round(at_s, 6),
             request=drawn | shape.request,
             tenant=_draw(rng, mix.tenants).name,

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from deploy.bench.serving.answer import Answer
-from deploy.bench.serving.ask import Ask
+from deploy.bench.serving.ask import TimedRequest
 from deploy.bench.serving.load import Alone, measure_alone, send
 from deploy.bench.serving.server import Server
 from deploy.exit_codes import UsageError
-from service.client import Problem
+from service.client import ApiError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -60,7 +60,7 @@ async def models_of(server: Server, keys: Iterable[str | None]) -> Mapping[str, 
     for tenant in keys:
         try:
             await server.models(tenant)
-        except Problem as problem:
+        except ApiError as problem:
             whose = "the API key" if tenant is None else f"the API key of tenant {tenant!r}"
             raise UsageError(f"the server does not take {whose}: {problem}") from None
     models = await server.models(next(iter(keys), None))
@@ -69,7 +69,7 @@ async def models_of(server: Server, keys: Iterable[str | None]) -> Mapping[str, 
     return models
 
 
-def check_models(asks: Iterable[Ask], models: Mapping[str, bool]) -> None:
+def check_models(asks: Iterable[TimedRequest], models: Mapping[str, bool]) -> None:
     """Raises: UsageError: names what the server has."""
     there_is = "the server has " + ", ".join(sorted(models))
     for model in {ask.model for ask in asks}:
@@ -80,7 +80,7 @@ def check_models(asks: Iterable[Ask], models: Mapping[str, bool]) -> None:
 
 
 async def measure(
-    server: Server, url: str, asks: Sequence[Ask], plan: Plan, say: Callable[[str], None]
+    server: Server, url: str, asks: Sequence[TimedRequest], plan: Plan, say: Callable[[str], None]
 ) -> Run:
     """Each shape alone, then the load. A signal breaks the load off, and a second one all of it.
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from deploy.bench.serving.answer import LOST, REFUSED, SUCCEEDED, UNREACHABLE, Answer, kept_s
-from service.client import Event, EventReader, Unreachable, checked
+from service.client import EventReader, JobEvent, ServiceUnreachable, checked
 from service.jobs.model.state_machine import ENDED
 
 TIMEOUT_S = httpx.Timeout(60, connect=10, pool=None)
@@ -66,10 +66,10 @@ class Server:
             return {model["name"]: model["ready"] for model in checked(answer).json()["data"]}
         except httpx.HTTPError as error:
             said = f"no server answers at {self._http.base_url} ({error})"
-            raise Unreachable(said) from error
+            raise ServiceUnreachable(said) from error
         except NOT_UNDERSTOOD as error:
             said = f"what answers at {self._http.base_url} has no list of models"
-            raise Unreachable(said) from error
+            raise ServiceUnreachable(said) from error
 
     async def ask(self, answer: Answer) -> None:
         """Send a request that has its turn now, and see it through. Nothing of it is an error."""
@@ -137,7 +137,7 @@ class Server:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, MOST_PAUSE_S)
 
-    async def _events(self, answer: Answer, last: str) -> AsyncGenerator[Event]:
+    async def _events(self, answer: Answer, last: str) -> AsyncGenerator[JobEvent]:
         """Raises: httpx.HTTPError; ValueError: they are none."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
         headers |= self._headers(answer.ask.tenant)
@@ -148,7 +148,7 @@ class Server:
                 if event := reader.line(line):
                     yield event
 
-    async def _whole(self, answer: Answer, end: Event) -> dict[str, Any]:
+    async def _whole(self, answer: Answer, end: JobEvent) -> dict[str, Any]:
         """The job itself, which comes with the event of its end, or has to be asked for."""
         if "state" in end.data:
             return end.data

@@ -17,14 +17,14 @@ from jaxtyping import Array, Float
 
 from models.demo.training.checkpoint_folder import (
     Checkpoint,
-    Part,
+    SavedNetwork,
     clip_config,
     diffusers_config,
     gated,
     t5_config,
 )
 from models.demo.training.image_vae import CONFIG as VAE
-from models.demo.training.pictures import Pictures
+from models.demo.training.pictures import ImageSubject
 from models.demo.training.recipe import Subject, Text, Tokens
 from models.demo.training.train import shifted, spread
 from models.demo.training.weights import embeddings_as_large, scaled, zeroed
@@ -110,7 +110,7 @@ MODEL_INDEX = {
 }
 
 
-class Sizes(NamedTuple):
+class FluxSizes(NamedTuple):
     """Of the three networks that are trained together."""
 
     clip: ClipConfig = CLIP
@@ -118,13 +118,13 @@ class Sizes(NamedTuple):
     flux: FluxConfig = FLUX
 
 
-DEMO = Sizes()
+DEMO = FluxSizes()
 
 
-class Networks(nnx.Module):
+class FluxDenoiser(nnx.Module):
     """Fulfils `models.demo.training.recipe.Denoiser`."""
 
-    def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, sizes: FluxSizes, *, rngs: nnx.Rngs) -> None:
         self.clip = ClipTextModel(sizes.clip, rngs=rngs)
         self.t5 = T5Encoder(sizes.t5, rngs=rngs)
         self.transformer = FluxTransformer(sizes.flux, rngs=rngs)
@@ -157,7 +157,7 @@ class Flux:
     """Fulfils `models.demo.training.recipe.Recipe`."""
 
     name = "flux"
-    subject: Subject = Pictures()
+    subject: Subject = ImageSubject()
     scheduler = registry.from_config(SCHEDULER)
     steps = 16
     guidance = 2.0
@@ -166,12 +166,12 @@ class Flux:
     batch = 32
     latents_shape: tuple[int, ...] = (SIDE, SIDE, VAE.latent_channels)
 
-    def __init__(self, sizes: Sizes = DEMO) -> None:
+    def __init__(self, sizes: FluxSizes = DEMO) -> None:
         self.sizes = sizes
 
-    def untrained(self, seed: int) -> Networks:
+    def untrained(self, seed: int) -> FluxDenoiser:
         """First weights: blocks that pass their input on, an output of nothing."""
-        model = Networks(self.sizes, rngs=nnx.Rngs(seed))
+        model = FluxDenoiser(self.sizes, rngs=nnx.Rngs(seed))
         embeddings_as_large(model, 0.5)
         scaled(
             model,
@@ -194,7 +194,7 @@ class Flux:
             "t5": T5Tokenizer(folder / "tokenizer_2"),
         }
 
-    def checkpoint(self, model: Networks, vae: AutoencoderKL) -> Checkpoint:
+    def checkpoint(self, model: FluxDenoiser, vae: AutoencoderKL) -> Checkpoint:
         return Checkpoint(
             model_index=MODEL_INDEX,
             scheduler=SCHEDULER,
@@ -207,20 +207,20 @@ class Flux:
                 "negative_prompt": "",
             },
             parts={
-                "transformer": Part(
+                "transformer": SavedNetwork(
                     model.transformer,
                     flux_weights.RENAMES,
                     diffusers_config("FluxTransformer2DModel", model.transformer.config),
                 ),
-                "vae": Part(
+                "vae": SavedNetwork(
                     vae, vae_weights.RENAMES, diffusers_config("AutoencoderKL", vae.config)
                 ),
-                "text_encoder": Part(
+                "text_encoder": SavedNetwork(
                     model.clip,
                     clip_text.RENAMES,
                     clip_config("CLIPTextModel", model.clip.config),
                 ),
-                "text_encoder_2": Part(
+                "text_encoder_2": SavedNetwork(
                     model.t5,
                     gated(t5_text.RENAMES),
                     t5_config("T5EncoderModel", "t5", model.t5.config),

@@ -16,9 +16,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.demo.training.checkpoint_folder import Checkpoint, Part, clip_config, diffusers_config
+from models.demo.training.checkpoint_folder import (
+    Checkpoint,
+    SavedNetwork,
+    clip_config,
+    diffusers_config,
+)
 from models.demo.training.image_vae import CONFIG as VAE
-from models.demo.training.pictures import Pictures
+from models.demo.training.pictures import ImageSubject
 from models.demo.training.recipe import Subject, Text, Tokens
 from models.demo.training.train import shifted, spread
 from models.demo.training.weights import embeddings_as_large, zeroed
@@ -112,7 +117,7 @@ MODEL_INDEX = {
 ALPHAS_CUMPROD = SCHEDULE.alphas_cumprod()
 
 
-class Sizes(NamedTuple):
+class SdxlSizes(NamedTuple):
     """Of the three networks that are trained together."""
 
     clip: ClipConfig = CLIP
@@ -120,13 +125,13 @@ class Sizes(NamedTuple):
     unet: UNetConfig = UNET
 
 
-DEMO = Sizes()
+DEMO = SdxlSizes()
 
 
-class Networks(nnx.Module):
+class SdxlDenoiser(nnx.Module):
     """Fulfils `models.demo.training.recipe.Denoiser`."""
 
-    def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, sizes: SdxlSizes, *, rngs: nnx.Rngs) -> None:
         self.clip = ClipTextModel(sizes.clip, rngs=rngs)
         self.clip_2 = ClipTextModelWithProjection(sizes.clip_2, rngs=rngs)
         self.unet = UNet(sizes.unet, rngs=rngs)
@@ -164,19 +169,19 @@ class Sdxl:
     """Fulfils `models.demo.training.recipe.Recipe`."""
 
     name = "sdxl"
-    subject: Subject = Pictures()
+    subject: Subject = ImageSubject()
     scheduler: Scheduler = SCHEDULE
     steps = 28
     guidance = 3.5
     batch = 32
     latents_shape: tuple[int, ...] = (SIDE, SIDE, UNET.in_channels)
 
-    def __init__(self, sizes: Sizes = DEMO) -> None:
+    def __init__(self, sizes: SdxlSizes = DEMO) -> None:
         self.sizes = sizes
 
-    def untrained(self, seed: int) -> Networks:
+    def untrained(self, seed: int) -> SdxlDenoiser:
         """First weights: residual branches that pass their input on, an output of nothing."""
-        model = Networks(self.sizes, rngs=nnx.Rngs(seed))
+        model = SdxlDenoiser(self.sizes, rngs=nnx.Rngs(seed))
         embeddings_as_large(model, 0.5)
         zeroed(model, lambda path: path[-2] in ("conv_out", "conv2", "proj_out"))
         return model
@@ -191,7 +196,7 @@ class Sdxl:
             "clip_2": ClipTokenizer(folder / "tokenizer_2"),
         }
 
-    def checkpoint(self, model: Networks, vae: AutoencoderKL) -> Checkpoint:
+    def checkpoint(self, model: SdxlDenoiser, vae: AutoencoderKL) -> Checkpoint:
         vae_values = diffusers_config("AutoencoderKL", vae.config)
         del vae_values["shift_factor"]
         towers = "CLIPTextModel", "CLIPTextModelWithProjection"
@@ -206,16 +211,16 @@ class Sdxl:
                 "height": SIZE_PX,
             },
             parts={
-                "unet": Part(
+                "unet": SavedNetwork(
                     model.unet,
                     unet_weights.RENAMES,
                     diffusers_config("UNet2DConditionModel", model.unet.config),
                 ),
-                "vae": Part(vae, vae_weights.RENAMES, vae_values),
-                "text_encoder": Part(
+                "vae": SavedNetwork(vae, vae_weights.RENAMES, vae_values),
+                "text_encoder": SavedNetwork(
                     model.clip, clip_text.RENAMES, clip_config(towers[0], model.clip.config)
                 ),
-                "text_encoder_2": Part(
+                "text_encoder_2": SavedNetwork(
                     model.clip_2, clip_text.RENAMES, clip_config(towers[1], model.clip_2.config)
                 ),
             },

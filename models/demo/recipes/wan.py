@@ -17,12 +17,12 @@ from jaxtyping import Array, Float
 
 from models.demo.training.checkpoint_folder import (
     Checkpoint,
-    Part,
+    SavedNetwork,
     diffusers_config,
     gated,
     t5_config,
 )
-from models.demo.training.moving import Moving
+from models.demo.training.moving import VideoSubject
 from models.demo.training.recipe import Subject, Text, Tokens
 from models.demo.training.train import shifted, spread
 from models.demo.training.video_vae import CONFIG as VAE
@@ -101,20 +101,20 @@ VAE_WINDOWS = (
 )
 
 
-class Sizes(NamedTuple):
+class WanSizes(NamedTuple):
     """Of the two networks that are trained together."""
 
     t5: UMT5Config = T5
     wan: WanConfig = WAN
 
 
-DEMO = Sizes()
+DEMO = WanSizes()
 
 
-class Networks(nnx.Module):
+class WanDenoiser(nnx.Module):
     """Fulfils `models.demo.training.recipe.Denoiser`."""
 
-    def __init__(self, sizes: Sizes, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, sizes: WanSizes, *, rngs: nnx.Rngs) -> None:
         self.t5 = UMT5Encoder(sizes.t5, rngs=rngs)
         self.transformer = WanTransformer(sizes.wan, rngs=rngs)
 
@@ -141,7 +141,7 @@ class Wan:
     """Fulfils `models.demo.training.recipe.Recipe`."""
 
     name = "wan"
-    subject: Subject = Moving()
+    subject: Subject = VideoSubject()
     scheduler = registry.from_config(SCHEDULER)
     steps = 16
     guidance = 2.0
@@ -153,12 +153,12 @@ class Wan:
         VAE.z_dim,
     )
 
-    def __init__(self, sizes: Sizes = DEMO) -> None:
+    def __init__(self, sizes: WanSizes = DEMO) -> None:
         self.sizes = sizes
 
-    def untrained(self, seed: int) -> Networks:
+    def untrained(self, seed: int) -> WanDenoiser:
         """First weights: times that modulate nothing, an output of nothing."""
-        model = Networks(self.sizes, rngs=nnx.Rngs(seed))
+        model = WanDenoiser(self.sizes, rngs=nnx.Rngs(seed))
         embeddings_as_large(model, 0.5)
         scaled(
             model,
@@ -174,7 +174,7 @@ class Wan:
     def tokenizers(self, folder: Path) -> Mapping[str, T5Tokenizer]:
         return {"t5": T5Tokenizer(folder / "tokenizer")}
 
-    def checkpoint(self, model: Networks, vae: VideoAutoencoder) -> Checkpoint:
+    def checkpoint(self, model: WanDenoiser, vae: VideoAutoencoder) -> Checkpoint:
         return Checkpoint(
             model_index=MODEL_INDEX,
             scheduler=SCHEDULER,
@@ -189,18 +189,18 @@ class Wan:
                 "fps": FRAMES_PER_SECOND,
             },
             parts={
-                "transformer": Part(
+                "transformer": SavedNetwork(
                     model.transformer,
                     wan_weights.RENAMES,
                     diffusers_config("WanTransformer3DModel", model.transformer.config),
                 ),
-                "vae": Part(
+                "vae": SavedNetwork(
                     vae,
                     VAE_RENAMES,
                     diffusers_config("AutoencoderKLWan", vae.config),
                     VAE_WINDOWS,
                 ),
-                "text_encoder": Part(
+                "text_encoder": SavedNetwork(
                     model.t5,
                     gated(umt5.RENAMES),
                     t5_config("UMT5EncoderModel", "umt5", model.t5.config),

@@ -30,7 +30,7 @@ Windows = tuple[tuple[str, int], ...]
 of a single position there."""
 
 
-class Part(NamedTuple):
+class SavedNetwork(NamedTuple):
     """One network of a checkpoint."""
 
     module: nnx.Module
@@ -52,7 +52,7 @@ class Checkpoint(NamedTuple):
     scheduler: Mapping[str, Any]
     defaults: Mapping[str, Any]
     """Of request fields."""
-    parts: Mapping[str, Part]
+    parts: Mapping[str, SavedNetwork]
     write_tokenizers: Callable[[Path], object]
 
 
@@ -72,7 +72,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> None:
     partial.rename(folder)
 
 
-def tensors(part: Part) -> dict[str, np.ndarray]:
+def tensors(part: SavedNetwork) -> dict[str, np.ndarray]:
     """Every parameter under its checkpoint key, laid out as torch lays it out."""
     stored = {}
     for path, leaf in flat_parameters(part.module).items():

@@ -22,7 +22,7 @@ PROMPTS = 100
 SHEET_CLIPS, SHEET_FRAMES = 16, 9
 
 
-class Moving:
+class VideoSubject:
     """Fulfils `models.demo.training.recipe.Subject`."""
 
     name = "clips"

@@ -22,7 +22,7 @@ ONE, TWO = 100, 25
 SHEET_COLUMNS = 8
 
 
-class Pictures:
+class ImageSubject:
     """Fulfils `models.demo.training.recipe.Subject`."""
 
     name = "pictures"

@@ -28,7 +28,7 @@ from models.nn.kernels.block_sizes import (
     LANES,
     SUBLANES,
     TABLE,
-    Blocks,
+    AttentionBlocks,
     Row,
     even,
     read,
@@ -69,11 +69,11 @@ class Case:
     keys: int
 
 
-Cost = Callable[[Case, Blocks], float | None]
+Cost = Callable[[Case, AttentionBlocks], float | None]
 """None: blocks that do not fit the chip's memory."""
 
 
-def candidates(case: Case) -> Iterator[Blocks]:
+def candidates(case: Case) -> Iterator[AttentionBlocks]:
     """Blocks no larger than the padded sequences, equal ones, each once."""
     queries = {even(case.queries, size, SUBLANES)[0] for size in SIZES}
     longest = rounded(case.keys, LANES)
@@ -83,10 +83,10 @@ def candidates(case: Case) -> Iterator[Blocks]:
         if product <= kv <= min(longest, max(SIZES)) and kv % product == 0
     }
     for q, (kv, product) in itertools.product(sorted(queries), sorted(keys)):
-        yield Blocks(q, kv, product)
+        yield AttentionBlocks(q, kv, product)
 
 
-def timed(case: Case, blocks: Blocks, device: jax.Device, heads: int) -> float | None:
+def timed(case: Case, blocks: AttentionBlocks, device: jax.Device, heads: int) -> float | None:
     """Seconds, the median of a few runs after one that warms up."""
     kernel = flash_kernel(device, lambda *_: blocks, case.dtype)
     run = jax.jit(partial(kernel, scale=case.dim**-0.5))
@@ -104,7 +104,7 @@ def timed(case: Case, blocks: Blocks, device: jax.Device, heads: int) -> float |
     return statistics.median(seconds)
 
 
-def scheduled(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> float | None:
+def scheduled(case: Case, blocks: AttentionBlocks, device: jax.Device, dumps: Path) -> float | None:
     """Cycles of one head, as the compiler has laid them out for a chip.
 
     Args:
@@ -123,11 +123,13 @@ def scheduled(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> fl
     )
 
 
-def _compile(device: jax.Device, case: Case, blocks: Blocks) -> object:
+def _compile(device: jax.Device, case: Case, blocks: AttentionBlocks) -> object:
     return compile_for(device, case.dtype, case.dim, blocks)
 
 
-def upright_cycles(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) -> float | None:
+def upright_cycles(
+    case: Case, blocks: AttentionBlocks, device: jax.Device, dumps: Path
+) -> float | None:
     """Of the parts that run: each block has the one in the middle, and each row of blocks the
     first and the last. A block that overflows is not among them."""
     chosen = fitting(blocks, case.queries, case.keys)
@@ -158,7 +160,9 @@ def upright_cycles(case: Case, blocks: Blocks, device: jax.Device, dumps: Path) 
     return rows * (each * middle + ends - middle)
 
 
-def compile_for(device: jax.Device, dtype: str, dim: int, blocks: Blocks) -> jax.stages.Compiled:
+def compile_for(
+    device: jax.Device, dtype: str, dim: int, blocks: AttentionBlocks
+) -> jax.stages.Compiled:
     """With a mask and without one, in a sequence of many blocks: short ones the compiler may keep
     near the core as a whole, where blocks then need no buffers of their own."""
     mesh = auto_mesh([device], ("one",))
@@ -178,7 +182,7 @@ def compile_for(device: jax.Device, dtype: str, dim: int, blocks: Blocks) -> jax
         return jax.jit(run).lower(q, k, counted).compile()
 
 
-def search(case: Case, cost: Cost) -> list[tuple[float, Blocks]]:
+def search(case: Case, cost: Cost) -> list[tuple[float, AttentionBlocks]]:
     """Candidates that fit, the best one first; each is said as it comes, for it takes minutes."""
     found = []
     for blocks in candidates(case):

@@ -16,7 +16,7 @@ TABLE = Path(__file__).with_name("blocks.json")
 
 
 @dataclass(frozen=True)
-class Blocks:
+class AttentionBlocks:
     """Queries and keys that are in a core's memory at a time, and keys of one product.
 
     Raises: ValueError: keys that are not whole lanes, queries that are not whole sublanes, or
@@ -36,10 +36,10 @@ class Blocks:
             )
 
 
-Choose = Callable[[jnp.dtype, int, int], Blocks]
+Choose = Callable[[jnp.dtype, int, int], AttentionBlocks]
 """Dtype of the queries, size of a head, number of keys → blocks."""
 
-OTHERWISE = Blocks(512, 512, 512)
+OTHERWISE = AttentionBlocks(512, 512, 512)
 """Fit every chip. Source: the default of the published Wan and Flux configurations."""
 
 
@@ -60,8 +60,8 @@ class Row:
     """Where the numbers are from: published, compiled (not timed) or timed, with versions."""
 
     @property
-    def blocks(self) -> Blocks:
-        return Blocks(self.q, self.kv, self.kv_compute)
+    def blocks(self) -> AttentionBlocks:
+        return AttentionBlocks(self.q, self.kv, self.kv_compute)
 
     @property
     def place(self) -> tuple[str, str, int, int]:
@@ -88,7 +88,7 @@ def of_chip(chip: str, rows: Iterable[Row] | None = None) -> Choose:
     """
     known = [row for row in (read() if rows is None else rows) if row.chip == chip]
 
-    def choose(dtype: jnp.dtype, dim: int, keys: int) -> Blocks:
+    def choose(dtype: jnp.dtype, dim: int, keys: int) -> AttentionBlocks:
         fits = [
             row
             for row in known

@@ -89,7 +89,7 @@ class Product(Protocol):
 
 
 @dataclass(frozen=True)
-class Blocks:
+class MatmulBlocks:
     """Tokens and outputs of one block of a product."""
 
     tokens: int
@@ -247,7 +247,9 @@ def multiplied(
     )(kernel.number[None], *parts, scale, kernel.values, *vectors)
 
 
-def blocks_for(tokens: int, features: int, outputs: int, multiple: int, itemsize: int) -> Blocks:
+def blocks_for(
+    tokens: int, features: int, outputs: int, multiple: int, itemsize: int
+) -> MatmulBlocks:
     """As many outputs as spare enough readings of the activations, and tokens for a program that
     is neither all beginning and end nor long to compile.
 
@@ -262,7 +264,7 @@ def blocks_for(tokens: int, features: int, outputs: int, multiple: int, itemsize
         if outputs % (count * multiple) or width > MOST_OUTPUTS:
             continue
         fitting = [
-            Blocks(rows, width)
+            MatmulBlocks(rows, width)
             for rows in range(LANES, MOST_TOKENS + 1, LANES)
             if 2 * (rows * (features + itemsize * width) + features * width) <= BLOCK_BYTES
             and rows * width * features <= MOST_WORK
@@ -272,7 +274,7 @@ def blocks_for(tokens: int, features: int, outputs: int, multiple: int, itemsize
     raise ValueError(f"{features} inputs are too many for a block of {multiple} outputs")
 
 
-def _cost(blocks: Blocks, tokens: int, features: int) -> int:
+def _cost(blocks: MatmulBlocks, tokens: int, features: int) -> int:
     """Products of numbers that all blocks together take the time of."""
     each = blocks.tokens * blocks.outputs * features + ENDS
     return -(-tokens // blocks.tokens) * each

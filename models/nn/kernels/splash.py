@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from models.nn.kernels.block_sizes import LANES, SUBLANES, Blocks, Choose, even
+from models.nn.kernels.block_sizes import LANES, SUBLANES, AttentionBlocks, Choose, even
 from models.nn.kernels.kernel import Attended, Kernel
 from models.parallel import jax_internals
 
@@ -44,7 +44,7 @@ def splash_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
         block_q, q_tokens = even(q.shape[1], blocks.q, SUBLANES)
         queries = padded(head_major(q * jnp.asarray(scale, q.dtype)), q_tokens)
 
-        def part(start: int, end: int, blocks: Blocks) -> Attended:
+        def part(start: int, end: int, blocks: AttentionBlocks) -> Attended:
             cut = slice(start, end)
             some = None if keys is None else keys[cut]
             sizes = jax_internals.BlockSizes(block_q, blocks.kv, blocks.kv_compute)
@@ -58,13 +58,13 @@ def splash_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
     return attend
 
 
-def cuts(tokens: int, blocks: Blocks) -> list[tuple[int, int, Blocks]]:
+def cuts(tokens: int, blocks: AttentionBlocks) -> list[tuple[int, int, AttentionBlocks]]:
     """Start, end and blocks of the two parts of the keys: whole blocks, and what is left."""
     whole = tokens // blocks.kv * blocks.kv
     found = [(0, whole, blocks)] if whole else []
     if whole < tokens:
         compute, kv = even(tokens - whole, blocks.kv_compute, LANES)
-        found.append((whole, tokens, Blocks(blocks.q, kv, compute)))
+        found.append((whole, tokens, AttentionBlocks(blocks.q, kv, compute)))
     return found
 
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from models.nn.kernels.block_sizes import LANES, SUBLANES, Blocks, Choose, even, rounded
+from models.nn.kernels.block_sizes import LANES, SUBLANES, AttentionBlocks, Choose, even, rounded
 from models.nn.kernels.kernel import Attended, Kernel
 from models.parallel.jax_internals import pallas as pl
 from models.parallel.jax_internals import pallas_tpu as pltpu
@@ -77,7 +77,7 @@ def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
     return attend
 
 
-def fitting(blocks: Blocks, queries: int, keys: int) -> Blocks:
+def fitting(blocks: AttentionBlocks, queries: int, keys: int) -> AttentionBlocks:
     """The fewest equal blocks no larger than those, where they are not shorter than a unit is
     wide, and as many keys a product as divide theirs."""
 
@@ -86,7 +86,9 @@ def fitting(blocks: Blocks, queries: int, keys: int) -> Blocks:
         return even(tokens, rounded(block, multiple), multiple)[0]
 
     kv = equal(keys, blocks.kv)
-    return Blocks(equal(queries, blocks.q), kv, math.gcd(kv, rounded(blocks.kv_compute, LANES)))
+    return AttentionBlocks(
+        equal(queries, blocks.q), kv, math.gcd(kv, rounded(blocks.kv_compute, LANES))
+    )
 
 
 def upright(x: Float[Array, "batch tokens heads dim"]) -> Heads:
@@ -130,7 +132,7 @@ def over_blocks(
     v: Heads,
     columns: Float[Array, "kv_tokens lanes"],
     *,
-    blocks: Blocks,
+    blocks: AttentionBlocks,
     scale: float,
     interpret: bool = False,
     parts: Collection[str] = PARTS,

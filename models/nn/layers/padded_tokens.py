@@ -7,12 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
+from models.nn.layers.rope import RopeTable
 from models.parallel.trace_options import trace_options
+
+
+class Positions(NamedTuple):
+    """Of padded tokens: their angles, and which of them count as keys (None: all)."""
+
+    rope: RopeTable
+    keys: Bool[np.ndarray, " all"] | None
 
 
 def shares() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from service.jobs.model.quota_usage import Standing
+from service.jobs.model.quota_usage import QuotaUsage
 
 
 class QueueFull(Exception):
@@ -24,7 +24,7 @@ class QuotaExceeded(Exception):
         oldest: id of its oldest job that waits.
     """
 
-    def __init__(self, quota: str, standing: Standing, oldest: str | None = None) -> None:
+    def __init__(self, quota: str, standing: QuotaUsage, oldest: str | None = None) -> None:
         super().__init__(f"the tenant's quota {quota!r} is used up")
         self.quota = quota
         self.standing = standing

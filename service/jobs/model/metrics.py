@@ -70,7 +70,7 @@ class End:
         return MET if is_met else MISSED
 
 
-class Tally:
+class JobMetrics:
     """The counts of one process.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Standing:
+class QuotaUsage:
     queued: int
     device_seconds: float
     """Used within the last hour, or promised to jobs that have not ended."""
@@ -19,7 +19,7 @@ class Standing:
     """Seconds until the retention time of some of them is over."""
 
     @classmethod
-    def parse(cls, answer: Sequence[str | int]) -> Standing:
+    def parse(cls, answer: Sequence[str | int]) -> QuotaUsage:
         """What the scripts give."""
         queued, device_seconds, next_s, stored, leaves_s = answer
         return cls(int(queued), float(device_seconds), float(next_s), int(stored), float(leaves_s))

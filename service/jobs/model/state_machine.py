@@ -74,7 +74,7 @@ QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELED, EXPIRED = JobState
 TRANSITIONS = (
     Transition("accept", (None,), QUEUED, By.CLIENT, "queue and quotas have room", ("put",)),
     Transition(
-        "claim", (QUEUED,), RUNNING, By.POOL, "it is its turn", ("claim",), attempts=1, fence=1
+        "claim", (QUEUED,), RUNNING, By.POOL, "it is its turn", ("claim_jobs",), attempts=1, fence=1
     ),
     Transition("finish", (RUNNING,), SUCCEEDED, By.HOLDER, "all outputs are stored", ("finish",)),
     Transition("fail", (RUNNING,), FAILED, By.HOLDER, "another try is of no use", ("fail",)),
@@ -124,7 +124,7 @@ TRANSITIONS = (
         EXPIRED,
         By.CLOCK,
         "its deadline passed; of a queued job, the latest start that would meet it",
-        ("claim", "progress", "reap", "renew", "snapshot"),
+        ("claim_jobs", "progress", "reap", "record_snapshots", "renew"),
     ),
     Transition(
         "forget",

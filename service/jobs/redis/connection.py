@@ -51,7 +51,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Unreachable(ConfigError):
+class RedisUnreachable(ConfigError):
     """No Redis answers there, or it still reads its file: servers wait for it, commands end."""
 
 
@@ -102,7 +102,7 @@ async def check_when_reached(
     while True:
         try:
             return await check(redis, settings)
-        except Unreachable as error:
+        except RedisUnreachable as error:
             note(str(error))
             if time.monotonic() - told_at >= REMIND_EVERY_S:
                 told_at = time.monotonic()
@@ -143,7 +143,7 @@ def refused(settings: RedisSettings, error: Exception) -> ConfigError:
             "correct them, or what its ACL grants"
         )
     if any(isinstance(one, BusyLoadingError) for one in causes):
-        return Unreachable(f"redis.url: the Redis at {where} is still reading its file")
+        return RedisUnreachable(f"redis.url: the Redis at {where} is still reading its file")
     if any(_is_of_tls(one) for one in causes):
         return ConfigError(
             f"redis.url: TLS with {where} fails ({error}); correct redis.ca_file, redis.cert_file,"
@@ -151,7 +151,7 @@ def refused(settings: RedisSettings, error: Exception) -> ConfigError:
         )
     if any(isinstance(one, ConnectionError | TimeoutError | OSError) for one in causes):
         other = "redis:// if it speaks no TLS" if _wants_tls(where) else "rediss:// if it wants TLS"
-        return Unreachable(
+        return RedisUnreachable(
             f"redis.url: no Redis answers at {where} ({error}); start one there, or correct the"
             f" address ({other})"
         )

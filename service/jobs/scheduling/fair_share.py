@@ -63,7 +63,7 @@ class Ahead:
         return Ahead(max(0.0, self.jobs - other.jobs), max(0.0, self.seconds - other.seconds))
 
 
-class Turns:
+class FairShares:
     """`Tenant.before`, summed over any number of them in the time of a few bisections.
 
     Each tenant's count is a jump at its first job and a slope from there to its last.

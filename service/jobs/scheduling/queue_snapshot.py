@@ -1,4 +1,4 @@
-"""One look at a model's queue: what `scripts/outlook.lua` saw."""
+"""One look at a model's queue: what `scripts/read_queue.lua` saw."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Urgent:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What `scripts/outlook.lua` saw."""
+class QueueSnapshot:
+    """What `scripts/read_queue.lua` saw."""
 
     now: float = 0.0
     virtual: float = 0.0
@@ -38,7 +38,7 @@ class Look:
     """Which share of what runs that is: of very much, only the first part is looked at."""
 
     @classmethod
-    def parse(cls, answer: Sequence[Any]) -> Look:
+    def parse(cls, answer: Sequence[Any]) -> QueueSnapshot:
         """What the script gives."""
         now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, kept, running, seen = (
             answer

@@ -59,7 +59,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Server:
+class SimulatedSlot:
     """One slot."""
 
     free_at: float
@@ -74,7 +74,7 @@ Takes = Callable[[float, str], bool]
 """Whether a slot that is free so many seconds from now, of a pool of that layout, takes a job."""
 
 
-class Servers:
+class SlotSimulation:
     """All slots, with what runs on them laid out to its end.
 
     Args:
@@ -95,7 +95,7 @@ class Servers:
 
     def start(
         self, jobs: float, mean_s: float, takes: Takes | None = None
-    ) -> tuple[float, Server] | None:
+    ) -> tuple[float, SimulatedSlot] | None:
         """When a job starts that so many others go before, and where; None: there is no slot.
 
         Args:
@@ -126,8 +126,8 @@ class Servers:
         return ends[left] if left < len(ends) else 0.0
 
     def _dealt(
-        self, jobs: float, mean_s: float, slots: Sequence[Server]
-    ) -> tuple[list[tuple[float, int, Server]], float]:
+        self, jobs: float, mean_s: float, slots: Sequence[SimulatedSlot]
+    ) -> tuple[list[tuple[float, int, SimulatedSlot]], float]:
         """When these are free with so many jobs on them, as a heap of time, number and slot; and to
         where all slots are filled by those that are poured."""
         count = min(round(jobs), ONE_BY_ONE)
@@ -152,11 +152,11 @@ class Servers:
         return math.ceil((sum(self.busy.values()) + waiting) / max(1, len(self._pools)))
 
 
-def _lasts(device_seconds: float, server: Server) -> float:
+def _lasts(device_seconds: float, server: SimulatedSlot) -> float:
     return device_seconds * server.slots * server.slowness
 
 
-def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[Server]:
+def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[SimulatedSlot]:
     """The furthest first; what a pool has claimed beyond its slots follows in those."""
     rows = pool.slots if is_crowded else sum(one.load.images for one in running)
     left = [
@@ -167,10 +167,10 @@ def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[Ser
     ends = [0.0] * pool.slots
     for seconds in left:
         heapq.heapreplace(ends, ends[0] + seconds)
-    return [Server(end, pool.slots, pool.slowness, pool.layout) for end in ends]
+    return [SimulatedSlot(end, pool.slots, pool.slowness, pool.layout) for end in ends]
 
 
-def _levels(slots: Sequence[Server]) -> tuple[list[float], list[float]]:
+def _levels(slots: Sequence[SimulatedSlot]) -> tuple[list[float], list[float]]:
     """For each slot, in order: the work that fills those before it up to where it becomes free, and
     device-seconds a second of it and those before it."""
     levels, speeds = [], []

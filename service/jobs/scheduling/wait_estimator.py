@@ -15,9 +15,16 @@ from functools import cached_property
 
 from service.jobs.model.job import PRIORITIES, Job
 from service.jobs.scheduling.cost_model import Cost, CostTable
-from service.jobs.scheduling.fair_share import Ahead, Tenant, Turns
-from service.jobs.scheduling.queue_snapshot import Look, Urgent
-from service.jobs.scheduling.slot_simulation import Load, Pool, Running, Servers, Takes, remaining_s
+from service.jobs.scheduling.fair_share import Ahead, FairShares, Tenant
+from service.jobs.scheduling.queue_snapshot import QueueSnapshot, Urgent
+from service.jobs.scheduling.slot_simulation import (
+    Load,
+    Pool,
+    Running,
+    SlotSimulation,
+    Takes,
+    remaining_s,
+)
 
 ASKED_EVERY_S = 1.0
 """Interval at which a full pool asks whom to put aside (`workers/pool/preemption.py`)."""
@@ -47,16 +54,16 @@ class Place:
     ends_s: float | None
 
 
-class Outlook:
+class WaitEstimator:
     """What can be said of each job after one look. Costs little a job, however many wait."""
 
-    def __init__(self, look: Look, table: CostTable, rules: Rules) -> None:
+    def __init__(self, look: QueueSnapshot, table: CostTable, rules: Rules) -> None:
         self.look = look
         self._table = table
         self._rules = rules
         self._tenants = dict(look.tenants)
         self._urgent = list(look.urgent)
-        self._servers_of: dict[frozenset[str], Servers] = {}
+        self._servers_of: dict[frozenset[str], SlotSimulation] = {}
         """By the layouts of their pools."""
         self._slowness: dict[str, Mapping[str, float]] = {}
         """By bucket and layout."""
@@ -74,7 +81,7 @@ class Outlook:
             return Place(position, None, None)
         takes = self._takes(job, load)
 
-        def place(servers: Servers) -> Place:
+        def place(servers: SlotSimulation) -> Place:
             start = servers.start(ahead.jobs * self.look.seen, mean_s, takes)
             if start is None:
                 return Place(position, None, None)
@@ -140,7 +147,7 @@ class Outlook:
         return compiling_s(job, self.look.now) + left_s
 
     def _takes(self, job: Job, load: Load) -> Takes | None:
-        """As `claim.lua`: who is too slow for its deadline leaves it to a faster one."""
+        """As `claim_jobs.lua`: who is too slow for its deadline leaves it to a faster one."""
         if job.deadline_at is None or load.alone_s is None:
             return None
         left_s, alone_s = job.deadline_at - self.look.now, load.alone_s
@@ -151,7 +158,7 @@ class Outlook:
 
         return takes
 
-    def _room_for(self, bucket: str, load: Load) -> Servers | None:
+    def _room_for(self, bucket: str, load: Load) -> SlotSimulation | None:
         """Where pools put jobs aside for one that would be late; None: none does."""
         slowness = self._slowness_in(bucket)
 
@@ -166,7 +173,7 @@ class Outlook:
         running = [left(one) for one in self.look.running]
         if running == list(self.look.running):
             return None
-        return Servers(self._seen_pools, running, self._waiting > 0)
+        return SlotSimulation(self._seen_pools, running, self._waiting > 0)
 
     def _slowness_in(self, bucket: str) -> Mapping[str, float]:
         """By layout: how many times as long as on the fastest a job of that bucket takes."""
@@ -182,12 +189,12 @@ class Outlook:
         layouts = {pool.layout for pool in self._table.pools.values()}
         return {layout: self._table.slowness_by_bucket(layout) for layout in layouts}
 
-    def _within_reach(self, takes: Takes) -> Servers:
+    def _within_reach(self, takes: Takes) -> SlotSimulation:
         """Of the pools that take it now: those take what goes before it, too."""
         layouts = frozenset(layout for layout in self._layouts if takes(0.0, layout))
         if layouts not in self._servers_of:
             pools = [pool for pool in self._seen_pools if pool.layout in layouts]
-            self._servers_of[layouts] = Servers(pools, self.look.running, self._waiting > 0)
+            self._servers_of[layouts] = SlotSimulation(pools, self.look.running, self._waiting > 0)
         return self._servers_of[layouts] if layouts else self._servers
 
     def _ahead(self, job: Job, rank: int) -> tuple[Ahead, bool]:
@@ -261,8 +268,8 @@ class Outlook:
         return Load(device_seconds * left, job.run_s * left, job.images)
 
     @cached_property
-    def _turns(self) -> Turns:
-        return Turns(self.look.tenants.values())
+    def _turns(self) -> FairShares:
+        return FairShares(self.look.tenants.values())
 
     @cached_property
     def _urgent_of(self) -> Mapping[str, Ahead]:
@@ -301,8 +308,8 @@ class Outlook:
         return frozenset(pool.layout for pool in self._seen_pools)
 
     @cached_property
-    def _servers(self) -> Servers:
-        return Servers(self._seen_pools, self.look.running, self._waiting > 0)
+    def _servers(self) -> SlotSimulation:
+        return SlotSimulation(self._seen_pools, self.look.running, self._waiting > 0)
 
 
 def compiling_s(job: Job, now: float) -> float:

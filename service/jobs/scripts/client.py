@@ -9,7 +9,7 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
-from service.jobs.model.metrics import Tally
+from service.jobs.model.metrics import JobMetrics
 from service.jobs.redis import connection
 from service.jobs.redis.pubsub import Subscriber
 from service.jobs.scripts.runner import Scripts
@@ -31,7 +31,7 @@ class Calls:
         common = Common(settings.max_events, settings.priority_advance_s)
         self._scripts = Scripts(redis, common)
         self._subscriber = Subscriber(redis)
-        self.tally = Tally(CollectorRegistry())
+        self.tally = JobMetrics(CollectorRegistry())
         """Counts what this queue's calls do; whoever wants to tell of it puts one there that is on
         its page."""
 

@@ -85,7 +85,7 @@ class Measured(Silent):
 
 
 @dataclass(frozen=True)
-class Claim(Script[Claimed]):
+class ClaimJobs(Script[Claimed]):
     """Claim jobs for a pool. Fields with a default are set anew for each try."""
 
     pool: str
@@ -124,7 +124,7 @@ class Claim(Script[Claimed]):
 
 @dataclass(frozen=True, kw_only=True)
 class Preempt(FullPool, Script[MakesRoom | None]):
-    """Find a job that a full pool should put aside. The last three are as of a `Claim`."""
+    """Find a job that a full pool should put aside. The last three are as of a `ClaimJobs`."""
 
     ratio: float
     """Least wait for a free slot, over the time that the waiting job takes."""
@@ -168,7 +168,7 @@ class Progress(IfHeld):
 
 
 @dataclass(frozen=True)
-class Snapshot(IfHeld):
+class RecordSnapshots(IfHeld):
     """Record the snapshots of a job's images."""
 
     snapshots: str = field(metadata=TEXT)

@@ -1,13 +1,13 @@
 -- Says which job of a full pool should be put aside, if any: for one that waits, that is short
 -- against the time until a slot is free by itself, and of higher priority or with a deadline that
--- it would miss until then. That is the one that the pool's next claim takes (`claim.lua`) once the
+-- it would miss until then. That is the one that the pool's next claim takes (`claim_jobs.lua`) once the
 -- job is back in the queue: by any other rule the pool would take up again what it has put aside.
 -- args:  pool, model, slots, free (slots; none, or less), soonest_s (until one is free by itself),
 --        held ({{id, fence, left_s, pictures}, …}: those that may be put aside), ratio (how many times
 --        as long as the one that waits takes), room_s (how long other pools make no room for it),
 --        version, warm, warm_s, slowness, slowness_in, credit_s (as of a claim)
 -- Keys:  queued:model  virtual:model  job:id  next_job's
--- Keeps: of each held job, in its field `yields`, that it may be put aside; outlook.lua reads it
+-- Keeps: of each held job, in its field `yields`, that it may be put aside; read_queue.lua reads it
 -- Gives: {id to put aside, id of the one that waits}, or nil
 -- Sent twice: gives the same, if nothing has changed.
 

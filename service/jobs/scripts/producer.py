@@ -12,7 +12,7 @@ from models.spec.model_spec import ModelSpec
 from service.jobs.model import quota_usage, serialization
 from service.jobs.model.job import Job, JobState
 from service.jobs.scheduling.cost_model import MAX_COSTS, CostKey, CostRow, CostTable, PoolFacts
-from service.jobs.scheduling.queue_snapshot import Look
+from service.jobs.scheduling.queue_snapshot import QueueSnapshot
 from service.jobs.scripts.script import TEXT, Script, Silent
 
 Hash = dict[str, str]
@@ -51,7 +51,7 @@ class OverQuota(NamedTuple):
     """Why a `Put` was refused, and what its tenant has taken."""
 
     quota: str
-    standing: quota_usage.Standing
+    standing: quota_usage.QuotaUsage
     oldest: str | None
     """Id of its oldest queued job."""
 
@@ -107,14 +107,14 @@ class Put(Script[Stored | OverQuota | Refusal]):
             case [("new" | "old") as outcome, job]:
                 return Stored(serialization.from_hash(serialization.parse(job)), outcome == "new")
             case ["quota", quota, taken, *oldest]:
-                return OverQuota(quota, quota_usage.Standing.parse(taken), *(oldest or [None]))
+                return OverQuota(quota, quota_usage.QuotaUsage.parse(taken), *(oldest or [None]))
             case [("full" | "conflict" | "refused") as refusal]:
                 return refusal
         raise ValueError(f"put.lua answered {answer!r}")
 
 
 @dataclass(frozen=True)
-class Standing(Script[quota_usage.Standing]):
+class ReadQuota(Script[quota_usage.QuotaUsage]):
     """Sum up what a tenant has taken of its quotas."""
 
     tenant: str
@@ -122,8 +122,8 @@ class Standing(Script[quota_usage.Standing]):
     retention_s: float
 
     @staticmethod
-    def parse(answer: Sequence[str | int]) -> quota_usage.Standing:
-        return quota_usage.Standing.parse(answer)
+    def parse(answer: Sequence[str | int]) -> quota_usage.QuotaUsage:
+        return quota_usage.QuotaUsage.parse(answer)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class List(Script[list[Job] | None]):
 
 
 @dataclass(frozen=True)
-class Outlook(Script[Look]):
+class ReadQueue(Script[QueueSnapshot]):
     """Read what waits of a model, and what runs."""
 
     model: str
@@ -165,8 +165,8 @@ class Outlook(Script[Look]):
     """Running jobs, and urgent ones, at most."""
 
     @staticmethod
-    def parse(answer: Sequence[Any]) -> Look:
-        return Look.parse(answer)
+    def parse(answer: Sequence[Any]) -> QueueSnapshot:
+        return QueueSnapshot.parse(answer)
 
 
 class Stopping(Script[Hash | None]):
@@ -195,7 +195,7 @@ class Delete(Stopping):
 
 
 @dataclass(frozen=True)
-class Models(Script[dict[str, ModelStatus]]):
+class ReadModels(Script[dict[str, ModelStatus]]):
     """Read every pool's announcement, by model."""
 
     @staticmethod
@@ -220,7 +220,7 @@ class Depths(Script[dict[str, Depth]]):
 
 
 @dataclass(frozen=True)
-class Costs(Script[CostTable]):
+class ReadCosts(Script[CostTable]):
     """Read what pools have measured of a model."""
 
     model: str

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from deploy.bench.engine.ask import Ask, configs_of
+from deploy.bench.engine.ask import EngineCase, configs_of
 from deploy.cli.options import count
 from deploy.cli.output_files import check_writable
 from deploy.exit_codes import UsageError
@@ -96,8 +96,8 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def ask(args: argparse.Namespace, model: str) -> Ask:
-    return Ask(model, {}, tiny=args.tiny)
+def ask(args: argparse.Namespace, model: str) -> EngineCase:
+    return EngineCase(model, {}, tiny=args.tiny)
 
 
 def sides(args: argparse.Namespace, model: str, folder: Path, made: Path) -> Sides:

@@ -32,7 +32,7 @@ from models.interface.pipeline import Fields, Pipeline
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from tests.bench.quality.drawing import psnr_db
-from workers.engine.engine import Engine, Picture
+from workers.engine.engine import Engine, EngineOutput
 from workers.loading import model as loading
 from workers.loading.model import MeshSlice
 from workers.programs import warmup
@@ -125,7 +125,7 @@ def requests_of(pipeline: Pipeline, family: str) -> list[Fields]:
 
 async def drawn(
     pipeline: Pipeline, opened: MeshSlice, requests: Sequence[Fields]
-) -> tuple[list[Picture], list[Picture], dict[str, int]]:
+) -> tuple[list[EngineOutput], list[EngineOutput], dict[str, int]]:
     """Each request alone, then all at once; and the libraries' kernels that their steps call."""
     engine = Engine(pipeline, opened.layout, slots=len(requests))
     try:
@@ -171,7 +171,7 @@ def near(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int]:
     return psnr_db(ours, theirs), int(levels)
 
 
-def digest(picture: Picture) -> str:
+def digest(picture: EngineOutput) -> str:
     return hashlib.sha256(picture.pixels.tobytes()).hexdigest()
 
 

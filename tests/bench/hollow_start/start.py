@@ -28,11 +28,11 @@ from service.settings.pools import PoolSettings
 from tests.bench.hollow_start.parts import Parts
 from workers.engine.engine import Engine
 from workers.loading import model as loading
-from workers.loading.layout import Chosen, own
+from workers.loading.layout import ChosenLayout, own
 from workers.loading.model import MeshSlice
 from workers.plan.offload import Residency
 from workers.pool.cost_reporting import measure
-from workers.pool.worker import Pool as _Pool  # noqa: F401  (a pool imports it)
+from workers.pool.worker import Worker as _Pool  # noqa: F401  (a pool imports it)
 from workers.programs import warmup
 from workers.programs.batch_sizes import fast, powers_of_two
 from workers.programs.xla_cache import keep_compiled
@@ -75,7 +75,7 @@ def planned(
     shape = MeshShape().over(len(devices), 1, frozenset())
     own = eight_bit_for(devices[0].device_kind)
     layout = Layout(make_mesh(shape, devices), kernel_for(devices[0], model.dtype), eight_bit=own)
-    return MeshSlice(layout, Chosen(shape, pool.slots or 1, Residency(), "hollow"), kept=kept)
+    return MeshSlice(layout, ChosenLayout(shape, pool.slots or 1, Residency(), "hollow"), kept=kept)
 
 
 async def warm_up(

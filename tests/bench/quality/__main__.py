@@ -13,15 +13,15 @@ import numpy as np
 from deploy.bench.machine import machine, versions
 from deploy.cli.options import count
 from models import registry
-from models.demo.training.moving import Moving
-from models.demo.training.pictures import Pictures
+from models.demo.training.moving import VideoSubject
+from models.demo.training.pictures import ImageSubject
 from models.spec.quality_presets import EXACT
 from models.weights.quantize import Rounding
 from tests.bench.quality import wide
 from tests.bench.quality.drawing import Cost, Drawer, Drawing, cost, drawn
 
 DEMO = Path(__file__).resolve().parents[3] / "models" / "demo"
-SUBJECTS: dict[str, Any] = {"flux": Pictures(), "sdxl": Pictures(), "wan": Moving()}
+SUBJECTS: dict[str, Any] = {"flux": ImageSubject(), "sdxl": ImageSubject(), "wan": VideoSubject()}
 
 COLUMNS = ("preset", "PSNR, median", "worst", "time of the steps", "steps left out")
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from deploy.cli.progress import show
-from service.client import Event
+from service.client import JobEvent
 
 
 def test_compiling_is_told_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
     compiling = {"stage": "compiling", "expected_s": 37.6}
     show(
         [
-            Event("1", "queued", {}),
-            Event("2", "running", {"pool": "p", "attempt": 1}),
-            Event("3", "progress", {"step": 0, "steps": 4, "detail": compiling}),
-            Event("4", "progress", {"step": 4, "steps": 4, "detail": {"stage": "denoising"}}),
+            JobEvent("1", "queued", {}),
+            JobEvent("2", "running", {"pool": "p", "attempt": 1}),
+            JobEvent("3", "progress", {"step": 0, "steps": 4, "detail": compiling}),
+            JobEvent("4", "progress", {"step": 4, "steps": 4, "detail": {"stage": "denoising"}}),
         ]
     )
     lines = capsys.readouterr().err.splitlines()

@@ -11,8 +11,8 @@ from typing import Any
 
 from models.parallel.mesh_axes import CROSSING
 from workers.plan.duration import duration
-from workers.plan.estimate import Reckoning
-from workers.plan.make import Ask, sketched
+from workers.plan.estimate import Estimate
+from workers.plan.make import PlanRequest, sketched
 from workers.plan.search import search
 from workers.plan.trace import Sketch
 from workers.slice.chips import CHIPS, GIB, Chip
@@ -52,11 +52,11 @@ CASES = (
 def sketch_of(model: str) -> Sketch:
     """The same for all chips; takes a second or more."""
     request = CLIP if model.startswith("wan") else PICTURE
-    return sketched(Ask(model, Topology.parse("v6e:1x1"), request, dtype="bfloat16"))
+    return sketched(PlanRequest(model, Topology.parse("v6e:1x1"), request, dtype="bfloat16"))
 
 
 @cache
-def best(case: Case) -> Reckoning:
+def best(case: Case) -> Estimate:
     """The soonest layout, as `mesh = "auto"` finds it: between hosts one axis has all."""
     between = [{axis: case.hosts} for axis in CROSSING] if case.hosts > 1 else [{}]
     found = [

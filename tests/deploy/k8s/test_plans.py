@@ -10,7 +10,7 @@ from tests.deploy.k8s.objects import of_kind, pods_of
 from tests.deploy.k8s.plans import CASES, CLIP, Case, best, row, sketch_of
 from tests.deploy.k8s.rendering import GKE, REPOSITORY, SPOT, overlay
 from tests.deploy.k8s.settings import pool_of, settings_of
-from workers.plan.estimate import reckon
+from workers.plan.estimate import estimate
 from workers.plan.offload import ALL_ON_DEVICE
 from workers.slice.mesh_shape import MeshShape, slots_of
 
@@ -63,7 +63,7 @@ def test_the_documented_figures_are_the_planners_and_it_fits(case: Case) -> None
     shape, slots = served(case)
     assert shape == best(case).shape
     sketch = sketch_of(case.model)
-    full = reckon(sketch, shape, case.chip, slots, table=TABLE, residency=ALL_ON_DEVICE)
+    full = estimate(sketch, shape, case.chip, slots, table=TABLE, residency=ALL_ON_DEVICE)
     assert full.fits, full.refusal()
 
 

@@ -19,7 +19,7 @@ import models.demo
 from models.demo.recipes.flux import FLUX, Flux
 from models.demo.recipes.sdxl import Sdxl
 from models.demo.recipes.wan import VAE_RENAMES, VAE_WINDOWS, Wan
-from models.demo.training.checkpoint_folder import Part, tensors
+from models.demo.training.checkpoint_folder import SavedNetwork, tensors
 from models.demo.training.recipe import Recipe
 from models.demo.world import checker, clip_checker
 from models.flux.key_mapping import RENAMES
@@ -101,7 +101,7 @@ def test_the_folder_is_what_the_program_writes(recipe: type[Recipe]) -> None:
 def test_every_parameter_gets_a_name_of_its_own() -> None:
     config = replace(FLUX, num_layers=1, num_single_layers=2, num_attention_heads=1)
     module = FluxTransformer(config, rngs=nnx.Rngs(0))
-    stored = tensors(Part(module, RENAMES, {}))
+    stored = tensors(SavedNetwork(module, RENAMES, {}))
     kernel = module.single_blocks.up.kernel[...][1]
     assert np.array_equal(
         stored["single_transformer_blocks.1.proj_mlp.weight"], np.asarray(kernel, np.float16).T
@@ -115,7 +115,7 @@ def test_a_convolution_of_one_position_has_its_window() -> None:
     graph, shapes = nnx.split(nnx.eval_shape(Wan().subject.untrained_autoencoder))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     vae: VideoAutoencoder = nnx.merge(graph, zeros)
-    stored = tensors(Part(vae, VAE_RENAMES, {}, VAE_WINDOWS))
+    stored = tensors(SavedNetwork(vae, VAE_RENAMES, {}, VAE_WINDOWS))
     channels = vae.config.z_dim
     assert stored["quant_conv.weight"].shape == (2 * channels, 2 * channels, 1, 1, 1)
     assert stored["decoder.mid_block.attentions.0.proj.weight"].shape[2:] == (1, 1)

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from models.checkpoint.safetensors import Part
+from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.loading.random_weights import RandomWeights, uniform
 from models.nn.layers.parameterised import linear
@@ -19,7 +19,7 @@ from models.parallel.axis_rules import auto_mesh
 from models.weights.loader import flat_parameters
 
 WIDTHS = (256, 512)
-PLACE = Part("network", ())
+PLACE = ComponentFiles("network", ())
 
 
 class Network(nnx.Module):

@@ -11,7 +11,7 @@ from models.interface.pipeline import RequestError
 from models.interface.request import read_request
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
-from models.wan.conditioning_images import Pictures
+from models.wan.conditioning_images import ConditioningImages
 from models.wan.request import WanRequest
 from tests.models.wan.test_checkpoint import CONFIG, EMBEDDED, FROM_IMAGE, picture, text
 from tests.models.wan.test_request import FIELDS
@@ -36,7 +36,7 @@ def inputs(
     side = (encoder.image_size,) * 2 if encoder else (0, 0)
     preprocessor = ClipPreprocessor(size=side, crop_size=side) if encoder else None
     request = read_request(WanRequest, FIELDS | changes)
-    return Pictures(checkpoint, preprocessor).inputs(request, images)
+    return ConditioningImages(checkpoint, preprocessor).inputs(request, images)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import save_file
 
-from models.checkpoint.direct_io import BLOCK, STRETCH, DiskFile, Memory, Pool, Take
+from models.checkpoint.direct_io import BLOCK, STRETCH, BufferPool, DiskFile, Memory, Take
 from models.checkpoint.key_mapping import Target
-from models.checkpoint.safetensors import Filling, Part, open_tensors
+from models.checkpoint.safetensors import ComponentFiles, Filling, open_tensors
 from models.parallel.axis_rules import auto_mesh
 from models.weights.assignment import Sources
 from models.weights.device_transfer import Leaf, OnDevice, part_of, stored_place
@@ -46,7 +46,7 @@ def path(tmp_path_factory: pytest.TempPathFactory, stored: np.ndarray) -> Path:
 
 def sources(path: Path, file: DiskFile, transposed: bool) -> Sources:
     with ExitStack() as files:
-        tensors = open_tensors(Part("x", (path,)), files)
+        tensors = open_tensors(ComponentFiles("x", (path,)), files)
     goals = (Target("kernel", layer, 0, transposed) for layer in range(LAYERS))
     return {
         goal.layer: Filling(replace(tensors[str(goal.layer)], file=file), goal, None, 0, 1)
@@ -89,7 +89,7 @@ def test_what_is_sent_lies_where_it_will_be_turned() -> None:
 
 
 def test_memory_that_comes_back_is_lent_again() -> None:
-    pool = Pool(most=4 * BLOCK)
+    pool = BufferPool(most=4 * BLOCK)
     small, large = pool.take(BLOCK), pool.take(3 * BLOCK)
     assert all(memory.ctypes.data % BLOCK == 0 for memory in (small, large))
     for memory in (small, large[8:].view(np.uint16).reshape(2, -1)):  # as an array of a file
@@ -100,7 +100,7 @@ def test_memory_that_comes_back_is_lent_again() -> None:
 
 
 def test_no_more_memory_waits_than_it_may() -> None:
-    pool = Pool(most=2 * BLOCK)
+    pool = BufferPool(most=2 * BLOCK)
     lent = [pool.take(BLOCK) for _ in range(3)]
     for memory in lent:
         pool.give(memory)
@@ -124,8 +124,8 @@ def test_a_tensor_is_read_by_several_threads(tmp_path: Path, in_flight: int) -> 
     path = tmp_path / "model.safetensors"
     save_file(stored, path)
     with ExitStack() as files:
-        tensors = open_tensors(Part("x", (path,)), files)
-        pool = Pool(in_flight)
+        tensors = open_tensors(ComponentFiles("x", (path,)), files)
+        pool = BufferPool(in_flight)
         leaves = []
         for name, array in stored.items():
             filling = Filling(tensors[name], Target(name, None, 0, False), None, 0, 1)

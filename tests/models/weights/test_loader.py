@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from models.checkpoint.folder import CheckpointError, WeightsError, fingerprint
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import Part
+from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.nn.layers.parameterised import conv, embed, linear
 from models.nn.layers.scanned import stack
@@ -80,7 +80,7 @@ def tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
     return {key: random.normal(size=shape).astype(dtype) for key, shape in shapes.items()}
 
 
-def loaded(folder: Path | Part, **options: Any) -> Network:
+def loaded(folder: Path | ComponentFiles, **options: Any) -> Network:
     abstract = abstract_module(Network)
     return load(abstract, folder, RENAMES, **({"dtype": jnp.float32} | options))
 
@@ -166,14 +166,14 @@ class TestPartsOfAFile:
         arrays = tensors()
         mine = {f"net.{key}": array for key, array in arrays.items()}
         saved(tmp_path, mine | {"point.weight": np.zeros(3, np.float32), "x": np.arange(3)})
-        check(loaded(Part("net", (_file(tmp_path),), "net.")), arrays)
+        check(loaded(ComponentFiles("net", (_file(tmp_path),), "net.")), arrays)
 
     def test_missing_and_stray_keys_are_named_as_in_the_file(self, tmp_path: Path) -> None:
         mine = {f"net.{key}": array for key, array in tensors().items()}
         mine["net.lora"] = mine.pop("net.point.bias")
         saved(tmp_path, mine)
         with pytest.raises(WeightsError) as caught:
-            loaded(Part("net of a file", (_file(tmp_path),), "net."))
+            loaded(ComponentFiles("net of a file", (_file(tmp_path),), "net."))
         error = caught.value
         assert (error.missing, error.stray) == (("net.point.bias",), ("net.lora",))
         assert error.component == "net of a file"

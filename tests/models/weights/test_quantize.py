@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from models import registry
 from models.checkpoint.key_mapping import Renames
-from models.checkpoint.safetensors import Part
+from models.checkpoint.safetensors import ComponentFiles
 from models.loading.abstract import abstract_module
 from models.loading.random_weights import RandomWeights
 from models.loading.sources import SHAPES
@@ -79,7 +79,7 @@ def network(where: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def part(tmp_path_factory: pytest.TempPathFactory) -> Part:
+def part(tmp_path_factory: pytest.TempPathFactory) -> ComponentFiles:
     """A checkpoint whose columns differ in size."""
     rng = np.random.default_rng(0)
     shapes = {"up": (INNER, WIDTH), "down": (WIDTH, INNER), "told": (WIDTH, WIDTH)}
@@ -92,7 +92,7 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Part:
         tensors[f"{name}.bias"] = np.float32(rng.normal(size=out))
     file = tmp_path_factory.mktemp("network") / "model.safetensors"
     save_file(tensors, file)
-    return Part("network", (file,))
+    return ComponentFiles("network", (file,))
 
 
 def arrays(module: nnx.Module) -> dict[str, jax.Array]:
@@ -103,7 +103,7 @@ def layout_of(sizes: dict[str, int]) -> Layout:
     return Layout(make_mesh(MeshShape(sizes).over(4), jax.devices()[:4]), xla_kernel)
 
 
-def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: Part) -> None:
+def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: ComponentFiles) -> None:
     """All others stay; and of the rounded ones nothing is left but by `beside`."""
     exact = arrays(load(network(None), part, RENAMES))
     beside, instead = (
@@ -119,7 +119,7 @@ def test_kernels_of_blocks_are_rounded_as_they_are_loaded(part: Part) -> None:
         assert (found["blocks.up.eight.scale"] == scale).all()
 
 
-def test_rounding_has_the_last_word_of_no_column(part: Part) -> None:
+def test_rounding_has_the_last_word_of_no_column(part: ComponentFiles) -> None:
     """Each column comes back to within half a step of its own largest number."""
     found = arrays(load(network("beside"), part, RENAMES))
     kernel = found["blocks.down.kernel"]
@@ -132,7 +132,7 @@ def test_rounding_has_the_last_word_of_no_column(part: Part) -> None:
 @pytest.mark.parametrize("products", ["w8a16", "w8a8"])
 @pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
 def test_every_layout_rounds_and_multiplies_the_same(
-    part: Part, sizes: dict[str, int], products: Any
+    part: ComponentFiles, sizes: dict[str, int], products: Any
 ) -> None:
     layout = layout_of(sizes)
     whole = load(network("instead"), part, RENAMES)
@@ -162,7 +162,9 @@ def test_every_layout_rounds_and_multiplies_the_same(
 
 
 @pytest.mark.parametrize("sizes", SPLIT.values(), ids=SPLIT)
-def test_every_layout_multiplies_by_heads_the_same(part: Part, sizes: dict[str, int]) -> None:
+def test_every_layout_multiplies_by_heads_the_same(
+    part: ComponentFiles, sizes: dict[str, int]
+) -> None:
     """Layers of a stack, their outputs apart by heads and together again."""
     layout, heads = layout_of(sizes), 4
     x = jax.random.normal(jax.random.key(0), (2, 8, WIDTH))
@@ -187,11 +189,17 @@ def test_every_layout_multiplies_by_heads_the_same(part: Part, sizes: dict[str, 
 
 def test_shapes_and_random_weights_have_them_too() -> None:
     place = layout_of({"tensor": 4}).of_parameter
-    shapes = arrays(SHAPES.network(network("instead"), Part("network", ()), (), sharding=place))
-    drawn = arrays(
-        RandomWeights().network(network("instead"), Part("network", ()), (), sharding=place)
+    shapes = arrays(
+        SHAPES.network(network("instead"), ComponentFiles("network", ()), (), sharding=place)
     )
-    exact = arrays(RandomWeights().network(network(None), Part("network", ()), (), sharding=place))
+    drawn = arrays(
+        RandomWeights().network(
+            network("instead"), ComponentFiles("network", ()), (), sharding=place
+        )
+    )
+    exact = arrays(
+        RandomWeights().network(network(None), ComponentFiles("network", ()), (), sharding=place)
+    )
     for path, shape in shapes.items():
         array = drawn[path]
         assert (array.shape, array.dtype, array.sharding) == (
@@ -202,7 +210,7 @@ def test_shapes_and_random_weights_have_them_too() -> None:
     assert (drawn["blocks.up.eight.scale"] == scale).all()
 
 
-def test_floats_of_8_bits_reach_their_largest(part: Part) -> None:
+def test_floats_of_8_bits_reach_their_largest(part: ComponentFiles) -> None:
     module = Rounding("instead", jnp.float8_e4m3fn).of(abstract_module(Network))
     found = arrays(load(module, part, RENAMES))
     values = found["blocks.up.eight.values"]
@@ -211,7 +219,7 @@ def test_floats_of_8_bits_reach_their_largest(part: Part) -> None:
     assert (largest == float(jnp.finfo(jnp.float8_e4m3fn).max)).all()
 
 
-def test_floats_lie_turned_and_are_split_so(part: Part) -> None:
+def test_floats_lie_turned_and_are_split_so(part: ComponentFiles) -> None:
     """Inputs last; each device has the share of them that it has of the kernel."""
     place = layout_of(SPLIT["both"]).of_parameter
 
@@ -224,7 +232,9 @@ def test_floats_lie_turned_and_are_split_so(part: Part) -> None:
     assert values.shape == (LAYERS, INNER, WIDTH)
     assert values.sharding.spec == PartitionSpec(None, "tensor", "fsdp")
     assert (np.asarray(values) == np.asarray(whole["blocks.up.eight.values"])).all()
-    drawn = arrays(RandomWeights().network(made(), Part("network", ()), (), sharding=place))
+    drawn = arrays(
+        RandomWeights().network(made(), ComponentFiles("network", ()), (), sharding=place)
+    )
     assert drawn["blocks.up.eight.values"].sharding == values.sharding
 
 

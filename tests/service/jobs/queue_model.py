@@ -110,12 +110,12 @@ class Model:
         """`touched`: as of `Order.claim`."""
 
         def expire(life: Life) -> bool:
-            return self.expire(life, "claim")
+            return self.expire(life, "claim_jobs")
 
         taken = self.order(model).claim(offer, self.now, expire, touched)
         for life in taken:
             life.pool, life.is_started = pool, True
-            life.move("claim", "claim")
+            life.move("claim", "claim_jobs")
         return taken
 
     def finish(self, claim: Claim, outputs: list[Output], usage: Usage) -> bool:
@@ -183,7 +183,7 @@ class Model:
         return True
 
     def snapshot(self, claim: Claim, snapshots: list[Snapshot]) -> bool:
-        life = self.held(claim, "snapshot")
+        life = self.held(claim, "record_snapshots")
         if not life:
             return False
         before, after = (

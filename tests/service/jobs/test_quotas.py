@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from service.jobs.model.job import Job, JobState, Usage
-from service.jobs.queue import Claim, Queue, QuotaExceeded, Standing
+from service.jobs.queue import Claim, Queue, QuotaExceeded, QuotaUsage
 from service.jobs.redis.keys import PREFIX
 from service.settings.tenants import TenantSettings
 from tests.service.jobs.conftest import Connect
@@ -73,7 +73,7 @@ async def test_a_refusal_tells_what_is_taken(queue: Queue) -> None:
     assert (
         error.standing
         == await queue.standing(TENANT, limits)
-        == Standing(2, 8.0, HOUR_S, 0, 24 * HOUR_S)
+        == QuotaUsage(2, 8.0, HOUR_S, 0, 24 * HOUR_S)
     )
 
 

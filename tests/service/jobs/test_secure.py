@@ -211,7 +211,7 @@ async def test_a_server_whose_certificate_has_expired(
 async def test_plain_text_to_a_server_that_wants_tls_is_told_apart(port: int) -> None:
     plain = RedisSettings(url=f"redis://127.0.0.1:{port}")
     async with connection.client(plain) as redis:
-        with pytest.raises(connection.Unreachable, match="rediss:// if it wants TLS"):
+        with pytest.raises(connection.RedisUnreachable, match="rediss:// if it wants TLS"):
             await connection.check(redis, plain)
 
 

@@ -12,14 +12,14 @@ import sys
 import pytest
 
 from service.tracing.log_context import HIDDEN, about, everywhere, hide_prompts, note, told
-from service.tracing.log_format import Json, Text, rfc3339
+from service.tracing.log_format import JsonFormatter, TextFormatter, rfc3339
 
 log = logging.getLogger("service.test")
 
 
 def said(message: str, **extra: object) -> dict[str, object]:
     record = log.makeRecord("service.test", logging.WARNING, "f", 1, message, (), None, **extra)
-    line = Json().format(record)
+    line = JsonFormatter().format(record)
     assert "\n" not in line
     return json.loads(line)
 
@@ -59,7 +59,7 @@ def test_a_prompt_is_no_field() -> None:
         everywhere(key="atl_1")
 
 
-@pytest.mark.parametrize("formatter", [Json(), Text()])
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
 async def test_a_prompt_that_others_quote_is_not_written(formatter: logging.Formatter) -> None:
     """Plain, as `repr` and JSON spell it, and line by line, as groups of exceptions indent it."""
     prompt = 'a "red" fox\nof 1 \u00e9t\u00e9'

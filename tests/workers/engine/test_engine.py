@@ -15,10 +15,10 @@ from models.parallel.axis_rules import Layout
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import ToyPipeline, reference
 from workers import metrics
-from workers.engine.engine import Engine, Picture
-from workers.engine.errors import EngineDied, PictureFailed
+from workers.engine.engine import Engine, EngineOutput
+from workers.engine.errors import EngineDied, GenerationFailed
 from workers.engine.row import Row
-from workers.engine.snapshot import Kept
+from workers.engine.snapshot import RowSnapshot
 from workers.programs.batch_sizes import fast
 
 PIXEL_TOLERANCE = 1
@@ -34,7 +34,7 @@ async def engine(pipeline: ToyPipeline, layout: Layout) -> AsyncIterator[Engine]
     engine.close()
 
 
-async def make(engine: Engine, **fields: Any) -> Picture:
+async def make(engine: Engine, **fields: Any) -> EngineOutput:
     async with asyncio.timeout(DEADLINE_S):
         return await engine.generate(fields, {})
 
@@ -49,7 +49,7 @@ def sizes(engine: Engine, phase: str, **fields: Any) -> list[int]:
     return [way.size for way in engine.programs.shape(prepared).phases[StepProgram(phase)].ways]
 
 
-def assert_is_reference(picture: Picture, pipeline: ToyPipeline, **fields: Any) -> None:
+def assert_is_reference(picture: EngineOutput, pipeline: ToyPipeline, **fields: Any) -> None:
     expected = reference(pipeline, fields).astype(int)
     assert picture.pixels.shape == expected.shape
     assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
@@ -131,7 +131,7 @@ async def test_nan_fails_its_row_alone(engine: Engine, pipeline: ToyPipeline) ->
     good = {"seed": 3, "num_inference_steps": 6}
     bad = asyncio.create_task(make(engine, nan_at=2, num_inference_steps=6))
     picture = await make(engine, **good)
-    with pytest.raises(PictureFailed) as failure:
+    with pytest.raises(GenerationFailed) as failure:
         await bad
     assert failure.value.error.code == "non_finite"
     assert "step 3 of 6" in failure.value.error.message
@@ -152,7 +152,7 @@ async def test_a_picture_too_large_alone_fails_alone(engine: Engine, pipeline: T
     bad = [asyncio.create_task(make(engine, phase="hopeless", seed=seed)) for seed in range(2)]
     assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
     for task in bad:
-        with pytest.raises(PictureFailed) as failure:
+        with pytest.raises(GenerationFailed) as failure:
             await task
         assert failure.value.error.code == "out_of_memory"
 
@@ -163,13 +163,13 @@ async def test_an_error_beside_the_loop_fails_its_row_alone(
 ) -> None:
     bad = asyncio.create_task(make(engine, **{stage: "hopeless"}))
     assert_is_reference(await make(engine, seed=5), pipeline, seed=5)
-    with pytest.raises(PictureFailed) as failure:
+    with pytest.raises(GenerationFailed) as failure:
         await bad
     assert failure.value.error.code == "out_of_memory"
 
 
 async def test_a_bad_request_names_its_field(engine: Engine) -> None:
-    with pytest.raises(PictureFailed) as failure:
+    with pytest.raises(GenerationFailed) as failure:
         await make(engine, width=33)
     assert failure.value.error.code == "invalid_request"
     assert "width" in failure.value.error.message
@@ -247,7 +247,7 @@ async def test_a_batch_that_does_not_compile_is_done_without(
 async def test_what_failed_to_compile_is_compiled_anew(
     engine: Engine, pipeline: ToyPipeline
 ) -> None:
-    with pytest.raises(PictureFailed) as failure:
+    with pytest.raises(GenerationFailed) as failure:
         await make(engine, phase="flawed")
     assert failure.value.error.code == "internal"
     assert "compiling" in failure.value.error.message
@@ -278,9 +278,9 @@ async def test_an_error_of_the_loop_itself_ends_every_picture(
         await make(engine)
 
 
-async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[Picture, Kept]:
+async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[EngineOutput, RowSnapshot]:
     """A picture, and what was kept of it after that many steps."""
-    keeping: list[asyncio.Task[Kept]] = []
+    keeping: list[asyncio.Task[RowSnapshot]] = []
 
     def on_step(row: Row) -> None:
         if row.done >= at and not keeping:

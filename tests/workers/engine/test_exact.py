@@ -22,7 +22,7 @@ from tests.workers.resume import disturbed_at
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
 from workers.engine.row import Row
-from workers.engine.snapshot import Kept
+from workers.engine.snapshot import RowSnapshot
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.step_latency import Way
 
@@ -99,7 +99,7 @@ class Drawn:
     """After the last step: of float32, where rounding shows that pixels hide."""
 
 
-async def one(engine: Engine, fields: Fields, begin: Kept | None = None) -> Drawn:
+async def one(engine: Engine, fields: Fields, begin: RowSnapshot | None = None) -> Drawn:
     states: list[Any] = []
     picture = await engine.generate(
         fields, {}, lambda row: states.append(row.checked.state["latents"]), begin

@@ -17,13 +17,13 @@ from service.jobs.scheduling.cost_model import CostKey, CostRow
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import Engine
-from workers.engine.latency_stats import MAX_BUCKETS, Costs, describe
+from workers.engine.latency_stats import MAX_BUCKETS, LatencyStats, describe
 from workers.pool.cost_reporting import (
     CONFIRM_S,
     KNOWN_S,
     NO_NUMBERS,
     TELL_EVERY_S,
-    Herald,
+    CostReporter,
     measure,
 )
 from workers.programs.batch_sizes import fast
@@ -48,12 +48,12 @@ def programs_of(name: str = "shape", **phases: dict[Way, float]) -> BucketProgra
     return programs
 
 
-def steps_of(costs: Costs) -> dict[int, float]:
+def steps_of(costs: LatencyStats) -> dict[int, float]:
     return {key.batch: row.step_s for key, row in costs.rows("here", 1).items()}
 
 
 def test_a_row_a_batch_size() -> None:
-    costs = Costs(SPEC)
+    costs = LatencyStats(SPEC)
     costs.uses(SMALL, programs_of(plain={Way(1): 1.0, Way(4): 3.0, Way(4, 4): 2.0}))
     rows = costs.rows("here", 8)
     assert rows.keys() == {CostKey(BUCKET, "here", 1), CostKey(BUCKET, "here", 4)}
@@ -64,7 +64,7 @@ def test_a_row_a_batch_size() -> None:
 
 def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
     """A median would know of one kind alone."""
-    costs, programs = Costs(SPEC), programs_of(**{"plain first-block": {Way(1): 4.0}})
+    costs, programs = LatencyStats(SPEC), programs_of(**{"plain first-block": {Way(1): 4.0}})
     for _ in range(2 * TRIALS):
         programs.phases[StepProgram.parse("plain first-block")].times.observe(Way(1), 1.0)
     costs.uses(SMALL, programs)
@@ -74,7 +74,7 @@ def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
 def test_phases_and_shapes_count_by_their_steps() -> None:
     """Twice as many steps of one expert as of the other; and requests with and without guidance,
     which the queue does not tell apart."""
-    costs = Costs(SPEC)
+    costs = LatencyStats(SPEC)
     programs = programs_of(high={Way(1): 4.0}, low={Way(1): 1.0})
     for _ in range(TRIALS):
         programs.phases[StepProgram("low")].times.observe(Way(1), 1.0)
@@ -88,13 +88,13 @@ def test_disturbed_steps_do_not_count() -> None:
     programs = programs_of(plain={Way(1): 1.0})
     for seconds in (1.0, 9.0, 1.0, 7.0, 1.0, 30.0):
         programs.phases[StepProgram("plain")].times.observe(Way(1), seconds)
-    costs = Costs(SPEC)
+    costs = LatencyStats(SPEC)
     costs.uses(SMALL, programs)
     assert steps_of(costs) == {1: 1.0}
 
 
 def test_what_was_never_done_has_no_row() -> None:
-    costs = Costs(SPEC)
+    costs = LatencyStats(SPEC)
     costs.uses(SMALL, BucketPrograms("compiling"))
     costs.uses({"width": 64, "height": 16}, programs_of(plain={}))
     costs.uses({"prompt": "no size"}, programs_of(plain={Way(1): 1.0}))
@@ -103,7 +103,7 @@ def test_what_was_never_done_has_no_row() -> None:
 
 
 def test_the_longest_unused_bucket_makes_room() -> None:
-    costs = Costs(SPEC)
+    costs = LatencyStats(SPEC)
     for width in range(MAX_BUCKETS + 1):
         costs.uses(SMALL | {"width": width}, programs_of(plain={Way(1): 1.0}))
         costs.uses(SMALL, programs_of(plain={Way(1): 1.0}))
@@ -136,7 +136,7 @@ async def test_batches_that_others_have_measured_are_not_tried_again(
     """One picture is made even so: that shows that it can be."""
     request = {**SMALL, "num_inference_steps": 20}
     await engine.warm_up([request])
-    herald = Herald(engine, queue, "toy")
+    herald = CostReporter(engine, queue, "toy")
     layout = herald.facts.layout
     assert await herald.known() == set()
     row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
@@ -197,7 +197,7 @@ async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyP
 
 
 async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
-    herald = Herald(engine, queue, "toy")
+    herald = CostReporter(engine, queue, "toy")
     key = CostKey(BUCKET, herald.facts.layout, 1)
     programs = programs_of(plain={Way(1): 1.0})
     engine.costs.uses(SMALL, programs)
@@ -216,7 +216,7 @@ async def test_what_was_measured_again_is_told_in_a_while(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
     """So that the front end knows that it still is so."""
-    herald = Herald(engine, queue, "toy")
+    herald = CostReporter(engine, queue, "toy")
     key = CostKey(BUCKET, herald.facts.layout, 1)
     programs = programs_of(plain={Way(1): 1.0})
     engine.costs.uses(SMALL, programs)
@@ -239,7 +239,7 @@ async def test_what_was_measured_again_is_told_in_a_while(
 async def test_a_table_that_was_lost_is_told_anew(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
-    herald = Herald(engine, queue, "toy")
+    herald = CostReporter(engine, queue, "toy")
     engine.costs.uses(SMALL, programs_of(plain={Way(1): 1.0}))
     await herald.tell()
     await empty_redis.flushall()
@@ -248,7 +248,7 @@ async def test_a_table_that_was_lost_is_told_anew(
 
 
 async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue) -> None:
-    herald = Herald(engine, queue, "toy")
+    herald = CostReporter(engine, queue, "toy")
     engine.costs.uses(SMALL, programs_of(plain={Way(1): 3.0}))
     fast = dataclasses.replace(herald.facts, layout="faster")
     await queue.register("other", SPEC, ready=True, facts=fast)
@@ -262,7 +262,7 @@ async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue
 
 
 async def test_very_many_pools_look_less_often(engine: Engine, queue: Queue) -> None:
-    herald = Herald(engine, queue, "toy")
+    herald = CostReporter(engine, queue, "toy")
     await herald.tell()
     assert herald.pause_s == TELL_EVERY_S
     for number in range(200):

@@ -13,9 +13,9 @@ from models.spec.quality_presets import GuidanceInterval, Quality
 from tests.workers.toy import SPEC
 from workers.engine.snapshot import (
     VERSION,
-    Kept,
     Origin,
-    Unfit,
+    RowSnapshot,
+    UnfitSnapshot,
     check_fit,
     from_bytes,
     to_bytes,
@@ -25,7 +25,7 @@ from workers.programs.batch_sizes import exact, fast
 
 FIELDS = {"prompt": "a hat", "seed": 3, "num_inference_steps": 8}
 ORIGIN = Origin.of("0123", FIELDS, exact())
-KEPT = Kept(
+KEPT = RowSnapshot(
     5,
     1.25,
     {
@@ -56,7 +56,7 @@ def test_there_and_back() -> None:
     ],
 )
 def test_another_picture_s_is_refused(other: Origin, named: str) -> None:
-    with pytest.raises(Unfit, match=named):
+    with pytest.raises(UnfitSnapshot, match=named):
         from_bytes(to_bytes(KEPT, ORIGIN), other)
 
 
@@ -78,20 +78,20 @@ def test_a_preset_that_does_something_else_by_now_is_another_request() -> None:
 def test_another_version_is_refused() -> None:
     data = to_bytes(KEPT, ORIGIN)[: -hashlib.sha256().digest_size]
     newer = data.replace(b'"version": %d' % VERSION, b'"version": %d' % (VERSION + 1))
-    with pytest.raises(Unfit, match="version"):
+    with pytest.raises(UnfitSnapshot, match="version"):
         from_bytes(newer + hashlib.sha256(newer).digest(), ORIGIN)
 
 
 @pytest.mark.parametrize("size", [0, 10, 40, -1])
 def test_half_a_file_is_refused(size: int) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(UnfitSnapshot):
         from_bytes(to_bytes(KEPT, ORIGIN)[:size], ORIGIN)
 
 
 def test_a_damaged_file_is_refused() -> None:
     file = bytearray(to_bytes(KEPT, ORIGIN))
     file[-50] ^= 1
-    with pytest.raises(Unfit, match="damaged"):
+    with pytest.raises(UnfitSnapshot, match="damaged"):
         from_bytes(bytes(file), ORIGIN)
 
 
@@ -109,6 +109,6 @@ def test_only_what_fits_the_row_is_taken_up() -> None:
         "too much": (KEPT, row, names - {"half"}, 8),
     }
     for why, given in wrong.items():
-        with pytest.raises(Unfit):
+        with pytest.raises(UnfitSnapshot):
             check_fit(*given)
             pytest.fail(why)

@@ -18,7 +18,7 @@ from workers import metrics
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
 from workers.engine.row import Row
-from workers.engine.step_metrics import MAX_SHAPES, Meter, layout_name, rate, tell_memory
+from workers.engine.step_metrics import MAX_SHAPES, StepMetrics, layout_name, rate, tell_memory
 from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.compiler import Compiler
 from workers.programs.step_latency import Way
@@ -36,7 +36,7 @@ def batch(phase: Phase, bucket: str, rows: int, size: int) -> Batch:
 
 
 def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
-    meter = Meter("many", lambda way: layout)
+    meter = StepMetrics("many", lambda way: layout)
     for number in range(3 * MAX_SHAPES):
         meter.step(batch(Phase(StepProgram("one")), f"{number}x8", 1, 1), 0.5)
     shapes = {
@@ -50,7 +50,7 @@ def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
 
 
 def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) -> None:
-    meter, phase = Meter("counted", lambda way: layout), Phase(StepProgram("one"))
+    meter, phase = StepMetrics("counted", lambda way: layout), Phase(StepProgram("one"))
     phase.flops = Future()
     meter.step(batch(phase, "8x8", 3, 4), 0.5)
     meter.waited(0.25)
@@ -67,7 +67,7 @@ def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) ->
 
 
 def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
-    meter = Meter("uncounted", lambda way: layout)
+    meter = StepMetrics("uncounted", lambda way: layout)
     for end in (lambda f: f.set_exception(ValueError("no")), lambda f: f.cancel()):
         phase = Phase(StepProgram("one"))
         phase.flops = Future()

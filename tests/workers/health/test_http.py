@@ -29,8 +29,8 @@ from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.pool.test_worker import at_work
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.health.http import MAX_OPEN, Page, shown
-from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Vitals
+from workers.health.http import MAX_OPEN, HealthPage, shown
+from workers.health.liveness import CLAIM_S, LOADING, LOOP_S, WARMING_UP, Liveness
 
 
 class Clock:
@@ -46,19 +46,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def vitals(clock: Clock) -> Vitals:
-    return Vitals(clock)
+def vitals(clock: Clock) -> Liveness:
+    return Liveness(clock)
 
 
 @pytest.fixture
-def page(vitals: Vitals) -> Iterator[Page]:
+def page(vitals: Liveness) -> Iterator[HealthPage]:
     with shown("toy", 0, vitals) as page:
         assert page
         yield page
 
 
 @pytest.fixture
-def http(page: Page) -> Iterator[httpx.Client]:
+def http(page: HealthPage) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"http://127.0.0.1:{page.server_address[1]}", timeout=30) as http:
         yield http
 
@@ -69,7 +69,7 @@ def reason(answer: httpx.Response) -> str:
     return str(answer.json()["detail"])
 
 
-def one_beat(vitals: Vitals) -> None:
+def one_beat(vitals: Liveness) -> None:
     async def beat() -> None:
         beating = asyncio.create_task(vitals.beat())
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ def test_it_tells_three_things_and_no_more(http: httpx.Client) -> None:
     assert http.post("/healthz").status_code == 501
 
 
-def test_alive_while_the_loops_turn(http: httpx.Client, vitals: Vitals, clock: Clock) -> None:
+def test_alive_while_the_loops_turn(http: httpx.Client, vitals: Liveness, clock: Clock) -> None:
     clock.now += 10 * LOOP_S
     assert http.get("/healthz").is_success, "loading takes as long as it takes"
     vitals.warms_up()
@@ -105,7 +105,7 @@ def test_alive_while_the_loops_turn(http: httpx.Client, vitals: Vitals, clock: C
 
 
 def test_a_claim_that_never_comes_back_is_an_illness(
-    http: httpx.Client, vitals: Vitals, clock: Clock
+    http: httpx.Client, vitals: Liveness, clock: Clock
 ) -> None:
     vitals.serves()
     vitals.claims()
@@ -123,18 +123,18 @@ def test_a_claim_that_never_comes_back_is_an_illness(
     assert "drains" in reason(http.get("/readyz"))
 
 
-def test_silent_clients_keep_nobody_out(page: Page, http: httpx.Client) -> None:
+def test_silent_clients_keep_nobody_out(page: HealthPage, http: httpx.Client) -> None:
     with ExitStack() as stack:
         for _ in range(2 * MAX_OPEN):
             stack.enter_context(socket.create_connection(("127.0.0.1", page.server_address[1])))
         assert http.get("/healthz").is_success
 
 
-def test_a_port_that_is_taken_is_told(page: Page) -> None:
+def test_a_port_that_is_taken_is_told(page: HealthPage) -> None:
     port = page.server_address[1]
     with (
         pytest.raises(ConfigError, match=rf"pools\.toy\.metrics_port: {port}"),
-        shown("toy", port, Vitals()),
+        shown("toy", port, Liveness()),
     ):
         pass
 

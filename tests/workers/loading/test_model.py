@@ -21,7 +21,7 @@ from tests.workers.flux import REQUEST
 from workers.loading import layout as slice
 from workers.loading import model as loading
 from workers.plan.auto_layout import NothingFits
-from workers.plan.estimate import RESERVE, reckon
+from workers.plan.estimate import RESERVE, estimate
 from workers.plan.offload import ALL_ON_DEVICE, Residency, residencies
 from workers.plan.trace import Sketch
 from workers.programs.compiler import Compiler
@@ -158,7 +158,7 @@ def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: in
         update={"batching": batching, "warmup": [{"width": 512, "height": 512}]}
     )
     sketch, _ = loading.sketch_of(pool(), given)
-    need = reckon(sketch, MeshShape().over(1), CHIPS["l4"], 2, launch=launch)
+    need = estimate(sketch, MeshShape().over(1), CHIPS["l4"], 2, launch=launch)
     used = need.total_bytes - need.memory["reserve"]
     devices: Any = [Device(int(used / (1 - RESERVE)) + 1)]
     chosen = slice.choose(pool(), given, sketch, devices)
@@ -199,13 +199,13 @@ def test_what_has_no_room_on_the_device_goes_to_the_host_before_it_is_refused(
     assert beside.on_host == {"clip", "t5"} and not beside.by_turns
 
     def needs(residency: Residency) -> int:
-        found = reckon(sketch, one, chip, 1, residency=residency)
+        found = estimate(sketch, one, chip, 1, residency=residency)
         return found.total_bytes - found.memory["reserve"]
 
     between = (needs(ALL_ON_DEVICE) + needs(beside)) / 2
     tight = replace(chip, memory_bytes=int(between / (1 - RESERVE)))
-    assert not reckon(sketch, one, tight, 1).fits
-    assert reckon(sketch, one, tight, 1, residency=beside).fits
+    assert not estimate(sketch, one, tight, 1).fits
+    assert estimate(sketch, one, tight, 1, residency=beside).fits
 
 
 def test_flags_and_precision_are_set_before_jax_starts_and_said(

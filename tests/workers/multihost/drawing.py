@@ -27,9 +27,9 @@ from workers.loading import model as loading
 from workers.multihost.exits import leave
 from workers.multihost.follower import Follower
 from workers.multihost.followers import Followers
-from workers.multihost.handshake import Terms
+from workers.multihost.handshake import Handshake
 from workers.multihost.leader import Leader
-from workers.multihost.leader_link import Link
+from workers.multihost.leader_link import LeaderLink
 from workers.multihost.rendezvous import join, meet
 from workers.programs.batch_sizes import BatchSizes, of_settings
 from workers.programs.step_latency import Way
@@ -51,9 +51,9 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
         pool, model = PoolSettings(**case["pool"]), ModelSettings(**case["model"])
         pipeline, opened = loading.load(name, pool, model, jax.devices(), folder / "kept")
         batching = of_settings(pool, model, opened.layout, pool.slots)
-        terms = Terms.of(pipeline, opened.layout, batching.sizes, batching.elastic)
+        terms = Handshake.of(pipeline, opened.layout, batching.sizes, batching.elastic)
         if index:
-            link = Link(lines[0], SILENCE_S)
+            link = LeaderLink(lines[0], SILENCE_S)
             link.follow(Follower(pipeline, opened.layout, terms))
             link.close()
             continue

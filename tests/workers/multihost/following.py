@@ -14,8 +14,8 @@ import jax
 from models.interface.step_program import StepProgram
 from tests.workers.toy import ToyPipeline
 from workers.multihost.follower import Follower
-from workers.multihost.handshake import Terms
-from workers.multihost.leader_link import Link
+from workers.multihost.handshake import Handshake
+from workers.multihost.leader_link import LeaderLink
 from workers.multihost.rendezvous import call
 from workers.slice.mesh import one_device
 
@@ -36,9 +36,9 @@ class Smaller(ToyPipeline):
 def main(port: int, token: str, sizes: list[int]) -> None:
     logging.basicConfig(level=logging.INFO)
     logging.info(CALLS)
-    link = Link(call(("127.0.0.1", port), token, 1, SILENCE_S), SILENCE_S)
+    link = LeaderLink(call(("127.0.0.1", port), token, 1, SILENCE_S), SILENCE_S)
     pipeline, layout = Smaller(), one_device(jax.devices()[0])
-    terms = Terms.of(pipeline, layout, sizes, elastic=False)
+    terms = Handshake.of(pipeline, layout, sizes, elastic=False)
     link.follow(Follower(pipeline, layout, terms))
     link.close()
 

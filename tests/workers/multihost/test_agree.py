@@ -14,16 +14,16 @@ from service.settings.section import ConfigError
 from tests.workers.multihost.ends import SILENCE_S, ends
 from workers.multihost.followers import Followers
 from workers.multihost.handshake import settings_of
-from workers.multihost.leader_link import Link
+from workers.multihost.leader_link import LeaderLink
 from workers.multihost.session import agree
 
 POOL = PoolSettings(model="m")
 
 
 @pytest.fixture
-def slice() -> Iterator[tuple[Followers, Link]]:
+def slice() -> Iterator[tuple[Followers, LeaderLink]]:
     here, there = ends()
-    followers, link = Followers([here], SILENCE_S), Link(there, SILENCE_S)
+    followers, link = Followers([here], SILENCE_S), LeaderLink(there, SILENCE_S)
     yield followers, link
     followers.on_loss(lambda error: None)  # the end of a line is no loss any more
     link.close()
@@ -51,7 +51,7 @@ def sources(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_a_process_with_other_settings_refuses_before_it_loads(
-    slice: tuple[Followers, Link], sources: dict[str, str], pool: dict, model: dict, said: str
+    slice: tuple[Followers, LeaderLink], sources: dict[str, str], pool: dict, model: dict, said: str
 ) -> None:
     followers, link = slice
     agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
@@ -61,7 +61,7 @@ def test_a_process_with_other_settings_refuses_before_it_loads(
 
 
 def test_a_process_with_other_weights_refuses_before_it_loads(
-    slice: tuple[Followers, Link], sources: dict[str, str]
+    slice: tuple[Followers, LeaderLink], sources: dict[str, str]
 ) -> None:
     followers, link = slice
     agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))
@@ -80,7 +80,7 @@ def test_a_process_with_other_weights_refuses_before_it_loads(
     ],
 )
 def test_a_process_of_other_software_refuses_before_it_loads(
-    slice: tuple[Followers, Link], sources: dict[str, str], name: str, version: Any, said: str
+    slice: tuple[Followers, LeaderLink], sources: dict[str, str], name: str, version: Any, said: str
 ) -> None:
     followers, link = slice
     ours = settings_of(POOL, ModelSettings(source=sources["here"]))
@@ -90,7 +90,7 @@ def test_a_process_of_other_software_refuses_before_it_loads(
 
 
 def test_what_changes_no_program_may_differ(
-    slice: tuple[Followers, Link], sources: dict[str, str]
+    slice: tuple[Followers, LeaderLink], sources: dict[str, str]
 ) -> None:
     followers, link = slice
     agree(followers, settings_of(POOL, ModelSettings(source=sources["there"])))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.workers.multihost.ends import SILENCE_S, ends
 from workers.engine.array_framing import Message
-from workers.multihost.connection import BEATS, LineLost, beat, listen, started
+from workers.multihost.connection import BEATS, ConnectionLost, beat, listen, started
 
 SOON_S = 0.5
 """A silence that is waited for."""
@@ -39,12 +39,12 @@ def test_messages_of_several_threads_stay_whole() -> None:
 @pytest.mark.parametrize("who", ["the other", "this"])
 def test_a_closed_line_is_heard_of_at_once(who: str) -> None:
     here, there = ends()
-    lost: SimpleQueue[LineLost] = SimpleQueue()
+    lost: SimpleQueue[ConnectionLost] = SimpleQueue()
     thread = listen(here, lambda message: None, lost.put)
     (here if who == "this" else there).close()
     assert "there is gone" in str(lost.get(timeout=SILENCE_S / 2))
     thread.join()
-    with pytest.raises(LineLost, match="there cannot be reached"):
+    with pytest.raises(ConnectionLost, match="there cannot be reached"):
         while True:  # what the system takes before it knows
             here.send(Message("x", {}, {"a": np.zeros(10_000)}))
     here.close()
@@ -53,7 +53,7 @@ def test_a_closed_line_is_heard_of_at_once(who: str) -> None:
 
 def test_a_peer_that_says_nothing_counts_as_gone() -> None:
     here, there = ends(SOON_S)
-    with pytest.raises(LineLost, match="silent for"):
+    with pytest.raises(ConnectionLost, match="silent for"):
         here.receive()
     here.close()
     there.close()
@@ -74,7 +74,7 @@ def test_who_beats_is_not_missed() -> None:
 def test_what_is_no_message_ends_the_line() -> None:
     here, there = ends()
     there.send_packed(b"\x00\x00\x00\x02[]")
-    with pytest.raises(LineLost, match="there is gone"):
+    with pytest.raises(ConnectionLost, match="there is gone"):
         here.receive()
     here.close()
     there.close()

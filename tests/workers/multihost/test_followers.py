@@ -9,10 +9,10 @@ import pytest
 from tests.workers.multihost.ends import SILENCE_S, ends
 from workers.engine.array_framing import Message
 from workers.engine.errors import EngineDied
-from workers.multihost.connection import Line
+from workers.multihost.connection import Connection
 from workers.multihost.followers import Followers
 
-Group = tuple[Followers, list[Line]]
+Group = tuple[Followers, list[Connection]]
 
 
 @pytest.fixture

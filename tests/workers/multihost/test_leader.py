@@ -27,10 +27,10 @@ from tests.workers.toy import ToyPipeline
 from workers.engine.array_framing import Message
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied
-from workers.multihost.connection import Line, LineLost, started
+from workers.multihost.connection import Connection, ConnectionLost, started
 from workers.multihost.follower import Follower
 from workers.multihost.followers import Followers
-from workers.multihost.handshake import Terms
+from workers.multihost.handshake import Handshake
 from workers.multihost.leader import Leader
 from workers.programs.batch_sizes import fast
 from workers.slice.mesh import one_device
@@ -42,7 +42,7 @@ SIZES = (1, 2)
 class Other:
     """The other process: its commands, done in a thread."""
 
-    def __init__(self, line: Line, layout: Layout, pipeline: ToyPipeline) -> None:
+    def __init__(self, line: Connection, layout: Layout, pipeline: ToyPipeline) -> None:
         self.line = line
         pipeline.gate.open()
         self.follower = Follower(pipeline, layout, terms(pipeline, layout))
@@ -74,14 +74,14 @@ class Other:
                 self.obeyed.append(message)
                 if "mark" in message.fields:
                     self._marks.put(message.fields["mark"])
-        except LineLost:
+        except ConnectionLost:
             return
         except Exception as error:
             self.failed.put(error)
 
 
-def terms(pipeline: ToyPipeline, layout: Layout) -> Terms:
-    return Terms.of(pipeline, layout, SIZES, elastic=True)
+def terms(pipeline: ToyPipeline, layout: Layout) -> Handshake:
+    return Handshake.of(pipeline, layout, SIZES, elastic=True)
 
 
 pytestmark = pytest.mark.usefixtures("no_compile_cache")
@@ -94,7 +94,7 @@ def pipeline(request: pytest.FixtureRequest) -> ToyPipeline:
 
 
 @pytest.fixture
-def followers() -> Iterator[tuple[Followers, Line]]:
+def followers() -> Iterator[tuple[Followers, Connection]]:
     here, there = ends()
     group = Followers([here], SILENCE_S)
     yield group, there
@@ -103,13 +103,13 @@ def followers() -> Iterator[tuple[Followers, Line]]:
 
 
 @pytest.fixture
-def group(followers: tuple[Followers, Line]) -> Followers:
+def group(followers: tuple[Followers, Connection]) -> Followers:
     return followers[0]
 
 
 @pytest.fixture
 def other(
-    followers: tuple[Followers, Line], layout: Layout, pipeline: ToyPipeline
+    followers: tuple[Followers, Connection], layout: Layout, pipeline: ToyPipeline
 ) -> Iterator[Other]:
     other = Other(followers[1], layout, type(pipeline)())
     yield other

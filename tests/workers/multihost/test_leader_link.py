@@ -21,7 +21,7 @@ from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied
 from workers.multihost.followers import Followers
-from workers.multihost.handshake import Terms
+from workers.multihost.handshake import Handshake
 from workers.multihost.leader import Leader
 from workers.multihost.rendezvous import gathered, listening
 
@@ -66,7 +66,7 @@ def started(port: int, sizes: list[int], log: IO[str]) -> subprocess.Popen[bytes
 async def engine(
     pipeline: ToyPipeline, layout: Layout, follower: tuple[Followers, Process]
 ) -> AsyncIterator[Engine]:
-    terms = Terms.of(pipeline, layout, SIZES, elastic=False)
+    terms = Handshake.of(pipeline, layout, SIZES, elastic=False)
     engine = Engine(pipeline, layout, 1, launcher=Leader(follower[0], terms))
     yield engine
     engine.close()

@@ -12,7 +12,7 @@ from tests.workers.multihost.ends import SILENCE_S
 from tests.workers.multihost.processes import free_port
 from tests.workers.polling import DEADLINE_S
 from workers.engine.array_framing import Message
-from workers.multihost.connection import Line
+from workers.multihost.connection import Connection
 from workers.multihost.rendezvous import call, gathered, listening, own_address
 
 TOKEN = "the right one"
@@ -36,7 +36,7 @@ def test_strangers_are_turned_away_and_processes_sorted() -> None:
     close(wrong, first, second, *lines)
 
 
-def close(*lines: Line) -> None:
+def close(*lines: Connection) -> None:
     for line in lines:
         line.close()
 

@@ -6,7 +6,7 @@ import pytest
 
 from models.weights.quantize import Rounding
 from tests.workers.plan.conftest import DEMO
-from workers.plan.estimate import reckon
+from workers.plan.estimate import estimate
 from workers.plan.model import sketch_of
 from workers.plan.trace import Sketch
 from workers.slice.chips import CHIPS
@@ -30,7 +30,7 @@ def test_memory_has_half_of_the_blocks_more_or_half_of_them_less(family: str) ->
 
 
 def weights(sketch: Sketch) -> int:
-    memory = reckon(sketch, ONE, CHIPS["v6e"]).memory
+    memory = estimate(sketch, ONE, CHIPS["v6e"]).memory
     return sum(size for kind, size in memory.items() if kind.startswith("weights"))
 
 

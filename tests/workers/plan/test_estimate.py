@@ -16,7 +16,7 @@ from models.parallel.axis_rules import Layout
 from tests.workers.plan.conftest import DEMO
 from workers.plan import hlo
 from workers.plan.auto_layout import NothingFits, choose
-from workers.plan.estimate import Reckoning, abstract_layout, reckon, row_bytes, weight_bytes
+from workers.plan.estimate import Estimate, abstract_layout, estimate, row_bytes, weight_bytes
 from workers.plan.model import abstract, sketch_of
 from workers.plan.offload import Residency
 from workers.plan.search import Found, factors, search
@@ -92,7 +92,7 @@ def test_a_step_that_may_be_left_out_is_reckoned_whole(flux: Sketch) -> None:
     (step, _), (exact, _) = cached.steps[cached.phase], flux.steps[flux.phase]
     assert step.work.flops == pytest.approx(exact.work.flops, rel=1e-3)
     one = MeshShape().over(1)
-    more, least = (reckon(sketch, one, V6E).memory["temporaries"] for sketch in (cached, flux))
+    more, least = (estimate(sketch, one, V6E).memory["temporaries"] for sketch in (cached, flux))
     assert least <= more < 1.25 * least
 
 
@@ -112,7 +112,7 @@ def test_exchange_is_reckoned_as_it_is_compiled(flux: Sketch, step: Step) -> Non
     sent: Counter[str] = Counter()
     for one, count in hlo.read(step.program.as_text(), [0] * 8).collectives.items():
         sent[one.kind] += one.sent_bytes * count  # type: ignore[assignment]
-    reckoned = reckon(flux, SHAPE, V6E).step.traffic
+    reckoned = estimate(flux, SHAPE, V6E).step.traffic
     # XLA splits what comes before and after each attention a little otherwise.
     permute, swap = reckoned["permute (ring)"], reckoned["all-to-all (Ulysses)"]
     assert permute.ici_bytes == pytest.approx(sent["collective-permute"], rel=0.1)
@@ -120,8 +120,8 @@ def test_exchange_is_reckoned_as_it_is_compiled(flux: Sketch, step: Step) -> Non
 
 
 def test_a_share_of_the_work(flux: Sketch) -> None:
-    whole = reckon(flux, MeshShape().over(1), V6E)
-    part = reckon(flux, MeshShape({"context": 4}).over(4), V6E)
+    whole = estimate(flux, MeshShape().over(1), V6E)
+    part = estimate(flux, MeshShape({"context": 4}).over(4), V6E)
     # Padding, and time and text that every device embeds.
     assert whole.step.flops / 4 <= part.step.flops <= whole.step.flops / 4 * 1.3
     assert whole.step.flops == flux.steps[flux.phase][0].work.flops
@@ -130,7 +130,7 @@ def test_a_share_of_the_work(flux: Sketch) -> None:
 
 def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
     shape = MeshShape().over(1)
-    one, three = reckon(flux, shape, V6E, 1), reckon(flux, shape, V6E, 3)
+    one, three = estimate(flux, shape, V6E, 1), estimate(flux, shape, V6E, 3)
     assert three.memory["rows"] == 3 * one.memory["rows"]
     assert three.memory["weights of transformer"] == one.memory["weights of transformer"]
     assert three.step.flops == 3 * one.step.flops
@@ -139,8 +139,8 @@ def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
 def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
     """Pictures are decoded one at a time; only their states lie side by side."""
     shape = MeshShape().over(1)
-    alone, several = reckon(flux, shape, V6E), reckon(flux, shape, V6E, 5, launch=2)
-    two = reckon(flux, shape, V6E, 2)
+    alone, several = estimate(flux, shape, V6E), estimate(flux, shape, V6E, 5, launch=2)
+    two = estimate(flux, shape, V6E, 2)
     assert several.memory["rows"] == 5 * alone.memory["rows"]
     assert several.memory["temporaries"] == two.memory["temporaries"]
     assert several.step == two.step
@@ -153,7 +153,7 @@ def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
 def test_networks_that_take_turns_count_once(flux: Sketch) -> None:
     shape = MeshShape().over(1)
     residency = Residency(by_turns=frozenset({"t5", "transformer"}))
-    turns = reckon(flux, shape, V6E, residency=residency).memory
+    turns = estimate(flux, shape, V6E, residency=residency).memory
     assert turns["weights of t5 or transformer"] == flux.networks["transformer"]
 
 
@@ -166,7 +166,7 @@ def found(sketch: Sketch, memory: float = V6E.memory_bytes, devices: int = 8) ->
     return search(sketch, replace(V6E, memory_bytes=int(memory)), devices)
 
 
-def best(found: Found) -> Reckoning:
+def best(found: Found) -> Estimate:
     return found.latency[0]
 
 
@@ -201,7 +201,7 @@ def test_a_model_too_big_is_refused_with_numbers(flux: Sketch) -> None:
 
 def test_slices_between_which_data_goes_by_dcn(flux: Sketch) -> None:
     shape = MeshShape({"cfg": 2, "context": 4}, {"context": 2}, 2).over(8, 2)
-    traffic = reckon(flux, shape, V6E).step.traffic
+    traffic = estimate(flux, shape, V6E).step.traffic
     assert traffic["permute (ring)"].dcn_bytes > 0 == traffic["permute (ring)"].ici_bytes
     assert (
         traffic["all-to-all (Ulysses)"].ici_bytes > 0 == traffic["all-to-all (Ulysses)"].dcn_bytes
@@ -215,6 +215,6 @@ def test_factors() -> None:
 
 
 def test_memory_is_told_by_kind(flux: Sketch) -> None:
-    kinds = reckon(flux, MeshShape().over(1), V6E).memory
+    kinds = estimate(flux, MeshShape().over(1), V6E).memory
     assert {"weights of transformer", "weights of t5", "rows", "temporaries"} <= kinds.keys()
     assert sum(kinds.values()) < 1 * GIB + kinds["reserve"]

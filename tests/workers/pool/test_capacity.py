@@ -3,11 +3,11 @@ from __future__ import annotations
 import asyncio
 
 from tests.workers.polling import DEADLINE_S
-from workers.pool.capacity import JOBS_A_SLOT, LEAVING_STEPS, Room
+from workers.pool.capacity import JOBS_A_SLOT, LEAVING_STEPS, Capacity
 
 
 async def test_a_picture_makes_room_shortly_before_its_end() -> None:
-    room = Room(slots=2)
+    room = Capacity(slots=2)
     places = room.enter(2)
     assert room.free == 0
     places.step(0, LEAVING_STEPS + 1)
@@ -20,7 +20,7 @@ async def test_a_picture_makes_room_shortly_before_its_end() -> None:
 
 
 async def test_a_job_of_more_pictures_than_slots_takes_all_the_room() -> None:
-    room = Room(slots=2)
+    room = Capacity(slots=2)
     places = room.enter(5)
     room.enter(1).leave()
     waiting = asyncio.create_task(room.wait())
@@ -31,7 +31,7 @@ async def test_a_job_of_more_pictures_than_slots_takes_all_the_room() -> None:
 
 
 async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
-    room = Room(slots=1)
+    room = Capacity(slots=1)
     undelivered = []
     for _ in range(JOBS_A_SLOT):
         undelivered.append(room.enter(1))
@@ -42,7 +42,7 @@ async def test_jobs_that_cannot_be_delivered_stop_the_claims() -> None:
 
 
 async def test_it_is_full_where_a_place_less_would_make_room() -> None:
-    room = Room(slots=2)
+    room = Capacity(slots=2)
     places = room.enter(2)
     assert (room.is_full, places.pictures) == (True, 2)
     places.step(0, 1)
@@ -56,7 +56,7 @@ async def test_it_is_full_where_a_place_less_would_make_room() -> None:
 
 
 async def test_nobody_comes_in_beside_a_suspect() -> None:
-    room = Room(slots=4)
+    room = Capacity(slots=4)
     room.enter(1)
     suspect = room.enter(1, is_suspect=True)
     assert room.free == 0

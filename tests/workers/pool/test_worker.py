@@ -22,7 +22,7 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, input_key
 from service.settings.section import ConfigError
 from service.settings.settings import Settings
-from service.tracing.log_format import Json
+from service.tracing.log_format import JsonFormatter
 from tests.workers.at_work import at_work, has, status
 from tests.workers.jobs import ended, pixels, toy_job
 from tests.workers.polling import DEADLINE_S, until
@@ -183,7 +183,7 @@ async def test_the_log_has_the_whole_error_and_not_the_prompt(
 ) -> None:
     written = io.StringIO()
     handler = logging.StreamHandler(written)
-    handler.setFormatter(Json())
+    handler.setFormatter(JsonFormatter())
     logging.getLogger().addHandler(handler)
     job = toy_job(prompt="a fox's den")
     await queue.put(job)

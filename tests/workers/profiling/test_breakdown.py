@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.profiling.breakdown import Kind, Op, Recording, kind_of, merged, minus, report, total
+from workers.profiling.breakdown import (
+    Kind,
+    ProfiledOp,
+    Recording,
+    kind_of,
+    merged,
+    minus,
+    report,
+    total,
+)
 
 STEP = "jit_step"
 C, M, P, F = Kind.COMPUTE, Kind.COMMUNICATION, Kind.OTHER, Kind.FRAME
@@ -48,17 +57,17 @@ def test_an_operation_is_of_one_kind(
     assert kind_of(name, program, category) is kind
 
 
-def recording(*ops: Op, steps: tuple[float, ...] = (0, 10), **more: object) -> Recording:
+def recording(*ops: ProfiledOp, steps: tuple[float, ...] = (0, 10), **more: object) -> Recording:
     return Recording({"cpu:0": ops}, steps, **{"no_work": (), **more})
 
 
 def test_a_window_is_shared_out() -> None:
     """By hand: compute 1-3 and 6-7, alone communicating 3-5, decoding 7-8, nothing to do at 9."""
     made = recording(
-        Op("fusion.1", C, 1, 3),
-        Op("all-gather", M, 2, 5),
-        Op("fusion.2", C, 6, 7),
-        Op("decode", P, 6.5, 8),
+        ProfiledOp("fusion.1", C, 1, 3),
+        ProfiledOp("all-gather", M, 2, 5),
+        ProfiledOp("fusion.2", C, 6, 7),
+        ProfiledOp("decode", P, 6.5, 8),
         no_work=[(9, 11)],
     )
     found = report(made, 10)
@@ -71,14 +80,16 @@ def test_a_window_is_shared_out() -> None:
 
 
 def test_a_loop_computes_where_nothing_in_it_communicates() -> None:
-    found = report(recording(Op("while.1", F, 0, 10), Op("all-gather", M, 4, 6)), 10)
+    found = report(
+        recording(ProfiledOp("while.1", F, 0, 10), ProfiledOp("all-gather", M, 4, 6)), 10
+    )
     assert found is not None
     assert (found.compute_s, found.communication_s, found.waiting_s) == (8, 2, 0)
     assert [op.name for op in found.top] == ["all-gather"], "a loop is no operation of its own"
 
 
 def test_only_the_steps_that_were_asked_for_count() -> None:
-    ops = [Op("fusion", C, start, start + 0.5) for start in range(10)]
+    ops = [ProfiledOp("fusion", C, start, start + 0.5) for start in range(10)]
     found = report(recording(*ops, steps=(2, 1, 4, 3, 9)), 2)
     assert found is not None
     assert (found.steps, found.window_s, found.compute_s) == (2, 2, 1)
@@ -87,7 +98,9 @@ def test_only_the_steps_that_were_asked_for_count() -> None:
 
 
 def test_devices_are_averaged() -> None:
-    two = Recording({"a": [Op("f", C, 0, 10)], "b": [Op("all-reduce", M, 0, 5)]}, (0, 10), ())
+    two = Recording(
+        {"a": [ProfiledOp("f", C, 0, 10)], "b": [ProfiledOp("all-reduce", M, 0, 5)]}, (0, 10), ()
+    )
     found = report(two, 10)
     assert found is not None
     assert (found.devices, found.compute_s, found.communication_s) == (2, 5, 2.5)
@@ -118,7 +131,7 @@ def test_parts_sum_to_the_window(
     compute: list, talk: list, other: list, frames: list, idle: list
 ) -> None:
     kinds = ((C, compute), (M, talk), (P, other), (F, frames))
-    ops = [Op("x", kind, start, end) for kind, spans in kinds for start, end in spans]
+    ops = [ProfiledOp("x", kind, start, end) for kind, spans in kinds for start, end in spans]
     found = report(recording(*ops, steps=(7, 42.5), no_work=idle), 10)
     assert found is not None
     parts = (

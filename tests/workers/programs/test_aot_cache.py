@@ -19,7 +19,7 @@ from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from models.parallel.jax_internals import io_callback
 from tests.workers.toy import ToyPipeline
-from workers.programs.aot_cache import KeptExecutables, packed, unpacked
+from workers.programs.aot_cache import ExecutableFiles, packed, unpacked
 from workers.programs.compiler import Compiler
 from workers.programs.step_latency import Way
 from workers.programs.xla_cache import keep_compiled
@@ -51,7 +51,7 @@ class Build:
 
 
 def program(folder: Path, build: Build, common: str = "here", most: int = 1 << 30) -> Any:
-    kept = KeptExecutables(folder, {"model": common}, most)
+    kept = ExecutableFiles(folder, {"model": common}, most)
     return kept.program(lambda: KEY, jax.devices()[:1], build)
 
 
@@ -159,7 +159,7 @@ def test_a_link_is_not_followed(folder: Path) -> None:
 
 def test_the_one_that_was_unused_longest_makes_room(folder: Path) -> None:
     size = len(packed("x" * 100, {"model": "here", "n": 0}))
-    kept = KeptExecutables(folder, {"model": "here"}, most_bytes=2 * size)
+    kept = ExecutableFiles(folder, {"model": "here"}, most_bytes=2 * size)
     for n in range(2):
         kept.fact(partial(dict, n=n), lambda: "x" * 100)
     for age, path in enumerate(sorted(folder.iterdir())):
@@ -196,7 +196,7 @@ def test_a_cpu_program_from_jaxs_cache_is_not_kept(folder: Path, tmp_path: Path)
 def test_nothing_to_write_to_is_no_failure(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And is told once, not once a program."""
     folder.write_text("a file where the folder should be")
-    build, kept = Build(), KeptExecutables(folder, {"model": "here"})
+    build, kept = Build(), ExecutableFiles(folder, {"model": "here"})
     for n in range(3):
         found = kept.program(partial(dict, program=[n]), jax.devices()[:1], build)
         assert found(np.ones(3, np.float32)).shape == (3,)
@@ -217,7 +217,7 @@ def test_files_are_its_own_under_any_umask(folder: Path) -> None:
 
 def test_a_folder_among_the_files_is_left_alone(folder: Path) -> None:
     (other := folder / "lost+found").mkdir(parents=True)
-    kept = KeptExecutables(folder, {"model": "here"}, most_bytes=1)
+    kept = ExecutableFiles(folder, {"model": "here"}, most_bytes=1)
     for n in range(2):
         kept.fact(partial(dict, n=n), lambda: "x" * 100)
     assert list(folder.iterdir()) == [other], "what is too large for the folder goes at once"
@@ -228,7 +228,7 @@ def test_a_pipelines_second_compiler_traces_nothing(folder: Path, layout: Layout
     pipeline = ToyPipeline()
 
     def picture() -> tuple[Any, ...]:
-        compiler = Compiler(pipeline, layout, KeptExecutables(folder, {"model": "toy"}))
+        compiler = Compiler(pipeline, layout, ExecutableFiles(folder, {"model": "toy"}))
         prepared = pipeline.prepare({"seed": 7}, {})
         values, way = prepared.steps[0].values, compiler.ways([2], elastic=False)[-1]
         assert way == Way(2)

@@ -12,7 +12,7 @@ import pytest
 from models.parallel.axis_rules import Layout
 from tests.workers.polling import DEADLINE_S, until
 from tests.workers.toy import SPEC, ToyPipeline
-from workers.engine.engine import Engine, Picture
+from workers.engine.engine import Engine, EngineOutput
 from workers.programs.batch_sizes import fast
 from workers.programs.compilation import Compilation
 
@@ -55,16 +55,16 @@ class Asking:
         self.engine = engine
         self.owed: dict[str, Compilation] = {}
 
-    def make(self, name: str, **fields: Any) -> asyncio.Task[Picture]:
+    def make(self, name: str, **fields: Any) -> asyncio.Task[EngineOutput]:
         def owe(compilation: Compilation) -> None:
             self.owed[name] = compilation
 
         request = {**SPEC.defaults, **fields}
-        making: Coroutine[Any, Any, Picture]
+        making: Coroutine[Any, Any, EngineOutput]
         making = self.engine.generate(request, {}, on_compile=owe)
         return asyncio.create_task(making)
 
-    async def asked(self, name: str, **fields: Any) -> asyncio.Task[Picture]:
+    async def asked(self, name: str, **fields: Any) -> asyncio.Task[EngineOutput]:
         """Whose programs wait for a compiler."""
         task = self.make(name, **fields)
         await until(lambda: name in self.owed)
@@ -76,7 +76,7 @@ def asking(engine: Engine) -> Asking:
     return Asking(engine)
 
 
-async def leave(task: asyncio.Task[Picture]) -> None:
+async def leave(task: asyncio.Task[EngineOutput]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

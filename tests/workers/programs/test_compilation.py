@@ -18,7 +18,7 @@ from tests.workers.jobs import ended, toy_job
 from tests.workers.polling import until
 from tests.workers.toy import SPEC, ToyPipeline
 from workers.engine.engine import LOOK_AGAIN_S, Engine
-from workers.programs.aot_cache import KeptExecutables
+from workers.programs.aot_cache import ExecutableFiles
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.compilation import COMPILERS, Compilation, building
 
@@ -69,7 +69,7 @@ async def test_the_next_start_knows_what_need_not_be_compiled(
     bucket = SPEC.bucket(WARM)
 
     def start() -> Engine:
-        return Engine(pipeline, layout, slots=1, kept=KeptExecutables(tmp_path, {}))
+        return Engine(pipeline, layout, slots=1, kept=ExecutableFiles(tmp_path, {}))
 
     first, again = start(), start()
     try:
@@ -98,7 +98,7 @@ async def test_a_file_that_came_later_is_found_after_a_while(
 ) -> None:
     bucket, loop = SPEC.bucket(WARM), asyncio.get_running_loop()
     first, beside = (
-        Engine(pipeline, layout, slots=1, kept=KeptExecutables(tmp_path, {})) for _ in range(2)
+        Engine(pipeline, layout, slots=1, kept=ExecutableFiles(tmp_path, {})) for _ in range(2)
     )
     try:
         await beside.look_for([bucket])
@@ -115,7 +115,7 @@ async def test_programs_of_other_ways_are_not_there(
     pipeline: ToyPipeline, layout: Layout, tmp_path: Path
 ) -> None:
     """After a change of `batching` or `exact_rows` all steps have to be compiled."""
-    bucket, kept = SPEC.bucket(WARM), KeptExecutables(tmp_path, {})
+    bucket, kept = SPEC.bucket(WARM), ExecutableFiles(tmp_path, {})
     batchings = (exact(), exact(), exact(2), fast(2))
     first, *others = (Engine(pipeline, layout, 2, one, kept=kept) for one in batchings)
     try:

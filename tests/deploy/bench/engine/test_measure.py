@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deploy.bench.engine.ask import Ask
+from deploy.bench.engine.ask import EngineCase
 from deploy.bench.engine.measure import covered, stage_seconds
 from deploy.bench.engine.report import report
 from deploy.bench.engine.table import figures, show
@@ -20,9 +20,9 @@ BATCH, REPEATS = 2, 3
 SIZE = {name: REQUEST[name] for name in ("width", "height", "num_inference_steps")}
 
 
-def ask(folder: Path, **changes: Any) -> Ask:
+def ask(folder: Path, **changes: Any) -> EngineCase:
     chosen = {"batch": BATCH, "repeats": REPEATS, "dtype": "float32", "devices": range(1)}
-    return Ask(str(folder), **{"request": SIZE, **chosen, **changes})
+    return EngineCase(str(folder), **{"request": SIZE, **chosen, **changes})
 
 
 @pytest.fixture(scope="module")

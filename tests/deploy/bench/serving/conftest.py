@@ -12,7 +12,7 @@ import pytest
 from service.app import create_app
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
-from service.server import Server, make_server
+from service.server import HttpServer, make_server
 from service.settings.settings import Settings
 from tests.service.standin import StandIn
 
@@ -23,7 +23,7 @@ class FrontEnd:
     def __init__(self, queue: Queue, settings: Settings) -> None:
         self._queue, self._settings = queue, settings
         self._port = 0
-        self.server: Server | None = None
+        self.server: HttpServer | None = None
 
     @property
     def url(self) -> str:

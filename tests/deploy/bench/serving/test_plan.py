@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.serving.ask import Ask, read_trace, shape_of, write_trace
+from deploy.bench.serving.ask import TimedRequest, read_trace, shape_of, write_trace
 from deploy.bench.serving.mix import Deadline, Mix, Shape, Tenant, mix_of, plan
 from deploy.exit_codes import UsageError
 
@@ -64,7 +64,10 @@ def test_a_trace_is_the_load_again(tmp_path: Path) -> None:
 
 def test_a_prompt_may_have_ends_of_lines_in_it(tmp_path: Path) -> None:
     """Unicode's own, too, which JSON leaves as they are."""
-    ask, file = Ask(at_s=0, request={"prompt": "a\nb\u2028c\x85d"}), tmp_path / "trace.jsonl"
+    ask, file = (
+        TimedRequest(at_s=0, request={"prompt": "a\nb\u2028c\x85d"}),
+        tmp_path / "trace.jsonl",
+    )
     write_trace(file, [ask])
     assert read_trace(file) == [ask]
 
@@ -106,6 +109,8 @@ def test_equal_work_has_one_name() -> None:
 
 
 def test_a_deadline_is_so_many_times_the_time_alone() -> None:
-    assert Ask(at_s=0, request={}, deadline_scale=2.0).deadline_s(1.5) == 3.0
-    assert Ask(at_s=0, request={"deadline_s": 7}).deadline_s(1.5) == 7.0
-    assert Ask(at_s=0, request={}, deadline_scale=2.0).deadline_s(None) is None, "not known"
+    assert TimedRequest(at_s=0, request={}, deadline_scale=2.0).deadline_s(1.5) == 3.0
+    assert TimedRequest(at_s=0, request={"deadline_s": 7}).deadline_s(1.5) == 7.0
+    assert TimedRequest(at_s=0, request={}, deadline_scale=2.0).deadline_s(None) is None, (
+        "not known"
+    )

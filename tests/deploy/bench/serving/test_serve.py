@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from deploy.bench.serving.answer import LOST, REFUSED, SUCCEEDED, UNFINISHED, UNREACHABLE, Answer
-from deploy.bench.serving.ask import Ask, read_trace, write_trace
+from deploy.bench.serving.ask import TimedRequest, read_trace, write_trace
 from deploy.bench.serving.load import Alone, NotMeasured
 from deploy.bench.serving.report import report
 from deploy.bench.serving.run import Plan, Run, measure
 from deploy.bench.serving.server import Server
 from deploy.cli import bench_serve
 from deploy.exit_codes import EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError
-from service.client import Unreachable
+from service.client import ServiceUnreachable
 from service.jobs.model.job import JobError, JobState
 from service.jobs.queue import Queue
 from service.settings.redis import RedisSettings
@@ -33,7 +33,7 @@ from tests.deploy.bench.serving.conftest import FrontEnd
 from tests.service.standin import MODEL, StandIn
 from tests.workers.polling import until
 
-ASK = Ask(at_s=0, request={"model": MODEL, "prompt": "a star", "seed": 1})
+ASK = TimedRequest(at_s=0, request={"model": MODEL, "prompt": "a star", "seed": 1})
 PLAN = Plan(window_s=0.0, alone=0, known={}, patience_s=20.0)
 COMMAND = """
 import argparse, sys
@@ -52,7 +52,7 @@ def command(*arguments: str) -> int:
     return bench_serve.run(parser.parse_args(arguments))
 
 
-def asks(count: int, every_s: float = 0.01, **changes: Any) -> list[Ask]:
+def asks(count: int, every_s: float = 0.01, **changes: Any) -> list[TimedRequest]:
     return [ASK.model_copy(update={"at_s": n * every_s} | changes) for n in range(count)]
 
 
@@ -60,7 +60,7 @@ def server_at(front: FrontEnd) -> Server:
     return Server(front.url, {}, CONNECTIONS)
 
 
-async def sent(front: FrontEnd, load: list[Ask], plan: Plan = PLAN) -> Run:
+async def sent(front: FrontEnd, load: list[TimedRequest], plan: Plan = PLAN) -> Run:
     async with server_at(front) as server:
         return await measure(server, front.url, load, plan, lambda said: None)
 
@@ -234,7 +234,7 @@ async def test_a_server_of_another_kind() -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as other:
         url = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}"
         async with Server(url, {}, CONNECTIONS) as server:
-            with pytest.raises(Unreachable, match="has no list of models"):
+            with pytest.raises(ServiceUnreachable, match="has no list of models"):
                 await server.models()
             await server.ask(asked)
             end = 'event: succeeded\ndata: {"state": "succeeded", "created_at": "once"}\n\n'

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from deploy.bench.serving.answer import REFUSED, SUCCEEDED, Answer
-from deploy.bench.serving.ask import Ask
+from deploy.bench.serving.ask import TimedRequest
 from deploy.bench.serving.fairness import dues, fairness, jain
 from deploy.bench.serving.load import Alone, alone_of
 from deploy.bench.serving.report import report
@@ -27,20 +27,20 @@ from deploy.bench.serving.statistics import (
 )
 from deploy.bench.serving.table import seconds, show
 
-SMALL = Ask(at_s=0, request={"model": "a"}, tenant="one")
-LARGE = Ask(at_s=0, request={"model": "b"}, tenant="two")
+SMALL = TimedRequest(at_s=0, request={"model": "a"}, tenant="one")
+LARGE = TimedRequest(at_s=0, request={"model": "b"}, tenant="two")
 ALONE = {
     SMALL.shape: Alone(1.0, 0.01, 0.0, 0.9, 0.8, 0.2, 0.01, samples=3),
     LARGE.shape: Alone(10.0, 0.01, 0.0, 9.9, 9.0, 1.0, 0.01, samples=3),
 }
 
 
-def done(ask: Ask, whole_s: float, **rest: Any) -> Answer:
+def done(ask: TimedRequest, whole_s: float, **rest: Any) -> Answer:
     defaults = {"queue_s": 0.0, "run_s": whole_s, "device_s": whole_s, "pictures": 1}
     return Answer(ask, outcome=SUCCEEDED, whole_s=whole_s, ended_at_s=whole_s, **defaults | rest)
 
 
-def refused(ask: Ask, reason: str, after_s: float) -> Answer:
+def refused(ask: TimedRequest, reason: str, after_s: float) -> Answer:
     return Answer(ask, outcome=REFUSED, status=429, reason=reason, retry_after_s=after_s)
 
 

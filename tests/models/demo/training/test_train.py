@@ -23,7 +23,7 @@ from tests import coarse
 
 SEED, RATE = 4, 0.5
 TINY_CLIP = replace(flux.CLIP, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
-TINY_FLUX = flux.Sizes(
+TINY_FLUX = flux.FluxSizes(
     clip=TINY_CLIP,
     t5=replace(flux.T5, d_model=16, d_kv=4, d_ff=16, num_layers=1),
     flux=replace(
@@ -35,7 +35,7 @@ TINY_FLUX = flux.Sizes(
         pooled_projection_dim=16,
     ),
 )
-TINY_SDXL = sdxl.Sizes(
+TINY_SDXL = sdxl.SdxlSizes(
     clip=TINY_CLIP,
     clip_2=replace(TINY_CLIP, projection_dim=8),
     unet=replace(
@@ -49,7 +49,7 @@ TINY_SDXL = sdxl.Sizes(
         projection_class_embeddings_input_dim=sdxl.SIZES * sdxl.SIZE_FEATURES + 8,
     ),
 )
-TINY_WAN = wan.Sizes(
+TINY_WAN = wan.WanSizes(
     t5=replace(wan.T5, d_model=16, d_kv=4, d_ff=16, num_layers=1),
     wan=replace(
         wan.WAN, num_attention_heads=1, attention_head_dim=16, text_dim=16, ffn_dim=16, num_layers=1

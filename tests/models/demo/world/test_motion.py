@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.demo.training.moving import Moving, held_out_prompts
+from models.demo.training.moving import VideoSubject, held_out_prompts
 from models.demo.world.motion import Motion, held_out_motions, motions, training_motions
 from models.demo.world.vocabulary import Thing
 
@@ -32,7 +32,7 @@ def test_other_sentences_are_refused(prompt: str) -> None:
 def test_enough_is_held_out_and_nothing_is_shared() -> None:
     assert not set(held_out_motions()) & set(training_motions())
     assert len(set(held_out_prompts(100))) == 100
-    drawn = Moving().scenes(np.random.default_rng(0), 1000)
+    drawn = VideoSubject().scenes(np.random.default_rng(0), 1000)
     assert not any(motion.held_out for motion in drawn)
 
 

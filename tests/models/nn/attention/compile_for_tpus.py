@@ -15,14 +15,14 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from models.nn.kernels.block_size_search import TOPOLOGIES, compile_for
-from models.nn.kernels.block_sizes import Blocks, read
+from models.nn.kernels.block_sizes import AttentionBlocks, read
 from models.nn.kernels.int8_matmul import CHIPS, OfStack, product
 from models.nn.kernels.select import kernel_for
 from models.nn.layers.activations import tanh_gelu
 from models.parallel.axis_rules import auto_mesh
 from models.parallel.jax_internals import get_topology_desc
 
-TOO_LARGE = Blocks(1024, 3072, 1024)
+TOO_LARGE = AttentionBlocks(1024, 3072, 1024)
 """For v5e, by little: one block fits, a sequence of them does not."""
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.nn.kernels.block_sizes import Blocks
+from models.nn.kernels.block_sizes import AttentionBlocks
 from models.nn.kernels.blockwise import blockwise_kernel, by_queries
 from models.nn.kernels.kernel import NOTHING, Attended, Kernel
 from models.nn.kernels.splash import splash_kernel
@@ -18,9 +18,9 @@ from tests import coarse
 BATCH, HEADS, SCALE = 2, 2, 0.1
 
 
-def small(dtype: jnp.dtype, dim: int, keys: int) -> Blocks:
+def small(dtype: jnp.dtype, dim: int, keys: int) -> AttentionBlocks:
     """Many blocks of short sequences."""
-    return Blocks(32, 256, 128)
+    return AttentionBlocks(32, 256, 128)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -13,7 +13,7 @@ import pytest
 from jax.stages import Compiled
 
 from models.nn.attention.attention import attention, cross_attention, token_attention
-from models.nn.kernels.block_sizes import Blocks
+from models.nn.kernels.block_sizes import AttentionBlocks
 from models.nn.kernels.kernel import Attended, Kernel
 from models.nn.kernels.splash import splash_kernel
 from models.nn.kernels.xla import xla_kernel
@@ -83,7 +83,7 @@ def test_heads_that_do_not_divide_go_round_instead() -> None:
 @pytest.mark.parametrize("sizes", [{}, {"context": 4}, {"context": 4, "ring": 4}], ids=str)
 def test_splash_by_a_layout(sizes: dict[str, int]) -> None:
     """Rings have one device with padding, which masks it, and three that do not."""
-    splash = splash_kernel(lambda *_: Blocks(16, 128, 128), interpret=True)
+    splash = splash_kernel(lambda *_: AttentionBlocks(16, 128, 128), interpret=True)
     q_k_v = inputs(1, 139, 4)
     program = compiled(by(splash, **sizes), *q_k_v)
     np.testing.assert_allclose(program(*q_k_v), attention(*q_k_v), atol=CLOSE)

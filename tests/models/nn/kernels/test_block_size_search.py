@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 from models.nn.kernels.block_size_search import Case, candidates, main, search
-from models.nn.kernels.block_sizes import Blocks, read, write
+from models.nn.kernels.block_sizes import AttentionBlocks, read, write
 from tests.models.nn.attention.test_compiled import LIBTPU
 
 
 def test_candidates_are_no_larger_than_the_sequence() -> None:
     found = list(candidates(Case("bfloat16", 128, 4096, 4096)))
-    assert Blocks(2048, 2048, 1024) in found and len(set(found)) == len(found)
+    assert AttentionBlocks(2048, 2048, 1024) in found and len(set(found)) == len(found)
     assert all(blocks.q <= 4096 and blocks.kv <= 4096 for blocks in found)
-    assert list(candidates(Case("bfloat16", 128, 100, 77))) == [Blocks(112, 128, 128)]
+    assert list(candidates(Case("bfloat16", 128, 100, 77))) == [AttentionBlocks(112, 128, 128)]
 
 
 def test_the_best_comes_first_and_what_does_not_fit_not_at_all() -> None:
@@ -47,7 +47,7 @@ def test_a_chip_that_is_not_here_is_compiled_for(tmp_path: Path) -> None:
         text=True,
     )
     (row,) = read(table)
-    assert row.blocks == Blocks(128, 128, 128) and "libtpu" in row.source
+    assert row.blocks == AttentionBlocks(128, 128, 128) and "libtpu" in row.source
     bundles = int(done.stdout.split()[3])
     # 128 x 128 products of 128, twice, and their exponentials: neither none nor a million.
     assert 50 < bundles < 10_000

@@ -7,7 +7,15 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 
-from models.nn.kernels.block_sizes import OTHERWISE, Blocks, Row, even, of_chip, read, write
+from models.nn.kernels.block_sizes import (
+    OTHERWISE,
+    AttentionBlocks,
+    Row,
+    even,
+    of_chip,
+    read,
+    write,
+)
 from models.nn.kernels.splash import cuts
 
 
@@ -42,7 +50,7 @@ def test_the_table_that_is_shipped() -> None:
     assert len({row.place for row in rows}) == len(rows)
     assert [row.blocks.q for row in rows] and all(row.source for row in rows)
     wan = of_chip("TPU v6 lite")(jnp.dtype("bfloat16"), 128, 75_600)
-    assert wan == Blocks(1024, 5120, 512)
+    assert wan == AttentionBlocks(1024, 5120, 512)
 
 
 def test_a_written_table_is_read_again(tmp_path: Path) -> None:
@@ -55,7 +63,7 @@ def test_a_written_table_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sizes", [(100, 256, 128), (128, 256, 100), (128, 300, 128)])
 def test_blocks_that_no_chip_takes(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="multiple"):
-        Blocks(*sizes)
+        AttentionBlocks(*sizes)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,7 @@ def test_even_blocks_pad_little(tokens: int, wanted: tuple[int, int]) -> None:
 
 
 def test_the_mask_is_for_the_last_block_alone() -> None:
-    blocks = Blocks(3024, 2048, 1024)
+    blocks = AttentionBlocks(3024, 2048, 1024)
     assert cuts(75_600, blocks) == [(0, 73_728, blocks), (73_728, 75_600, blocks)]
     assert cuts(4096, blocks) == [(0, 4096, blocks)]
-    assert cuts(77, blocks) == [(0, 77, Blocks(3024, 128, 128))]
+    assert cuts(77, blocks) == [(0, 77, AttentionBlocks(3024, 128, 128))]

@@ -142,12 +142,12 @@ def way(machine: Lives, name: str, script: str) -> None:
             machine.reap(False, False)
             machine.claim_and_stall(OFFER, 0, [], False, False)
             machine.be_silent()
-        case "expire", "claim":
+        case "expire", "claim_jobs":
             claimed({**WISH, "deadline": "past"})
         case "expire", "progress":
             claimed(soon)
             machine.progress(0, 1, None, True, False)
-        case "expire", "snapshot":
+        case "expire", "record_snapshots":
             claimed(soon)
             machine.snapshot(0, [1], True, False)
         case "expire", "renew":

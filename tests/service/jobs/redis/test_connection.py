@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from service.jobs.queue import Queue
-from service.jobs.redis.connection import Unreachable, check_server, connect, lacks, shown
+from service.jobs.redis.connection import RedisUnreachable, check_server, connect, lacks, shown
 from service.settings.queue import QueueSettings
 from service.settings.redis import RedisSettings
 from service.settings.section import ConfigError
@@ -54,20 +54,20 @@ async def test_a_server_that_may_evict(redis_url: str) -> None:
 
 
 async def test_no_server(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable, match=r"no Redis answers at unix://"):
+    with pytest.raises(RedisUnreachable, match=r"no Redis answers at unix://"):
         await Queue.connect(f"unix://{tmp_path}/none.sock", QueueSettings())
 
 
 async def test_a_name_that_leads_nowhere_may_come() -> None:
-    with pytest.raises(Unreachable, match=r"no Redis answers at redis://nowhere\.invalid"):
+    with pytest.raises(RedisUnreachable, match=r"no Redis answers at redis://nowhere\.invalid"):
         await Queue.connect("redis://nowhere.invalid", QueueSettings())
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
-        (b"$16\r\n# x\r\nloading:1\r\n\r\n", Unreachable, "still reading its file"),
-        (b"-LOADING Redis is loading\r\n", Unreachable, "still reading its file"),
+        (b"$16\r\n# x\r\nloading:1\r\n\r\n", RedisUnreachable, "still reading its file"),
+        (b"-LOADING Redis is loading\r\n", RedisUnreachable, "still reading its file"),
         (b"-NOAUTH Authentication required.\r\n", ConfigError, "does not let us in"),
         (b"-NOPERM no permissions\r\n", ConfigError, "does not let us in"),
         (b"-ERR unknown command\r\n", ConfigError, "is no Redis of ours"),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from service.jobs.scheduling.fair_share import Tenant, Turns
+from service.jobs.scheduling.fair_share import FairShares, Tenant
 
 
 def some_tenants(rng: random.Random, count: int, most_jobs: int) -> list[Tenant]:
@@ -34,7 +34,7 @@ def test_against_the_list_of_all_jobs(most_jobs: int) -> None:
     """Off by half a job of each tenant that has several; of single jobs exact, ties included."""
     rng = random.Random(most_jobs)
     tenants = some_tenants(rng, 60, most_jobs)
-    turns, jobs = Turns(tenants), starts(tenants)
+    turns, jobs = FairShares(tenants), starts(tenants)
     within = sum(0.5 for tenant in tenants if tenant.jobs > 1) + 1e-6
     within_s = sum(tenant.mean_s / 2 for tenant in tenants if tenant.jobs > 1) + 1e-6
     for order, name, _ in rng.sample(jobs, min(len(jobs), 40)):
@@ -47,7 +47,7 @@ def test_against_the_list_of_all_jobs(most_jobs: int) -> None:
 def test_the_sum_is_that_of_the_tenants() -> None:
     rng = random.Random(1)
     tenants = some_tenants(rng, 40, 20)
-    turns = Turns(tenants)
+    turns = FairShares(tenants)
     for order in (0.0, 90.0, 100.0, 150.0, 1e4):
         found = turns.before(order, "tenant-020")
         counts = [tenant.before(order, "tenant-020") for tenant in tenants]
@@ -57,11 +57,11 @@ def test_the_sum_is_that_of_the_tenants() -> None:
 
 
 def test_nobody() -> None:
-    assert Turns([]).before(5.0, "a").jobs == 0
+    assert FairShares([]).before(5.0, "a").jobs == 0
     empty = Tenant("empty", 0.0, 0.0, 0.0, 1.0, 0)
-    assert Turns([empty]).before(5.0, "z").jobs == 0
+    assert FairShares([empty]).before(5.0, "z").jobs == 0
 
 
 def test_what_rounding_left_of_a_backlog_divides_nothing() -> None:
     worn = Tenant("worn", 0.0, 0.0, -1e-6, 1.0, 3)
-    assert Turns([worn]).before(5.0, "z").jobs == pytest.approx(3)
+    assert FairShares([worn]).before(5.0, "z").jobs == pytest.approx(3)

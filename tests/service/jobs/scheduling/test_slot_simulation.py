@@ -11,7 +11,7 @@ from service.jobs.scheduling.slot_simulation import (
     Load,
     Pool,
     Running,
-    Servers,
+    SlotSimulation,
     Takes,
     remaining_s,
 )
@@ -20,36 +20,36 @@ ONE, FOUR = Pool("one", slots=1), Pool("four", slots=4)
 SHORT = Load(device_seconds=2.0, alone_s=2.0)
 
 
-def started(servers: Servers, jobs: float, mean_s: float = 2.0) -> float:
+def started(servers: SlotSimulation, jobs: float, mean_s: float = 2.0) -> float:
     found = servers.start(jobs, mean_s)
     assert found is not None
     return found[0]
 
 
 def test_no_pool_no_start() -> None:
-    assert Servers([], [], is_crowded=False).start(0, 1.0) is None
+    assert SlotSimulation([], [], is_crowded=False).start(0, 1.0) is None
 
 
 def test_free_slots_first() -> None:
-    servers = Servers([ONE, FOUR], [], is_crowded=False)
+    servers = SlotSimulation([ONE, FOUR], [], is_crowded=False)
     assert [started(servers, ahead) for ahead in range(5)] == [0.0] * 5
     assert started(servers, 5) == 2.0, "the single slot, after one job of 2 s"
 
 
 def test_one_slot_takes_one_after_the_other() -> None:
     running = [Running("one", SHORT, done=0.25)]
-    servers = Servers([ONE], running, is_crowded=True)
+    servers = SlotSimulation([ONE], running, is_crowded=True)
     assert [started(servers, ahead) for ahead in range(3)] == [1.5, 3.5, 5.5]
 
 
 def test_a_slow_pool_takes_longer() -> None:
-    servers = Servers([Pool("slow", 1, slowness=3.0)], [Running("slow", SHORT, 0.5)], False)
+    servers = SlotSimulation([Pool("slow", 1, slowness=3.0)], [Running("slow", SHORT, 0.5)], False)
     assert [started(servers, ahead) for ahead in range(2)] == [3.0, 9.0]
 
 
 def test_until_few_are_left() -> None:
     running = [Running("four", Load(2.0, 2.0), done) for done in (0.0, 0.25, 0.5, 0.75)]
-    servers = Servers([FOUR], running, is_crowded=True)
+    servers = SlotSimulation([FOUR], running, is_crowded=True)
     assert [servers.thinned_s(0, 0.0, left) for left in range(5)] == [8.0, 6.0, 4.0, 2.0, 0.0]
     assert [servers.thinned_s(2, 1.0, left) for left in range(3)] == [8.0, 8.0, 6.0]
     many = ONE_BY_ONE + 400
@@ -59,7 +59,7 @@ def test_until_few_are_left() -> None:
 def test_a_job_goes_where_it_is_taken() -> None:
     """A slow pool is free at once, and leaves what it cannot end in 40 s to the fast one."""
     pools = [Pool("fast", 1), Pool("slow", 1, slowness=10.0, layout="slow")]
-    servers = Servers(pools, [Running("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
+    servers = SlotSimulation(pools, [Running("fast", Load(20.0, 20.0), 0.75)], is_crowded=True)
 
     def within(seconds: float) -> Takes:
         return lambda at, layout: at + (200.0 if layout == "slow" else 20.0) <= seconds
@@ -76,14 +76,14 @@ def test_a_job_goes_where_it_is_taken() -> None:
 
 def test_a_clip_does_not_hold_up_the_other_slots() -> None:
     clip = Running("four", Load(150.0, 200.0), done=0.0)
-    servers = Servers([FOUR], [clip], is_crowded=True)
+    servers = SlotSimulation([FOUR], [clip], is_crowded=True)
     assert [started(servers, ahead) for ahead in range(4)] == [0.0, 0.0, 0.0, 8.0]
     assert started(servers, 30, 2.0) == 80.0, "three slots for 30 jobs of 8 s in a full batch"
 
 
 def test_what_a_pool_claimed_beyond_its_slots_follows() -> None:
     running = [Running("one", SHORT, done) for done in (0.0, 0.5, 0.0)]
-    servers = Servers([ONE], running, is_crowded=False)
+    servers = SlotSimulation([ONE], running, is_crowded=False)
     assert started(servers, 0) == 1.0 + 2.0 + 2.0
 
 
@@ -101,7 +101,7 @@ def test_very_many_are_poured() -> None:
     for _ in range(count):
         end, slowness = heap[0]
         heapq.heapreplace(heap, (end + mean_s * slowness, slowness))
-    servers = Servers(pools, running, is_crowded=True)
+    servers = SlotSimulation(pools, running, is_crowded=True)
     assert started(servers, count) == pytest.approx(heap[0][0], abs=2 * mean_s)
 
 

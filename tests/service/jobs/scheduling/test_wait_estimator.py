@@ -12,9 +12,9 @@ from service.jobs.model.job import Detail, Job, JobState, Usage, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.scheduling.cost_model import CostKey, CostRow, CostTable, PoolFacts
 from service.jobs.scheduling.fair_share import Tenant
-from service.jobs.scheduling.queue_snapshot import Look
+from service.jobs.scheduling.queue_snapshot import QueueSnapshot
 from service.jobs.scheduling.slot_simulation import Load, Running
-from service.jobs.scheduling.wait_estimator import Outlook, Place, Rules
+from service.jobs.scheduling.wait_estimator import Place, Rules, WaitEstimator
 from service.settings.queue import QueueSettings
 from tests.load.fleet import MODEL, STEPS, Fleet, SimulatedPool
 from tests.service.jobs.examples import a_snapshot
@@ -42,8 +42,8 @@ async def put(queue: Queue, table: CostTable, tenant: str, bucket: str, **fields
     return (await queue.put(job.model_copy(update=fields)))[0]
 
 
-async def look(queue: Queue) -> Outlook:
-    return Outlook(await queue.outlook(MODEL), await queue.costs(MODEL), RULES)
+async def look(queue: Queue) -> WaitEstimator:
+    return WaitEstimator(await queue.outlook(MODEL), await queue.costs(MODEL), RULES)
 
 
 async def predicted(queue: Queue, jobs: Sequence[Job]) -> dict[str, Place]:
@@ -204,7 +204,7 @@ async def test_each_job_is_told_of_pools_that_are_good_at_it() -> None:
     }
     table = CostTable(rows, {name: PoolFacts(name, 1) for name in "ab"})
     running = [Running("a", Load(20.0, 20.0), 0.5)]
-    outlook = Outlook(Look(now=1000.0, running=running), table, RULES)
+    outlook = WaitEstimator(QueueSnapshot(now=1000.0, running=running), table, RULES)
     picture, clip = (
         Job(id=name, model=MODEL, bucket=bucket, steps=STEPS, deadline_at=1040.0)
         for name, bucket in (("picture", PICTURE), ("clip", CLIP))
@@ -222,12 +222,12 @@ async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
     table = CostTable({CostKey(PICTURE, "x", 1): row}, facts)
     running = [Running(name, Load(2.0, 2.0), 0.5) for name in facts]
     tenants = {"a": Tenant("a", 0.0, 0.0, 2000.0, 1.0, 1000)}
-    whole = Look(tenants=tenants, running=running)
-    part = Look(tenants=tenants, running=running[:25], seen=0.25)
+    whole = QueueSnapshot(tenants=tenants, running=running)
+    part = QueueSnapshot(tenants=tenants, running=running[:25], seen=0.25)
     job = Job(id="job", model=MODEL, bucket=PICTURE, tenant="a", steps=STEPS)
     for rank in (0, 150, 990):
         sees_all, sees_part = (
-            Outlook(one, table, RULES).queued(job, rank) for one in (whole, part)
+            WaitEstimator(one, table, RULES).queued(job, rank) for one in (whole, part)
         )
         assert sees_part.position == sees_all.position
         assert sees_part.ends_s == pytest.approx(sees_all.ends_s, abs=2.0)  # one job
@@ -248,7 +248,7 @@ async def test_what_is_kept_need_not_be_waited_for(queue: Queue) -> None:
     picture = await put(queue, table, "b", PICTURE)
     after = await predicted(queue, [clip, picture])
     assert [after[job.id].ends_s for job in (clip, picture)] == pytest.approx([10, 12])
-    unknown = Outlook(await queue.outlook(MODEL), CostTable({}, table.pools), RULES)
+    unknown = WaitEstimator(await queue.outlook(MODEL), CostTable({}, table.pools), RULES)
     assert unknown.queued(clip, 0).ends_s == pytest.approx(10), "by what was predicted then"
     (again,) = await queue.claim("a", MODEL, 1)
     await queue.finish(again, [], Usage(steps=STEPS, device_seconds=40.0))
@@ -284,7 +284,7 @@ def compiled_elsewhere() -> CostTable:
 
 
 def test_a_wait_counts_what_has_to_be_compiled() -> None:
-    outlook = Outlook(Look(now=1000.0), compiled_elsewhere(), RULES)
+    outlook = WaitEstimator(QueueSnapshot(now=1000.0), compiled_elsewhere(), RULES)
     job = Job(id="j", model=MODEL, bucket=PICTURE, steps=5, compile_s=COMPILED_S)
     assert outlook.newcomer(job).ends_s == COMPILED_S + 5.0
     assert outlook.newcomer(job.model_copy(update={"bucket": CLIP})).ends_s == 5.0
@@ -307,5 +307,5 @@ def test_a_running_job_s_wait_counts_what_is_left_of_compiling(
         id="j", model=MODEL, bucket=PICTURE, steps=5, compile_s=COMPILED_S, pool="pool",
         state=JobState.RUNNING, detail=detail,
     )  # fmt: skip
-    outlook = Outlook(Look(now=1000.0), compiled_elsewhere(), RULES)
+    outlook = WaitEstimator(QueueSnapshot(now=1000.0), compiled_elsewhere(), RULES)
     assert outlook.running_s(job) == left_s + 5.0
