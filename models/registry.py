@@ -76,8 +76,10 @@ def load(
     base: str | None = None,
     **how: Any,
 ) -> Pipeline:
-    """The model `name` from a folder in diffusers' layout, a hub id with an optional @revision, or
-    a single safetensors file in the original key style.
+    """Load the model `name`.
+
+    From a folder in diffusers' layout, a hub id with an optional @revision, or a single safetensors
+    file in the original key style.
 
     Args:
         base: of a single file: the folder or hub id whose configs and tokenizers are used. Left

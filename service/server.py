@@ -54,18 +54,20 @@ class HttpServer(uvicorn.Server):
         self.connections = connections
 
     async def on_tick(self, counter: int) -> bool:
+        """Look over the connections, as often as is due."""
         if counter % SWEEP_TICKS == 0:
             self.connections.sweep(asyncio.get_running_loop().time(), SWEEP_TICKS * TICK_S)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End open answers, then shut down."""
         app: FastAPI = self.config.app  # type: ignore[assignment]
         app.state.front.stopping.set()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn's own raises the signal again when all is done, and so never exits with 0."""
+        """Uvicorn's own raises the signal again when all is done, and so never exits with 0."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.handle_exit, number, None)

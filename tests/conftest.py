@@ -36,6 +36,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def same_environment() -> Iterator[None]:
+    """Fails a module that leaves the environment changed for those after it."""
+    before = dict(os.environ)
+    yield
+    changed = {
+        name
+        for name in (before.keys() | os.environ.keys()) - {"PYTEST_CURRENT_TEST"}
+        if before.get(name) != os.environ.get(name)
+    }
+    for name in changed & before.keys():
+        os.environ[name] = before[name]
+    for name in changed - before.keys():
+        del os.environ[name]
+    assert not changed, f"left changed in the environment: {', '.join(sorted(changed))}"
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One embedded server for the whole run; `queue` empties it, so take both or clean up."""

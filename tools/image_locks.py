@@ -53,6 +53,7 @@ def main(found: Iterable[Entry]) -> int:
 
 
 def lock_file(name: str) -> Path:
+    """Return the lock file of an image."""
     return FOLDER / f"{name}.lock"
 
 

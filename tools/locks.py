@@ -103,6 +103,7 @@ def merged(parts: Mapping[str, Iterable[Entry]]) -> list[Entry]:
 
 
 def written(found: Iterable[Entry]) -> str:
+    """Return the lock as text."""
     every = "".join(f"{entry}\n{FOR}{' '.join(sorted(entry.extras))}\n" for entry in found)
     return HEAD.format(pythons=", ".join(PYTHONS), asked=digest(PROJECT)) + every
 

@@ -68,6 +68,7 @@ def chosen(found: Iterable[Entry], extras: Iterable[str]) -> list[Entry]:
 
 
 def main(arguments: list[str]) -> int:
+    """Print what pip is to install."""
     parser = argparse.ArgumentParser(description="Print what pip is to install of the lock.")
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help="of pyproject.toml")
     asked = parser.parse_args(arguments)

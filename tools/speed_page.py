@@ -39,6 +39,7 @@ def write(record: Record, page: Path = PAGE) -> None:
 
 
 def table(record: Record) -> Iterator[str]:
+    """Yield the table's lines."""
     named = ", ".join(f"{name} {number}" for name, number in record.versions.items())
     yield f"Compiled, not timed on hardware, by `make tpu-schedule ARGS=--write` with {named}.\n"
     yield f"| {' | '.join(COLUMNS)} |"

@@ -1,5 +1,7 @@
-"""Print steps by the TPU compiler's own schedule; --write puts them into
-docs/performance/schedule.json and docs/performance/speed.md. No TPU is needed."""
+"""Print steps by the TPU compiler's own schedule; no TPU is needed.
+
+--write puts them into docs/performance/schedule.json and docs/performance/speed.md.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from workers.plan.schedule import Step, in_child, lines, read
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Compile the cases, and print or write what was scheduled."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=[*CASES], metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--longest", type=int, default=0, help="operations of each part to show")

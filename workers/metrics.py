@@ -1,5 +1,6 @@
-"""Metrics of what runs on the devices: steps, stages, compilation, memory. Those of jobs are
-workers/pool/metrics.py.
+"""Metrics of what runs on the devices: steps, stages, compilation, memory.
+
+Those of jobs are workers/pool/metrics.py.
 
 Label values are few: one model, shapes and layouts up to a number, content types and outcomes of
 our own code. All that can be told before anything has happened is told, with 0.
@@ -141,6 +142,7 @@ def read_executable(seconds: float) -> None:
 
 @contextmanager
 def compiling(program: str) -> Iterator[None]:
+    """Time what compiles or reads one program."""
     started = time.perf_counter()
     yield
     compile_seconds.labels(program).observe(time.perf_counter() - started)

@@ -33,8 +33,11 @@ def pauses() -> Iterator[float]:
 
 
 async def until_reached(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call the queue until Redis answers. What has changed meanwhile, its answer tells: a claim
-    that another pool has taken over is refused."""
+    """Call the queue until Redis answers.
+
+    What has changed meanwhile, its answer tells: a claim that another pool has taken over is
+    refused.
+    """
     for pause_s in pauses():
         try:
             return await call(*args, **kwargs)

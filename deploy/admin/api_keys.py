@@ -58,6 +58,7 @@ def print_table(*rows: tuple[str, ...]) -> None:
 
 
 def created(at: float) -> str:
+    """Return a key's time of creation, in UTC."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 

@@ -114,8 +114,10 @@ async def _answer(queue: Queue, pool: str, wish: ProfileRequest) -> dict[str, An
 async def _said(
     queue: Queue, pool: str, wish: ProfileRequest, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
-    """What the pool says, once it is one of these or later ones; None: not in that time, or it has
-    gone."""
+    """Wait until the pool answers with one of these, or later ones.
+
+    None: not in that time, or the pool has gone.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:

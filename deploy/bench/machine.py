@@ -16,6 +16,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def machine() -> dict[str, Any]:
+    """Return what a figure depends on: processor, cores, memory and versions."""
     return {
         "processor": processor(CPU_INFO.read_text() if CPU_INFO.is_file() else ""),
         "cores": len(os.sched_getaffinity(0)),

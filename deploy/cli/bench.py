@@ -14,6 +14,7 @@ BENCHES = {
 
 
 def add(commands: Commands) -> None:
+    """Add `atelier bench`."""
     bench = commands.add_parser("bench", help="measure the speed of the engine or of a server")
     kinds = bench.add_subparsers(required=True, metavar="what")
     for name, about in BENCHES.items():

@@ -1,6 +1,8 @@
-"""Full-size networks with random weights, made on this machine's devices, and timed as they serve:
-a step, text encoding, the VAE and whole requests; memory; and MFU against a matrix product measured
-in the same run."""
+"""`atelier bench engine`: full-size networks with random weights, timed as they serve.
+
+A step, text encoding, the VAE and whole requests; memory; and MFU against a matrix product measured
+in the same run.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +25,7 @@ REQUEST = ("width", "height", "num-frames", "steps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `atelier bench engine`."""
     parser.add_argument(
         "--model",
         required=True,
@@ -137,8 +140,11 @@ def _one(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """A process each: one's memory is no part of the next one's peak, and one that is killed for
-    it takes nothing of the others along. Raises: CheckpointError: one of the models is none."""
+    """Measure each model in a process of its own.
+
+    One's memory is no part of the next one's peak, and one that is killed for it takes nothing of
+    the others along. Raises: CheckpointError: one of the models is none.
+    """
     from deploy.bench.engine.ask import configs_of
     from deploy.bench.engine.report import document
 

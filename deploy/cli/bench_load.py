@@ -60,6 +60,10 @@ def keys_of(key: str | None, said: Mapping[str, Any]) -> dict[str | None, str]:
 
 
 def url_of(server: str) -> str:
+    """Return the server's address without a slash at its end.
+
+    Raises: UsageError: it is no whole URL.
+    """
     url = urlsplit(server)
     if url.scheme not in ("http", "https") or not url.netloc:
         raise UsageError(f"--server {server!r}: it must be a whole http or https URL")

@@ -1,6 +1,9 @@
-"""Sends a running server requests at their planned instants, whatever the answers do, and tells
-what became of them: throughput, waits, refusals, goodput, fairness, and what the service adds to
-the engine. docs/performance/bench-serve.md says how to read it."""
+"""`atelier bench serve`: load on a running server, by an open loop.
+
+Requests leave at their planned instants, whatever the answers do. Reported are throughput, waits,
+refusals, goodput, fairness, and what the service adds to the engine;
+docs/performance/bench-serve.md says how to read it.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ ALONE = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `atelier bench serve`."""
     add_server(parser)
     _add_load(parser)
     _add_measuring(parser)

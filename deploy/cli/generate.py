@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
+    """Add `atelier generate`."""
     generate = commands.add_parser(
         "generate", help="generate an image or video on a running server", late=add_fields
     )
@@ -31,6 +32,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Submit the request, wait for its end and write its outputs."""
     body = body_of(args)
 
     def make(client: Client) -> int:

@@ -22,6 +22,7 @@ PAGE = 100
 
 
 def add(commands: Commands) -> None:
+    """Add `atelier jobs`."""
     jobs = commands.add_parser("jobs", help="list, show, cancel and wait for jobs on a server")
     acts = jobs.add_subparsers(required=True, metavar="act")
     _add_list(acts)

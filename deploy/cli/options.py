@@ -21,6 +21,7 @@ EIGHT_BIT_PRODUCTS = ("w8a16", "w8a8")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the options of settings file and state folder."""
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings file (default: atelier.toml)"
     )
@@ -32,6 +33,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
+    """Add the options of an address to listen on."""
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument(
         "--port", type=int, metavar="N", help="port to listen on; 0: any free one (default: 8000)"
@@ -95,10 +97,12 @@ def mesh(text: str) -> str | dict[str, int]:
 
 
 def count(text: str) -> int:
+    """Parse a whole number from 1 on."""
     return whole(text, least=1)
 
 
 def whole(text: str, least: int = 0) -> int:
+    """Parse a whole number from `least` on."""
     try:
         value = int(text)
     except ValueError:
@@ -120,12 +124,14 @@ def number(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
+    """Parse a number from 0 on."""
     if (value := number(text)) < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return value
 
 
 def positive(text: str) -> float:
+    """Parse a number above 0."""
     if (value := number(text)) <= 0:
         raise argparse.ArgumentTypeError("must be more than 0")
     return value

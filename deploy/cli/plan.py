@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(commands: Commands) -> None:
+    """Add `atelier plan`."""
     plan = commands.add_parser(
         "plan", help="estimate memory and speed for chips that are not at hand"
     )
@@ -84,6 +85,7 @@ def _add_work(plan: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the estimate, or every layout of a search."""
     check_pools()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # nothing runs here, whatever this machine has
     from models.interface.pipeline import RequestError

@@ -10,6 +10,7 @@ from deploy.exit_codes import EXIT_FAILED, UsageError, say
 
 
 def add(commands: Commands) -> None:
+    """Add `atelier profile`."""
     profile = commands.add_parser(
         "profile", help="profile a running pool's steps without stopping it"
     )
@@ -39,6 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Ask a running pool for a profile, and print where it lies."""
     from deploy.admin.profiling import Refused, profile
     from service.jobs.profiles import MOST_S, MOST_STEPS, ProfileRequest
 

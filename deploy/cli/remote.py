@@ -19,6 +19,7 @@ SERVER = "http://127.0.0.1:8000"
 
 
 def add_server(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a server's address and API key."""
     parser.add_argument(
         "--server", default=SERVER, metavar="URL", help=f"address of the server (default: {SERVER})"
     )

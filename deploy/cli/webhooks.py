@@ -9,6 +9,7 @@ from deploy.exit_codes import EXIT_FAILED, UsageError, say
 
 
 def add(commands: Commands) -> None:
+    """Add `atelier webhooks`."""
     webhooks = commands.add_parser(
         "webhooks", help="create, list and revoke secrets that sign webhooks"
     )

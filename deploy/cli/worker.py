@@ -9,6 +9,7 @@ from deploy.cli.requirements import check_pools
 
 
 def add(commands: Commands) -> None:
+    """Add `atelier worker`."""
     worker = commands.add_parser("worker", help="run one pool")
     add_settings(worker)
     worker.add_argument(
@@ -39,6 +40,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run one worker until it is told to stop."""
     check_pools()
     from workers.multihost.exits import leave_on_sigterm
 

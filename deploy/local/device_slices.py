@@ -63,8 +63,10 @@ def with_own_page(settings: Settings, name: str, index: int) -> Settings:
 def deal(
     pools: Mapping[str, PoolSettings], devices: int, virtual: bool = False
 ) -> dict[str, list[range]]:
-    """A slice of this machine's devices for each pool: those that say how many they want get them,
-    the others share the rest evenly. Where not one each is left, they take turns on the devices.
+    """Return a slice of this machine's devices for each pool.
+
+    Those that say how many they want get them, the others share the rest evenly. Where not one each
+    is left, they take turns on the devices.
 
     Args:
         virtual: each pool's process has devices of its own, so any number of slices fits.

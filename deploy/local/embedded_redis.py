@@ -76,9 +76,11 @@ class EmbeddedRedis:
 
     @property
     def pid(self) -> int:
+        """Process id of the server."""
         return self.process.pid
 
     def start(self) -> None:
+        """Start the server's process; `wait_until_ready` waits for it."""
         with self._log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*self._launch, *_options(self._folder, self._socket)],
@@ -102,6 +104,7 @@ class EmbeddedRedis:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
+        """Stop the server; kill it where it takes too long."""
         self.process.terminate()
         try:
             self.process.wait(STOP_S)

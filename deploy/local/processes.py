@@ -40,8 +40,11 @@ def dies_with_parent(death: signal.Signals = signal.SIGKILL) -> Callable[[], Non
 
 
 def importing_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment of a child that imports the code that runs here, and nothing of the folder that
-    it is started in, even where an entry of PYTHONPATH is empty or relative."""
+    """Return the environment of a child that imports the code that runs here.
+
+    Nothing of the folder that it is started in, even where an entry of PYTHONPATH is empty or
+    relative.
+    """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(ROOT)] if Path(get_path("purelib")) != ROOT else []
     path += [entry for entry in given if Path(entry).is_absolute() and entry not in path]

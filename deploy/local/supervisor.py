@@ -229,8 +229,10 @@ class Supervisor:
             child.kill()
 
     async def _keep_in_turn(self, pool: Child) -> None:
-        """As `_keep`; on a machine of few cores the models are made ready one after the other, so
-        that the first one is there as soon as it can be."""
+        """Keep processes running as `_keep` does, made ready one after the other.
+
+        On a machine of few cores the first one is ready as soon as it can be.
+        """
         if (os.cpu_count() or 1) < CORES_A_START * len(self._pools):
             order = list(self._ready)
             for model in order[: order.index(self._models[pool])]:

@@ -42,6 +42,7 @@ class DiskFile:
         return self._is_direct
 
     def close(self) -> None:
+        """Close both file descriptors."""
         os.close(self._cached)
         if self._direct is not None:
             os.close(self._direct)
@@ -59,8 +60,11 @@ class DiskFile:
         return memory[start - first : stop - first]
 
     def parts(self, start: int, stop: int, take: Take) -> list[Callable[[], Memory | None]]:
-        """The same in stretches, for any threads side by side: those before the last one give
-        None, and the last one is to be asked when the others are done. Raises: OSError."""
+        """Yield the same in stretches, for any threads side by side.
+
+        Those before the last one give None, and the last one is to be asked when the others are
+        done. Raises: OSError.
+        """
         first = start // BLOCK * BLOCK
         whole = _once(lambda: take(-(-(stop - first) // BLOCK) * BLOCK))
         bounds = [start, *range(first + STRETCH, stop, STRETCH), stop]
@@ -122,6 +126,7 @@ class Scratch:
         self._memory = aligned(0)
 
     def take(self, size: int) -> Memory:
+        """Return memory of that size; the one piece that there is."""
         if len(self._memory) < size:
             self._memory = aligned(size)
         return self._memory[:size]
@@ -140,6 +145,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> Memory:
+        """Return memory of that size, free since its last user or new."""
         with self._lock:
             fitting = [place for place, memory in enumerate(self._free) if len(memory) >= size]
             best = min(fitting, key=lambda place: len(self._free[place]), default=None)

@@ -97,6 +97,7 @@ def checkpoint_errors(source: object, passing: tuple[type[Exception], ...] = ())
 
 
 def unreadable(file: Path, error: OSError) -> CheckpointError:
+    """Return the error of a file that cannot be read."""
     return CheckpointError(f"{file}: cannot be read ({error.strerror or error})")
 
 

@@ -66,10 +66,12 @@ class FluxConfig:
 
     @property
     def width(self) -> int:
+        """Features of a token: those of all heads."""
         return self.num_attention_heads * self.attention_head_dim
 
     @property
     def latent_channels(self) -> int:
+        """Channels of the VAE's latents; a token packs 2 × 2 of their pixels."""
         return self.in_channels // 4
 
     @classmethod

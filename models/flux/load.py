@@ -107,7 +107,6 @@ def abstract_modules(
     dtype: DTypeLike,
 ) -> FluxNetworks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
-
     shapes = partial(abstract_module, param_dtype=dtype)
     return FluxNetworks(
         transformer=shapes(FluxTransformer, config),

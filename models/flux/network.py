@@ -65,6 +65,7 @@ class JointHeads(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> tuple[Array, Array, Array]:
+        """Project tokens to queries, keys and values."""
         q, k = (to_heads(project, x, self.heads) for project in (self.q, self.k))
         v = to_heads(self.v, x, self.heads, upright=True)
         return self.q_norm(q), self.k_norm(k), v
@@ -78,6 +79,7 @@ class FluxFeedForward(nnx.Module):
         self.down = linear(4 * width, width, ("mlp", "embed"), rngs=rngs, param_dtype=param_dtype)
 
     def __call__(self, x: Tokens) -> Tokens:
+        """Apply the layers to each token."""
         return self.down(activated(self.up, x, tanh_gelu))
 
 
@@ -91,6 +93,7 @@ class Stream(nnx.Module):
         self.feed_forward = FluxFeedForward(width, rngs=rngs, param_dtype=param_dtype)
 
     def finish(self, x: Tokens, attended: ByHead, modulation: list[Array]) -> Tokens:
+        """Add the attention's output and the feed-forward's to the stream."""
         _, _, gate, mlp_shift, mlp_scale, mlp_gate = modulation
         x = x + gate * from_heads(self.out, attended)
         x = fit_float16(x + mlp_gate * self.feed_forward(modulate(x, mlp_shift, mlp_scale)))
@@ -115,6 +118,7 @@ class DoubleBlock(nnx.Module):
     def __call__(
         self, streams: Streams, of_image: Vectors, of_text: Vectors, positions: Positions
     ) -> Streams:
+        """Attend over both streams together; the rest is each one's own."""
         image, text = streams
         image_mod, text_mod = one_by_one(of_image), one_by_one(of_text)
         image_qkv = self.image.attention(modulate(image, *image_mod[:2]))
@@ -151,6 +155,7 @@ class SingleBlock(nnx.Module):
         self.attention = attention
 
     def __call__(self, x: Tokens, vectors: Vectors, positions: Positions) -> Tokens:
+        """Attend and feed forward side by side, over the joined streams."""
         shift, scale, gate = one_by_one(vectors)
         normed = modulate(x, shift, scale)
         q, k, v = self.heads(normed)
@@ -274,6 +279,7 @@ class FluxTransformer(nnx.Module):
 
 
 def one_by_one(vectors: Vectors) -> list[Float[Array, "batch 1 width"]]:
+    """Split vectors, each with an axis for the tokens."""
     return jnp.split(vectors, vectors.shape[1], axis=1)
 
 
@@ -310,4 +316,5 @@ def _run(
 
 
 def by_layer(vectors: OfLayers) -> Float[Array, "layers batch vectors width"]:
+    """Return vectors with the layers first."""
     return jnp.swapaxes(vectors, 0, 1)

@@ -110,8 +110,10 @@ class Pipeline(Protocol):
         row: PyTree,
         values: Mapping[str, jax.Array],
     ) -> PyTree:
-        """What the network is told in some steps of one row, whatever its latents are then: every
-        leaf of values and of the result has a leading step axis. None: not worth it here.
+        """Precompute the part of several steps that does not depend on the latents.
+
+        Such as timestep, guidance and pooled text: every leaf of values and of the result has a
+        leading step axis. None: not worth it here.
 
         Args:
             row: no leaf that steps change may be read.

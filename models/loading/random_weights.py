@@ -29,8 +29,7 @@ GOLDEN = 0x9E3779B9
 
 
 class RandomWeights(Shapes):
-    """Fulfils `models.loading.sources.Reader`: configs are read, weights are drawn, prompts are
-    blank.
+    """Fulfils `models.loading.sources.Reader`: drawn weights, blank prompts, configs that are read.
 
     Kernels and tables have mean 0 and a variance of one over their inputs, so that activations stay
     finite through any depth; gains are 1 and biases 0.
@@ -57,6 +56,7 @@ class RandomWeights(Shapes):
         return self._drawn(shapes)
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        """Return a preview with random weights."""
         return self._drawn(abstract_preview(latent_channels))
 
     def _drawn(self, module: Module) -> Module:
@@ -95,8 +95,10 @@ def _is_stacked(leaf: nnx.Variable) -> bool:
 
 @cache
 def uniform(shape: tuple[int, ...], dtype: np.dtype, place: Any) -> Any:
-    """(seed, reach, middle) → numbers up to `reach` from the middle: one program for all arrays of
-    a shape."""
+    """Draw (seed, reach, middle) → numbers up to `reach` from the middle.
+
+    One program for all arrays of a shape.
+    """
 
     def draw(seed: Array, reach: Array, middle: Array) -> Array:
         bits = _mixed(_places(shape) + seed) >> 8
@@ -115,8 +117,11 @@ def _places(shape: tuple[int, ...]) -> Array:
 
 
 def _mixed(bits: Array) -> Array:
-    """JAX's own generator takes ten times as long to compile, for each shape anew, and nobody
-    studies these numbers. Source: Appleby, MurmurHash3, fmix32."""
+    """Mix bits.
+
+    JAX's own generator takes ten times as long to compile, for each shape anew, and nobody studies
+    these numbers. Source: Appleby, MurmurHash3, fmix32.
+    """
     bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)

@@ -55,9 +55,11 @@ class Reader(Protocol):
         """As `models.loading.preview.fit_preview`."""
         ...
 
-    def clip_tokenizer(self, folder: Path) -> Tokenizer: ...
+    def clip_tokenizer(self, folder: Path) -> Tokenizer:
+        """Return the tokenizer of a CLIP encoder."""
 
-    def t5_tokenizer(self, folder: Path) -> Tokenizer: ...
+    def t5_tokenizer(self, folder: Path) -> Tokenizer:
+        """Return the tokenizer of a T5 encoder."""
 
 
 class Files:
@@ -89,12 +91,15 @@ class Shapes:
         return nnx.merge(graph, nnx.from_flat_state(flat))  # type: ignore[no-any-return]
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        """Return an abstract preview."""
         return abstract_preview(latent_channels)
 
     def clip_tokenizer(self, folder: Path) -> Tokenizer:
+        """Return a tokenizer that reads nothing."""
         return BlankTokenizer()
 
     def t5_tokenizer(self, folder: Path) -> Tokenizer:
+        """Return a tokenizer that reads nothing."""
         return BlankTokenizer()
 
 
@@ -148,6 +153,7 @@ class Reading:
 
     @property
     def eight_bit(self) -> EightBit | None:
+        """Where products have 8 bits; None: nowhere."""
         return None if self.rounding is None else self.rounding.where
 
     def rounded(self, networks: Networks, *names: str) -> Networks:

@@ -1,5 +1,6 @@
-"""Layers that all families share. Its rooms, from the lowest floor up: kernels, quant, layers,
-attention.
+"""Layers that all families share.
+
+Its rooms, from the lowest floor up: kernels, quant, layers, attention.
 
 May import `parallel`, `spec`.
 """

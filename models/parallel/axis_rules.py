@@ -100,6 +100,7 @@ class Layout:
         return self.devices(self.table[axis])
 
     def devices(self, axes: MeshAxes) -> int:
+        """Number of devices that some mesh axes have together."""
         return math.prod(self.mesh.shape[name] for name in axes)
 
     def split(self, axes: Axes, shape: tuple[int, ...]) -> tuple[MeshAxes, ...]:
@@ -120,6 +121,7 @@ class Layout:
         return tuple(taken)
 
     def spec(self, axes: Axes, shape: tuple[int, ...]) -> PartitionSpec:
+        """Return the layout's partition of an array with these axes."""
         return PartitionSpec(*(names or None for names in self.split(axes, shape)))
 
     def sharding(self, axes: Axes, shape: tuple[int, ...]) -> NamedSharding:

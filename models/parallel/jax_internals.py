@@ -168,6 +168,7 @@ def __getattr__(name: str) -> Any:
 
 
 def missing(path: str, purpose: str) -> JaxNameMissing:
+    """Return the error of a name that this JAX lacks."""
     import jax
 
     return JaxNameMissing(

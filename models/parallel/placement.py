@@ -18,8 +18,10 @@ State = TypeVar("State")
 
 
 def gathered(parameters: State) -> State:
-    """Return parameters as layers use them: gathered where only their storage is split, moved from
-    host memory to the device, and cast to the dtype that they are used in.
+    """Return parameters as layers use them.
+
+    Gathered where only their storage is split, moved from host memory to the device, and cast to
+    the dtype that they are used in.
 
     Stacked layers stay as they are: each is gathered when its turn comes.
     """

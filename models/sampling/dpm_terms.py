@@ -1,5 +1,7 @@
-"""The coefficients of DPM-Solver's steps: what the latents, the integrand m0 and its backward
-differences m0 - m1 and m1 - m2 are multiplied with.
+"""Coefficients of DPM-Solver's steps.
+
+What the latents, the integrand m0 and its backward differences m0 - m1 and m1 - m2 are multiplied
+with.
 
 Every function takes alpha, sigma and lambda as columns of one step's places: [t, s0, s1, s2], the
 target first, then as many as the order has; in float32, in the reference's order of operations.

@@ -119,7 +119,7 @@ class MultistepSchedule(NoiseSchedule):
         return space(high, low, steps)
 
     def mixed(self, sigmas: Column) -> tuple[Column, Column]:
-        """alpha and sigma of latents = alpha · clean + sigma · noise, from noise over signal."""
+        """Alpha and sigma of latents = alpha · clean + sigma · noise, from noise over signal."""
         if self.use_flow_sigmas:
             return 1 - sigmas, sigmas
         alpha = 1 / np.sqrt(sigmas**2 + 1)
@@ -157,7 +157,7 @@ class MultistepSchedule(NoiseSchedule):
 
 
 def half_log_snr(alpha: Column, sigma: Column) -> Column:
-    """lambda = log alpha - log sigma: infinite at sigma 0."""
+    """Lambda = log alpha - log sigma: infinite at sigma 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return _log(alpha) - _log(sigma)
 

@@ -20,8 +20,10 @@ from models.sampling.base import Column, Latents, per_row
 
 
 def of_noisy(prediction_type: str, sigma: Column) -> dict[str, Column]:
-    """Clean latents from clean + sigma · noise (Euler). Source: diffusers
-    scheduling_euler_discrete.py, step."""
+    """Clean latents from clean + sigma · noise (Euler).
+
+    Source: diffusers scheduling_euler_discrete.py, step.
+    """
     none, one = np.zeros_like(sigma), np.ones_like(sigma)
     if prediction_type == "v_prediction":
         scale = sigma**2 + 1

@@ -167,8 +167,11 @@ def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 
 def _read(kind: type, key: str, value: Any) -> Any:
-    """Lists as hashable tuples, whole numbers as floats where those are meant; another scheduler's
-    word as this one reads it."""
+    """Return a scheduler's option as this house reads it.
+
+    Lists as hashable tuples, whole numbers as floats where those are meant, another scheduler's
+    word as this one's.
+    """
     if isinstance(value, list):
         return tuple(value)
     option = options_of_class(kind).get(key)

@@ -37,8 +37,10 @@ class Solver:
     """The first word of its text form."""
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """The history before the first step of one row (no batch axis): arrays of zeros. Methods
-        of one step have none."""
+        """The history before the first step of one row (no batch axis): arrays of zeros.
+
+        Methods of one step have none.
+        """
         return {}
 
     def step(

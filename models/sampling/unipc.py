@@ -32,8 +32,11 @@ class UniPCStep(MultistepStep):
     METHOD: ClassVar[str] = "unipc"
 
     def begin(self, latents: Float[Array, "*shape"]) -> History:
-        """The latents that the last step began with, as corrected, and the integrands of the steps
-        before, the newest as `previous_1`."""
+        """Return what the corrector goes back to.
+
+        The latents that the last step began with, as corrected, and the integrands of the steps
+        before, the newest as `previous_1`.
+        """
         names = ("corrected", *(f"previous_{i}" for i in range(1, self.order + 1)))
         return {name: jnp.zeros_like(latents) for name in names}
 

@@ -61,8 +61,11 @@ def split_rows(x: Features) -> Features:
 
 
 def split_channels(x: Features) -> Features:
-    """The same picture, its channels shared out too. Where groups of them lie on one device each,
-    a norm needs nothing of the others; where not, XLA adds their sums up."""
+    """The same picture, its channels shared out too.
+
+    Where groups of them lie on one device each, a norm needs nothing of the others; where not, XLA
+    adds their sums up.
+    """
     return split(x, "batch", "rows", None, "channels")
 
 
@@ -97,6 +100,7 @@ class UNetResnetBlock(nnx.Module):
         self.output_scale = output_scale
 
     def __call__(self, x: Features, time: Vector) -> Features:
+        """Convolve twice, with the time in between, and add the input."""
         given = told(self.time_emb_proj(self.activation(time))[:, None, None, :])
         hidden = split_channels(outputs_apart(self.conv1, self.activation(self.norm1(x))))
         if self.scale_shift:
@@ -125,6 +129,7 @@ class UNetAttention(nnx.Module):
     def __call__(
         self, x: Tokens, context: Float[Array, "batch _context_tokens _context_width"]
     ) -> Tokens:
+        """Attend to the context."""
         q, k, v = (
             project(tokens).reshape(*tokens.shape[:2], self.heads, -1)
             for project, tokens in ((self.q, x), (self.k, context), (self.v, context))
@@ -147,6 +152,7 @@ class TransformerLayer(nnx.Module):
         self.down = linear(4 * width, width, ("mlp", "embed"), **make)
 
     def __call__(self, x: Tokens, text: Text) -> Tokens:
+        """Attend to the tokens, then to the text, then feed forward."""
         normed = self.norm1(x)
         x = x + self.attn1(normed, text if self.only_cross_attention else normed)
         x = x + self.attn2(self.norm2(x), text)
@@ -174,6 +180,7 @@ class Transformer(nnx.Module):
         self.proj_out = linear(inner, level.channels, ("embed", "channels"), **make)
 
     def __call__(self, x: Features, text: Text) -> Features:
+        """Apply the layers to the pixels as tokens."""
         picture = split_rows(put_together(self.proj_in(self.norm(x))))
         tokens = picture.reshape(len(picture), -1, picture.shape[-1])
         if self.layers is not None:
@@ -235,6 +242,7 @@ class UNetMidBlock(nnx.Module):
         )
 
     def __call__(self, x: Features, time: Vector, text: Text) -> Features:
+        """Apply the blocks of the lowest resolution."""
         x = self.resnets[0](x, time)
         if self.attentions is not None:
             x = self.resnets[1](self.attentions[0](x, text), time)

@@ -196,6 +196,7 @@ class UNetConfig:
 
     @property
     def mid_level(self) -> Level:
+        """Level of the block in the middle."""
         lowest = self.down_levels[-1]
         if self.mid_block_type != ATTENTION_MID:
             return lowest._replace(depths=None, residual_blocks=1)

@@ -36,9 +36,11 @@ class Draws:
     """In which the VAE encodes, and draws from its posterior."""
 
     def noise(self) -> Noise:
+        """Draw the next noise of the latents."""
         return self._draw(self.dtype)
 
     def posterior(self) -> Noise:
+        """Draw the noise of the VAE's posterior."""
         return self._draw(self.vae_dtype)
 
     def _draw(self, dtype: DTypeLike) -> Noise:

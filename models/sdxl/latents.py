@@ -31,10 +31,12 @@ class LatentSpace(NamedTuple):
 
     @property
     def encoding_dtype(self) -> np.dtype[Any]:
+        """Data type in which images are encoded."""
         return np.dtype(np.float32) if self.config.force_upcast else self.dtype
 
     @property
     def decoding_dtype(self) -> np.dtype[Any]:
+        """Data type in which latents are decoded."""
         return self.encoding_dtype if self.dtype == np.float16 else self.dtype
 
     def encode(

@@ -124,7 +124,6 @@ def forced_zeros(source: Source) -> bool:
 
 def abstract_modules(parts: Parts, dtype: DTypeLike) -> SdxlNetworks:
     """The networks as shapes alone: what the loader fills, and what a planner compiles."""
-
     shapes = partial(abstract_module, param_dtype=dtype)
     return SdxlNetworks(
         unet=shapes(UNet, parts.unet),

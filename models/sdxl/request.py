@@ -67,6 +67,7 @@ class SdxlRequest:
 
     @property
     def negative_prompts(self) -> tuple[str, str]:
+        """Negative prompts of both encoders."""
         first = self.negative_prompt or ""
         return first, self.negative_prompt_2 or first
 

@@ -101,8 +101,11 @@ def make_spec(
 
 
 def fields_of(unet: UNetConfig) -> frozenset[str]:
-    """Request fields: nothing negative where guidance is distilled into the UNet, which runs
-    without a second prompt; no sizes where it has no input for them."""
+    """Return the request fields of a checkpoint.
+
+    Nothing negative where guidance is distilled into the UNet, which runs without a second prompt;
+    no sizes where it has no input for them.
+    """
     unguided = NEGATIVE | {"guidance_rescale"} if unet.time_cond_proj_dim is not None else set()
     return FIELDS - unguided - (SIZES if unet.addition_embed_type is None else set())
 

@@ -43,6 +43,8 @@ DEGREES = 5
 
 
 class Frozen(BaseModel):
+    """Base of parts of presets: frozen, without unknown keys."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
@@ -66,6 +68,7 @@ class GuidanceInterval(Frozen):
         return self
 
     def has(self, step: int, steps: int) -> bool:
+        """Whether that step is guided."""
         return int(self.start * steps) <= step < int(self.stop * steps)
 
 
@@ -135,8 +138,11 @@ class Quality(Frozen):
         return [self.guidance is None or self.guidance.has(step, steps) for step in range(steps)]
 
     def thresholds(self, phases: Sequence[Hashable]) -> list[float]:
-        """Of each step; 0 has it run whole: the first, the last, and where the phase turns, since
-        what was kept is another network's or another prompt's then."""
+        """Return the threshold of each step; 0 has it run whole.
+
+        The first, the last, and those where the phase turns run whole, since what was kept is
+        another network's or another prompt's then.
+        """
         if self.step_cache is None or not phases:
             return [0.0] * len(phases)
         turns = [False, *(a != b for a, b in itertools.pairwise(phases))]
@@ -168,8 +174,10 @@ def presets(
     levers: Collection[Lever],
     *given: Mapping[str, Quality],
 ) -> dict[str, Quality]:
-    """Those of a model: every family's, as far as this one has their levers, then the given ones;
-    the last of a name wins.
+    """Return the presets of a model.
+
+    Every family's, as far as this one has their levers, then the given ones; the last of a name
+    wins.
 
     Raises: ValueError: a given preset pulls a lever that there is not, or has no name of its own
         that a request could give.

@@ -124,6 +124,7 @@ class ClipTextModelWithProjection(ClipTextModel):
         )
 
     def __call__(self, tokens: Int[Array, "batch tokens"]) -> ClipOutput:
+        """Encode tokens, with the pooled output projected."""
         output = super().__call__(tokens)
         return output._replace(pooled=self.text_projection(output.pooled))
 

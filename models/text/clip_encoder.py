@@ -22,7 +22,7 @@ Activation = Callable[[Array], Array]
 
 
 def quick_gelu(x: Array) -> Array:
-    """x σ(1.702 x). Source: Hendrycks & Gimpel 2016, section 2."""
+    """X σ(1.702 x). Source: Hendrycks & Gimpel 2016, section 2."""
     return x * jax.nn.sigmoid(jnp.asarray(1.702, x.dtype) * x)
 
 
@@ -37,15 +37,24 @@ class Tower(Protocol):
     """What the config of either tower says of its layers."""
 
     @property
-    def hidden_size(self) -> int: ...
+    def hidden_size(self) -> int:
+        """Features of a token."""
+
     @property
-    def intermediate_size(self) -> int: ...
+    def intermediate_size(self) -> int:
+        """Features in the middle of the feed-forward."""
+
     @property
-    def num_attention_heads(self) -> int: ...
+    def num_attention_heads(self) -> int:
+        """Number of attention heads."""
+
     @property
-    def hidden_act(self) -> str: ...
+    def hidden_act(self) -> str:
+        """Name of the activation."""
+
     @property
-    def layer_norm_eps(self) -> float: ...
+    def layer_norm_eps(self) -> float:
+        """Epsilon of the norms."""
 
 
 def check_tower(config: Tower) -> None:
@@ -84,6 +93,7 @@ class ClipBlock(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch tokens hidden"], bias: Float[Array, ...] | None = None
     ) -> Float[Array, "batch tokens hidden"]:
+        """Attend, then feed forward."""
         x = x + self._attend(self.norm1(x), bias)
         return x + self.down(self.activation(self.up(self.norm2(x))))
 

@@ -83,8 +83,10 @@ class Tokenizer:
         return Tokens(np.asarray(encoded["input_ids"], np.int32), mask)
 
     def unread(self, text: str, max_length: int | None = None) -> str:
-        """The end of a text that `encode` drops, from the word on that it begins in; empty where
-        it reads all of it."""
+        """Return the end of a text that `encode` drops.
+
+        From the word on that it begins in; empty where it reads all of it.
+        """
         with self._lock:
             encoded = self._tokenizer(
                 text,
@@ -149,11 +151,14 @@ class BlankTokenizer(Tokenizer):
 
     @property
     def max_length(self) -> int:
+        """Longest prompt; there is none."""
         return VERY_LARGE_INTEGER
 
     def unread(self, text: str, max_length: int | None = None) -> str:
+        """Return no text: none is left unread."""
         return ""
 
     def encode_with_mask(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
+        """Return tokens of zeros, all of which count."""
         shape = (len(texts), max_length or self.max_length)
         return Tokens(np.zeros(shape, np.int32), np.ones(shape, bool))

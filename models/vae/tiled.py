@@ -39,6 +39,7 @@ class TiledImages:
 
     @property
     def config(self) -> VaeConfig:
+        """Configuration of the VAE."""
         return self.vae.config
 
     def encode(
@@ -67,6 +68,7 @@ class TiledVideos:
 
     @property
     def config(self) -> VideoVaeConfig:
+        """Configuration of the VAE."""
         return self.vae.config
 
     def encode(

@@ -52,6 +52,7 @@ class FeatureCache:
 
     @property
     def kept(self) -> Kept:
+        """Features for the next frames."""
         return tuple(self._kept)
 
     def prepend(self, x: Frames, count: int) -> Frames:
@@ -96,6 +97,7 @@ class TimeConv(nnx.Module):
         self.stride = stride
 
     def __call__(self, x: Frames) -> Frames:
+        """Convolve over time."""
         kernel, bias = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
         frames = max(0, (x.shape[1] - kernel.shape[0]) // self.stride + 1)
         if not frames:
@@ -166,6 +168,7 @@ class RmsNorm(nnx.Module):
         self.gamma = nnx.Param(ones, axes=("conv_out", *(None,) * window))
 
     def __call__(self, x: Frames) -> Frames:
+        """Norm each pixel's channels by their root mean square."""
         wide = x.astype(jnp.float32)
         # The root of zero has no gradient: the floor is under the square.
         square = jnp.square(wide).sum(axis=-1, keepdims=True)
@@ -187,6 +190,7 @@ class ResidualBlock(nnx.Module):
         )
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        """Convolve twice, and add the input."""
         hidden = self.conv1(cache.prepend(nnx.silu(self.norm1(x)), 2))
         hidden = self.conv2(cache.prepend(nnx.silu(self.norm2(hidden)), 2))
         return cut_picture(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
@@ -203,6 +207,7 @@ class FrameAttention(nnx.Module):
         self.attend = attention
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        """Attend over the pixels of each frame."""
         batch, frames, height, width, channels = x.shape
         tokens = whole(self.norm(x)).reshape(batch * frames, height * width, 1, channels)
         q, k, v = jnp.split(self.to_qkv(cut_positions(tokens)), 3, axis=-1)
@@ -218,6 +223,7 @@ class VideoMidBlock(nnx.Module):
         self.attention = FrameAttention(width, attention=attention, **make)
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        """Apply the blocks of the lowest resolution."""
         x = self.attention(self.resnets[0](x, cache), cache)
         return self.resnets[1](x, cache)
 

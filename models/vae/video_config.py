@@ -105,6 +105,7 @@ class VideoVaeConfig:
 
     @property
     def patch(self) -> int:
+        """Side of the square of pixels that becomes one."""
         return self.patch_size or 1
 
     @property

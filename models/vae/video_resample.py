@@ -29,6 +29,7 @@ class Downsample(nnx.Module):
         self.time_conv = TimeConv(width, width, _FRAMES_ONLY, stride=2, **make) if in_time else None
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        """Halve the resolution; of some levels that of time, too."""
         x = cut_picture(self.resample(x))
         if self.time_conv is None:
             return x
@@ -52,6 +53,7 @@ class Upsample(nnx.Module):
         self.time_conv = TimeConv(in_width, 2 * in_width, _FRAMES_ONLY, **make) if in_time else None
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
+        """Double the resolution; of some levels that of time, too."""
         if self.time_conv is not None:
             alone = 1 if cache.starts else 0
             seen = cache.pick(jnp.zeros_like(x), x)[:, alone:]

@@ -87,6 +87,7 @@ class WanCheckpoint:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
+        """Tasks that the checkpoint can do."""
         if self.expand_timesteps:
             return ("text-to-video", "image-to-video")
         return ("image-to-video",) if self.from_image else ("text-to-video",)
@@ -99,6 +100,7 @@ class WanCheckpoint:
 
     @property
     def needs_last_image(self) -> bool:
+        """Whether it goes from a first image to a last one."""
         return self.transformer.pos_embed_seq_len is not None
 
     def _check_experts(self) -> None:

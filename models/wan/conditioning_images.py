@@ -25,8 +25,10 @@ class ConditioningImages:
     """For the image encoder; None: the checkpoint has none."""
 
     def inputs(self, request: WanRequest, images: Mapping[str, bytes]) -> dict[str, np.ndarray]:
-        """image and last_image [height, width, 3] in [-1, 1], resized as in diffusers, and
-        clip_pixels [pictures, side, side, 3]; whichever there are.
+        """Return the pixels of a request's images.
+
+        Image and last_image [height, width, 3] in [-1, 1], resized as in diffusers, and clip_pixels
+        [pictures, side, side, 3]; whichever there are.
 
         Raises: RequestError: a picture is missing, not taken, or no picture.
         """

@@ -93,6 +93,7 @@ class WanConfig:
 
     @property
     def width(self) -> int:
+        """Features of a token: those of all heads."""
         return self.num_attention_heads * self.attention_head_dim
 
     @property

@@ -30,8 +30,10 @@ def picture_clip(
 def known_frames(
     frames: int, per_latent: int, *, with_last: bool
 ) -> Float[np.ndarray, "f per_latent"]:
-    """1 for each frame that is given. Each latent frame has a channel for each of its frames; the
-    clip's first frame, alone in its latent, fills all of them.
+    """1 for each frame that is given.
+
+    Each latent frame has a channel for each of its frames; the clip's first frame, alone in its
+    latent, fills all of them.
 
     Args:
         frames: of the latents.

@@ -31,6 +31,7 @@ class Grid:
 
     @classmethod
     def of(cls, config: WanConfig, vae: VideoVaeConfig) -> Grid:
+        """Return the grid of a checkpoint's latents."""
         return cls(
             vae.scale_factor_temporal,
             vae.scale_factor_spatial,
@@ -40,10 +41,12 @@ class Grid:
 
     @property
     def height_multiple(self) -> int:
+        """Multiple that heights must be of."""
         return self.pixel * self.patch[1]
 
     @property
     def width_multiple(self) -> int:
+        """Multiple that widths must be of."""
         return self.pixel * self.patch[2]
 
     def frames_near(self, count: int) -> tuple[int, int]:
@@ -55,6 +58,7 @@ class Grid:
 
     @property
     def max_frames(self) -> int:
+        """Most frames that RoPE's table reaches."""
         return self.frame * (self.patch[0] * self.max_tokens - 1) + 1
 
     def latents(self, request: WanRequest) -> tuple[int, int, int]:
@@ -102,12 +106,15 @@ class Normalisation:
 
     @classmethod
     def of(cls, vae: VideoVaeConfig) -> Normalisation:
+        """Return the normalisation of a VAE's latents."""
         return cls(vae.latents_mean, vae.latents_std)
 
     def apply(self, latents: Float[Array, "*batch c"]) -> Float[Array, "*batch c"]:
+        """Return normalised latents."""
         return (latents.astype(jnp.float32) - np.asarray(self.mean, np.float32)) * self._inverse
 
     def undo(self, latents: Float[Array, "*batch c"]) -> Float[Array, "*batch c"]:
+        """Return latents as the VAE has them."""
         return latents / self._inverse + np.asarray(self.mean, np.float32)
 
     @property

@@ -76,6 +76,7 @@ class WanFeedForward(nnx.Module):
         self.activation = activation
 
     def __call__(self, x: Float[Array, "batch tokens in"]) -> Tokens:
+        """Apply the layers to each token."""
         return self.down(activated(self.up, x, self.activation))
 
 
@@ -90,6 +91,7 @@ class KeysValues(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> tuple[Array, Array]:
+        """Project tokens to keys and values."""
         keys = self.k_norm.over_heads(to_heads(self.k, x, self.heads))
         return keys, to_heads(self.v, x, self.heads, upright=True)
 
@@ -105,9 +107,11 @@ class Queries(nnx.Module):
         self.heads = config.num_attention_heads
 
     def __call__(self, x: Tokens) -> Float[Array, "batch tokens heads dim"]:
+        """Project tokens to queries."""
         return self.q_norm.over_heads(to_heads(self.q, x, self.heads))
 
     def finish(self, found: Float[Array, "batch tokens heads dim"]) -> Tokens:
+        """Join the heads, and project them."""
         return from_heads(self.out, found)
 
 
@@ -127,6 +131,7 @@ class SelfAttention(nnx.Module):
         self.attention = attention
 
     def __call__(self, x: Tokens, positions: Positions) -> Tokens:
+        """Attend over all tokens of the video."""
         keys, values = self.own(x)
         queries, keys = (apply_rope(heads, positions.rope) for heads in (self.queries(x), keys))
         return self.queries.finish(self.attention(queries, keys, values, keys=positions.keys))
@@ -148,6 +153,7 @@ class VideoCrossAttention(nnx.Module):
         self.attention = attention
 
     def __call__(self, x: Tokens, context: Float[Array, "batch context_tokens width"]) -> Tokens:
+        """Attend to the text, and to the image where there is one."""
         queries = self.queries(x)
         if self.image is None:
             return self.queries.finish(self.attention(queries, *self.text(context)))
@@ -191,6 +197,7 @@ class WanBlock(nnx.Module):
         condition: Float[Array, "batch times 6 width"],
         positions: Positions,
     ) -> Tokens:
+        """Attend to the video and to the context, then feed forward."""
         shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation(
             self.scale_shift_table, condition
         )
@@ -222,6 +229,10 @@ class ImageEmbedding(nnx.Module):
         self.norm_out = LayerNorm(config.width, IMAGE_NORM_EPSILON, rngs=rngs)
 
     def __call__(self, x: Float[Array, "batch image_tokens features"]) -> Tokens:
+        """Embed the image's tokens.
+
+        Raises: ValueError: another number of them than there are positions for.
+        """
         if self.positions is not None:
             if x.shape[1] != self.positions.shape[1]:
                 raise ValueError(
@@ -400,8 +411,10 @@ def modulation_table(count: int, width: int, rngs: nnx.Rngs) -> nnx.Param:
 def modulation(
     table: nnx.Param, condition: Float[Array, "batch times count width"]
 ) -> list[Float[Array, "batch times width"]]:
-    """The vectors of the table moved by the condition's, float32. Source: Peebles and Xie 2022
-    (DiT), section 3.2, adaLN; Chen et al. 2023 (PixArt-α), section 2.3, for the shared linear.
+    """The vectors of the table moved by the condition's, float32.
+
+    Source: Peebles and Xie 2022 (DiT), section 3.2, adaLN; Chen et al. 2023 (PixArt-α), section
+    2.3, for the shared linear.
     """
     vectors = table[...] + condition.astype(jnp.float32)
     return [vectors[:, :, index] for index in range(table.shape[1])]
@@ -419,7 +432,7 @@ def modulate(
 
 
 def gated(x: Tokens, update: Tokens, gate: Float[Array, "batch times width"]) -> Tokens:
-    """x + gate · update, added in float32."""
+    """X + gate · update, added in float32."""
     return (x.astype(jnp.float32) + update.astype(jnp.float32) * gate).astype(x.dtype)
 
 

@@ -13,8 +13,10 @@ from models.text.umt5 import UMT5Encoder
 
 
 def clean(prompt: str) -> str:
-    """Repaired Unicode, HTML entities as characters (twice: some texts are escaped twice), and
-    single spaces. Source: diffusers pipeline_wan.py, prompt_clean.
+    """Return a prompt cleaned as diffusers does.
+
+    Repaired Unicode, HTML entities as characters (twice: some texts are escaped twice), and single
+    spaces. Source: diffusers pipeline_wan.py, prompt_clean.
     """
     text = html.unescape(html.unescape(ftfy.fix_text(prompt)))
     return re.sub(r"\s+", " ", text.strip()).strip()

@@ -28,7 +28,8 @@ class FlowScheduler(Scheduler, Protocol):
     """A scheduler that says how far its timesteps count."""
 
     @property
-    def num_train_timesteps(self) -> int: ...
+    def num_train_timesteps(self) -> int:
+        """Number of steps in training."""
 
 
 def scheduler_of(config: Mapping[str, Any], wish: Mapping[str, Any] | None) -> FlowScheduler:

@@ -86,7 +86,7 @@ def limits_of(grid: Grid) -> Limits:
 
 
 def _own_defaults(checkpoint: WanCheckpoint, limits: Limits) -> dict[str, Any]:
-    """diffusers' call; sizes that the network cannot have make way for the next smaller one."""
+    """Diffusers' call; sizes that the network cannot have make way for the next smaller one."""
     grid, multiple = Grid.of(checkpoint.transformer, checkpoint.vae), limits.size_multiple_px
 
     def side(usual: int) -> int:

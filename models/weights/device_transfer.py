@@ -92,22 +92,27 @@ def _is_beyond_a_bus(place: Sharding | None) -> bool:
 
 
 class OnHost:
-    """Turned on the host, by the threads that read: for CPUs, for host memory beside a device's,
-    and for slices of several processes, of which each reads the rows that its devices need."""
+    """A leaf transposed on the host, by the threads that read.
+
+    For CPUs, for host memory beside a device's, and for slices of several processes, of which each
+    reads the rows that its devices need.
+    """
 
     def __init__(self, leaf: Leaf, pool: BufferPool) -> None:
         self._leaf = leaf
         self._parts: dict[Index, np.ndarray] = {}
 
     def reads(self) -> Iterator[Read]:
+        """Yield the reads that make the array."""
         for index in _own_indices(self._leaf):
             self._parts[index], works = part_of(self._leaf, index)
             yield from (Read(PIECE, PIECE, work, None) for work in works)
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
-        pass
+        """Do nothing: the reads write into their place."""
 
     def array(self) -> jax.Array:
+        """Return the array, where it is to lie."""
         place, shape = self._leaf.place, self._leaf.shape
         if place is None or place.is_fully_addressable:
             (whole,) = self._parts.values()
@@ -129,6 +134,7 @@ class OnDevice:
         self._array: jax.Array | None = None
 
     def reads(self) -> Iterator[Read]:
+        """Yield the reads that make the array."""
         for layer, filling in self._leaf.sources.items():
             nbytes = filling.rows * filling.tensor.row_bytes
             *before, last = filling.parts(self._pool.take)
@@ -136,6 +142,7 @@ class OnDevice:
             yield Read(0 if before else nbytes, nbytes, last, layer)
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
+        """Put what was read into its place on the device."""
         if read is None:  # a part of what is to come
             return
         leaf, shape = self._leaf, self._leaf.shape
@@ -156,6 +163,7 @@ class OnDevice:
             self._pool.give(stored)
 
     def array(self) -> jax.Array:
+        """Return the array, once all is taken."""
         assert self._array is not None
         return self._array
 

@@ -164,8 +164,11 @@ def is_matrix(axes: Axes) -> bool:
 
 
 def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:
-    """The array where it belongs. Of a slice of several processes each puts its own part there,
-    and asks nobody whether the others have the same: they read the same checkpoint."""
+    """The array where it belongs.
+
+    Of a slice of several processes each puts its own part there, and asks nobody whether the others
+    have the same: they read the same checkpoint.
+    """
     if place is None or place.is_fully_addressable:
         return jax.device_put(host, place)
     return jax.make_array_from_callback(host.shape, place, lambda index: host[index])

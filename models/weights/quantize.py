@@ -122,8 +122,10 @@ def _rounding(kind: Any, places: Any) -> Callable[[Array], tuple[Array, Array]]:
 def rounded(
     kernel: Float[Array, "*layers in out"], kind: Any
 ) -> tuple[Num[Array, "*layers _rows _columns"], Float[Array, "*layers out"]]:
-    """Its values in 8 bits as they lie (`models.nn.quant.matmul.Rounded`), and the scale of each
-    column."""
+    """Return a kernel's values in 8 bits as they lie, and the scale of each column.
+
+    As `models.nn.quant.matmul.Rounded` has them.
+    """
     import qwix  # two seconds, for those who ask
 
     columns = [axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2]

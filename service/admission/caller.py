@@ -12,7 +12,8 @@ T = TypeVar("T")
 class WhileConnected(Protocol):
     """Run work for as long as its client is connected. Raises: ClientDisconnect."""
 
-    def __call__(self, work: Coroutine[Any, Any, T], /) -> Coroutine[Any, Any, T]: ...
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> Coroutine[Any, Any, T]:
+        """Run the work to its end; cancel it when the client leaves."""
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,10 @@ def _policies(limits: TenantSettings) -> Iterator[str]:
 
 
 def left(limits: TenantSettings, standing: QuotaUsage) -> dict[str, str]:
-    """The quotas, and what is left of them. `t` is when more will be; of what is used up, when
-    anything will be."""
+    """The quotas, and what is left of them.
+
+    `t` is when more will be; of what is used up, when anything will be.
+    """
     found = list(_left(limits, standing))
     return policy(limits) | ({"RateLimit": ", ".join(found)} if found else {})
 

@@ -33,6 +33,8 @@ _SLICE_CHARS = 2**18
 
 @dataclass(frozen=True)
 class RequestImage:
+    """An image of a request: the file with what was read of its head."""
+
     data: bytes
     """The file, as it was sent."""
     file: ImageFile
@@ -85,6 +87,7 @@ async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:
 
 
 def is_url(value: str) -> bool:
+    """Whether a field's value is an address, not a file."""
     return value[:8].lower().startswith(("http://", "https://"))
 
 

@@ -70,6 +70,7 @@ class CheckHost:
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to a host that is not allowed; pass on every other."""
         app = self._app
         if scope["type"] == "http" and (problem := self._problem(scope)):
             app = render(problem)

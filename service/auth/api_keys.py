@@ -45,6 +45,7 @@ class ApiKeys:
         self._redis = redis
 
     async def close(self) -> None:
+        """Close the connection to Redis."""
         await self._redis.aclose()
 
     async def create(self, tenant: str, name: str = "") -> tuple[ApiKey, str]:
@@ -72,6 +73,7 @@ class ApiKeys:
         return sorted(found, key=lambda key: key.created_at)
 
     async def any(self) -> bool:
+        """Whether there is any key."""
         return bool(await self._redis.exists(API_KEYS))
 
     async def revoke(self, key_id: str) -> bool:
@@ -107,4 +109,5 @@ def id_of(text: str) -> str:
 
 
 def digest_of(text: str) -> str:
+    """Return the digest under which a key is stored: SHA-256, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()

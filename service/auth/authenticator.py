@@ -17,8 +17,11 @@ MAX_REMEMBERED = 10_000
 
 
 async def check_first_key(settings: Settings, address: str) -> None:
-    """Raises: ConfigError: others reach that address, nobody has a key, and nothing was said; or
-    Redis is not there to ask, or does not let us."""
+    """Check that somebody has a key, where others reach the address.
+
+    Raises: ConfigError: nobody has one, and nothing was said; or Redis is not there to ask, or does
+        not let us.
+    """
     if settings.server.keys != "auto" or is_local(address):
         return
     keys = ApiKeys(await connection.connect(settings.redis))
@@ -57,6 +60,7 @@ class Authenticator:
         return cls(ApiKeys(connection.client(settings.redis)), server.keys_age_s)
 
     async def close(self) -> None:
+        """Close the connection to Redis."""
         await self._keys.close()
 
     async def tenant(self, text: str) -> str | None:

@@ -78,10 +78,14 @@ class Unauthorized(Problem):
 
 
 class NotFound(Problem):
+    """404: there is no such thing."""
+
     status, code = 404, "not_found"
 
 
 class MethodNotAllowed(Problem):
+    """405: the path does not know this method."""
+
     status, code = 405, "method_not_allowed"
 
 
@@ -98,6 +102,8 @@ class RequestTimeout(Problem):
 
 
 class Conflict(Problem):
+    """409: the request contradicts what is there."""
+
     status, code = 409, "conflict"
 
 
@@ -108,6 +114,8 @@ class Gone(Problem):
 
 
 class BodyTooLarge(Problem):
+    """413: the body is longer than allowed."""
+
     status, code = 413, "body_too_large"
 
 
@@ -118,10 +126,14 @@ class TargetTooLong(Problem):
 
 
 class UnsupportedMedia(Problem):
+    """415: the body's media type is none that is read."""
+
     status, code = 415, "unsupported_media_type"
 
 
 class RangeNotSatisfiable(Problem):
+    """416: the range lies behind the output's end."""
+
     status, code = 416, "range_not_satisfiable"
 
 

@@ -35,6 +35,7 @@ class Copies(Generic[T]):
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def get(self, model: str) -> T:
+        """Return the copy of a model's, read anew once it is old."""
         async with self._locks[model]:
             copy, until = self._copies.get(model, (None, 0.0))
             if copy is None or time.monotonic() >= until:
@@ -78,8 +79,11 @@ class CostCache:
         return (await self._tables.get(model)).compile_s(bucket)
 
     async def is_tried(self, job: Job, cost: Cost) -> bool:
-        """Whether a job whose deadline that cost rules out is taken even so, since nobody knows any
-        more what it costs: one of its bucket at a time, or none would ever be measured again."""
+        """Whether a job is taken whose deadline a doubtful cost rules out.
+
+        Nobody knows any more what it costs: one of its bucket at a time is, or none would ever be
+        measured again.
+        """
         table = await self._tables.get(job.model)
         if not table.is_doubtful(cost):
             return False

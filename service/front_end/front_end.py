@@ -43,6 +43,7 @@ class Models:
         self._read_at = -float("inf")
 
     async def all(self) -> dict[str, ModelStatus]:
+        """Return all models, read anew once the copy is old."""
         if self._is_old():
             async with self._lock:
                 if self._is_old():
@@ -147,6 +148,7 @@ class FrontEnd:
         return job
 
     async def close(self) -> None:
+        """Begin to stop: let go of connections and threads."""
         self.stopping.set()
         await self.images.close()
         await self.webhooks.close()
@@ -161,6 +163,7 @@ def _fetches() -> FairLimiter:
 
 
 def no_such_job(job_id: str) -> NotFound:
+    """Return the problem of a job that is not there."""
     return NotFound(
         f"there is no job {job_id[:80]!r}; it was deleted, has left after its time, or never was",
         code="job_not_found",

@@ -98,6 +98,7 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> ConnectionLimits:
+        """Return the limits that the settings have."""
         server = settings.server
         return cls(
             drain_bytes=settings.limits.max_body_bytes,
@@ -158,6 +159,7 @@ class Connections:
         return True
 
     def count(self, reason: str) -> None:
+        """Count a connection that was closed for this reason."""
         self._unlogged[reason] += 1
         self.closed.labels(reason).inc()
 
@@ -219,6 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # Connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, or refuse it where there are too many."""
         super().connection_made(transport)
         if not self._shared.add(self):
             said = "this server has too many connections; try again"
@@ -227,10 +230,12 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
         self._shared.open.discard(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Read bytes, within the limits of head and body."""
         if self._is_refused:
             return
         self._unset_keepalive_if_required()
@@ -294,18 +299,21 @@ class BoundedProtocol(HttpToolsProtocol):
     # Parser callbacks
 
     def on_message_begin(self) -> None:
+        """Begin the phase of reading a head."""
         super().on_message_begin()
         self._messages += 1
         self._head_bytes = self._headers_bytes = self._trailers = 0
         self._enter(Phase.HEAD)
 
     def on_url(self, url: bytes) -> None:
+        """Read a part of the target, up to its limit."""
         super().on_url(url)
         if len(self.url) > MAX_TARGET_BYTES:
             said = f"the request's target may have {MAX_TARGET_BYTES} bytes"
             raise Refused("target_too_long", TargetTooLong(said))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Read a header, or a trailer, up to their limits."""
         if self.phase is Phase.BODY:  # a trailer, which no route may take for a header
             self._trailers += 1
         else:
@@ -316,6 +324,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise self._head_too_large()
 
     def on_headers_complete(self) -> None:
+        """Hand the request on, once its head is whole."""
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._plain_head = self._without_upgrade()
             return
@@ -336,22 +345,26 @@ class BoundedProtocol(HttpToolsProtocol):
         return b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *kept, b"", b""])
 
     def on_body(self, body: bytes) -> None:
+        """Count and read a part of the body."""
         self._data_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        """Begin the phase of answering."""
         if self._plain_head is not None:
             return
         super().on_message_complete()
         self._enter(Phase.IDLE if self.cycle.response_complete else Phase.ANSWER)
 
     def on_response_complete(self) -> None:
+        """Drain what is left of the body, up to its limit."""
         super().on_response_complete()
         if self.cycle.response_complete and self.phase in AFTER_ANSWER:
             self._drain_to = self._body_bytes + self._limits.drain_bytes
             self._enter(AFTER_ANSWER[self.phase])
 
     def resume_writing(self) -> None:
+        """Go on sending: the client has read."""
         self._unsent = None
         super().resume_writing()
 

@@ -28,6 +28,7 @@ class FairQueue:
         """By name and tenant; the one whose turn is next stands first."""
 
     def has_place(self, name: str) -> bool:
+        """Whether this name may take another place."""
         return self.taken[name] < self._each
 
     async def take(self, name: str, tenant: str) -> None:
@@ -91,7 +92,8 @@ class FairLimiter:
     def __init__(
         self, total: int, each: int, per_host: int | None = None, line: Shared | None = None
     ) -> None:
-        """
+        """Make places.
+
         Args:
             line: bounds those who have a place or wait for one; None: something else does.
         """

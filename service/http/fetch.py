@@ -81,7 +81,8 @@ class Resolver:
     """Looks hosts up, each in a thread, for which its tenant has a place until that has ended."""
 
     def __init__(self, networks: Sequence[Network] = (), look_up: LookUp = look_up) -> None:
-        """
+        """Make a resolver without work.
+
         Args:
             networks: that may be reached besides the public internet.
             look_up: takes as long as it likes.
@@ -152,6 +153,10 @@ class PublicTransport(httpx.AsyncHTTPTransport):
         self._resolver = resolver
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request to an address that is public, resolved once.
+
+        Raises: ForbiddenAddress: it is not.
+        """
         host = host_of(request.url)
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         tenant = request.extensions["tenant"]

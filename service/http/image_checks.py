@@ -31,7 +31,8 @@ class ImageChecks:
     """A pool of `server.image_processes` children, started when they are needed."""
 
     def __init__(self, settings: Settings, *, has_tenants: bool) -> None:
-        """
+        """Make a pool without children.
+
         Args:
             has_tenants: keep a child free of each tenant for the others.
         """

@@ -49,6 +49,10 @@ class Shared:
         return Hold(self, client)
 
     def take(self, client: str, amount: int, *, is_first: bool) -> None:
+        """Take a part of what all clients share.
+
+        Raises: Unavailable, Busy: all clients together, or this one, would hold too much.
+        """
         if not amount:
             return
         if self.all and self.all + amount > self._total:
@@ -61,12 +65,14 @@ class Shared:
         self.all += amount
 
     def give(self, client: str, amount: int) -> None:
+        """Give a part back."""
         self.all -= amount
         self._held[client] -= amount
         if not self._held[client]:
             del self._held[client]
 
     def of(self, client: str) -> int:
+        """Return what a client holds."""
         return self._held[client]
 
 
@@ -94,6 +100,7 @@ class Hold:
         self.close()
 
     def close(self) -> None:
+        """Give back what was held."""
         self.shared.give(self.client, self.amount)
         self.amount = 0
 
@@ -117,6 +124,7 @@ class HeldResponse(Response):
         self._hold = hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response in parts; what was held for it is given back at its end."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         for part in slices(bytes(self.body)):

@@ -18,6 +18,8 @@ class SecureAnswers:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Add the headers to each answer."""
+
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _add(MutableHeaders(scope=message))

@@ -27,6 +27,7 @@ class TraceRequests:
         self._follows = follows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Record a span of the request, but not of probes."""
         if scope["type"] != "http" or scope["path"] in PROBES:
             return await self.app(scope, receive, send)
         parent = traceparent(Headers(scope=scope)) if self._follows else None

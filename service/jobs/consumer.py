@@ -89,6 +89,7 @@ class Consumer(Calls):
         )
 
     async def unregister(self, pool: str, model: str) -> None:
+        """Withdraw a pool's announcement of its model."""
         await self._run(consumer.Unregister(pool, model))
 
     async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
@@ -110,8 +111,10 @@ class Consumer(Calls):
         may_compile: Callable[[], bool] | None = None,
         has_room: Callable[[], bool] = lambda: True,
     ) -> Claims:
-        """The job whose turn it is, and compatible ones of all tenants by turns, up to `slots`
-        pictures (a first job of more pictures than that is claimed alone). Waits for a first one.
+        """Claim the next job, and compatible ones of all tenants by turns.
+
+        Up to `slots` images (a first job of more images than that is claimed alone). Waits for a
+        first one.
 
         Args:
             warm: buckets that the pool has compiled; another pool's wait for it a little.
@@ -193,8 +196,9 @@ class Consumer(Calls):
         return claims
 
     async def preempt(self, full: FullPool, ratio: float, room_s: float) -> tuple[str, str] | None:
-        """The id of the job that a full pool should put aside and release, and of the one that its
-        next claim takes then; None: there is none.
+        """Return the job that a full pool should release, and the one that it claims then.
+
+        None: there is none.
 
         Args:
             ratio: how many times as long as the one that waits takes, at least, it would be until
@@ -250,8 +254,11 @@ class Consumer(Calls):
         )
 
     async def snapshot(self, claim: Claim, snapshots: Sequence[Snapshot]) -> bool:
-        """Keep how far its pictures are, each named once, in place of what was kept before: whose
-        files `reap` hands out. False: no longer ours; what was stored for it may be deleted."""
+        """Record how far a job's images are, in place of what was kept before.
+
+        Each is named once; `reap` hands out the files of the former ones. False: no longer ours;
+        what was stored for it may be deleted.
+        """
         kept = serialization.snapshots_json(snapshots)
         return await self._run(consumer.RecordSnapshots(claim.job.id, claim.fence, kept))
 
@@ -312,14 +319,19 @@ class Consumer(Calls):
         return await self._run(consumer.Release(claim.job.id, claim.fence, preempted, spent))
 
     async def spent(self, claim: Claim, spent: Spent) -> bool:
-        """Tell what a claim has taken, of one that is over, too: its tenant is charged for it, once
-        however often it is told. False: nothing is known of the job any more."""
+        """Record what a claim has taken, of one that is over, too.
+
+        Its tenant is charged for it, once however often it is recorded. False: nothing is known of
+        the job any more.
+        """
         return await self._run(consumer.Spend(claim.job.id, claim.fence, spent))
 
     async def canceled(self) -> AsyncGenerator[str, None]:
-        """Ids of running jobs as they are canceled or expire, for pools to drop them within one
-        step. None of them is repeated: what a lost connection swallows, `renew` and `progress`
-        tell. Ends on `close`."""
+        """Yield ids of running jobs as they are canceled or expire.
+
+        Pools drop them within one step. None of them is repeated: what a lost connection swallows,
+        `renew` and `progress` tell. Ends on `close`.
+        """
         with self._subscriber.feed(keys.STOPPED) as stopped:
             while (job_id := await stopped.get()) is not None:
                 yield job_id

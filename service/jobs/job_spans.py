@@ -24,7 +24,8 @@ LOST, EXPIRED = "lost", "expired"
 def about(job: Job) -> Attributes:
     """What each span of a job says of it; nothing of what it asks for but its size.
 
-    `gen_ai.` by OpenTelemetry's conventions for generative AI, where they have a name for it."""
+    `gen_ai.` by OpenTelemetry's conventions for generative AI, where they have a name for it.
+    """
     return {
         "gen_ai.operation.name": "generate_content",
         "gen_ai.provider.name": "atelier",
@@ -68,8 +69,10 @@ def attempt(claim: Claim) -> AbstractContextManager[Span]:
 
 
 def stopped(job: Job, queued_at: float) -> None:
-    """A job ended by its client: in the queue, or while a pool is at it, whose own span says only
-    that it was dropped."""
+    """Record the end of a job that its client ended.
+
+    In the queue, or while a pool is at it, whose own span says only that it was dropped.
+    """
     attributes = {**about(job), OUTCOME: job.state}
     if job.started_at is None:
         _tell(QUEUE, attributes, job.traceparent, queued_at, job.finished_at)
@@ -78,8 +81,11 @@ def stopped(job: Job, queued_at: float) -> None:
 
 
 def hear(note: Mapping[str, Any]) -> None:
-    """What a script did beside its caller's errand, and to whom (`note` in life.lua): told in the
-    place of a pool that cannot any more, or of jobs that no pool ever had."""
+    """Record what a script did beside its caller's errand, and to whom.
+
+    In the place of a pool that cannot any more, or of jobs that no pool ever had (`note` in
+    life.lua).
+    """
     trace = note.get("trace")
     if trace is None:
         return

@@ -1,5 +1,7 @@
-"""What the queue needs done now and then, by any process: what lapsed is taken back, what is over
-is forgotten."""
+"""What the queue needs done now and then, by any process.
+
+What lapsed is taken back, what is over is forgotten.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ class Maintenance(Calls):
         notes are told to no other call."""
 
     async def reap(self) -> list[str]:
-        """Take back jobs whose lease lapsed, expire those past their deadline, forget those past
-        their retention, and models that no pool serves any more past theirs.
+        """Take back jobs whose lease lapsed, and forget what is over.
+
+        Expires those past their deadline, forgets those past their retention, and models that no
+        pool serves any more past theirs.
 
         Counts what scripts have done to jobs beside their callers' errands, its own among them.
 

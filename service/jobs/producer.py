@@ -99,6 +99,7 @@ class Producer(Calls):
                 raise IdempotencyConflict
 
     async def standing(self, tenant: str, limits: TenantSettings) -> QuotaUsage:
+        """Return what a tenant has taken of its quotas."""
         quota = limits.device_seconds_per_hour
         return await self._run(producer.ReadQuota(tenant, quota, self._settings.retention_s))
 
@@ -138,8 +139,10 @@ class Producer(Calls):
         return self._stopped(call, await self._run(producer.Cancel(call, job_id)))
 
     async def delete(self, job_id: str) -> Job | None:
-        """Cancels it first if it has not ended. Its files leave at once if the caller deletes them,
-        and with the next `reap` otherwise."""
+        """Cancels it first if it has not ended.
+
+        Its files leave at once if the caller deletes them, and with the next `reap` otherwise.
+        """
         call = new_call()
         return self._stopped(call, await self._run(producer.Delete(call, job_id, ANSWER_MS)))
 
@@ -158,6 +161,7 @@ class Producer(Calls):
         return events.follow(self._redis, self._subscriber, job_id, after)
 
     async def models(self) -> dict[str, ModelStatus]:
+        """Return every registered model by name."""
         return await self._run(producer.ReadModels())
 
     async def depths(self) -> dict[str, Depth]:

@@ -35,12 +35,15 @@ class ProfileRequest:
 
     @property
     def at_most_s(self) -> float:
+        """Seconds after which nobody waits for the profile any more."""
         return self.wait_s + self.seconds + MARGIN_S
 
 
 class Profiles(Calls):
-    """Fulfils what `atelier profile` and pools ask of a `Queue`. Plain commands: whoever loses a
-    race here asks again."""
+    """Fulfils what `atelier profile` and pools ask of a `Queue`.
+
+    Plain commands: whoever loses a race here asks again.
+    """
 
     async def ask_profile(self, pool: str, wish: ProfileRequest) -> float | None:
         """None: it is asked; or else how many seconds at most the pool is busy with another one."""
@@ -71,4 +74,5 @@ class Profiles(Calls):
         )
 
     async def answer_profile(self, wish: ProfileRequest, answer: dict[str, Any]) -> None:
+        """Answer whoever waits for the profile."""
         await self._redis.set(keys.profiled(wish.id), json.dumps(answer), ex=KEPT_S)

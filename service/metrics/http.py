@@ -50,8 +50,11 @@ for; others appear when they happen."""
 
 
 class Telemetry:
-    """What the front end counts. Label values come from routes, registered models and our code,
-    never from a client, so there are few of them."""
+    """What the front end counts.
+
+    Label values come from routes, registered models and our code, never from a client, so there are
+    few of them.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -131,6 +134,7 @@ class MeasureRequests:
         self.telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Measure the request: its time, and its answer's status."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         started, status = time.perf_counter(), 500

@@ -54,11 +54,14 @@ def _page() -> tuple[str, str]:
 
 
 def content_security_policy(page: str) -> str:
-    """What a browser allows that page: its own script and style, its own server, and pictures
-    and clips that it made itself or that the server redirects to.
+    """Return what a browser allows the playground.
+
+    Its own script and style, its own server, and images and videos that it made itself or that the
+    server redirects to.
 
     With a key the page asks for pictures itself, so that a store which is redirected to has to
-    be reached by `connect-src`, and to allow this page by CORS."""
+    be reached by `connect-src`, and to allow this page by CORS.
+    """
     return "; ".join(
         (
             "default-src 'none'",

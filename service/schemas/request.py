@@ -112,6 +112,8 @@ Size = Annotated[list[Offset], Field(min_length=2, max_length=2)]
 
 
 class Body(BaseModel):
+    """Base of the parts of a request: frozen, strict, without unknown fields."""
+
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )

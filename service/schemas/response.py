@@ -19,10 +19,14 @@ from service.settings.limits import LimitSettings
 
 
 class View(BaseModel):
+    """Base of what the API answers."""
+
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class ProgressView(View):
+    """Progress of a job in denoising steps."""
+
     step: int
     steps: int
     """Denoising steps done and to do, over all pictures of the job."""
@@ -39,6 +43,8 @@ class DetailView(View):
 
 
 class QueueView(View):
+    """Place of a job in the queue, with its expected end."""
+
     position: int | None
     """Jobs of all tenants that are to start before it; null unless it is queued."""
     eta_s: float | None
@@ -50,6 +56,8 @@ NOWHERE = QueueView(position=None, eta_s=None)
 
 
 class OutputView(View):
+    """One output of a job."""
+
     index: int
     url: str
     content_type: str
@@ -91,6 +99,8 @@ class JobView(View):
 
 
 class JobPage(View):
+    """A page of a tenant's jobs, newest first."""
+
     object: Literal["list"] = "list"
     data: list[JobView]
     has_more: bool
@@ -127,15 +137,21 @@ class ModelView(View):
 
 
 class ModelPage(View):
+    """The registered models."""
+
     object: Literal["list"] = "list"
     data: list[ModelView]
 
 
 class Health(View):
+    """Answer of a process that lives."""
+
     status: Literal["ok"] = "ok"
 
 
 class FieldErrorView(View):
+    """A field at fault, with what is wrong with it."""
+
     field: str
     message: str
 
@@ -161,10 +177,12 @@ class ProblemView(View):
 
 
 def job_url(job_id: str) -> str:
+    """Return the path of a job."""
     return f"/v1/jobs/{job_id}"
 
 
 def output_url(job_id: str, index: int) -> str:
+    """Return the path of a job's output."""
     return f"{job_url(job_id)}/outputs/{index}"
 
 
@@ -219,6 +237,7 @@ def _time(seconds: float) -> str:
 
 
 def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
+    """Return a model as the API shows it."""
     spec = status.spec
     return ModelView(
         name=spec.name,
@@ -240,4 +259,5 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
 
 
 def view_models(models: Sequence[ModelStatus], limits: LimitSettings) -> ModelPage:
+    """Return all models as the API shows them."""
     return ModelPage(data=[view_model(status, limits) for status in models])

@@ -33,9 +33,11 @@ class HostsSettings(Section):
 
 
 class MeshSettings(Section):
-    """Sizes of a mesh slice's axes (data, fsdp, cfg, context, tensor) inside a host or TPU slice
-    and between them; one of each may be -1 and takes what is left. `{cfg = 2}` is short for
-    `{ici = {cfg = 2}}`."""
+    """Sizes of a mesh slice's axes: data, fsdp, cfg, context, tensor.
+
+    Inside a host or TPU slice and between them; one of each may be -1 and takes what is left. `{cfg
+    = 2}` is short for `{ici = {cfg = 2}}`.
+    """
 
     ici: dict[str, int] = Field(default_factory=dict)
     """Sizes of the axes inside a host or TPU slice."""

@@ -20,6 +20,8 @@ class TilingSettings(Section):
 
 
 class SizeSettings(Section):
+    """A size of images or videos that a model is warmed up for."""
+
     width: int = Field(gt=0)
     """Width in pixels."""
     height: int = Field(gt=0)
@@ -31,6 +33,8 @@ class SizeSettings(Section):
 
 
 class ModelSettings(Section):
+    """How a model is loaded and served."""
+
     source: str
     """Folder in diffusers' layout, hub id with an optional @revision, or single file."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"

@@ -11,6 +11,8 @@ from service.settings.section import Section
 
 
 class PoolSettings(Section):
+    """The workers of one model."""
+
     model: str
     """Name of the model in `models`."""
     hosts: HostsSettings = HostsSettings()

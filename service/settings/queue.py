@@ -8,6 +8,8 @@ from service.settings.section import Section
 
 
 class QueueSettings(Section):
+    """The queue and its rules."""
+
     max_queued: int = Field(10_000, gt=0)
     """Maximum number of queued jobs of one model. Beyond it requests get a 429, except those of
     tenants below an even share of these places."""

@@ -10,6 +10,8 @@ from service.settings.section import Section
 
 
 class RedisSettings(Section):
+    """The Redis server of queue, keys and events."""
+
     url: str | None = None
     """Address of the server: `redis://…`, `rediss://…` (TLS) or `unix://…`. Left out: `atelier up`
     embeds a server, and `serve` and `worker` refuse to start."""

@@ -10,4 +10,6 @@ class ConfigError(Exception):
 
 
 class Section(BaseModel):
+    """Base of the sections: frozen, without unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

@@ -11,6 +11,8 @@ from service.settings.section import Section
 
 
 class ServerSettings(Section):
+    """The front end's HTTP server."""
+
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(8000, ge=0, le=65535)

@@ -42,6 +42,8 @@ NO_SETTINGS = frozenset({CONFIG_VARIABLE.lower(), KEY_VARIABLE.lower()})
 
 
 class Settings(BaseSettings):
+    """All settings of a system, of `atelier.toml`, the environment and the command line."""
+
     model_config = SettingsConfigDict(
         env_prefix="ATELIER_",
         env_nested_delimiter="__",
@@ -76,9 +78,11 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
+        """Return where outputs are stored."""
         return self.store.url or str((self.state_dir / "outputs").resolve())
 
     def tenant(self, name: str) -> TenantSettings:
+        """Return a tenant's settings; those of `*` where it has none."""
         return self.tenants.get(name) or self.tenants.get("*") or TenantSettings()
 
     @property
@@ -89,6 +93,7 @@ class Settings(BaseSettings):
 
     @property
     def compile_folder(self) -> Path:
+        """Return the folder of compiled programs."""
         return self.compile_cache or self.state_dir / "compile-cache"
 
     @classmethod
@@ -100,6 +105,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources of settings, the strongest first."""
         environment = StrictEnvironment(settings_cls)
         return init_settings, environment, TomlConfigSettingsSource(settings_cls, config_file())
 
@@ -108,6 +114,7 @@ class StrictEnvironment(EnvSettingsSource):
     """The environment, in which a misspelt ATELIER_ variable is an error like any other key."""
 
     def __call__(self) -> dict[str, Any]:
+        """Return the environment's values, unknown ones too, so that they are refused."""
         return self._unknown() | super().__call__()
 
     def _unknown(self) -> dict[str, str | None]:

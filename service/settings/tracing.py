@@ -10,6 +10,8 @@ from service.settings.section import Section
 
 
 class TracingSettings(Section):
+    """Traces by OpenTelemetry."""
+
     endpoint: str | None = None
     """Collector of spans, by OTLP over HTTP, such as `http://collector:4318` (`/v1/traces` is added
     where there is no path). Left out: no tracing. Headers, certificates and resource attributes
@@ -30,5 +32,6 @@ class TracingSettings(Section):
 
     @property
     def address(self) -> str:
+        """Return the collector's address for traces."""
         parts = urlsplit(self.endpoint or "")
         return parts._replace(path=parts.path.rstrip("/") or "/v1/traces").geturl()

@@ -8,6 +8,8 @@ from service.settings.section import Section
 
 
 class WebhookSettings(Section):
+    """Webhooks that tell of a job's end."""
+
     secret: SecretStr | None = None
     """Signing secret of the tenant `default`, which everybody is where no API keys are required:
     `whsec_` and base64, as Standard Webhooks writes it. Other tenants have their own (`atelier

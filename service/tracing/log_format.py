@@ -16,13 +16,17 @@ Format = Literal["text", "json"]
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time (RFC 3339, UTC), level, logger, message; job, tenant, pool, trace_id
-    and span_id where they are known; exception where there is one, with its trace.
+    """One JSON object a line.
+
+    With time (RFC 3339, UTC), level, logger, message; job, tenant, pool, trace_id and span_id where
+    they are known; exception where there is one, with its trace.
 
     Google's Cloud Logging looks for the level in severity, and without it calls all of standard
-    error an error."""
+    error an error.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line of JSON."""
         said = {
             "time": rfc3339(record.created),
             "level": record.levelname.lower(),
@@ -45,6 +49,7 @@ class TextFormatter(logging.Formatter):
         super().__init__(TEXT, "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a record as lines of text."""
         return cleared(super().format(record))
 
 

@@ -59,6 +59,7 @@ class Ids(RandomIdGenerator):
         self._next.set(identity)
 
     def generate_span_id(self) -> int:
+        """Return the id that was named for the next span, or a random one."""
         identity = self._next.get()
         if identity is None:
             return int(super().generate_span_id())
@@ -67,14 +68,17 @@ class Ids(RandomIdGenerator):
 
 
 class Seldom(logging.Filter):
-    """One line a minute: the exporter complains of each attempt, and a collector may be away for a
-    night."""
+    """One line a minute of the exporter's complaints.
+
+    It complains of each attempt, and a collector may be away for a night.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._from = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Whether enough time has passed since the last complaint."""
         if record.created < self._from:
             return False
         self._from = record.created + COMPLAIN_EVERY_S
@@ -121,6 +125,7 @@ class OpenTelemetry:
         at: float | None,
         identity: str | None,
     ) -> Span:
+        """Begin a span."""
         above = None if parent is None else NonRecordingSpan(context_of(parent))
         self._ids.name_next(identity)
         told = self._tracer.start_span(
@@ -136,9 +141,11 @@ class OpenTelemetry:
         return Recorded(told) if told.get_span_context().is_valid else NOTHING
 
     def flush(self) -> None:
+        """Send what was recorded, for a few seconds at most."""
         _for_a_while(self._provider.force_flush)
 
     def close(self) -> None:
+        """Send what was recorded, and stop."""
         _for_a_while(self._provider.shutdown)
 
 
@@ -150,6 +157,8 @@ def _for_a_while(send: Callable[[], object]) -> None:
 
 
 class Recorded(Span):
+    """A span that is recorded."""
+
     def __init__(self, told: Told) -> None:
         self._told = told
         context = told.get_span_context()
@@ -158,23 +167,29 @@ class Recorded(Span):
         self.names = {"trace_id": trace, "span_id": own}
 
     def set(self, attributes: Attributes) -> None:
+        """Set attributes."""
         self._told.set_attributes(dict(attributes))
 
     def rename(self, name: str) -> None:
+        """Change the span's name."""
         self._told.update_name(name)
 
     def event(self, name: str, attributes: Attributes = NONE) -> None:
+        """Add an event."""
         self._told.add_event(name, dict(attributes))
 
     def link(self, traceparent: str | None) -> None:
+        """Link the span of another trace; None: nothing."""
         if traceparent is not None:
             self._told.add_link(context_of(traceparent))
 
     def fail(self, kind: str) -> None:
+        """Mark the span as failed."""
         self._told.set_attribute(ERROR_TYPE, kind)
         self._told.set_status(Status(StatusCode.ERROR, kind))
 
     def end(self, at: float | None = None) -> None:
+        """End the span, now or at that time."""
         self._told.end(nanoseconds(at))
 
 
@@ -185,4 +200,5 @@ def context_of(traceparent: str) -> SpanContext:
 
 
 def nanoseconds(seconds: float | None) -> int | None:
+    """Return seconds as whole nanoseconds."""
     return None if seconds is None else round(seconds * 1e9)

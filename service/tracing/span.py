@@ -20,11 +20,14 @@ class Span:
     names: Mapping[str, str] = {}
     """It and its trace, as log lines have them."""
 
-    def set(self, attributes: Attributes) -> None: ...
+    def set(self, attributes: Attributes) -> None:
+        """Set attributes."""
 
-    def rename(self, name: str) -> None: ...
+    def rename(self, name: str) -> None:
+        """Change the span's name."""
 
-    def event(self, name: str, attributes: Attributes = NONE) -> None: ...
+    def event(self, name: str, attributes: Attributes = NONE) -> None:
+        """Add an event."""
 
     def link(self, traceparent: str | None) -> None:
         """To a span of another trace."""

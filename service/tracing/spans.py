@@ -25,6 +25,8 @@ _SAMPLED = 1
 
 
 class Recorder(Protocol):
+    """Records spans somewhere, or nowhere."""
+
     def begin(
         self,
         name: str,
@@ -34,11 +36,14 @@ class Recorder(Protocol):
         kind: Kind,
         at: float | None,
         identity: str | None,
-    ) -> Span: ...
+    ) -> Span:
+        """Begin a span."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Send what was recorded."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Send what was recorded, and stop."""
 
 
 _recorder: Recorder | None = None
@@ -84,8 +89,10 @@ def _connect(settings: TracingSettings, service: str, attributes: Attributes) ->
 
 
 def flush() -> None:
-    """Send what has ended by now, if that takes no more than a second: nobody knows whether this
-    process will come to its tidy end."""
+    """Send what has ended by now, if that takes no more than a second.
+
+    Nobody knows whether this process will come to its tidy end.
+    """
     if _recorder is not None:
         _recorder.flush()
 

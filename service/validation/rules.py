@@ -1,5 +1,7 @@
-"""What can be wrong with a request that is well formed: each check holds it against its model's
-limits and ours, and names every field that is out of them."""
+"""What can be wrong with a request that is well formed.
+
+Each check holds it against its model's limits and ours, and names every field that is out of them.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,7 @@ class Case:
 
     @property
     def bounds(self) -> Bounds:
+        """Bounds of the model and the settings together."""
         return bounds_of(self.spec.limits, self.limits)
 
 
@@ -54,6 +57,7 @@ Errors = Iterator[FieldError]
 
 
 def all_errors(case: Case) -> list[FieldError]:
+    """Return every error of a request, in the order of the checks."""
     return [error for check in _CHECKS for error in check(case)]
 
 

@@ -107,6 +107,7 @@ class Webhooks:
         self._http = fetch.client(resolver, settings.webhooks.timeout_s)
 
     async def close(self) -> None:
+        """Close the connections to receivers."""
         await self._http.aclose()
 
     async def keep_sending(self) -> None:

@@ -182,7 +182,7 @@ def test_a_mistake_is_shown_where_it_was_made(page: Page) -> None:
     page.get_by_label("solver order").fill("9")
     page.locator("#more summary").click()
     page.click("#generate")
-    expect(page.locator("#scheduler-error")).to_contain_text("3 at most")
+    expect(page.locator("#scheduler-error")).to_contain_text("at most 3")
 
 
 def test_first_and_last_picture(page: Page, url: str, tmp_path: Path) -> None:

@@ -20,14 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax import Array
 from PIL import Image
 
 from models import registry
 from models.interface import solver_step
 from models.interface.pipeline import Prepared, PyTree, RequestError, denoise
 from models.interface.step_program import StepProgram
+from models.sampling.guidance import of_first_prompt
 from models.sdxl.conditioning import guidance_embedding
-from models.sdxl.pipeline import SdxlPipeline
+from models.sdxl.pipeline import SdxlNetworks, SdxlPipeline
 from tests import coarse
 from tests.parity.tiny_sdxl import SCHEDULER, make_sdxl
 
@@ -260,7 +262,7 @@ class Ours:
         self.pipeline = pipeline
         jit = partial(jax.jit, compiler_options=None if options is None else dict(options))
         self._encode, self._decode = jit(pipeline.encode), jit(pipeline.decode)
-        self._predict = jit(pipeline.predict)
+        self._predict = jit(self._guided)
         self._advance = jit(pipeline.advance, static_argnums=0)
 
     def __call__(
@@ -287,9 +289,16 @@ class Ours:
         """`pipeline.step` by its halves: the UNet is compiled once, whatever the scheduler."""
         unread = UNREAD if "masked" in rows else (*UNREAD, "mask")
         seen = {name: leaf for name, leaf in rows.items() if name not in unread}
+        if not phase.guided:
+            seen = of_first_prompt(seen, *SdxlPipeline.PROMPTS)
         told = {name: value for name, value in values.items() if name in TOLD}
         output = self._predict(self.pipeline.weights, seen, told)
-        return self._advance(phase, rows, output, values)
+        return {**rows, **self._advance(phase, rows, output, values)._asdict()}
+
+    def _guided(self, weights: SdxlNetworks, rows: PyTree, values: Mapping[str, Array]) -> Array:
+        """Any program will do: none of what tells them apart is the UNet's."""
+        output = self.pipeline.predict(StepProgram("unet"), weights, rows, values, None, None)
+        return self.pipeline.guide(output, values)
 
 
 class Pair:

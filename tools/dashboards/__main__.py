@@ -21,6 +21,7 @@ def text(dashboard: Dashboard) -> str:
 
 
 def main() -> None:
+    """Write the dashboards."""
     for name, dashboard in DASHBOARDS.items():
         (FOLDER / f"{name}.json").write_text(text(dashboard))
 

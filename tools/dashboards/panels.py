@@ -20,6 +20,7 @@ class Query:
     legend: str = ""
 
     def json(self, index: int, kind: Kind) -> dict[str, Any]:
+        """Return the query as Grafana's JSON."""
         now = kind == "bargauge"
         return {
             "refId": chr(ord("A") + index),
@@ -40,6 +41,7 @@ class Link:
     url: str
 
     def json(self) -> dict[str, Any]:
+        """Return the link as Grafana's JSON."""
         return {"title": self.title, "url": self.url, "targetBlank": True}
 
 
@@ -65,6 +67,7 @@ class Panel:
     links: tuple[Link, ...] = ()
 
     def json(self, x: int, y: int) -> dict[str, Any]:
+        """Return the panel as Grafana's JSON, at a place of the grid."""
         base = {
             "id": self.id,
             "type": self.kind,
@@ -149,6 +152,7 @@ class Variable:
     """The text as it begins."""
 
     def json(self) -> dict[str, Any]:
+        """Return the variable as Grafana's JSON."""
         base = {"name": self.name, "label": self.label}
         if not self.query:
             current = {"text": self.value, "value": self.value}
@@ -172,12 +176,16 @@ class Variable:
 
 @dataclass(frozen=True)
 class Row:
+    """A row of panels under a title."""
+
     title: str
     panels: tuple[Panel, ...]
 
 
 @dataclass(frozen=True)
 class Dashboard:
+    """A dashboard of rows."""
+
     uid: str
     title: str
     description: str

@@ -73,6 +73,8 @@ No label names a tenant, a job or anything else that a client sends. A front end
 
 @dataclass(frozen=True)
 class Family:
+    """A metric's name, kind, labels and meaning."""
+
     name: str
     kind: str
     labels: tuple[str, ...]

@@ -25,6 +25,8 @@ Read = Callable[[int], bytearray]
 
 @dataclass(frozen=True)
 class Message:
+    """A message between the processes of a slice: its kind, JSON values and arrays."""
+
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     """JSON values."""

@@ -1,5 +1,7 @@
-"""How near a picture is to itself in other company, where batches have several sizes: measured, by
-drawing it by each way of stepping."""
+"""How near an image is to itself in other company, where batches have several sizes.
+
+Measured, by drawing it by each way of stepping.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ def levels(
     weights: Weights,
     launcher: Launcher,
 ) -> int:
-    """The most by which a subpixel differs from that of the picture alone, of 255. Nothing else may
-    be stepped meanwhile.
+    """The most by which a subpixel differs from that of the picture alone, of 255.
+
+    Nothing else may be stepped meanwhile.
 
     Args:
         state: the row as it was encoded.

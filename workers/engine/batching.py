@@ -33,8 +33,10 @@ class Batch:
         return program(weights, states, values, *self._conditions(weights, padded))
 
     def _conditions(self, weights: list[Any], rows: tuple[Row, ...]) -> tuple[Any, ...]:
-        """What else the program is given: the rows' conditions, and their next step's place there;
-        nothing in a family that has none."""
+        """Return the program's further arguments.
+
+        The rows' conditions, and their next step's place there; nothing in a family that has none.
+        """
         program = self.phase.conditions.result()
         if program is None:
             return ()

@@ -59,8 +59,11 @@ None: nothing tells."""
 
 @dataclass(frozen=True)
 class EngineOutput:
-    """One finished picture or clip; `device_seconds` is its share of the steps with it, and what
-    its encoding and decoding take; `own_seconds` leaves out what earlier claims had taken."""
+    """One finished image or video.
+
+    `device_seconds` is its share of the steps with it, and what its encoding and decoding take;
+    `own_seconds` leaves out what earlier claims had taken.
+    """
 
     pixels: np.ndarray
     """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
@@ -130,8 +133,10 @@ class Engine:
                     log.warning("this batch size does not compile and is not used: %s", error)
 
     async def try_out(self, fields: Fields, steps: int) -> BucketPrograms:
-        """A warm-up request's first steps of each phase, and its picture: nobody sees it, but its
-        programs, which is returned, knows then how long all that takes.
+        """Run a warm-up request's first steps of each phase, and decode.
+
+        Nobody sees the image, but its programs, which are returned, know then how long all that
+        takes.
 
         Raises: PictureFailed, EngineDied: as `generate`.
         """
@@ -152,8 +157,9 @@ class Engine:
         return programs
 
     async def levels(self, fields: Fields) -> int:
-        """By how much of 255 a warm-up request's picture differs between the batch sizes, at the
-        most. Measured, or known from an earlier start; nothing else may run.
+        """Measure by how much of 255 an image differs between batch sizes, at the most.
+
+        Of a warm-up request; or recall it from an earlier start. Nothing else may run.
 
         Raises: whatever keeps it from being drawn.
         """
@@ -246,8 +252,10 @@ class Engine:
         return sum(leaf.nbytes for leaf in leaves) if here else None
 
     async def hold(self, row: Row) -> None:
-        """Stop stepping a row, which keeps its slot. Returns when no step of it is under way: never
-        where it has ended meanwhile."""
+        """Stop stepping a row, which keeps its slot.
+
+        Returns when no step of it is under way: never where it has ended meanwhile.
+        """
         still = asyncio.Event()
         self.stepper.hold(row, partial(self._loop.call_soon_threadsafe, still.set))
         await still.wait()
@@ -314,8 +322,10 @@ class Engine:
             self._threads["keep"].submit(self._compiler.keep_compile_s, bucket, took_s)
 
     async def look_for(self, buckets: Iterable[str]) -> None:
-        """Find out which of these, of the queue, need not be compiled: their programs lie in files,
-        where others may have put them since they were looked for."""
+        """Find out which of the queue's buckets need not be compiled.
+
+        Their programs lie in files, where others may have put them since they were looked for.
+        """
         for bucket in set(buckets) - self.costs.in_files.keys():
             if self._loop.time() < self._look_again.get(bucket, 0.0):
                 continue
@@ -436,6 +446,7 @@ class Engine:
 
 
 def resolve(ended: asyncio.Future[Row], row: Row, failure: GenerationFailed | None) -> None:
+    """Set the future to the row, or to its failure."""
     if ended.done():  # canceled in the meantime
         return
     if failure is None:

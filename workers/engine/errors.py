@@ -23,6 +23,7 @@ class EngineDied(RuntimeError):
 
 
 def is_out_of_memory(error: Exception) -> bool:
+    """Whether the error says that a device has no memory left."""
     return isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
 
 
@@ -36,8 +37,10 @@ def non_finite(step: int, steps: int) -> GenerationFailed:
 
 
 def picture_failed(error: Exception, doing: str) -> GenerationFailed:
-    """Any error that ends one picture, told to the client; `doing` is what was going on. The error
-    itself is its cause."""
+    """Any error that ends one picture, told to the client; `doing` is what was going on.
+
+    The error itself is its cause.
+    """
     failure = GenerationFailed(_told(error, doing))
     failure.__cause__ = error
     return failure

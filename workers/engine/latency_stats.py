@@ -67,11 +67,14 @@ class LatencyStats:
         return tuple(dict.fromkeys([*self.warm, *self.in_files]))[:MAX_BUCKETS]
 
     def is_at_hand(self, bucket: str) -> bool:
+        """Whether programs of this bucket lie compiled."""
         return bucket in self.at_hand
 
     def compiled(self, bucket: str, seconds: float) -> None:
-        """Compiling a bucket's programs took so long. The longest counts: others of it, such as a
-        scheduler's, may be fewer."""
+        """Compiling a bucket's programs took so long.
+
+        The longest counts: others of it, such as a scheduler's, may be fewer.
+        """
         self._compiled[bucket] = max(seconds, self._compiled.pop(bucket, 0.0))
         if len(self._compiled) > MAX_BUCKETS:
             del self._compiled[next(iter(self._compiled))]
@@ -92,12 +95,16 @@ class LatencyStats:
 
 
 def is_warm(programs: BucketPrograms) -> bool:
+    """Whether everything that a request needs is compiled."""
     return bool(programs.encoders) and all(map(is_ready, programs.necessary()))
 
 
 def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
-    """Names the kind of pool: by its settings, its devices, how they split the work, and how many
-    pictures they step at once: what was measured with more sizes does not hold with one."""
+    """Return the name of a kind of pool.
+
+    By its settings, its devices, how they split the work, and how many images they step at once:
+    what was measured with more sizes does not hold with one.
+    """
     mesh = layout.mesh
     axes = [f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1]
     exact = [batching.told] if batching.is_exact else []

@@ -73,10 +73,12 @@ class Row:
 
     @property
     def all_sent(self) -> bool:
+        """Whether every step has been sent to the device."""
         return self.sent == len(self.steps)
 
     @property
     def sendable(self) -> bool:
+        """Whether its next step may be sent now."""
         unsure = self.alone and self.sent > self.done
         return not (self.canceled or self.held or self.all_sent or unsure)
 
@@ -87,6 +89,7 @@ class Row:
 
     @property
     def next_step(self) -> Step:
+        """The first step that has not been sent."""
         return self.steps[self.sent]
 
     @property
@@ -123,6 +126,7 @@ class Row:
         self.epoch += 1
 
     def tell_if_still(self) -> None:
+        """Call back whoever waits for the row to stand still, if it does."""
         if self.on_still is not None and self.sent == self.done:
             on_still, self.on_still = self.on_still, None
             on_still()

@@ -63,12 +63,16 @@ class Origin:
         return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest(), batching.told)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the origin as a snapshot's file has it."""
         return {"version": VERSION, **asdict(self)}
 
 
 def with_levers(spec: ModelSpec, fields: Fields) -> Fields:
-    """The request with its preset by what that does: of the same name there may be another one by
-    the time that the picture goes on, and half a picture of each would be neither."""
+    """Return the request with its preset's levers in place of its name.
+
+    Of the same name there may be another preset by the time that the image goes on, and half an
+    image of each would be neither.
+    """
     preset = spec.qualities.get(fields.get("quality") or EXACT)
     if preset is None:
         return fields
@@ -101,8 +105,10 @@ def from_bytes(file: bytes, origin: Origin) -> RowSnapshot:
 
 
 def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
-    """What is kept of the leaves that steps change. A step cache is as large as the network is
-    wide; without one the next step runs whole, and the picture is another one by a little.
+    """What is kept of the leaves that steps change.
+
+    A step cache is as large as the network is wide; without one the next step runs whole, and the
+    picture is another one by a little.
 
     Args:
         exact: whether the rest has to be the same to the bit.

@@ -27,8 +27,10 @@ def stage(model: str, name: str) -> Iterator[Span]:
 
 
 class Turns:
-    """Stages of one picture that take turns, each told once: the sum of its times as a metric, and
-    from its first to its last as a span."""
+    """Stages of one image that take turns, each recorded once.
+
+    The sum of its times as a metric, and from its first to its last as a span.
+    """
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -38,6 +40,7 @@ class Turns:
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:
+        """Time one stage, with a span of its own."""
         started = time.perf_counter()
         if name not in self._spans:
             self._spans[name] = spans.begin(name)
@@ -69,8 +72,10 @@ class Turns:
 
 
 def marking(span: Span, on_step: Callable[[Row], None]) -> Callable[[Row], None]:
-    """`on_step` that also marks some of the steps on the span: its first, its last, and others at
-    even distances."""
+    """Return `on_step` that also marks some of the steps on the span.
+
+    Its first, its last, and others at even distances.
+    """
     if span is NOTHING:
         return on_step
 

@@ -90,6 +90,7 @@ class StepLoop:
         meter.has(slots)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     @property
@@ -98,6 +99,7 @@ class StepLoop:
         return len(self._waiting) + len(self._seated)
 
     def submit(self, row: Row) -> None:
+        """Let a row take part from the next batch on."""
         self._waiting.append(row)
         self._wake.set()
 

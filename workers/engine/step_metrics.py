@@ -29,6 +29,7 @@ class LabelValues:
         self._names: set[str] = set()
 
     def name(self, value: str) -> str:
+        """Return the label of a value; `other` once there are too many."""
         if len(self._names) < self._most:
             self._names.add(value)
         return value if value in self._names else metrics.OTHER
@@ -49,9 +50,11 @@ class StepMetrics:
         """Steps of pictures whose operations are being counted still."""
 
     def has(self, slots: int) -> None:
+        """Report the number of slots."""
         metrics.slots.labels(self._model).set(slots)
 
     def seats(self, pictures: int) -> None:
+        """Report the number of slots in use."""
         metrics.slots_busy.labels(self._model).set(pictures)
 
     def waited(self, seconds: float) -> None:
@@ -77,6 +80,7 @@ class StepMetrics:
 
 
 def has_result(future: Future[float]) -> bool:
+    """Whether the future has a result."""
     return future.done() and not future.cancelled() and future.exception() is None
 
 

@@ -51,6 +51,7 @@ class HealthPage(ThreadingHTTPServer):
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve one connection; the oldest one is closed where too many are open."""
         with self._lock:
             self._open.append(request)
             oldest = self._open[0] if len(self._open) > MAX_OPEN else None
@@ -59,16 +60,20 @@ class HealthPage(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
+        """Close the connection, and forget it."""
         with self._lock:
             if request in self._open:
                 self._open.remove(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log a connection that broke."""
         log.debug("a look at the pool's page broke off", exc_info=True)
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers GET on one connection."""
+
     server: HealthPage
     timeout = PATIENCE_S
 
@@ -112,6 +117,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def hang_up(connection: socket.socket) -> None:
+    """Close a connection in both directions."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

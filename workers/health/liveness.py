@@ -60,9 +60,11 @@ class Liveness:
         self._reason = f"{WAITING}: {reason}"
 
     def loads(self) -> None:
+        """Note that the model is being loaded."""
         self._reason = LOADING
 
     def warms_up(self) -> None:
+        """Note that the warm-up has begun."""
         self._reason = WARMING_UP
 
     def refuses(self, reason: str) -> None:
@@ -70,9 +72,11 @@ class Liveness:
         self._reason = reason
 
     def serves(self) -> None:
+        """Note that the worker takes jobs."""
         self._reason = None
 
     def drains(self) -> None:
+        """Note that the worker takes no more jobs."""
         self._reason = DRAINING
 
     def claims(self) -> None:

@@ -24,6 +24,7 @@ class Tag:
 
     @property
     def is_weight(self) -> bool:
+        """Whether the value is a parameter."""
         return self.dims is not None
 
 
@@ -35,6 +36,7 @@ def activation(tags: Iterable[Tag]) -> Tag:
 
 
 def union(*sizes: Sizes) -> Sizes:
+    """Return the larger size of each axis."""
     joined: dict[str, int] = {}
     for each in sizes:
         for axis, size in each.items():

@@ -16,12 +16,14 @@ class Logical(Layout):
     """A layout that names what others split, whatever its table says."""
 
     def split(self, axes: Axes, shape: tuple[int, ...]) -> tuple[MeshAxes, ...]:
+        """Return the logical axes themselves as mesh axes."""
         return tuple(
             (axis,) if axis and axis not in axes[:place] else () for place, axis in enumerate(axes)
         )
 
 
 def logical_layout() -> Layout:
+    """Return a layout whose mesh axes are the logical ones, each of size 1."""
     names = tuple(TABLE)
     # Only traced: of kernels that all do the same work, the one that is plainest to count.
     return Logical(abstract_mesh((1,) * len(names), names), xla_kernel, {n: (n,) for n in names})

@@ -63,6 +63,7 @@ class Work:
 
     @property
     def flops(self) -> float:
+        """Operations of all products, as often as they run."""
         return sum(op.flops * count for op, count in self.ops.items())
 
 
@@ -78,6 +79,7 @@ def work_of(jaxpr: Any, arguments: Sequence[Tag]) -> tuple[Work, dict[Any, Tag]]
 
 
 def nbytes(aval: Any) -> float:
+    """Return the bytes of an abstract value."""
     return float(math.prod(aval.shape)) * np.dtype(aval.dtype).itemsize
 
 

@@ -1,5 +1,7 @@
-"""A pool's model onto its mesh slice: the layout is chosen first, from shapes alone, and each
-array goes straight to where it lies."""
+"""Loading of a model onto its mesh slice.
+
+The layout is chosen first, from shapes alone, and each array goes straight to where it lies.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +75,7 @@ class KeptFiles(Files):
         self._layout = opened.layout
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
+        """Return the linear map of previews, fitted once for this layout."""
         layout = aot_key.of_layout(self._layout)
         rows = self._kept.fact(
             lambda: {"program": ["fit of previews"], "layout": layout},
@@ -192,6 +195,7 @@ def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Round
 
 
 def tiling_of(model: ModelSettings) -> Tiling | None:
+    """Return the tiling that a model's settings have; None: none."""
     if not model.vae_tiling:
         return None
     tiles = TilingSettings() if model.vae_tiling is True else model.vae_tiling
@@ -201,8 +205,11 @@ def tiling_of(model: ModelSettings) -> Tiling | None:
 def sketch_of(
     pool: PoolSettings, model: ModelSettings, folder: Path | None = None
 ) -> tuple[Sketch, Executables]:
-    """The pool's first warm-up request, traced and not compiled, or read from what was traced
-    before; and where that is. Raises: as `read` does; RequestError: of any of them."""
+    """Return the trace of the pool's first warm-up request, and the file that keeps it.
+
+    Traced and not compiled, or read from what was traced before. Raises: as `read` does;
+    RequestError: of any of them.
+    """
     logical = logical_layout()
     pipeline = read(
         pool,
@@ -284,8 +291,11 @@ def load(
 
 
 def files_of(opened: MeshSlice) -> Reader:
-    """Reads the checkpoint for that slice. Processes of several hosts must all run what one of them
-    runs, so that none may find there what another does not."""
+    """Reads the checkpoint for that slice.
+
+    Processes of several hosts must all run what one of them runs, so that none may find there what
+    another does not.
+    """
     return KeptFiles(opened) if not opened.layout.mesh.is_multi_process else FILES
 
 

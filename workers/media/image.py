@@ -41,4 +41,5 @@ def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes
 
 
 def data_uri(data: bytes, content_type: str) -> str:
+    """Return bytes as a data URI."""
     return f"data:{content_type};base64,{base64.b64encode(data).decode()}"

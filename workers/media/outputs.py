@@ -17,6 +17,8 @@ PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
 
 @dataclass(frozen=True)
 class File:
+    """An encoded output."""
+
     data: bytes
     content_type: str
     width: int

@@ -143,6 +143,7 @@ def _frame(pixels: np.ndarray, number: int, encoder: Encoder) -> Any:
 
 
 def round_up(side: int, multiple: int) -> int:
+    """Return the next multiple of a number."""
     return -(-side // multiple) * multiple
 
 

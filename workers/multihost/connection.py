@@ -107,6 +107,7 @@ def beat(tell: Callable[[], None], silence_s: float, ended: threading.Event) -> 
 
 
 def started(run: Callable[[], None], name: str) -> threading.Thread:
+    """Return a daemon thread that runs already."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread

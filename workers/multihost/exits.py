@@ -23,8 +23,11 @@ def leave(code: int, why: object) -> NoReturn:
 
 
 def leave_within(seconds: float, code: int) -> None:
-    """Leave then, unless the process has ended by itself: a thread may be in the midst of a step, a
-    compilation or a clip that takes minutes, and Python would wait for it."""
+    """Leave after that time, unless the process has ended by itself.
+
+    A thread may be in the midst of a step, a compilation or a video that takes minutes, and Python
+    would wait for it.
+    """
     timer = threading.Timer(seconds, _exit, [code])
     timer.daemon = True
     timer.start()

@@ -12,12 +12,15 @@ CAUSE_S = 1.0
 
 
 def is_own(error: Exception) -> bool:
-    """Whether no other process can have caused it. An error of a collective may mean that one of
-    the others is gone, and does not say which."""
+    """Whether no other process can have caused it.
+
+    An error of a collective may mean that one of the others is gone, and does not say which.
+    """
     return isinstance(error, (CheckpointError, ConfigError)) or is_out_of_memory(error)
 
 
 def reason(error: Exception) -> str:
+    """Return an error in a line that names what to do."""
     if isinstance(error, (CheckpointError, ConfigError, ConnectionLost)):
         return str(error)
     said = next(iter(str(error).splitlines()), "")

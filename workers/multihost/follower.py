@@ -60,14 +60,18 @@ class Follower:
         }
 
     def obey(self, message: Message) -> None:
-        """Raises: ConfigError: the first process has other settings or weights. Or whatever else
-        went wrong: the slice is of no use any more."""
+        """Carry out a message of the leader's.
+
+        Raises: ConfigError: the leader has other settings or weights. Or whatever else went wrong:
+            the slice is of no use any more.
+        """
         for number in message.fields["drop"]:
             self.rows.pop(number, None)
             self._buckets.pop(number, None)
         self._commands[message.kind](message)
 
     def close(self) -> None:
+        """Drop what is still to be compiled."""
         self._programs.close()
 
     def _agree(self, message: Message) -> None:

@@ -51,6 +51,7 @@ class Handshake:
     def of(
         cls, pipeline: Pipeline, layout: Layout, sizes: Sequence[int], elastic: bool
     ) -> Handshake:
+        """Return what this process is, to be compared with the others."""
         return cls(
             jax.__version__,
             pipeline.spec.fingerprint,
@@ -63,6 +64,7 @@ class Handshake:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the terms as JSON values."""
         return asdict(self)
 
     def difference(self, theirs: Mapping[str, Any]) -> str:

@@ -46,8 +46,10 @@ class Held:
 
 
 class Leader:
-    """Fulfils `workers.programs.launcher.Launcher`. Any error of a program ends the slice: how
-    far the other processes came, nobody can say."""
+    """Fulfils `workers.programs.launcher.Launcher`.
+
+    Any error of a program ends the slice: how far the other processes came, nobody can say.
+    """
 
     def __init__(self, followers: Followers, terms: Handshake) -> None:
         self._followers = followers
@@ -58,18 +60,22 @@ class Leader:
         followers.tell("terms", terms.as_json())
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
+        """Call back when a follower is lost."""
         self._followers.on_loss(tell)
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
+        """Call back when another process is told to stop."""
         self._followers.on_stop(drain=drain, stop_now=stop_now)
 
     def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
+        """Let the followers compile the same."""
         if programs not in self._buckets:
             self._buckets[programs] = self._handle()
         fields = {"programs": self._buckets[programs].number, **outline(prepared)}
         self._followers.tell("grow", fields)
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
+        """Return the program with the followers taking part."""
         number = self._buckets[programs].number
 
         def encode(weights: list[Any], inputs: Mapping[str, np.ndarray]) -> Held:
@@ -81,6 +87,7 @@ class Leader:
         return encode
 
     def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
+        """Return the program with the followers taking part."""
         place = {"programs": self._buckets[programs].number, "phase": str(phase)}
 
         def conditions(weights: list[Any], row: Held, values: Mapping[str, np.ndarray]) -> Held:
@@ -96,6 +103,7 @@ class Leader:
     def step(
         self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
     ) -> Program:
+        """Return the program with the followers taking part."""
         place = {"programs": self._buckets[programs].number, "phase": str(phase), "way": way}
 
         def step(
@@ -123,6 +131,7 @@ class Leader:
         return step
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
+        """Return the program with the followers taking part."""
         place = {"programs": self._buckets[programs].number, "what": what}
 
         def show(weights: list[Any], held: Held) -> jax.Array:
@@ -132,19 +141,23 @@ class Leader:
         return show
 
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        """Return a row's leaves on this process."""
         return leaves_by_name(row.row)
 
     def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        """Return a row with these leaves, on every process."""
         after = self._handle()
         fields = {"row": row.handle.number, "after": after.number}
         restored = self._launch("restore", fields, leaves, lambda: with_leaves(row.row, leaves))
         return Held(restored, after)
 
     def wait(self, results: PyTree) -> PyTree:
+        """Wait until results are computed."""
         self._computed(results.row if isinstance(results, Held) else results)
         return results
 
     def fetch(self, array: jax.Array) -> np.ndarray:
+        """Return an array's values; it lies whole on each device."""
         return np.asarray(self._computed(array))
 
     def _launch(

@@ -63,6 +63,7 @@ class LeaderLink:
         follower.close()
 
     def close(self) -> None:
+        """Leave, and close the connection."""
         self._leaving.set()
         self._line.close()
 

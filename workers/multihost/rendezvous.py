@@ -39,8 +39,9 @@ log = logging.getLogger(__name__)
 
 
 def join(hosts: HostsSettings, arrive_s: int = ARRIVE_S) -> None:
-    """Make the processes' devices one set, or leave where some have not come in time. Before
-    anything uses JAX.
+    """Make the processes' devices one set, or leave where some have not come in time.
+
+    Before anything uses JAX.
 
     Raises: ConfigError: they are not as many as the settings say.
     """

@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 
 
 def agree(company: Followers | LeaderLink, settings: Mapping[str, Any]) -> None:
-    """Hold what this process was given against what the first one was, before anything is loaded:
-    processes that load differently may wait for each other for ever.
+    """Compare what this process was given with what the first one was, before anything is loaded.
+
+    Processes that load differently may wait for each other for ever.
 
     Args:
         settings: as JSON.
@@ -42,8 +43,10 @@ def agree(company: Followers | LeaderLink, settings: Mapping[str, Any]) -> None:
 
 @contextmanager
 def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | LeaderLink | None]:
-    """What this process is in its slice: the first, with followers; or a follower, with its link
-    to the first; None: alone. Enter it before anything uses JAX, in the main thread.
+    """Yield what this process is in its slice.
+
+    The first, with followers; or a follower, with its link to the first; None: alone. Enter it
+    before anything uses JAX, in the main thread.
 
     An error inside ends this process, and so all of them: JAX would wait for those that have not
     failed.

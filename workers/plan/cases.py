@@ -44,14 +44,17 @@ class Case:
 
     @property
     def slice(self) -> Topology:
+        """Chips that it is compiled for."""
         return Topology.parse(self.topology)
 
     @property
     def clock_hz(self) -> float:
+        """Clock rate of such a chip."""
         return CLOCK_HZ[self.slice.chip.name]
 
     @property
     def shape(self) -> MeshShape:
+        """Sizes of its mesh."""
         return MeshShape(self.mesh).over(self.slice.devices)
 
 
@@ -107,8 +110,9 @@ def fingerprints(names: Sequence[str]) -> dict[str, str]:
 
 
 def fingerprint(case: Case, program: str) -> str:
-    """A digest of all that a schedule depends on but the tracer: the program, and the flags and
-    the chips that it is compiled for.
+    """Return a digest of all that a schedule depends on but the compiler.
+
+    The program, and the flags and the chips that it is compiled for.
 
     Args:
         program: StableHLO. What its long constants hold takes no time, and may differ in a last

@@ -45,6 +45,7 @@ class Interconnect:
 
     @classmethod
     def of(cls, chip: Chip, shape: MeshShape) -> Interconnect:
+        """Return the wires of a chip, and the axes that lie between hosts."""
         crossing = {axis for axis, size in shape.dcn.items() if size > 1}
         if "context" in crossing:
             inside = shape.ring == shape.dcn["context"]

@@ -39,6 +39,7 @@ class Pass:
 
     @property
     def traffic_s(self) -> float:
+        """Seconds of all exchange."""
         return sum(one.seconds for one in self.traffic.values())
 
     @property
@@ -68,14 +69,17 @@ class Estimate:
 
     @property
     def step(self) -> Pass:
+        """Costs of one denoising step of the phase that has most."""
         return self.passes[self.phase]
 
     @property
     def step_s(self) -> float:
+        """Seconds of one denoising step."""
         return self.step.seconds
 
     @property
     def total_bytes(self) -> int:
+        """Bytes of all that lies on a device."""
         return sum(self.memory.values())
 
     @property
@@ -85,6 +89,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
+        """Whether a device's memory holds it."""
         return self.spare_bytes >= 0
 
     @property

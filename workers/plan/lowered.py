@@ -47,6 +47,7 @@ class CompiledProgram:
 
     @property
     def traffic_s(self) -> float:
+        """Seconds of all exchange."""
         return sum(one.seconds for one in self.traffic)
 
 

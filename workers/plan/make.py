@@ -58,6 +58,7 @@ class PlanRequest:
 
     @property
     def slices(self) -> int:
+        """Number of slices or hosts."""
         return math.prod((self.dcn or {}).values())
 
 
@@ -76,6 +77,7 @@ def settled(ask: PlanRequest) -> tuple[PlanRequest, Sketch]:
 
 
 def sketched(ask: PlanRequest) -> Sketch:
+    """Return the request's sketch; traced, not compiled."""
     return sketch_of(
         ask.model,
         ask.dtype,

@@ -19,8 +19,10 @@ class Residency:
     """Networks of which one is on the device, the others on the host: experts."""
 
     def keeps(self, weight: Weight) -> bool:
-        """Whether it lies on the device (or would, by turns): of networks on the host the vectors
-        alone, as `models.weights.loader.beside` has them."""
+        """Whether a weight lies on the device (or would, by turns).
+
+        Of networks on the host the vectors alone do, as `models.weights.loader.beside` has them.
+        """
         return weight.network not in self.on_host or not is_matrix(weight.axes)
 
     def __str__(self) -> str:

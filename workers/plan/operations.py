@@ -49,6 +49,7 @@ class Operation:
 
     @property
     def total(self) -> int:
+        """Cycles of all runs."""
         return self.cycles * self.runs
 
 
@@ -119,7 +120,9 @@ def _codes(line: str, computations: Mapping[str, list[str]]) -> Iterator[str]:
 
 
 def _code(match: re.Match[str], line: str) -> str:
-    """Every product is a convolution to a TPU's compiler; here those alone that were traced as
-    one."""
+    """Return an operation's code.
+
+    Every product is a convolution to a TPU's compiler; here those alone that were traced as one.
+    """
     code = match["code"]
     return "dot" if code == "convolution" and "conv_general_dilated" not in line else code

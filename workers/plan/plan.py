@@ -32,10 +32,12 @@ class Plan:
 
     @property
     def chip(self) -> Chip:
+        """Chip of the slice."""
         return self.topology.chip
 
     @property
     def refused(self) -> tuple[CompiledProgram, ...]:
+        """Programs that the compiler refused."""
         return tuple(program for program in self.programs if program.refused)
 
     @property
@@ -52,10 +54,12 @@ class Plan:
 
     @property
     def spare_bytes(self) -> int:
+        """Bytes of a device that are left; negative: missing."""
         return self.chip.memory_bytes - sum(self.memory.values())
 
     @property
     def fits(self) -> bool:
+        """Whether every program compiles and a device holds them."""
         return not self.refused and self.spare_bytes >= 0
 
     def seconds(self, name: str) -> float:
@@ -63,9 +67,11 @@ class Plan:
         return self.compute_s(name) + self.exchange_s(name)
 
     def compute_s(self, name: str) -> float:
+        """Return the estimated seconds of a program's products."""
         return self.reckoning.passes[name].compute_s
 
     def exchange_s(self, name: str) -> float:
+        """Return the seconds of a program's exchange: as compiled, or estimated."""
         compiled = next((program for program in self.programs if program.name == name), None)
         if compiled is None or not compiled.traffic:
             return self.reckoning.passes[name].traffic_s

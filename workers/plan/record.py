@@ -24,6 +24,8 @@ class Stale(ValueError):
 
 @dataclass(frozen=True)
 class Record:
+    """What was compiled, with which versions."""
+
     versions: Mapping[str, str | None]
     programs: Mapping[str, str]
     """By case: `workers.plan.cases.fingerprint`."""
@@ -41,10 +43,12 @@ _JSON = TypeAdapter(Record)
 
 
 def read(path: Path = RECORD) -> Record:
+    """Return the record; an empty one where there is no file."""
     return _JSON.validate_json(path.read_bytes()) if path.exists() else NOTHING
 
 
 def write(record: Record, path: Path = RECORD) -> None:
+    """Write the record."""
     path.write_bytes(_JSON.dump_json(record, indent=1) + b"\n")
 
 
@@ -80,8 +84,9 @@ def current(
     versions: Mapping[str, str | None],
     compile: Callable[[str], Step],
 ) -> dict[str, Step]:
-    """Each case as the compiler that is installed has it: from the record, or compiled where other
-    versions make something else of the same sources.
+    """Return each case as the compiler that is installed has it.
+
+    From the record, or compiled where other versions make something else of the same sources.
 
     Raises: Stale: the versions are the record's, the programs are not.
     """

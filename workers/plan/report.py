@@ -94,12 +94,14 @@ def _traffic_json(one: Traffic) -> dict[str, Any]:
 
 
 def mesh_json(shape: MeshShape) -> dict[str, Any]:
+    """Return the sizes of a mesh as JSON values."""
     ici = {axis: shape.ici.get(axis, 1) for axis in AXIS_NAMES}
     dcn = {axis: shape.dcn.get(axis, 1) for axis in AXIS_NAMES}
     return {"ici": ici, "dcn": dcn, "ring": shape.ring or 1}
 
 
 def residency_json(residency: Residency) -> dict[str, list[str]]:
+    """Return where networks lie as JSON values."""
     return {"on_host": sorted(residency.on_host), "by_turns": sorted(residency.by_turns)}
 
 
@@ -148,6 +150,7 @@ def _brings(plan: Plan) -> bool:
 
 
 def versions() -> dict[str, str | None]:
+    """Return the versions of the packages that a plan depends on."""
     return {name: _version(name) for name in ("jax", "libtpu", "flax")}
 
 
@@ -159,6 +162,7 @@ def _version(package: str) -> str | None:
 
 
 def as_text(plan: Plan) -> str:
+    """Return a plan as the command line shows it."""
     return "\n".join(_lines(plan))
 
 
@@ -220,6 +224,7 @@ def _program_lines(plan: Plan, name: str) -> Iterator[str]:
 
 
 def found_text(found: Found) -> str:
+    """Return the layouts of a search as the command line shows them."""
     return "\n".join(
         [
             "Layouts for one request at a time [estimate], the soonest first:",

@@ -35,8 +35,9 @@ Result = TypeVar("Result")
 
 
 def kernels(case: Case, shapes: Sequence[Shape]) -> list[float]:
-    """Cycles of one head of our own attention, of each shape. Nothing of TPUs may have been loaded
-    yet.
+    """Cycles of one head of our own attention, of each shape.
+
+    Nothing of TPUs may have been loaded yet.
 
     Raises: ValueError: its blocks do not fit the chip.
     """
@@ -76,8 +77,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class Part:
-    """A loop's body (a layer) with the loops inside, or all that is outside of loops, on one
-    device."""
+    """A part of a step, on one device.
+
+    A loop's body (a layer) with the loops inside, or all that is outside of loops.
+    """
 
     name: str
     runs: int
@@ -155,6 +158,7 @@ def _part(
 
 
 def is_attention(one: Operation) -> bool:
+    """Whether an operation is a kernel of attention."""
     return one.kind == "kernel" and one.name.startswith("upright")
 
 
@@ -183,7 +187,7 @@ def flops(name: str) -> Mapping[str, float]:
 
 
 def in_child(function: Callable[..., Result], *arguments: object) -> Result:
-    """libtpu reads its settings once in a process."""
+    """Libtpu reads its settings once in a process."""
     with get_context("spawn").Pool(1) as pool:
         found = pool.apply(function, arguments)
         # Ended by a signal, libtpu would tell of it at length.
@@ -203,18 +207,22 @@ class Step:
 
     @property
     def case(self) -> Case:
+        """Case that was compiled."""
         return CASES[self.name]
 
     @property
     def xla_s(self) -> float:
+        """Seconds of what XLA compiled, over all parts."""
         return sum(part.runs * part.xla_s for part in self.parts)
 
     @property
     def attention_s(self) -> float:
+        """Seconds of the attention kernels, over all parts."""
         return sum(part.runs * part.attention_s for part in self.parts)
 
     @property
     def sent_bytes(self) -> float:
+        """Bytes that a device sends, over all parts."""
         return sum(part.runs * sum(part.sent_bytes.values()) for part in self.parts)
 
     @property
@@ -243,6 +251,7 @@ class Step:
 
 
 def read(name: str, text: str, *, attention: bool = True) -> Step:
+    """Return what a compiled step's text says of its schedule."""
     case = CASES[name]
     found = sorted(
         {shape_of(one) for one in operations(text) if is_attention(one)}, key=lambda one: one.keys
@@ -253,6 +262,7 @@ def read(name: str, text: str, *, attention: bool = True) -> Step:
 
 
 def lines(step: Step, longest: int) -> Iterator[str]:
+    """Yield a step's schedule, its longest operations by name."""
     case = step.case
     mesh = ", ".join(f"{axis} {size}" for axis, size in case.mesh.items())
     yield f"{step.name}: {case.model} on {case.topology}, {mesh}"

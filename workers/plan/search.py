@@ -47,7 +47,6 @@ def search(
         devices: of one slice or host; with `dcn`, of each of them.
         dcn: sizes of axes between slices or hosts.
     """
-
     every = list(shapes(sketch, devices, dcn or {}))
 
     def reckoned(shapes: Iterable[MeshShape], slots: Callable[[MeshShape], int]) -> list[Estimate]:

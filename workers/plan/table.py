@@ -46,6 +46,7 @@ COLUMNS = (
 
 
 def rows(model: str, topology: Topology, sketch: Sketch, found: Found) -> Iterator[str]:
+    """Yield the table's rows of a model on a slice."""
     size = "x".join(str(value) for value in MODELS[model].values())
     for purpose, ranked in (("latency", found.latency), ("throughput", found.throughput)):
         best = row(sketch, ranked[0]) if ranked else f"none fits {'|' * 8}"
@@ -53,6 +54,7 @@ def rows(model: str, topology: Topology, sketch: Sketch, found: Found) -> Iterat
 
 
 def row(sketch: Sketch, one: Estimate) -> str:
+    """Return one layout's row of the table."""
     work = sketch.steps[sketch.phase][0].work.flops * one.slots
     peak = work / (one.step_s * one.shape.devices * one.chip.peak_flops)
     cells = (
@@ -109,6 +111,7 @@ COMPILED = (
 
 
 def lines(plans: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the table of plans."""
     named = ", ".join(f"{name} {number}" for name, number in versions().items())
     yield HEAD.format(date=datetime.datetime.now(tz=datetime.UTC).date(), versions=named)
     yield from _table(COLUMNS)

@@ -21,8 +21,10 @@ FLAG_NAMES = {"tpu7x": "v7x"}
 
 
 def prepare(topology: Topology, family: str) -> None:
-    """What libtpu reads when it is loaded: no questions to a machine that is none of Google's, and
-    the flags that pools of this family have on this chip. Before anything is compiled for TPUs.
+    """Set what libtpu reads when it is loaded.
+
+    No questions to a machine that is none of Google's, and the flags that pools of this family have
+    on this chip. Before anything is compiled for TPUs.
 
     Raises: PlanError: there is no libtpu.
     """

@@ -37,6 +37,7 @@ class RowLeaf:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of one row's leaf."""
         return math.prod(self.shape) * self.itemsize
 
     def on_one(self, layout: Layout) -> int:

@@ -25,6 +25,7 @@ class Capacity:
 
     @property
     def free(self) -> int:
+        """Images that may be claimed now; 0 while a step may hang."""
         if self._suspects or self._jobs >= JOBS_A_SLOT * self._slots:
             return 0
         return self._slots - self._pictures

@@ -53,8 +53,9 @@ Known = Collection[tuple[str, int]]
 
 
 async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ()) -> str | None:
-    """Run the warm-up requests for a few steps, alone and in full batches. Returns why no client
-    can be served, where none of them gave finite numbers alone.
+    """Run the warm-up requests for a few steps, alone and in full batches.
+
+    Returns why no client can be served, where none of them gave finite numbers alone.
 
     A request that fails is only logged: one of a user may do better.
 
@@ -86,8 +87,10 @@ async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ())
 
 
 async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
-    """What clients are told where batches have several sizes, measured on the first request; a
-    failure is only logged."""
+    """Return what clients are told where batches have several sizes.
+
+    Measured on the first request; a failure is only logged.
+    """
     levels = None
     try:
         if requests:
@@ -104,8 +107,10 @@ def sizes(programs: BucketPrograms) -> frozenset[int]:
 
 
 async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
-    """Once more by another seed, where the first one gave no finite numbers: that may be the seed's
-    or a moment's fault, and not the weights'. Raises: as `Engine.try_out`."""
+    """Try a request out, once more by another seed where it gave no finite numbers.
+
+    That may be the seed's or a moment's fault, and not the weights'. Raises: as `Engine.try_out`.
+    """
     try:
         return await engine.try_out(fields, TRIALS)
     except GenerationFailed as failure:

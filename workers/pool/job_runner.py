@@ -106,8 +106,10 @@ class JobRunner:
         return self._job.run_s * (1 - self._job.step / max(1, self._job.steps))
 
     def may_yield(self, quantum_s: float) -> bool:
-        """Whether it may be put aside for others: it has run for that long, which pays for it, and
-        not as one that a pool has died with."""
+        """Whether it may be preempted.
+
+        It has run for that long, which pays for it, and not as one that a pool has died with.
+        """
         has_run = time.monotonic() - self._begun_at >= quantum_s
         is_free = not (self.is_ending or self._is_aside or self._job.deaths)
         return has_run and is_free and self._snapshots.pay_aside
@@ -279,8 +281,9 @@ class JobRunner:
         await asyncio.shield(storing)
 
     async def clear_up(self) -> None:
-        """After the work was stopped: a job that has been deleted meanwhile leaves no files; those
-        of another one leave with it.
+        """Delete what a stopped job leaves behind.
+
+        A job that has been deleted meanwhile leaves no files; those of another one leave with it.
 
         Raises: StoreError.
         """

@@ -29,6 +29,7 @@ class Leases:
         self._held: dict[str, tuple[Claim, Bill]] = {}
 
     def hold(self, claim: Claim, bill: Bill) -> None:
+        """Renew the lease of a claim from now on."""
         self._held[claim.job.id] = claim, bill
 
     def drop(self, claim: Claim) -> None:

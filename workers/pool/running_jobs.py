@@ -62,12 +62,16 @@ class RunningJobs:
 
     @property
     def jobs(self) -> int:
+        """Number of jobs this worker is running."""
         return len(self._tasks)
 
     @property
     def compiling(self) -> int:
-        """Jobs that need programs which may have to be compiled, also those that wait for another
-        job's; and those that have left while theirs are compiled to the end."""
+        """Number of jobs that may have to be compiled for.
+
+        Those that wait for another job's programs, too, and those that have left while theirs are
+        compiled to the end.
+        """
         return sum(work.may_compile for work in self._tasks) + len(self._owing)
 
     def take(self, claim: Claim) -> None:
@@ -109,8 +113,9 @@ class RunningJobs:
             log.warning("files of %s may be left: %s", work.claim.job.id, error)
 
     def full(self, quantum_s: float) -> tuple[float, list[Held]]:
-        """Seconds until a job leaves its places by itself (0: who knows), and those that may be put
-        aside for others.
+        """Return the seconds until a slot is free by itself, and what may be preempted.
+
+        0: who knows.
 
         Args:
             quantum_s: that they have run for.
@@ -125,8 +130,10 @@ class RunningJobs:
         return min(left.values(), default=0.0), held
 
     async def put_aside(self, job_id: str, time_s: float) -> bool:
-        """Give a job back with all that is done of it, for others to have its places. Whether it
-        was: a job that cannot be kept in that time goes on."""
+        """Give a job back with all that is done of it, for others to have its places.
+
+        Whether it was: a job that cannot be kept in that time goes on.
+        """
         works = [work for work in self._tasks if work.claim.job.id == job_id]
         if not works or not await works[0].put_aside_whole(time_s):
             return False
@@ -138,8 +145,10 @@ class RunningJobs:
         return is_ours
 
     async def clear(self, time_s: float, aside_s: float) -> None:
-        """Until no job is left: what ends in that time may end, and the rest is put aside as soon
-        as that is known, for other pools to go on with.
+        """Wait until no job is left.
+
+        What ends in that time may end, and the rest is put aside as soon as that is known, for
+        other pools to go on with.
 
         Args:
             aside_s: for putting one aside.

@@ -1,5 +1,7 @@
-"""The budget of snapshots: a share of the time that steps take, held by what they are measured to
-cost."""
+"""Budget of snapshots.
+
+A share of the time that steps take, held by what they are measured to cost.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,11 @@ class Budget:
         self._seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
 
     def observe(self, bucket: str, seconds: float) -> None:
-        """A snapshot took this long, from the copy to the store's answer. (The queue is told in a
-        millisecond, or whenever Redis is back: that tells nothing of the next one.)"""
+        """Take in the seconds of one snapshot, from the copy to the store's answer.
+
+        The queue's answer takes a millisecond, or until Redis is back: that tells nothing of the
+        next one.
+        """
         self._seconds[bucket].append(seconds)
 
     def expected(self, bucket: str, size: int) -> float:
@@ -55,12 +60,15 @@ class Account:
         return self._spent + self._budget.expected(row.programs.bucket, size) <= earned
 
     def pays_aside(self, row: Row, size: int) -> bool:
-        """Whether the steps that are done pay for putting the picture aside once: as much again as
-        the budget of its other snapshots."""
+        """Whether the steps that are done pay for putting the image aside once.
+
+        As much again as the budget of its other snapshots.
+        """
         encode_s = row.programs.encode_times.median or 0.0  # whoever goes on with it encodes anew
         earned = self._share * (row.device_seconds - self._begun_at)
         return self._budget.expected(row.programs.bucket, size) + encode_s <= earned
 
     def spend(self, row: Row, seconds: float) -> None:
+        """Note the seconds that a snapshot took."""
         self._spent += seconds
         self._budget.observe(row.programs.bucket, seconds)

@@ -41,6 +41,7 @@ class SnapshotStore:
 
     @property
     def rests(self) -> bool:
+        """Whether the store is left alone for a while, after failures."""
         return time.monotonic() < self._rests_until
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

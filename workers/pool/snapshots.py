@@ -200,8 +200,11 @@ class Snapshots:
         )
 
     async def _tell(self, snapshot: Snapshot) -> bool:
-        """False: the queue does not want it, since the claim is no longer ours or the picture is
-        finished. While Redis is away nothing else is kept."""
+        """Record a snapshot in the queue.
+
+        False: the queue does not want it, since the claim is no longer ours or the image is
+        finished. While Redis is away nothing else is kept.
+        """
         async with self._telling:
             if snapshot.key is not None and self._is_finished(snapshot.index):
                 return False

@@ -35,8 +35,10 @@ class Bill:
 
     @property
     def final(self) -> Spent:
-        """Of a job that is done: with what its larger batches will take that are still to be
-        compiled."""
+        """Return the usage of a job that is done.
+
+        With what its larger batches will take that are still to be compiled.
+        """
         return self._with(sum(one.charge_s for one in self._compilations))
 
     def _with(self, compile_s: float) -> Spent:

@@ -111,6 +111,7 @@ class Worker:
         self._drain.set()
 
     def stop_now(self) -> None:
+        """Stop without finishing what runs."""
         self._drain.set()
         self._leave.set()
 
@@ -331,6 +332,7 @@ async def serve(
 
 
 def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Return tasks that run already."""
     return [asyncio.create_task(coroutine) for coroutine in coroutines]
 
 

@@ -23,6 +23,8 @@ TOP = 12
 
 
 class Kind(StrEnum):
+    """What a device is busy with."""
+
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     OTHER = "other"
@@ -79,6 +81,8 @@ class Recording:
 
 @dataclass(frozen=True)
 class Top:
+    """One of the operations that take longest."""
+
     name: str
     kind: Kind
     seconds: float
@@ -187,6 +191,7 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def clipped(intervals: Intervals, window: Interval) -> list[Interval]:
+    """Return the intervals' parts inside the window."""
     cut = ((max(start, window[0]), min(end, window[1])) for start, end in intervals)
     return [(start, end) for start, end in cut if start < end]
 
@@ -214,4 +219,5 @@ def _gaps(edges: Sequence[float]) -> list[Interval]:
 
 
 def total(intervals: Intervals) -> float:
+    """Return the sum of disjoint intervals."""
     return sum(end - start for start, end in intervals)

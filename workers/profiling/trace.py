@@ -88,6 +88,7 @@ class ProgramRuns:
         self._runs = runs
 
     def at(self, ns: float) -> str | None:
+        """Return the program that ran at a moment; None: none."""
         number = bisect_right(self._starts, ns) - 1
         if number < 0 or ns >= self._runs[number][1]:
             return None
@@ -106,6 +107,7 @@ def _span(event: Any) -> Interval:
 
 
 def main(folder: str, most_steps: str) -> None:
+    """Print the report of a recording, in a process with bounded memory."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     found = report(read(find(Path(folder), ".xplane.pb")), int(most_steps))
     print(json.dumps(found and asdict(found) | {"share": found.communication_share}))

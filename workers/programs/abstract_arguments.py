@@ -19,9 +19,11 @@ from workers.programs.unstack import stacks
 
 
 class AbstractArguments:
-    """Arguments of programs as they lie on a slice: inputs whole on each of its devices, and rows
-    but for what a step cache keeps; weights where they were loaded, and swapped networks where the
-    layout has them. On a GPU stacks come apart (unstack.py).
+    """Arguments of programs as they lie on a slice.
+
+    Inputs whole on each of its devices, and rows but for what a step cache keeps; weights where
+    they were loaded, and swapped networks where the layout has them. On a GPU stacks come apart
+    (unstack.py).
 
     Args:
         layout: how the slice splits its work.

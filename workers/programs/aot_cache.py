@@ -76,12 +76,15 @@ class NoExecutables:
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
+        """Compile the program."""
         return build()
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
+        """Find the fact."""
         return find()
 
     def recall(self, key: Callable[[], Key]) -> Any:
+        """Return None: nothing is kept."""
         return None
 
 
@@ -106,6 +109,7 @@ class ExecutableFiles:
         devices: Sequence[jax.Device],
         build: Callable[[], Compiled],
     ) -> Program:
+        """Return the program out of its file, or compile and keep it."""
         whole = {**self._common, **key()}
         started = time.perf_counter()
         content = self._read(whole)
@@ -129,6 +133,7 @@ class ExecutableFiles:
         return compiled
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
+        """Return the fact out of its file, or find and keep it."""
         whole = {**self._common, **key()}
         content: T | None = self._read(whole)
         if content is None:
@@ -137,6 +142,7 @@ class ExecutableFiles:
         return content
 
     def recall(self, key: Callable[[], Key]) -> Any:
+        """Return the fact out of its file; None: there is none."""
         return self._read({**self._common, **key()})
 
     def _read(self, key: Key) -> Any:
@@ -188,13 +194,16 @@ class ExecutableFiles:
 
 
 def is_copied(devices: Sequence[jax.Device], heard: Sequence[str]) -> bool:
-    """Whether a program is one that cannot be written down again: XLA's CPU programs that came out
-    of a file lack the machine code of some of their functions then (jax 0.10.2), and say so only
-    when they are called."""
+    """Whether a program cannot be written down again.
+
+    XLA's CPU programs that came out of a file lack the machine code of some of their functions then
+    (jax 0.10.2), and say so only when they are called.
+    """
     return "hit" in heard and any(device.platform == "cpu" for device in devices)
 
 
 def packed(content: Any, key: Key) -> bytes:
+    """Return a file's bytes: key, digest and content."""
     body = pickle.dumps(content)
     head = json.dumps({"key": key, "sha256": digest(body)}, sort_keys=True).encode()
     return MAGIC + head + b"\n" + body
@@ -260,6 +269,7 @@ def make_room(folder: Path, most_bytes: int) -> None:
 
 
 def digest(text: bytes) -> str:
+    """Return SHA-256, in hex."""
     return hashlib.sha256(text).hexdigest()
 
 

@@ -52,8 +52,10 @@ def of_process() -> dict[str, Any]:
 
 @cache
 def packages() -> list[str]:
-    """`name-version` of each, by the names of their folders: reading what is in these takes a
-    second."""
+    """Return `name-version` of each package, by the names of their folders.
+
+    Reading what is in these takes a second.
+    """
     folders = (folder for place in sys.path for folder in Path(place or ".").glob("*.dist-info"))
     names = {folder.stem.lower() for folder in folders}
     return sorted(name for name in names if name.startswith(PACKAGES))
@@ -94,8 +96,10 @@ def machine() -> str:
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
-    """The devices in their order, what splits what, and the attention kernel by its name (which
-    one it is follows from the device, the model's dtype and the code)."""
+    """Return the devices in their order, what splits what, and the attention kernel by its name.
+
+    Which kernel it is follows from the device, the model's dtype and the code.
+    """
     devices = layout.mesh.devices.flat
     return {
         "mesh": [[name, size] for name, size in layout.mesh.shape.items()],

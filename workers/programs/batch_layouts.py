@@ -1,5 +1,7 @@
-"""Elastic layouts: the same devices split one row over all of them, or work on several rows side by
-side, and no weight moves in between."""
+"""Elastic layouts: one row over all devices of a slice, or several rows side by side.
+
+No weight moves in between.
+"""
 
 from __future__ import annotations
 

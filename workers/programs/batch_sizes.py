@@ -1,5 +1,8 @@
-"""Which batch sizes the steps of a pool are compiled for, and so whether a picture can depend on
-its company: a program of another size, or of another layout, sums in another order."""
+"""Batch sizes that the steps of a pool are compiled for.
+
+And so whether an image can depend on its company: a program of another size, or of another layout,
+sums in another order.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,15 @@ class BatchSizes:
 
     @property
     def is_exact(self) -> bool:
+        """Whether pixels must not depend on the batch."""
         return self.mode == "exact"
 
     @property
     def told(self) -> str:
-        """`exact by 2`: all that decides the bytes of a picture; or `fast`, where its company does
-        as well."""
+        """Return all that decides the bytes of an image.
+
+        `exact by 2`; or `fast`, where its company does as well.
+        """
         return f"exact by {self.sizes[0]}" if self.is_exact else "fast"
 
 
@@ -48,8 +54,10 @@ def fast(slots: int, sizes: tuple[int, ...] = (), elastic: bool = True) -> Batch
 
 
 def of_settings(pool: PoolSettings, model: ModelSettings, layout: Layout, slots: int) -> BatchSizes:
-    """As the settings have it, and never as something was measured: pools with equal settings, on
-    equal slices, run equal programs."""
+    """Return the batch sizes as the settings have them.
+
+    Never as something was measured: pools with equal settings, on equal slices, run equal programs.
+    """
     if model.batching == "fast":
         return fast(slots, pool.batch_sizes, pool.elastic)
     return exact(least(model, layout))

@@ -56,6 +56,7 @@ class Phase:
 
     @property
     def smallest(self) -> Way:
+        """The fewest rows that it is compiled for."""
         return min(self.programs)
 
     @property
@@ -150,8 +151,10 @@ def finished(result: T) -> Future[T]:
 
 
 def is_ready(program: Future[Any]) -> bool:
+    """Whether the program is compiled."""
     return program.done() and not program.cancelled() and program.exception() is None
 
 
 def failed(program: Future[Any]) -> bool:
+    """Whether compiling the program failed."""
     return program.done() and not program.cancelled() and program.exception() is not None

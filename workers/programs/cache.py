@@ -84,8 +84,11 @@ class ProgramCache:
 
     @contextmanager
     def awaited(self, programs: BucketPrograms, prepared: Prepared) -> Iterator[None]:
-        """Inside, a picture waits for its programs. Where it leaves without them, those are dropped
-        that nobody else waits for and no thread has begun."""
+        """Inside, a picture waits for its programs.
+
+        Where it leaves without them, those are dropped that nobody else waits for and no thread has
+        begun.
+        """
         phases = frozenset(step.phase for step in prepared.steps)
         asked = Asked(signature(prepared.inputs), phases)
         programs.awaited.append(asked)
@@ -126,7 +129,9 @@ class ProgramCache:
 
     def count(self, programs: BucketPrograms, prepared: Prepared) -> None:
         """Begin to count the operations of the bucket's steps, behind all that is to be compiled.
-        Of steps that may leave most of theirs out, nobody knows how many they are."""
+
+        Of steps that may leave most of theirs out, nobody knows how many they are.
+        """
         values = {step.phase: step.values for step in prepared.steps}
         for name, some in values.items():
             phase = programs.phases[name]

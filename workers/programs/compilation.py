@@ -1,5 +1,7 @@
-"""What compiling the programs of a new shape takes: how long a request waits for it, and what it is
-charged."""
+"""Compilation of a bucket's programs.
+
+How long a request waits for it, and what it is charged.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,10 @@ class Compilation:
         await asyncio.gather(*programs, return_exceptions=True)
 
     def on_begin(self, tell: Callable[[], Any]) -> None:
-        """Call back when something has to be compiled: at once, where that has begun. Never, where
-        all programs are read from files."""
+        """Call back when something has to be compiled: at once, where that has begun.
+
+        Never, where all programs are read from files.
+        """
         with self._lock:
             has_begun = self._began_at is not None
             if not has_begun:
@@ -65,9 +69,10 @@ class Compilation:
             tell()
 
     def can_begin(self) -> float | None:
-        """Note that the programs are there without which the request that was charged does not
-        begin. Returns the seconds that it took, to the first caller; None, if nothing had to be
-        compiled."""
+        """Note that the programs are there which the request that was charged begins with.
+
+        Returns the seconds that it took, to the first caller; None, if nothing had to be compiled.
+        """
         with self._lock:
             if self._began_at is None or self.waited_s is not None:
                 return None
@@ -84,8 +89,10 @@ class Compilation:
 
     @property
     def charge_s(self) -> float:
-        """Seconds of all compile threads together. A larger batch that is not compiled yet counts
-        like the longest program that is."""
+        """Seconds of all compile threads together.
+
+        A larger batch that is not compiled yet counts like the longest program that is.
+        """
         with self._lock:
             return (self._busy_s + self._left * self._longest_s) / COMPILERS
 

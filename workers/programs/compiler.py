@@ -81,8 +81,9 @@ class Compiler:
     def step(
         self, phase: StepProgram, values: Values, way: Way, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
-        """Compile `Tracer.step` by one of the `ways`. Returns the names of the leaves of a row that
-        it changes, too.
+        """Compile `Tracer.step` by one of the `ways`.
+
+        Returns the names of the leaves of a row that it changes, too.
 
         Args:
             values: one step's, for their names and shapes.
@@ -115,8 +116,10 @@ class Compiler:
         )
 
     def known_compile_s(self, bucket: str) -> float | None:
-        """Return the seconds that compiling the programs of the queue's bucket took once, where
-        they lie in files now; None: they do not."""
+        """Return the seconds that compiling the programs of the queue's bucket took once.
+
+        Where they lie in files now; None: they do not.
+        """
         seconds: float | None = self.store.recall(self._compile_s(bucket))
         return seconds
 

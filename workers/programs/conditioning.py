@@ -35,6 +35,7 @@ class Conditions:
     """On the device: leaves [STEPS, …]."""
 
     def serve(self, phase: StepProgram, step: int) -> bool:
+        """Whether these are the conditions of that step."""
         return self.phase == phase and self.first == first(step)
 
 

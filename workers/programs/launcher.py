@@ -33,7 +33,8 @@ class Launcher(Protocol):
         """The programs of this picture that the programs does not have are about to be compiled."""
         ...
 
-    def encode(self, programs: BucketPrograms, program: Program) -> Program: ...
+    def encode(self, programs: BucketPrograms, program: Program) -> Program:
+        """Return a program that makes a row on every process."""
 
     def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
         """What it gives is for steps to take, as rows are."""
@@ -41,7 +42,8 @@ class Launcher(Protocol):
 
     def step(
         self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
-    ) -> Program: ...
+    ) -> Program:
+        """Return a program that steps rows on every process."""
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
         """`what`: decode or preview."""
@@ -68,36 +70,44 @@ class OneHost:
     """All devices of the slice are this process's: programs are called as they are."""
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
-        pass
+        """Do nothing: there is nobody to lose."""
 
     def on_stop(self, *, drain: Callable[[], Any], stop_now: Callable[[], Any]) -> None:
-        pass
+        """Do nothing: nobody else is told to stop."""
 
     def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
-        pass
+        """Do nothing: nobody else compiles."""
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
+        """Return the program itself."""
         return program
 
     def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
+        """Return the program itself."""
         return program
 
     def step(
         self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
     ) -> Program:
+        """Return the program itself."""
         return program
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
+        """Return the program itself."""
         return program
 
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
+        """Return the row's leaves by name."""
         return leaves_by_name(row)
 
     def restore(self, row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
+        """Return the row with these leaves."""
         return with_leaves(row, leaves)
 
     def wait(self, results: PyTree) -> PyTree:
+        """Wait until results are computed."""
         return jax.block_until_ready(results)
 
     def fetch(self, array: jax.Array) -> np.ndarray:
+        """Return an array's values."""
         return np.asarray(array)

@@ -1,5 +1,7 @@
-"""How long a step takes by batch size and layout: measured, so that no constant decides how rows
-are batched, nor over how many devices each of them is split.
+"""Step latency by batch size and layout.
+
+Measured, so that no constant decides how rows are batched, nor over how many devices each of them
+is split.
 
 Batching gains little where one row fills the device (a large transformer at 1024²) and a lot where
 it does not (the same at 512²), so the same three rows may be best served as 4, as 2 or one by one;
@@ -52,6 +54,7 @@ class StepTimes:
         return {way: times for way, times in seconds.items() if len(times) >= TRIALS}
 
     def observe(self, way: Way, seconds: float) -> None:
+        """Take in the seconds of one step."""
         self._steps += 1
         if self._steps % REFRESH == 0:
             self._seconds.clear()
@@ -99,6 +102,7 @@ class Recent:
         self.observe(time.perf_counter() - started)
 
     def observe(self, seconds: float) -> None:
+        """Take in the seconds of one run."""
         self._seconds.append(seconds)
 
     @property

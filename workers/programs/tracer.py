@@ -54,8 +54,9 @@ class Tracer:
         return jitted.trace(self._abstract_weights, self.arguments.of(dict(inputs)))
 
     def conditions(self, phase: StepProgram, values: Values, row: PyTree) -> Traced:
-        """Trace (weights, row, values [steps, …]) → conditions [steps, …] (conditioning.py); a
-        tree without leaves where the family has none.
+        """Trace (weights, row, values [steps, …]) → conditions [steps, …] (conditioning.py).
+
+        A tree without leaves where the family has none.
 
         Args:
             values: one step's, for their names and shapes.
@@ -78,8 +79,10 @@ class Tracer:
         size: int = 1,
         layout: Layout | None = None,
     ) -> Traced:
-        """Trace (weights, rows, values [rows, …]) → (rows, finite [rows]). In a family with
-        conditions it takes two arguments more: those of each row, and the places [rows] among them.
+        """Trace (weights, rows, values [rows, …]) → (rows, finite [rows]).
+
+        In a family with conditions it takes two arguments more: those of each row, and the places
+        [rows] among them.
 
         Args:
             values: one step's, for their names and shapes.

@@ -25,13 +25,13 @@ DEVICE = (None, "device")
 
 
 def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
-    """Of each leaf of its weights, whether its layers are to be apart: kernels of denoising blocks,
-    on GPUs.
+    """Return, of each leaf of its weights, whether its layers are to be apart.
+
+    Kernels of denoising blocks are, on GPUs.
 
     Not what is split over devices where it is stored, whose layers are brought together one at a
     time; nor what comes from the host.
     """
-
     pays = is_wanted(layout) and pipeline.spec.limits.max_frames == 1
 
     def one(leaf: Any) -> Any:

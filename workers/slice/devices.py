@@ -39,20 +39,28 @@ def chip(pci: Path = Path("/sys/bus/pci/devices")) -> str | None:
 def visible(devices: Sequence[int]) -> dict[str, str]:
     """Environment of a process that sees these accelerators of its machine alone.
 
-    Raises: ValueError: a TPU host is not cut into such parts.
+    Raises: ValueError: a TPU host is not cut into such parts, or `CUDA_VISIBLE_DEVICES` names
+        fewer.
     """
     if len(devices) not in BOUNDS and chip() in TPUS.values():
         parts = ", ".join(map(str, BOUNDS))
         raise ValueError(f"a TPU host has slices of {parts} chips, not of {len(devices)}")
     named = ",".join(map(str, devices))
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    cuda = named if shown is None else ",".join(shown.split(",")[i] for i in devices if shown)
     return {
-        "CUDA_VISIBLE_DEVICES": cuda,
+        "CUDA_VISIBLE_DEVICES": named if shown is None else _among(shown, devices),
         "TPU_VISIBLE_CHIPS": named,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": BOUNDS.get(len(devices), ""),
         "TPU_PROCESS_BOUNDS": "1,1,1",
     }
+
+
+def _among(shown: str, devices: Sequence[int]) -> str:
+    """Those of the GPUs that an operator shows; none of none."""
+    gpus = shown.split(",") if shown else []
+    if gpus and len(gpus) <= max(devices):
+        raise ValueError(f"CUDA_VISIBLE_DEVICES={shown} has no GPU number {max(devices)}")
+    return ",".join(gpus[number] for number in devices if gpus)
 
 
 def _read(file: Path) -> str:

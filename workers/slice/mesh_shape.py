@@ -73,10 +73,12 @@ class MeshShape:
         return MeshShape(ici, dcn, ring)
 
     def size(self, axis: str) -> int:
+        """Return an axis's size, inside and between hosts together."""
         return self.ici.get(axis, 1) * self.dcn.get(axis, 1)
 
     @property
     def devices(self) -> int:
+        """Number of devices, of all hosts together."""
         return math.prod(map(self.size, AXIS_NAMES))
 
     @property
@@ -159,5 +161,6 @@ def said(sizes: Mapping[str, int]) -> str:
 
 
 def said_heads(heads: Collection[int], tensor: int) -> str:
+    """Return head counts, as messages have them."""
     counts = " or ".join(map(str, sorted(heads)))
     return f"{counts} attention heads" + (f" / tensor {tensor}" if tensor > 1 else "")

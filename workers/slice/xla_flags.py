@@ -54,6 +54,7 @@ def merged(*sets: Sequence[str]) -> tuple[str, ...]:
 
 
 def name_of(flag: str) -> str:
+    """Return the name of an XLA flag."""
     return flag.partition("=")[0]
 
 

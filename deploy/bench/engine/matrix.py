@@ -43,6 +43,7 @@ class Rate:
 
     @property
     def typical(self) -> float:
+        """Median of the measured operations per second."""
         return median(self.flops)
 
 

@@ -84,8 +84,10 @@ async def _round(engine: TimedEngine, ask: EngineCase, model: Opened) -> dict[st
 
 
 def stage_seconds(spans: Sequence[Span]) -> dict[str, float]:
-    """Of all requests of a round together: while at least one of them was in that stage. Requests
-    that wait for their turn in a stage are in it."""
+    """Of all requests of a round together: while at least one of them was in that stage.
+
+    Requests that wait for their turn in a stage are in it.
+    """
     by_stage: defaultdict[str, list[Span]] = defaultdict(list)
     for span in spans:
         by_stage[span.stage].append(span)

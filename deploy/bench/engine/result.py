@@ -24,6 +24,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
+        """Return the median with the quartiles, or the extremes of fewer than four values."""
         if len(values) < 4:
             return cls(median(values), min(values), max(values))
         low, middle, high = quantiles(values, n=4, method="inclusive")

@@ -32,10 +32,12 @@ def show(report: Json, console: Console) -> None:
 
 
 def named(result: Json) -> str:
+    """Return a result's model, as tables name it."""
     return str(result["model"]) + (" (tiny)" if result["tiny"] else "")
 
 
 def figures(result: Json) -> dict[str, str]:
+    """Return a result's cells by the names of their columns."""
     seconds, memory = result["seconds"], result["memory"]
     return {
         "request": f"{result['bucket']}, {result['steps']} steps",
@@ -67,15 +69,18 @@ def numbers(result: Json) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
+    """Return a median and its spread in words."""
     found = Spread.of(values)
     return f"{shown(found.median)} ({shown(found.low)} to {shown(found.high)})"
 
 
 def shown(seconds: float) -> str:
+    """Return a duration in the unit that reads best."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
 def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
+    """Yield what a reader should know of the table."""
     for result in results:
         rate = result["matrix"][0]
         yield (

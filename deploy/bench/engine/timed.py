@@ -23,12 +23,15 @@ class Span:
 
     @property
     def seconds(self) -> float:
+        """Seconds between beginning and end."""
         return self.ended_at - self.begun_at
 
 
 class TimedEngine(Engine):
-    """Stages end when their results are there: encoding and steps on the device, pixels on the
-    host."""
+    """Engine whose stages end when their results are there.
+
+    Encoding and steps on the device, pixels on the host.
+    """
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -40,6 +43,7 @@ class TimedEngine(Engine):
         return spans
 
     async def generate(self, *args: Any, **how: Any) -> Any:
+        """Generate as the engine does, and note how long it took."""
         with self._noting("request"):
             return await super().generate(*args, **how)
 

@@ -50,16 +50,20 @@ class Answer:
 
     @property
     def outside_s(self) -> float | None:
-        """Of the whole, what lies outside the queue's own stamps: HTTP, admission, the news of its
-        end and its files."""
+        """Seconds of the whole outside the queue's own stamps.
+
+        That is HTTP, admission, the news of its end and its files.
+        """
         if self.whole_s is None or self.queue_s is None or self.run_s is None:
             return None
         return self.whole_s - self.late_s - self.queue_s - self.run_s
 
     @property
     def added_s(self) -> float | None:
-        """Of the whole, all but the queue and the device: what the service adds to the engine. Only
-        of a request that has the device for itself: in company, neighbours' shares are in it."""
+        """Of the whole, all but the queue and the device: what the service adds to the engine.
+
+        Only of a request that has the device for itself: in company, neighbours' shares are in it.
+        """
         if self.whole_s is None or self.queue_s is None or self.device_s is None:
             return None
         return self.whole_s - self.late_s - self.queue_s - self.device_s

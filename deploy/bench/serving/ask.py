@@ -58,10 +58,12 @@ class TimedRequest(Part):
 
     @property
     def model(self) -> str:
+        """Name of the model that is asked for."""
         return str(self.request.get("model", ""))
 
     @property
     def shape(self) -> str:
+        """Name of the request's size, steps and count."""
         return shape_of(self.request)
 
     def deadline_s(self, alone_s: float | None) -> float | None:

@@ -16,9 +16,10 @@ def fairness(
     weights: Mapping[str, float],
     window_s: float,
 ) -> dict[str, Any]:
-    """By tenant, in device-seconds as its requests take them alone (so that a batch counts for the
-    work that is done, not for the company): asked for, got while requests came, and due; and how
-    many times as long as alone its requests took.
+    """Return by tenant, in device-seconds: asked for, got while requests came, and due.
+
+    And how many times as long as alone its requests took. Requests count as they take alone, so
+    that a batch counts for the work that is done, not for the company.
 
     `jain`: 1, all got the same part of their due, to 1/n, one got everything.
     Source: Jain, Chiu and Hawe 1984.
@@ -65,8 +66,11 @@ def _work_s(answer: Answer, alone: Mapping[str, Alone]) -> float:
 def dues(
     asked: Mapping[str, float], weights: Mapping[str, float], whole: float
 ) -> dict[str, float]:
-    """Weighted max-min shares: nobody gets more than it asks for, and what it leaves goes to the
-    others by their weights. Source: Bertsekas and Gallager, Data Networks, 6.5.2."""
+    """Return weighted max-min shares.
+
+    Nobody gets more than it asks for, and what it leaves goes to the others by their weights.
+    Source: Bertsekas and Gallager, Data Networks, 6.5.2.
+    """
     found: dict[str, float] = {}
     by_need = sorted(asked, key=lambda tenant: asked[tenant] / weights.get(tenant, 1.0))
     for number, tenant in enumerate(by_need):

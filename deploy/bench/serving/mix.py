@@ -21,17 +21,23 @@ MAX_REQUESTS = 1_000_000
 
 
 class Share(Part):
+    """Base of what a mix draws from by shares."""
+
     share: float = Field(1.0, gt=0)
     """How often it is drawn, against the others of its kind."""
 
 
 class Shape(Share):
+    """A kind of request in a mix."""
+
     request: dict[str, Any]
     """The body of `POST /v1/generate`, but for what is drawn: prompt, seed, deadline."""
     prompts: tuple[str, ...] = (PROMPT,)
 
 
 class Tenant(Share):
+    """A tenant of a mix."""
+
     name: str
     weight: float = Field(1.0, gt=0)
     """What the server's settings give it, for how fair it was."""
@@ -40,6 +46,8 @@ class Tenant(Share):
 
 
 class Deadline(Share):
+    """A deadline in a mix."""
+
     scale: float | None = Field(None, gt=0)
     """Times what the request takes on the unloaded server; None: no deadline."""
 

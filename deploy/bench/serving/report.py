@@ -29,7 +29,9 @@ from deploy.exit_codes import UsageError
 
 def report(run: Run, scales: Sequence[float], weights: Mapping[str, float]) -> dict[str, Any]:
     """Times in seconds; every percentile by the same definition (`statistics.percentile`).
-    `client` is the machine that sent."""
+
+    `client` is the machine that sent.
+    """
     answers = run.answers
     return {
         "server": run.server,
@@ -67,8 +69,11 @@ def _waits_by(answers: Sequence[Answer], by: Callable[[Answer], Hashable]) -> di
 
 
 def _offered(run: Run) -> float | None:
-    """Device-seconds asked for a second, each request as it takes alone: 1 is all that one device
-    which works on one picture at a time can do."""
+    """Return the device-seconds asked for a second.
+
+    Each request counts as it takes alone: 1 is all that one device which works on one picture at a
+    time can do.
+    """
     known = [run.alone.get(answer.ask.shape) for answer in run.answers]
     seconds = [one.device_s for one in known if one is not None and one.device_s is not None]
     return sum(seconds) / run.window_s if known and len(seconds) == len(known) else None

@@ -115,8 +115,10 @@ class Server:
         )
 
     async def _followed(self, answer: Answer) -> tuple[dict[str, Any], float]:
-        """The job at its end, and when that was told, across lost connections, for as long as it
-        takes."""
+        """Follow a job to its end, across lost connections.
+
+        Returns the job, and when its end was told.
+        """
         last, pause_s = "0", PAUSE_S
         while True:
             try:

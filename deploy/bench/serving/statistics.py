@@ -39,6 +39,7 @@ def spread(values: Iterable[float | None]) -> dict[str, float | None]:
 
 
 def grouped(answers: Iterable[Answer], by: Callable[[Answer], Key]) -> dict[Key, list[Answer]]:
+    """Return answers by a property of theirs."""
     groups: defaultdict[Key, list[Answer]] = defaultdict(list)
     for answer in answers:
         groups[by(answer)].append(answer)
@@ -69,6 +70,7 @@ def refusals(answers: Iterable[Answer]) -> list[dict[str, Any]]:
 
 
 def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
+    """Return the number of answers by outcome, the most frequent first."""
     return dict(Counter(answer.outcome for answer in answers).most_common())
 
 
@@ -81,8 +83,10 @@ def reasons(answers: Iterable[Answer]) -> dict[str, int]:
 def goodput(
     answers: Sequence[Answer], alone: Mapping[str, Alone], scales: Iterable[float]
 ) -> list[dict[str, float]]:
-    """At each scale, which part of all that was asked came within so many times what it takes
-    alone: what was refused or failed did not. None where nothing was measured alone."""
+    """Return, at each scale, the share of requests done within that many times their time alone.
+
+    What was refused or failed was not. None where nothing was measured alone.
+    """
     known = [answer for answer in answers if answer.ask.shape in alone]
     if not known:
         return []
@@ -124,4 +128,5 @@ def _within(answer: Answer, window_s: float) -> bool:
 
 
 def part(count: int, of: Sequence[Any]) -> float:
+    """Return a count as a share of a sequence; 0 of an empty one."""
     return count / len(of) if of else 0.0

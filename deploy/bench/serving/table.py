@@ -128,6 +128,7 @@ def _percents(spread: Mapping[str, float | None]) -> str:
 
 
 def seconds(value: float | None) -> str:
+    """Return a duration in the unit that reads best."""
     if value is None:
         return NONE
     factor, unit = _unit(value)

@@ -130,11 +130,13 @@ class FluxDenoiser(nnx.Module):
         self.transformer = FluxTransformer(sizes.flux, rngs=rngs)
 
     def read(self, tokens: Tokens) -> Text:
+        """Return both encoders' reading of the prompts."""
         return self.t5(tokens["t5"]), self.clip(tokens["clip"]).pooled
 
     def predict(
         self, latents: Float[Array, "batch h w c"], timestep: Float[Array, " batch"], text: Text
     ) -> Float[Array, "batch h w c"]:
+        """Return the velocity at a time."""
         prompt_embeds, pooled = text
         packed = jax.vmap(pack)(latents)
         velocity = self.transformer(
@@ -185,16 +187,19 @@ class Flux:
         return model
 
     def write_tokenizers(self, folder: Path) -> None:
+        """Write the tokenizers' files."""
         write_clip(folder / "tokenizer")
         write_t5(folder / "tokenizer_2", words())
 
     def tokenizers(self, folder: Path) -> Mapping[str, Tokenizer]:
+        """Return the tokenizers by the names of their inputs."""
         return {
             "clip": ClipTokenizer(folder / "tokenizer"),
             "t5": T5Tokenizer(folder / "tokenizer_2"),
         }
 
     def checkpoint(self, model: FluxDenoiser, vae: AutoencoderKL) -> Checkpoint:
+        """Return the trained model as a checkpoint."""
         return Checkpoint(
             model_index=MODEL_INDEX,
             scheduler=SCHEDULER,

@@ -137,6 +137,7 @@ class SdxlDenoiser(nnx.Module):
         self.unet = UNet(sizes.unet, rngs=rngs)
 
     def read(self, tokens: Tokens) -> Text:
+        """Return both encoders' reading of the prompts."""
         first, second = self.clip(tokens["clip"]), self.clip_2(tokens["clip_2"])
         embeds = [output.hidden_states[-2] for output in (first, second)]
         return jnp.concatenate(embeds, axis=-1), second.pooled
@@ -144,6 +145,7 @@ class SdxlDenoiser(nnx.Module):
     def predict(
         self, latents: Float[Array, "batch h w c"], timestep: Float[Array, " batch"], text: Text
     ) -> Float[Array, "batch h w c"]:
+        """Return the noise at a time."""
         prompt_embeds, pooled = text
         side = jnp.float32(SIZE_PX)
         time_ids = jnp.array([side, side, 0, 0, side, side])
@@ -187,16 +189,19 @@ class Sdxl:
         return model
 
     def write_tokenizers(self, folder: Path) -> None:
+        """Write the tokenizers' files."""
         write_clip(folder / "tokenizer")
         write_clip(folder / "tokenizer_2", pad="!")
 
     def tokenizers(self, folder: Path) -> Mapping[str, ClipTokenizer]:
+        """Return the tokenizers by the names of their inputs."""
         return {
             "clip": ClipTokenizer(folder / "tokenizer"),
             "clip_2": ClipTokenizer(folder / "tokenizer_2"),
         }
 
     def checkpoint(self, model: SdxlDenoiser, vae: AutoencoderKL) -> Checkpoint:
+        """Return the trained model as a checkpoint."""
         vae_values = diffusers_config("AutoencoderKL", vae.config)
         del vae_values["shift_factor"]
         towers = "CLIPTextModel", "CLIPTextModelWithProjection"

@@ -119,11 +119,13 @@ class WanDenoiser(nnx.Module):
         self.transformer = WanTransformer(sizes.wan, rngs=rngs)
 
     def read(self, tokens: Tokens) -> Text:
+        """Return the encoder's reading of the prompts."""
         return prompt_embeds(self.t5, tokens["t5"], tokens["t5"] != PADDING)
 
     def predict(
         self, latents: Float[Array, "batch f h w c"], timestep: Float[Array, " batch"], text: Text
     ) -> Float[Array, "batch f h w c"]:
+        """Return the velocity at a time."""
         return self.transformer(latents, timestep, text)
 
     def loss(
@@ -169,12 +171,15 @@ class Wan:
         return model
 
     def write_tokenizers(self, folder: Path) -> None:
+        """Write the tokenizer's files."""
         write_t5(folder / "tokenizer", clip_words())
 
     def tokenizers(self, folder: Path) -> Mapping[str, T5Tokenizer]:
+        """Return the tokenizer by the name of its input."""
         return {"t5": T5Tokenizer(folder / "tokenizer")}
 
     def checkpoint(self, model: WanDenoiser, vae: VideoAutoencoder) -> Checkpoint:
+        """Return the trained model as a checkpoint."""
         return Checkpoint(
             model_index=MODEL_INDEX,
             scheduler=SCHEDULER,

@@ -43,6 +43,7 @@ class ImageAutoencoder:
     peak_rate = 2e-3
 
     def untrained(self, seed: int) -> AutoencoderKL:
+        """Return an autoencoder with random weights."""
         return AutoencoderKL(CONFIG, rngs=nnx.Rngs(seed))
 
     def noise(self, progress: float) -> float:
@@ -50,14 +51,17 @@ class ImageAutoencoder:
         return 0.5 if progress < 0.6 else 0.2
 
     def batch(self, step: int, progress: float) -> np.ndarray:
+        """Return drawn images."""
         rng = np.random.default_rng([17, step])
         pictures = [draw(random_scene(rng, PAIRS_SHARE), rng) for _ in range(BATCH)]
         return np.stack(pictures).astype(np.float32) / 127.5 - 1
 
     def moments(self, model: AutoencoderKL, pixels: jax.Array) -> jax.Array:
+        """Return the encoder's mean."""
         return jnp.split(model.encoder(pixels), 2, axis=-1)[0]
 
     def pixels(self, model: AutoencoderKL, normed: Normed) -> jax.Array:
+        """Return decoded images."""
         return model.decoder(normed.latents)
 
     def weights(self, pixels: jax.Array) -> jax.Array:
@@ -65,6 +69,7 @@ class ImageAutoencoder:
         return jnp.ones_like(pixels[..., :1])
 
     def finish(self, model: AutoencoderKL, run: Path) -> None:
+        """Write the trained weights, with the statistics of their latents."""
         mean, deviation = statistics(self, model, STATISTICS_BATCHES)
         save(run / FINISHED, nnx.state(with_norm(model, mean, deviation)))
 

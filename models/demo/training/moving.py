@@ -29,16 +29,20 @@ class VideoSubject:
     count = 5_000
 
     def scenes(self, rng: np.random.Generator, count: int) -> list[Motion]:
+        """Return that many scenes out of those that are trained on."""
         pool = training_motions()
         return [pool[rng.integers(len(pool))] for _ in range(count)]
 
     def draw(self, scene: Motion, rng: np.random.Generator) -> np.ndarray:
+        """Draw one of a scene's videos."""
         return draw(scene, rng)
 
     def exams(self) -> Mapping[str, list[str]]:
+        """Return the prompts of each exam."""
         return {"motions": held_out_prompts(PROMPTS)}
 
     def check(self, drawing: np.ndarray, prompt: str) -> Report:
+        """Report what a video shows of its prompt."""
         return check(drawing, prompt)
 
     def sheet(self, drawings: np.ndarray) -> np.ndarray:
@@ -47,16 +51,20 @@ class VideoSubject:
         return np.vstack([np.hstack(list(clip[chosen])) for clip in drawings[:SHEET_CLIPS]])
 
     def autoencoder(self, run: Path) -> VideoAutoencoder:
+        """Return the trained autoencoder."""
         return trained(run)
 
     def untrained_autoencoder(self) -> VideoAutoencoder:
+        """Return one with random weights."""
         return ClipAutoencoder().untrained(0)
 
     def encode(self, vae: VideoAutoencoder, pixels: Array) -> Array:
+        """Encode videos: normed latents."""
         mean, deviation = _norm(vae)
         return (vae.encode_whole(pixels)[0] - mean) / deviation
 
     def decode(self, vae: VideoAutoencoder, latents: Array) -> Array:
+        """Decode normed latents: uint8."""
         mean, deviation = _norm(vae)
         return jax.vmap(to_uint8)(vae.decode_whole(latents * deviation + mean))
 

@@ -50,13 +50,15 @@ class Subject(Protocol):
         """Random training scenes, each with its `prompt`."""
         ...
 
-    def draw(self, scene: Any, rng: np.random.Generator) -> np.ndarray: ...
+    def draw(self, scene: Any, rng: np.random.Generator) -> np.ndarray:
+        """Draw one of a scene's images or videos."""
 
     def exams(self) -> Mapping[str, list[str]]:
         """Held-out prompts by kind, the kind that counts first."""
         ...
 
-    def check(self, drawing: np.ndarray, prompt: str) -> Report: ...
+    def check(self, drawing: np.ndarray, prompt: str) -> Report:
+        """Report what a drawing shows of its prompt."""
 
     def sheet(self, drawings: np.ndarray) -> np.ndarray:
         """Some of the drawings as one picture."""

@@ -89,6 +89,7 @@ class Judge:
         self.best = 0.0
 
     def __call__(self, model: Any) -> None:
+        """Draw the exams, mark them, and write both down."""
         scores, drawings = [], []
         for kind, sentences in self.recipe.subject.exams().items():
             marks, drawn = score(self.recipe, model, self.vae, self.prompts, sentences)

@@ -21,9 +21,11 @@ class Clock:
 
     @property
     def elapsed_s(self) -> float:
+        """Seconds of training, earlier runs' included."""
         return self.spent_s + time.monotonic() - self.started
 
     def progress(self) -> float:
+        """Share of the budget that is spent, from 0 to 1."""
         return min(self.elapsed_s / self.budget_s, 1.0)
 
 

@@ -37,7 +37,8 @@ class Autoencoder(Protocol):
 
     peak_rate: float
 
-    def untrained(self, seed: int) -> nnx.Module: ...
+    def untrained(self, seed: int) -> nnx.Module:
+        """Return an autoencoder with random weights."""
 
     def batch(self, step: int, progress: float) -> np.ndarray:
         """The drawings of one step, float32 in [-1, 1]."""
@@ -51,7 +52,8 @@ class Autoencoder(Protocol):
         """The latents' mean, before any norm."""
         ...
 
-    def pixels(self, model: Any, normed: Normed) -> jax.Array: ...
+    def pixels(self, model: Any, normed: Normed) -> jax.Array:
+        """Return decoded pixels."""
 
     def weights(self, pixels: jax.Array) -> jax.Array:
         """How much each pixel counts, with an axis of one for its colours."""

@@ -50,12 +50,15 @@ class ClipAutoencoder:
     peak_rate = 1e-3
 
     def untrained(self, seed: int) -> VideoAutoencoder:
+        """Return an autoencoder with random weights."""
         return VideoAutoencoder(CONFIG, rngs=nnx.Rngs(seed))
 
     def noise(self, progress: float) -> float:
+        """Return the noise that latents are trained with."""
         return 0.2
 
     def batch(self, step: int, progress: float) -> np.ndarray:
+        """Return drawn videos: short ones first, then long ones."""
         rng = np.random.default_rng([23, step])
         short = progress < SHORT_SHARE
         frames, count = (SHORT_FRAMES, SHORT_BATCH) if short else (FRAMES, LONG_BATCH)
@@ -63,9 +66,11 @@ class ClipAutoencoder:
         return np.stack(clips).astype(np.float32) / 127.5 - 1
 
     def moments(self, model: VideoAutoencoder, pixels: jax.Array) -> jax.Array:
+        """Return the encoder's mean."""
         return model.encode_whole(pixels)[0]
 
     def pixels(self, model: VideoAutoencoder, normed: Normed) -> jax.Array:
+        """Return decoded videos."""
         return model.decode_whole(normed.raw)
 
     def weights(self, pixels: jax.Array) -> jax.Array:
@@ -79,6 +84,7 @@ class ClipAutoencoder:
         return 1 + OBJECT_WEIGHT * near
 
     def finish(self, model: VideoAutoencoder, run: Path) -> None:
+        """Write the trained weights, with the statistics of their latents."""
         mean, deviation = statistics(self, model, STATISTICS_BATCHES)
         save(run / FINISHED, _finished(nnx.state(model), mean, deviation))
 

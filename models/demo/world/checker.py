@@ -47,7 +47,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """Which named things are right, by criterion: `background`, `count`, `colour`, `shape`, …"""
+    """Which named things are right, by criterion.
+
+    `background`, `count`, `colour`, `shape`, …
+    """
 
     criteria: dict[str, bool]
 

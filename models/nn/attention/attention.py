@@ -34,7 +34,8 @@ class Attention(Protocol):
         v: Float[Array, "batch kv_tokens heads dim"],
         bias: Float[Array, ...] | None = None,
         scale: float | None = None,
-    ) -> Float[Array, "batch q_tokens heads dim"]: ...
+    ) -> Float[Array, "batch q_tokens heads dim"]:
+        """Return the attended values of each query."""
 
 
 @runtime_checkable
@@ -47,7 +48,8 @@ class TokenAttention(Protocol):
         k: Float[Array, "batch tokens heads dim"],
         v: Float[Array, "batch tokens heads dim"],
         keys: Bool[np.ndarray, " tokens"] | None = None,
-    ) -> Float[Array, "batch tokens heads dim"]: ...
+    ) -> Float[Array, "batch tokens heads dim"]:
+        """Return the attended values of each token."""
 
 
 @runtime_checkable
@@ -59,7 +61,8 @@ class CrossAttention(Protocol):
         q: Float[Array, "batch q_tokens heads dim"],
         k: Float[Array, "batch kv_tokens heads dim"],
         v: Float[Array, "batch kv_tokens heads dim"],
-    ) -> Float[Array, "batch q_tokens heads dim"]: ...
+    ) -> Float[Array, "batch q_tokens heads dim"]:
+        """Return the attended values of each query."""
 
 
 def attention(
@@ -90,8 +93,10 @@ def token_attention(
     v: Float[Array, "batch tokens heads dim"],
     keys: Bool[np.ndarray, " tokens"] | None = None,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """By the layout that is traced for, and its kernel. A sequence that does not come padded to
-    equal shares is padded here."""
+    """By the layout that is traced for, and its kernel.
+
+    A sequence that does not come padded to equal shares is padded here.
+    """
     layout = trace_options().layout
     if layout is None:
         return attention(q, k, v, keys=keys)
@@ -108,7 +113,9 @@ def cross_attention(
     v: Float[Array, "batch kv_tokens heads dim"],
 ) -> Float[Array, "batch q_tokens heads dim"]:
     """By the layout that is traced for, which has the keys whole on each device, and its kernel.
-    Queries that do not come padded to equal shares are padded here."""
+
+    Queries that do not come padded to equal shares are padded here.
+    """
     layout = trace_options().layout
     if layout is None:
         return attention(q, k, v)

@@ -22,8 +22,11 @@ Attend = Callable[[Local, Local, Local, Keys], Local]
 
 
 def whole(keys: Bool[np.ndarray, " tokens"] | None, kernel: Kernel, scale: float) -> Attend:
-    """Every key is here, and which of them count is known before the program runs: the others are
-    left out, and the kernel masks nothing."""
+    """Attend where every key is here.
+
+    Which of them count is known before the program runs: the others are left out, and the kernel
+    masks nothing.
+    """
 
     def attend(q: Local, k: Local, v: Local, _: Keys) -> Local:
         found = kernel(q, counted_only(k, keys), counted_only(v, keys), scale=scale)

@@ -130,8 +130,11 @@ def _compile(device: jax.Device, case: Case, blocks: AttentionBlocks) -> object:
 def upright_cycles(
     case: Case, blocks: AttentionBlocks, device: jax.Device, dumps: Path
 ) -> float | None:
-    """Of the parts that run: each block has the one in the middle, and each row of blocks the
-    first and the last. A block that overflows is not among them."""
+    """Return the cycles of the parts that run.
+
+    Each block has the one in the middle, and each row of blocks the first and the last. A block
+    that overflows is not among them.
+    """
     chosen = fitting(blocks, case.queries, case.keys)
     mesh = auto_mesh([device], ("one",))
     place = NamedSharding(mesh, PartitionSpec())
@@ -163,8 +166,11 @@ def upright_cycles(
 def compile_for(
     device: jax.Device, dtype: str, dim: int, blocks: AttentionBlocks
 ) -> jax.stages.Compiled:
-    """With a mask and without one, in a sequence of many blocks: short ones the compiler may keep
-    near the core as a whole, where blocks then need no buffers of their own."""
+    """Compile with a mask and without one, in a sequence of many blocks.
+
+    Short ones the compiler may keep near the core as a whole, where blocks then need no buffers of
+    their own.
+    """
     mesh = auto_mesh([device], ("one",))
     kernel = flash_kernel(device, lambda *_: blocks, dtype)
 
@@ -195,6 +201,7 @@ def search(case: Case, cost: Cost) -> list[tuple[float, AttentionBlocks]]:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    """Search the best block sizes of one case on this machine's device."""
     asked = _parser().parse_args(arguments)
     case = Case(asked.dtype, asked.dim, asked.queries, asked.keys)
     here = [device for device in jax.devices() if device.device_kind == asked.chip]

@@ -61,6 +61,7 @@ class Row:
 
     @property
     def blocks(self) -> AttentionBlocks:
+        """Its block sizes."""
         return AttentionBlocks(self.q, self.kv, self.kv_compute)
 
     @property
@@ -70,6 +71,7 @@ class Row:
 
 
 def read(path: Path = TABLE) -> list[Row]:
+    """Return the table's rows."""
     return [Row(**row) for row in json.loads(path.read_text())]
 
 

@@ -54,6 +54,6 @@ def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> Att
 
 
 def _counted_first(k: Array, v: Array, keys: Array) -> tuple[Array, Array]:
-    """cuDNN masks by length, not by key; a mask of its own would be as large as the logits."""
+    """CuDNN masks by length, not by key; a mask of its own would be as large as the logits."""
     order = jnp.argsort(~keys, stable=True)
     return k[:, order], v[:, order]

@@ -85,7 +85,8 @@ class Product(Protocol):
         activation: Activation | None = None,
         heads: int = 0,
         upright: bool = False,
-    ) -> Array: ...
+    ) -> Array:
+        """Return the product of rounded activations with rounded weights."""
 
 
 @dataclass(frozen=True)
@@ -250,8 +251,10 @@ def multiplied(
 def blocks_for(
     tokens: int, features: int, outputs: int, multiple: int, itemsize: int
 ) -> MatmulBlocks:
-    """As many outputs as spare enough readings of the activations, and tokens for a program that
-    is neither all beginning and end nor long to compile.
+    """Return the block sizes of a product.
+
+    As many outputs as spare enough readings of the activations, and tokens for a program that is
+    neither all beginning and end nor long to compile.
 
     Args:
         multiple: outputs that stay together.

@@ -20,8 +20,11 @@ class Attended(NamedTuple):
     """Log of the sum of the exponentials of the logits, float32."""
 
     def merge(self, other: Attended) -> Attended:
-        """Over the keys of both. Source: Milakov and Gimelshein 2018, section 3.1; Liu et al. 2023
-        (ring attention), section 3."""
+        """Over the keys of both.
+
+        Source: Milakov and Gimelshein 2018, section 3.1; Liu et al. 2023 (ring attention), section
+        3.
+        """
         log_sum = jnp.logaddexp(self.log_sum, other.log_sum)
         mine, theirs = (jnp.exp(part.log_sum - log_sum)[..., None] for part in (self, other))
         return Attended(mine * self.values + theirs * other.values, log_sum)
@@ -43,4 +46,5 @@ class Kernel(Protocol):
         *,
         scale: float,
         keys: Bool[Array, " kv_tokens"] | None = None,
-    ) -> Attended: ...
+    ) -> Attended:
+        """Return the attended values, with what is needed to join parts of the keys."""

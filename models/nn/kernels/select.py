@@ -31,9 +31,12 @@ class Chip(Protocol):
     """What is asked of a `jax.Device`, which may be one of a topology that is not there."""
 
     @property
-    def platform(self) -> str: ...
+    def platform(self) -> str:
+        """Platform, as JAX names it."""
+
     @property
-    def device_kind(self) -> str: ...
+    def device_kind(self) -> str:
+        """Kind of device, as JAX names it."""
 
 
 def kernel_for(chip: Chip, dtype: DTypeLike) -> Kernel:
@@ -59,6 +62,8 @@ def flash_kernel(chip: Chip, choose: Choose, dtype: DTypeLike) -> Kernel:
 
 
 def is_upright(chip: Chip, dtype: DTypeLike) -> bool:
-    """Whether a TPU takes our own kernel. In float32, in six passes of bfloat16, it was never
-    looked at."""
+    """Whether a TPU takes our own kernel.
+
+    In float32, in six passes of bfloat16, it was never looked at.
+    """
     return chip.device_kind in BROAD and jnp.dtype(dtype) == jnp.bfloat16

@@ -89,6 +89,7 @@ def token_major(
 
 
 def padded(x: Heads, tokens: int) -> Heads:
+    """Return tokens padded with zeros to that many."""
     return jnp.pad(x, ((0, 0), (0, tokens - x.shape[1]), (0, 0)))
 
 

@@ -78,8 +78,10 @@ def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
 
 
 def fitting(blocks: AttentionBlocks, queries: int, keys: int) -> AttentionBlocks:
-    """The fewest equal blocks no larger than those, where they are not shorter than a unit is
-    wide, and as many keys a product as divide theirs."""
+    """Return the fewest equal blocks no larger than those.
+
+    Where they are not shorter than a unit is wide; and as many keys a product as divide theirs.
+    """
 
     def equal(tokens: int, block: int) -> int:
         multiple = LANES if min(tokens, block) <= LANES else UNIT
@@ -218,8 +220,10 @@ def _block(
     factor,
     parts,
 ):  # type: ignore[no-untyped-def]
-    """One block of queries and keys. `total` and `sums` are there twice: what the blocks before
-    came to is kept until this one is known not to have overflowed.
+    """One block of queries and keys.
+
+    `total` and `sums` are there twice: what the blocks before came to is kept until this one is
+    known not to have overflowed.
 
     Args:
         queries: their features and, below them, the rows for `columns`.
@@ -305,9 +309,11 @@ def _clear(x, axis: int, start: int, multiple: int) -> None:  # type: ignore[no-
 
 
 def _fast(k, v, columns, queries, total, sums, places, tile, factor):  # type: ignore[no-untyped-def]
-    """Tile by tile, three of them at once: the compiler keeps the order of the matrix units'
-    products, so that one tile's logits come before the weights of the one before that, and the
-    values' product of a third."""
+    """Compute tile by tile, three of them at once.
+
+    The compiler keeps the order of the matrix units' products, so that one tile's logits come
+    before the weights of the one before that, and the values' product of a third.
+    """
     before, after = places
     tiles = [
         (slice(start, start + tile), slice(left, min(left + TILE, queries.shape[1])))

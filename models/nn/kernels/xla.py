@@ -46,9 +46,12 @@ def few_keys_kernel(
     scale: float,
     keys: Bool[Array, " kv_tokens"] | None = None,
 ) -> Attended:
-    """Fulfils `models.nn.kernels.kernel.Kernel`, its weights divided by their sum before they
-    meet the values: where keys are fewer than a head is wide, or nearly, that is less to divide,
-    and the values come out in their own dtype. Source: Vaswani et al. 2017, eq. 1."""
+    """Fulfils `models.nn.kernels.kernel.Kernel` for few keys.
+
+    Weights are divided by their sum before they meet the values. Where keys are fewer than a head
+    is wide, or nearly, that is less to divide, and the values come out in their own dtype. Source:
+    Vaswani et al. 2017, eq. 1.
+    """
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
     if keys is not None:
         logits = jnp.where(keys, logits, NOTHING)

@@ -55,8 +55,10 @@ def for_batch(layout: Layout | None, batch: int, width: int) -> int:
 
 
 def together(pictures: int, width: int) -> int:
-    """As many strips of each as fill registers' rows with those of the others; fewer where they
-    do not come out even."""
+    """Return how many strips of each fill registers' rows with those of the others.
+
+    Fewer where they do not come out even.
+    """
     most = max(ROWS // pictures, 1)
     return next(count for count in range(most, 0, -1) if width % count == 0)
 

@@ -48,4 +48,5 @@ class ConditionMLP(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "batch features"]:
+        """Embed the condition."""
         return self.second(jax.nn.silu(self.first(x.astype(self.first.kernel.dtype))))

@@ -36,6 +36,7 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        """Norm each vector, in float32."""
         normed = layer_norm(x.astype(jnp.float32), self.epsilon)
         return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
 
@@ -56,6 +57,7 @@ class RMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        """Norm each vector by its root mean square."""
         return self._normed(x, -1, self.scale[...])
 
     def over_heads(
@@ -100,6 +102,7 @@ class GroupNorm(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch height width channels"]:
+        """Norm each group of channels, in float32."""
         wide = x.astype(jnp.float32)
         mean = self._mean(wide)
         if x.dtype == jnp.float32:
@@ -140,6 +143,7 @@ class Modulation(nnx.Module):
         self.count = count
 
     def __call__(self, condition: Float[Array, "batch width"]) -> Float[Array, "batch count width"]:
+        """Return the vectors that shift, scale and gate; in full precision."""
         options = trace_options()
         # It waits for its weights alone.
         with replace(options, quant=options.quant and "w8a16").active():

@@ -36,6 +36,7 @@ class Linear(nnx.Linear):
     def __call__(
         self, x: Float[Array, "*batch in_features"], out_sharding: Any = None
     ) -> Float[Array, "*batch out_features"]:
+        """Multiply, with 8 bits where the trace asks for them."""
         eight = self.asked
         if eight is None:
             return super().__call__(x, out_sharding)
@@ -92,7 +93,7 @@ def linear(
     use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
 ) -> Linear:
-    """y = x W + b, kernel [in, out] with its two logical axes; the bias follows the second."""
+    """Y = x W + b, kernel [in, out] with its two logical axes; the bias follows the second."""
     return Linear(
         in_features,
         out_features,
@@ -141,7 +142,7 @@ def from_heads(
 def _by_heads(
     layer: Linear, x: Array, features: tuple[int, ...], out_features: tuple[int, ...]
 ) -> Array:
-    """x W + b, of exact activations.
+    """X W + b, of exact activations.
 
     Args:
         x: [batch, tokens, *in].
@@ -167,8 +168,11 @@ def _by_heads(
 
 
 def _of_8_bits(kernel: Rounded) -> Num[Array, "in_features out_features"]:
-    """Values as `_in_rows` has them. One layer's are taken from the stack before: the compiler of
-    TPUs would copy the stack of all layers, for each of them."""
+    """Values as `_in_rows` has them.
+
+    One layer's are taken from the stack before: the compiler of TPUs would copy the stack of all
+    layers, for each of them.
+    """
     return upright_values(_in_rows(kernel.values, jax.lax.optimization_barrier(kernel.values[...])))
 
 

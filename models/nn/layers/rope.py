@@ -15,8 +15,11 @@ Heads = Float[Array, "batch tokens heads dim"]
 
 
 class RopeTable(NamedTuple):
-    """Of every token and each number of a head, [tokens, head_dim], float32: the cosine of its
-    pair's angle, and the sine that its partner is taken with, negative for the first of a pair."""
+    """Cosines and sines of every token and each number of a head, [tokens, head_dim], float32.
+
+    The cosine of its pair's angle, and the sine that its partner is taken with, negative for the
+    first of a pair.
+    """
 
     cos: np.ndarray | Array
     sin: np.ndarray | Array

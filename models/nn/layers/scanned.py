@@ -80,6 +80,7 @@ def scan(
 
 
 def is_variable(node: Any) -> bool:
+    """Whether a node is an nnx variable."""
     return isinstance(node, nnx.Variable)
 
 
@@ -90,8 +91,10 @@ def _are_apart(parameters: Any) -> bool:
 
 
 def _together(parameters: Any, some: slice) -> Any:
-    """Stacks of these layers. No compiled program makes them: layers one behind the other each
-    take their own array out again."""
+    """Stacks of these layers.
+
+    No compiled program makes them: layers one behind the other each take their own array out again.
+    """
 
     def stack(leaf: nnx.Variable) -> nnx.Variable:
         value = leaf.get_value()[some]
@@ -101,6 +104,7 @@ def _together(parameters: Any, some: slice) -> Any:
 
 
 def at(leaf: jax.Array, number: jax.Array) -> jax.Array:
+    """Return one layer of a stacked leaf."""
     return jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)
 
 

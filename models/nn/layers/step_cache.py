@@ -134,6 +134,7 @@ def first_kept(inputs: Mapping[str, Array], width: int, dtype: DTypeLike) -> dic
 def cached_step(
     kind: CacheKind | None, rows: Mapping[str, Any], values: Mapping[str, Array]
 ) -> CachedStep | None:
+    """Return what a step cache works with; None: without one."""
     return CachedStep(kind, rows[KEPT], values) if kind else None
 
 
@@ -200,8 +201,10 @@ def side_by_side(rows: int, prompts: int) -> int:
 
 
 def _parted(x: Array, rows: int, together: int) -> Array:
-    """[rows · each, …] → [rounds, together · each, …]; a device's rows are in rounds of their own,
-    so that none of them moves."""
+    """Deal [rows · each, …] → [rounds, together · each, …].
+
+    A device's rows are in rounds of their own, so that none of them moves.
+    """
     each = len(x) // rows
     parted = x.reshape(together, rows // together, each, *x.shape[1:]).swapaxes(0, 1)
     return parted.reshape(rows // together, together * each, *x.shape[1:])

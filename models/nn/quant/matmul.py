@@ -29,8 +29,11 @@ They need no rounding to equal steps, so they come first there."""
 
 
 class Rounded(nnx.Module):
-    """A kernel in 8 bits: `values` [*, in, out], or [*, out, in] of floats (`is_turned`), and
-    `scale` [*, out] of each column in float32."""
+    """A kernel in 8 bits.
+
+    `values` [*, in, out], or [*, out, in] of floats (`is_turned`), and `scale` [*, out] of each
+    column in float32.
+    """
 
     def __init__(self, values: nnx.Param, scale: nnx.Param) -> None:
         self.values, self.scale = values, scale
@@ -88,8 +91,11 @@ def _of_floats(
     of_columns: Float[Array, " out"],
     dtype: DTypeLike,
 ) -> Float[Array, "*batch out"]:
-    """As cuBLASLt has it, summed in float32, whatever is written. In bfloat16, whose range is
-    float32's, the sums are written so before they are scaled: half of what the next pass reads."""
+    """As cuBLASLt has it, summed in float32, whatever is written.
+
+    In bfloat16, whose range is float32's, the sums are written so before they are scaled: half of
+    what the next pass reads.
+    """
     written = jnp.bfloat16 if dtype == jnp.bfloat16 else jnp.float32
     sums = jax.lax.dot_general(
         x, values, (((x.ndim - 1,), (1,)), ((), ())), preferred_element_type=written

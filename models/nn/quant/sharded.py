@@ -33,8 +33,10 @@ def of_layer(stacks: State, number: Int32[Array, ""]) -> State:
 
 
 def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
-    """Whether a leaf of a stack of layers is one that our kernel reads each layer's share of where
-    it lies: one of 8 bits, on a device as it is used."""
+    """Whether our kernel reads each layer's share of a stacked leaf where it lies.
+
+    So it does those of 8 bits, on a device as it is used.
+    """
     layout = _layout()
     if layout is None or trace_options().quant != "w8a8" or tuple(path[-2:]) != ("eight", "values"):
         return False

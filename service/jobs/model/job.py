@@ -79,8 +79,10 @@ class Warned(BaseModel):
 
 
 class Snapshot(BaseModel):
-    """What is kept of one picture of an unended job: its state in the store, or, where the picture
-    is finished already, its files."""
+    """What is kept of one image of an unended job.
+
+    Its state in the store or, where the image is finished already, its files.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -187,4 +189,5 @@ class Job(BaseModel):
 
 
 def new_job_id() -> str:
+    """Return a new random id."""
     return "job_" + secrets.token_hex(12)

@@ -51,6 +51,7 @@ class End:
     def of(
         cls, job: Job, outcome: JobState, finished_at: float, failure: ErrorCode | None = None
     ) -> End:
+        """Return the end of a job, as metrics count it."""
         return cls(
             job.model,
             outcome,
@@ -150,6 +151,7 @@ class JobMetrics:
         self.wait.labels(job.model, job.tenant_class).observe(max(0.0, waited_s))
 
     def ended(self, end: End) -> None:
+        """Count a job's end, with how long it took."""
         self.ends.labels(end.model, end.tenant_class, end.outcome).inc()
         took_s = max(0.0, end.finished_at - end.created_at)
         self.duration.labels(end.model, end.outcome).observe(took_s)
@@ -159,6 +161,7 @@ class JobMetrics:
             self.deadlines.labels(end.model, end.tenant_class, end.deadline).inc()
 
     def retried(self, model: str, reason: str) -> None:
+        """Count a try that was not the last one."""
         self.retries.labels(model, reason).inc()
 
     def hear(self, said: Mapping[str, Any]) -> None:

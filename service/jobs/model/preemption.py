@@ -20,6 +20,8 @@ class Held:
 
 @dataclass(frozen=True)
 class FullPool:
+    """A pool without a free slot, as preemption sees it."""
+
     pool: str
     model: str
     slots: int

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class QuotaUsage:
+    """What a tenant has taken of its quotas."""
+
     queued: int
     device_seconds: float
     """Used within the last hour, or promised to jobs that have not ended."""

@@ -60,16 +60,21 @@ def from_hash(fields: Mapping[str, str]) -> Job:
 
 
 def parse(text: str) -> dict[str, str]:
-    """The hash that a script gives: a JSON list of name, value, name, value, …"""
+    """Return the hash that a script gives.
+
+    It comes as a JSON list of name, value, name, value, …
+    """
     flat = json.loads(text)
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def outputs_json(outputs: Sequence[Output]) -> str:
+    """Return outputs as JSON, as a job's hash has them."""
     return _OUTPUTS.dump_json(list(outputs)).decode()
 
 
 def warnings_json(warnings: Sequence[Warned]) -> str:
+    """Return warnings as JSON, as a job's hash has them."""
     return _WARNINGS.dump_json(list(warnings)).decode()
 
 

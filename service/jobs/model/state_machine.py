@@ -28,6 +28,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
+        """Whether it is an end state."""
         return self in ENDED
 
 
@@ -45,6 +46,8 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Transition:
+    """One transition of the state machine."""
+
     name: str
     before: tuple[JobState | None, ...]
     """Any of these; None: there is no such job."""

@@ -199,12 +199,16 @@ def client(settings: RedisSettings) -> Redis:
 
 
 class BriefRetry(Retry):
-    """Ends with the first failure after `COMMAND_TIMEOUT_S`: a server that stands still is asked
-    once. redis-py retries a command whose connection it retries, which takes minutes there."""
+    """Ends with the first failure after `COMMAND_TIMEOUT_S`.
+
+    A server that stands still is asked once: redis-py retries a command whose connection it
+    retries, which takes minutes there.
+    """
 
     async def call_with_retry(
         self, do: Callable[[], Awaitable[T]], fail: Callable[..., Any], *args: Any, **rest: Any
     ) -> T:
+        """Retry a call, for as long as one command may take in all."""
         until = time.monotonic() + COMMAND_TIMEOUT_S
 
         async def fail_in_time(error: Exception, *count: int) -> None:
@@ -290,8 +294,10 @@ def version(text: str) -> tuple[int, int]:
 
 
 def shown(url: str) -> str:
-    """The address without its user and password, which may stand in its query, too; whatever a
-    password has in it, it ends before the last @."""
+    """Return the address without its user and password.
+
+    They may stand in its query, too; whatever a password has in it, it ends before the last @.
+    """
     scheme, mark, rest = url.partition("://")
     secret, at, place = rest.rpartition("@")
     address, question, query = place.partition("?")

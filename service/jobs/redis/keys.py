@@ -83,28 +83,35 @@ DEPOSITS = PREFIX + "deposits"
 
 
 def job(job_id: str) -> str:
+    """Hash of one job."""
     return f"{PREFIX}job:{job_id}"
 
 
 def events(job_id: str) -> str:
+    """Stream of a job's events."""
     return f"{PREFIX}events:{job_id}"
 
 
 def previews(job_id: str) -> str:
+    """Stream of a job's newest previews."""
     return f"{PREFIX}previews:{job_id}"
 
 
 def profile(pool: str) -> str:
+    """Profile that is wanted of a pool."""
     return f"{PREFIX}profile:{pool}"
 
 
 def profiled(wish_id: str) -> str:
+    """What became of that profile."""
     return f"{PREFIX}profiled:{wish_id}"
 
 
 def tried(model: str, bucket: str) -> str:
+    """Mark of a doubtful cost that is being tried."""
     return f"{PREFIX}tried:{len(model)}:{model}:{bucket}"
 
 
 def queue(model: str, tenant: str) -> str:
+    """Sorted set of a tenant's queued jobs."""
     return f"{PREFIX}queue:{len(model)}:{model}:{tenant}"

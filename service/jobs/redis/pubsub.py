@@ -72,6 +72,7 @@ class Subscriber:
             wake.set()
 
     async def close(self) -> None:
+        """Stop listening, and close the connection."""
         self.closed = True
         self._end_waits()
         if self._task:

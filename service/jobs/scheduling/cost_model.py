@@ -27,6 +27,8 @@ MAX_COSTS = 4096
 
 
 class CostKey(NamedTuple):
+    """Key of a measured cost."""
+
     bucket: str
     layout: str
     """Names the kind of pool, its devices and how they split the work: equal pools share rows."""
@@ -34,10 +36,12 @@ class CostKey(NamedTuple):
     """Pictures that are stepped together."""
 
     def wire(self) -> str:
+        """Return the key as a field of Redis's hash."""
         return json.dumps(self)
 
     @classmethod
     def parse(cls, text: str) -> CostKey:
+        """Return the key of such a field."""
         bucket, layout, batch = json.loads(text)
         return cls(bucket, layout, batch)
 
@@ -107,8 +111,9 @@ class Timing:
     """When it was measured last, by Redis's clock."""
 
     def scaled(self, ratio: float) -> Timing:
-        """Of a bucket so many times as large: steps and decoding in proportion to pixels times
-        frames, encoding as it is.
+        """Return the cost of a bucket so many times as large.
+
+        Steps and decoding in proportion to pixels times frames, encoding as it is.
 
         Attention grows by the square, so what is predicted upwards is too little and downwards too
         much, by `ratio` at the most: Wan 14B from 480p to 720p takes 3.9 times the work where this
@@ -143,13 +148,17 @@ class CostTable:
     """When it was read, by Redis's clock."""
 
     def is_doubtful(self, cost: Cost) -> bool:
-        """Whether a pool that is there may well be faster than that: it was measured long ago, or
-        scaled down from a larger shape, which says too much."""
+        """Whether a pool that is there may well be faster than that.
+
+        It was measured long ago, or scaled down from a larger size, which says too much.
+        """
         return bool(self.pools) and (cost.scaled < 1 or self.at - cost.at > cost.stands_s)
 
     def predict(self, bucket: str, steps: int, images: int) -> Cost | None:
-        """On the ready pool that is the fastest at it, or without any ready pool on the fastest
-        that there was. None: nothing is known that would tell.
+        """Predict the cost of a job on the ready pool that is the fastest at it.
+
+        Without any ready pool on the fastest that there was. None: nothing is known that would
+        tell.
 
         Args:
             steps: over all pictures, as `Job.steps`.
@@ -177,8 +186,10 @@ class CostTable:
         return timings[nearest].scaled(ratios[nearest]), ratios[nearest]
 
     def compile_s(self, bucket: str) -> float:
-        """Seconds that compiling a bucket's programs takes: none where a ready pool has them. Of a
-        bucket that nobody has compiled, what others take in the median; 0 where nothing is known.
+        """Seconds that compiling a bucket's programs takes: none where a ready pool has them.
+
+        Of a bucket that nobody has compiled, what others take in the median; 0 where nothing is
+        known.
         """
         if not self.pools or any(bucket in pool.warm for pool in self.pools.values()):
             return 0.0
@@ -195,9 +206,11 @@ class CostTable:
         return dict(found)
 
     def slowness(self, layout: str) -> float:
-        """How many times as long a step of one picture takes there as on the fastest ready pool:
-        the median over the buckets that both have measured or, where there are none, of all; 1
-        where nothing tells. Of the ready pools, one is the fastest, whatever each is best at."""
+        """Return how many times as long a step takes there as on the fastest ready pool.
+
+        The median over the buckets that both have measured or, where there are none, of all; 1
+        where nothing tells. Of the ready pools, one is the fastest, whatever each is best at.
+        """
         medians = [self._median(other) for other in {*self._ready, layout}]
         return self._median(layout) / min(medians)
 
@@ -264,8 +277,10 @@ def volume_of(bucket: str) -> int | None:
 def confirmed(
     rows: Mapping[CostKey, CostRow], told: Mapping[CostKey, CostRow], table: CostTable, age_s: float
 ) -> dict[CostKey, CostRow]:
-    """The rows that were measured again since they were told, of which the table has nothing that
-    is newer than that."""
+    """Return the rows that were measured again since they were recorded.
+
+    Of which the table has nothing that is newer than that.
+    """
     return {
         key: row
         for key, row in rows.items()

@@ -35,6 +35,7 @@ class Tenant:
 
     @property
     def mean_s(self) -> float:
+        """Mean device-seconds of a job, above 0."""
         return max(self.seconds / self.jobs, LEAST_S) if self.jobs else LEAST_S
 
     @property
@@ -60,6 +61,7 @@ class Ahead:
         return Ahead(self.jobs + other.jobs, self.seconds + other.seconds)
 
     def without(self, other: Ahead) -> Ahead:
+        """Return what is left without the other's share."""
         return Ahead(max(0.0, self.jobs - other.jobs), max(0.0, self.seconds - other.seconds))
 
 
@@ -90,8 +92,10 @@ class FairShares:
 
 
 def _bends(tenant: Tenant) -> Iterable[tuple[float, float, float, float, float]]:
-    """Where its slope begins and ends: (order, change of the jobs' slope and of their intercept,
-    the same of device-seconds)."""
+    """Return where a tenant's slope begins and ends.
+
+    (order, change of the jobs' slope and of their intercept, the same of device-seconds).
+    """
     if tenant.jobs < 2:
         return
     slope, mean_s = 1 / tenant.pace, tenant.mean_s
@@ -102,5 +106,5 @@ def _bends(tenant: Tenant) -> Iterable[tuple[float, float, float, float, float]]
 
 
 def sums(values: Iterable[float]) -> Sequence[float]:
-    """Of the first none, one, two, …"""
+    """Return the sums of the first none, one, two and so on."""
     return [0.0, *accumulate(values)]

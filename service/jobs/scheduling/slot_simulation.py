@@ -39,6 +39,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Pool:
+    """A pool, as the simulation sees it."""
+
     name: str
     slots: int
     slowness: float = 1.0
@@ -48,6 +50,8 @@ class Pool:
 
 @dataclass(frozen=True)
 class Running:
+    """A running job, as the simulation sees it."""
+
     pool: str
     load: Load
     done: float
@@ -128,8 +132,11 @@ class SlotSimulation:
     def _dealt(
         self, jobs: float, mean_s: float, slots: Sequence[SimulatedSlot]
     ) -> tuple[list[tuple[float, int, SimulatedSlot]], float]:
-        """When these are free with so many jobs on them, as a heap of time, number and slot; and to
-        where all slots are filled by those that are poured."""
+        """Return when slots are free with so many jobs on them.
+
+        As a heap of time, number and slot; and to where all slots are filled by those that are
+        poured.
+        """
         count = min(round(jobs), ONE_BY_ONE)
         level = self._level((round(jobs) - count) * mean_s)
         heap = [(max(server.free_at, level), n, server) for n, server in enumerate(slots)]
@@ -171,8 +178,11 @@ def _slots(pool: Pool, running: Sequence[Running], is_crowded: bool) -> list[Sim
 
 
 def _levels(slots: Sequence[SimulatedSlot]) -> tuple[list[float], list[float]]:
-    """For each slot, in order: the work that fills those before it up to where it becomes free, and
-    device-seconds a second of it and those before it."""
+    """Return the filling levels of the slots, in order.
+
+    For each, the work that fills those before it up to where it becomes free, and device-seconds a
+    second of it and those before it.
+    """
     levels, speeds = [], []
     filled, speed, at = 0.0, 0.0, 0.0
     for server in slots:

@@ -47,6 +47,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class Place:
+    """Place of a job in the queue, in jobs and in seconds."""
+
     position: int
     """Jobs that start before it."""
     starts_s: float | None
@@ -104,8 +106,10 @@ class WaitEstimator:
         return self.queued(job, tenant.jobs if tenant else 0)
 
     def thinned_s(self, job: Job, within_s: float) -> float | None:
-        """Seconds until so few are left of all that runs and waits, if no more come, that a
-        newcomer lasts no longer than that beside them; None: nobody knows."""
+        """Return the seconds until a newcomer lasts no longer than that beside what is left.
+
+        If no more come; None: nobody knows.
+        """
         load, pools = self._load(job, 0), self._seen_pools
         if load is None or not pools:
             return None
@@ -198,8 +202,10 @@ class WaitEstimator:
         return self._servers_of[layouts] if layouts else self._servers
 
     def _ahead(self, job: Job, rank: int) -> tuple[Ahead, bool]:
-        """Of all tenants: by turns or, with a deadline and credit, by the latest start; whether it
-        was the latter."""
+        """Return what is ahead of a job, of all tenants.
+
+        By turns or, with a deadline and credit, by the latest start; and whether it was the latter.
+        """
         tenant = self._tenants.get(job.tenant)
         tag = tenant.tag if tenant else self._tag(job)
         pace = tenant.pace if tenant else job.cost / job.weight
@@ -297,8 +303,10 @@ class WaitEstimator:
 
     @cached_property
     def _seen_pools(self) -> Sequence[Pool]:
-        """Where only a share of what runs was seen, as many pools, those that were seen first: they
-        are to serve that share of the queue."""
+        """Return the pools that serve the share of the queue that was seen.
+
+        Where only a share of what runs was seen, as many pools, those that were seen first.
+        """
         busy = {one.pool for one in self.look.running}
         pools = sorted(self._pools.values(), key=lambda pool: pool.name not in busy)
         return pools[: math.ceil(len(pools) * self.look.seen)]
@@ -313,8 +321,10 @@ class WaitEstimator:
 
 
 def compiling_s(job: Job, now: float) -> float:
-    """What is left of compiling a running job's programs. What has taken longer than expected is
-    expected to take a while yet."""
+    """What is left of compiling a running job's programs.
+
+    What has taken longer than expected is expected to take a while yet.
+    """
     if job.detail is None:
         return job.compile_s if job.step == 0 else 0.0
     if job.detail.stage != "compiling":

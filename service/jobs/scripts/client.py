@@ -77,10 +77,15 @@ class Calls:
         await connection.check_when_reached(self._redis, settings.redis, note)
 
     async def close(self) -> None:
+        """Close the connections to Redis."""
         await self._subscriber.close()
         await self._redis.aclose()
 
     async def ping(self) -> None:
+        """Ask Redis for an answer.
+
+        Raises: redis.exceptions.RedisError: there is none.
+        """
         await self._redis.ping()
 
     async def _run(self, script: Script[Answer]) -> Answer:

@@ -117,6 +117,7 @@ class ClaimJobs(Script[Claimed]):
 
     @staticmethod
     def parse(answer: Sequence[str]) -> Claimed:
+        """Return the claimed jobs, and whether newer ones were left."""
         is_newer_there = answer[-1:] == ["newer"]
         texts = answer[:-1] if is_newer_there else answer
         return Claimed([serialization.parse(text) for text in texts], is_newer_there)
@@ -136,6 +137,7 @@ class Preempt(FullPool, Script[MakesRoom | None]):
 
     @staticmethod
     def parse(answer: Sequence[str] | None) -> MakesRoom | None:
+        """Return the preemption to carry out, where there is one."""
         return MakesRoom(*answer) if answer else None
 
 
@@ -148,6 +150,7 @@ class Renew(Script[list[int]]):
 
     @staticmethod
     def parse(answer: Sequence[int]) -> list[int]:
+        """Return the places of the claims that were lost."""
         return [number - 1 for number in answer]
 
 
@@ -209,6 +212,7 @@ class Finish(OfClaim[float | None]):
 
     @staticmethod
     def parse(answer: str | None) -> float | None:
+        """Return the time of the end; None: the claim was stale."""
         return float(answer) if answer else None
 
 
@@ -224,6 +228,7 @@ class Fail(OfClaim[Failed | None]):
 
     @staticmethod
     def parse(answer: Sequence[Any] | None) -> Failed | None:
+        """Return the job's state after it; None: the claim was stale."""
         if not answer:
             return None
         state, *finished_at = answer

@@ -45,5 +45,6 @@ class Reap(Script[Reaped]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> Reaped:
+        """Return what was reaped."""
         more, files, notes = answer
         return Reaped(bool(more), files, [json.loads(note) for note in notes])

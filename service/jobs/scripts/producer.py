@@ -21,6 +21,8 @@ Hash = dict[str, str]
 
 @dataclass(frozen=True)
 class ModelStatus:
+    """A model with its pools."""
+
     spec: ModelSpec
     pools: tuple[str, ...]
     """Names of the pools that serve it now (their heartbeat is fresh)."""
@@ -103,6 +105,7 @@ class Put(Script[Stored | OverQuota | Refusal]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> Stored | OverQuota | Refusal:
+        """Return the stored job, or why it was not stored."""
         match answer:
             case [("new" | "old") as outcome, job]:
                 return Stored(serialization.from_hash(serialization.parse(job)), outcome == "new")
@@ -123,6 +126,7 @@ class ReadQuota(Script[quota_usage.QuotaUsage]):
 
     @staticmethod
     def parse(answer: Sequence[str | int]) -> quota_usage.QuotaUsage:
+        """Return the tenant's usage."""
         return quota_usage.QuotaUsage.parse(answer)
 
 
@@ -134,6 +138,7 @@ class Get(Script[Job | None]):
 
     @staticmethod
     def parse(answer: str | None) -> Job | None:
+        """Return the job; None: there is none."""
         return serialization.from_hash(serialization.parse(answer)) if answer else None
 
 
@@ -149,6 +154,7 @@ class List(Script[list[Job] | None]):
 
     @staticmethod
     def parse(answer: Sequence[str] | None) -> list[Job] | None:
+        """Return the jobs, newest first; None: the cursor is unknown."""
         return (
             None
             if answer is None
@@ -166,6 +172,7 @@ class ReadQueue(Script[QueueSnapshot]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> QueueSnapshot:
+        """Return the snapshot of the queue."""
         return QueueSnapshot.parse(answer)
 
 
@@ -174,6 +181,7 @@ class Stopping(Script[Hash | None]):
 
     @staticmethod
     def parse(answer: str | None) -> Hash | None:
+        """Return the job's hash as it was; None: there is none to stop."""
         return None if answer is None else serialization.parse(answer)
 
 
@@ -200,6 +208,7 @@ class ReadModels(Script[dict[str, ModelStatus]]):
 
     @staticmethod
     def parse(answer: Sequence[Sequence[str]]) -> dict[str, ModelStatus]:
+        """Return the models by name, in their order."""
         found = [_status(*row) for row in answer]
         return {status.spec.name: status for status in sorted(found, key=lambda s: s.spec.name)}
 
@@ -213,6 +222,7 @@ class Depths(Script[dict[str, Depth]]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> dict[str, Depth]:
+        """Return the depths by model."""
         return {
             model: Depth(queued, running, float(oldest_s), float(backlog_s))
             for model, queued, running, oldest_s, backlog_s in answer
@@ -227,6 +237,7 @@ class ReadCosts(Script[CostTable]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> CostTable:
+        """Return the table of costs."""
         rows, pools, now = answer
         return CostTable(
             {CostKey.parse(name): _cost_row(text) for name, text in _pairs(rows)},

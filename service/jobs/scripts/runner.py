@@ -49,6 +49,7 @@ class Scripts:
         self._known: dict[str, AsyncScript] = {}
 
     async def run(self, script: Script[Answer]) -> Answer:
+        """Run a script, sent by its digest once the server knows it."""
         name = script.name()
         if name not in self._known:
             self._known[name] = self._redis.register_script(source(name))

@@ -27,18 +27,24 @@ class Common:
 
 @dataclass(frozen=True)
 class Script(ABC, Generic[Answer]):
-    """Base of the scripts: `AnnounceLater` is announce_later.lua, whose header says what its
-    arguments mean. An argument that is None is not sent."""
+    """Base of the scripts.
+
+    `AnnounceLater` is announce_later.lua, whose header says what its arguments mean. An argument
+    that is None is not sent.
+    """
 
     @classmethod
     def name(cls) -> str:
+        """Return the script's name, of its file too."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     def args(self) -> dict[str, object]:
+        """Return the arguments by name."""
         given = ((one.name, getattr(self, one.name)) for one in fields(self) if not one.metadata)
         return {name: value for name, value in given if value is not None}
 
     def texts(self) -> Iterator[str]:
+        """Yield the texts, in the order of their fields."""
         for value in (getattr(self, one.name) for one in fields(self) if one.metadata):
             yield from (value,) if isinstance(value, str) else value or ()
 
@@ -53,6 +59,7 @@ class Silent(Script[None]):
 
     @staticmethod
     def parse(answer: Any) -> None:
+        """Return nothing."""
         return None
 
 
@@ -70,4 +77,5 @@ class IfHeld(OfClaim[bool]):
 
     @staticmethod
     def parse(answer: Any) -> bool:
+        """Return whether it was carried out."""
         return bool(answer)

@@ -35,6 +35,7 @@ class Announced(Script[list[Announcement]]):
 
     @staticmethod
     def parse(answer: Sequence[Any]) -> list[Announcement]:
+        """Return the announcements that are due."""
         return [Announcement(tenant, job_id, int(failed)) for tenant, job_id, failed in answer]
 
 

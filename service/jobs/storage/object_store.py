@@ -149,8 +149,10 @@ class Store:
                 await obstore.delete_async(self._store, key)
 
     async def redirect_url(self, key: str) -> str | None:
-        """An address that serves the file for `REDIRECT_S`; None: serve it yourself. Raises:
-        StoreError."""
+        """An address that serves the file for `REDIRECT_S`; None: serve it yourself.
+
+        Raises: StoreError.
+        """
         if not isinstance(self._store, S3Store | GCSStore):
             return None
         async with self._explained("sign", key):

@@ -139,7 +139,7 @@ async def drawn(
 
 def calls_of(engine: Engine, prepared: Any) -> dict[str, int]:
     """Custom calls of the compiled steps, by name; a loop over layers counts once."""
-    phases = engine.programs.shape(prepared).phases.values()
+    phases = engine.programs.of(prepared).phases.values()
     texts = [
         program.result().as_text() or "" for phase in phases for program in phase.programs.values()
     ]

@@ -151,7 +151,7 @@ async def test_a_padded_batch_is_alike_at_every_place(
 
 def begun(engine: Engine, fields: Fields) -> Row:
     prepared = engine.pipeline.prepare(fields, {})
-    shape = engine.programs.shape(prepared)
+    shape = engine.programs.of(prepared)
     state = engine._encode(shape, prepared)
     return Row(shape, prepared.steps, state, lambda row: None, lambda row, failure: None)
 
@@ -172,7 +172,7 @@ async def test_what_fast_batching_tells_is_what_it_does(flux_folder: Path, layou
         told = await engine.levels(FLUX)
         one = (await alone.generate(FLUX, {})).pixels.astype(int)
         prepared = flux.prepare(FLUX, {})
-        shape = engine.programs.shape(prepared)
+        shape = engine.programs.of(prepared)
         del shape.phases[prepared.steps[0].phase].programs[Way(1)]
         two = (await engine.generate(FLUX, {})).pixels
     finally:

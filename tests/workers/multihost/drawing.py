@@ -99,7 +99,7 @@ async def draw(
         if slots > 1:
             first, images = requests[0]
             await engine.warm_up([first])
-            (phase,) = engine.programs.shape(pipeline.prepare(first, images)).phases.values()
+            (phase,) = engine.programs.of(pipeline.prepare(first, images)).phases.values()
             del phase.programs[Way(slots)]  # so that rows go side by side, if not one by one
             for _ in range(ROUNDS):
                 made += await asyncio.gather(*(one(request) for request in requests))

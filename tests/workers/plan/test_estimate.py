@@ -59,7 +59,7 @@ def test_a_programs_arguments_are_reckoned_to_the_byte(flux: Sketch, step: Step)
     program, _ = flux.steps[flux.phase]
     weights = sum(weight_bytes(program.weights, abstract_layout(SHAPE)).values())
     read = {name: leaf for name, leaf in step.row.items() if name != "denoised"}
-    of_row = sum(leaf.size * leaf.dtype.itemsize for leaf in read.values())
+    of_row = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(read))
     of_step = 4 * len(("sigma", "sigma_next", "true_cfg_scale", "place of the conditions"))
     expected = weights + of_row + flux.conditions_bytes + of_step
     assert step.program.memory_analysis().argument_size_in_bytes == expected

@@ -43,5 +43,7 @@ def test_a_process_sees_its_own_accelerators(monkeypatch: pytest.MonkeyPatch) ->
     }
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     assert accelerators.visible(range(1, 3))["CUDA_VISIBLE_DEVICES"] == "5,6"
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=4,5,6 has no GPU number 3"):
+        accelerators.visible(range(1, 4))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert accelerators.visible(range(1, 3))["CUDA_VISIBLE_DEVICES"] == ""
