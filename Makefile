@@ -50,7 +50,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test test-newest fresh lint lint-deploy format openapi reference rules dashboards pictures \
+.PHONY: install demo test check test-newest fresh lint lint-deploy format docs openapi reference rules dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -106,6 +106,9 @@ gpu: ## on a lent machine with a GPU, JAX and torch: the demo's pixels, then spe
 gpu-wheels: $(RAN)-test ## .wheels: what such a machine lacks, to be carried there
 	@$(BIN)/python -m tests.bench.gpu.wheels $(ARGS)
 
+docs: $(RAN)-docs ## the documents as a site in build/site; links are checked, warnings are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 reference: $(INSTALLED) ## the reference pages of the documentation, from the code
 	$(BIN)/python -m tools.reference
 
@@ -131,8 +134,8 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 tpu-schedule: $(RAN)-test ## steps by the TPU compiler's own schedule, no TPU needed; ARGS=--write puts them into docs/performance/speed.md
 	@JAX_PLATFORMS=cpu $(BIN)/python -m tools.tpu_schedule $(ARGS)
 
-locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows, with hashes
-	$(BIN)/python -m tools.locks
+locks: $(RAN)-locks ## all locks, of install and images: the newest that pyproject.toml allows; ARGS=--keep: for new packages alone
+	$(BIN)/python -m tools.locks $(ARGS)
 
 images-check: $(RAN)-test ## build and start the images without Docker, as root; IMAGES="frontend worker-cpu"
 	$(BIN)/python -m tests.deploy.docker.check $(IMAGES)
@@ -160,6 +163,10 @@ $(CHECKOV)/.ran: $(RAN)-python
 
 $(RAN)-train: $(INSTALLED)
 	$(call packages,train)
+	@touch $@
+
+$(RAN)-docs: $(INSTALLED)
+	$(call packages,docs)
 	@touch $@
 
 $(RAN)-load: $(INSTALLED)

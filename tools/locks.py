@@ -6,6 +6,7 @@ or machines differ; then each by itself with the versions found, which says what
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -39,11 +40,17 @@ HEAD = """\
 """
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write every lock anew: the newest versions that pyproject.toml allows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the versions that are locked")
+    locked = entries(LOCK.read_text("utf-8")) if parser.parse_args(arguments).keep else []
     together = [extra for extra in EXTRAS if extra not in APART]
-    whole = resolved(together)
-    alone = {extra: resolved([extra], _without(whole, "libtpu")) for extra in APART}
+    whole = resolved(together, [entry for entry in locked if {*entry.extras} - {*APART}])
+    alone = {
+        extra: resolved([extra], [*_without(whole, "libtpu"), *_only(locked, extra)])
+        for extra in APART
+    }
     parts = {extra: resolved([extra], whole) for extra in together} | alone
     parts |= {CORE: resolved([], whole), BUILD: resolved_build(whole)}
     found = merged(parts)
@@ -90,6 +97,10 @@ def _with_ends(text: str) -> str:
 
 def _without(found: Iterable[Entry], name: str) -> list[Entry]:
     return [entry for entry in found if not entry.pin.startswith(f"{name}==")]
+
+
+def _only(found: Iterable[Entry], extra: str) -> list[Entry]:
+    return [entry for entry in found if entry.extras == (extra,)]
 
 
 def merged(parts: Mapping[str, Iterable[Entry]]) -> list[Entry]:

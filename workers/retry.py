@@ -1,58 +1,52 @@
-"""Trying again: what is done about a Redis or a store that is not there for a while."""
+"""Retries of calls to Redis and to the store, which may be away for a while."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from redis.exceptions import RedisError
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_before_delay,
+    wait_exponential,
+)
 
 from service.jobs.storage.errors import NotStored, StoreError
 
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 2.0
-
 QUEUE_ERRORS = (RedisError, OSError)
 """What a queue raises when Redis cannot be reached."""
+PAUSES_S = wait_exponential(multiplier=0.1, max=2.0)
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def pauses() -> Iterator[float]:
-    """Seconds to wait before each further attempt: doubled each time, up to a limit."""
-    pause_s = FIRST_PAUSE_S
-    while True:
-        yield pause_s
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-
 async def until_reached(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call the queue until Redis answers.
 
-    What has changed meanwhile, its answer tells: a claim that another pool has taken over is
+    What has changed meanwhile, its answer says: a claim that another worker has taken over is
     refused.
     """
-    for pause_s in pauses():
-        try:
-            return await call(*args, **kwargs)
-        except QUEUE_ERRORS as error:
-            log.warning("Redis cannot be reached, trying again: %s", error)
-            await asyncio.sleep(pause_s)
-    raise AssertionError("there is always another attempt")
+    return await AsyncRetrying(
+        retry=retry_if_exception_type(QUEUE_ERRORS),
+        wait=PAUSES_S,
+        before_sleep=_log("Redis cannot be reached"),
+    )(call, *args, **kwargs)
 
 
 @dataclass(frozen=True)
 class Patience:
-    """With a store that fails."""
+    """How long a store that fails is tried again."""
 
     seconds: float
-    """From the first call on; then another pool, with another way to the store, may try."""
+    """From the first call on; then another worker, with another way to the store, may try."""
 
     async def until_stored(
         self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
@@ -61,15 +55,18 @@ class Patience:
 
         Raises: StoreError: the last one's; NotStored: at once.
         """
-        until = time.monotonic() + self.seconds
-        for pause_s in pauses():
-            try:
-                return await call(*args, **kwargs)
-            except NotStored:
-                raise
-            except StoreError as error:
-                if time.monotonic() + pause_s > until:
-                    raise
-                log.warning("the store failed, trying again: %s", error)
-            await asyncio.sleep(pause_s)
-        raise AssertionError("there is always another attempt")
+        return await AsyncRetrying(
+            retry=retry_if_exception_type(StoreError) & retry_if_not_exception_type(NotStored),
+            wait=PAUSES_S,
+            stop=stop_before_delay(self.seconds),
+            before_sleep=_log("the store failed"),
+            reraise=True,
+        )(call, *args, **kwargs)
+
+
+def _log(what: str) -> Callable[[RetryCallState], None]:
+    def note(state: RetryCallState) -> None:
+        error = state.outcome and state.outcome.exception()
+        log.warning("%s, trying again: %s", what, error)
+
+    return note

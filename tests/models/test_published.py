@@ -13,7 +13,7 @@ from models import published, registry
 from models.interface.pipeline import Pipeline
 from models.loading.sources import SHAPES
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "models.md"
 NAMES = {
     "sdxl": "SDXL base 1.0",
     "flux-schnell": "FLUX.1 schnell",
@@ -30,8 +30,8 @@ NAMES = {
 
 @cache
 def stated() -> dict[str, tuple[float, float]]:
-    """Billions of parameters and GiB, as the README has them."""
-    rows = re.findall(r"^\| ([\w. ]+) \| ([\d.]+) B \| ([\d.]+) GiB \|", README.read_text(), re.M)
+    """Billions of parameters and GiB, as docs/guides/models.md has them."""
+    rows = re.findall(r"^\| ([\w. ]+) \| ([\d.]+) B \| ([\d.]+) GiB \|", PAGE.read_text(), re.M)
     return {name: (float(billions), float(size)) for name, billions, size in rows}
 
 

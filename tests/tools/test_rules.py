@@ -24,7 +24,7 @@ from tools.rules import API, EVERY, RULES, manifest
 ALERTS = rules("alert")
 ENTRY = re.compile(r"^### (\w+)\n(\w+)\. (.+?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 SEVERITIES = {"critical", "warning", "info"}
-BASE = '{{ or $externalLabels.runbook "deploy/runbook.md" }}'
+BASE = '{{ or $externalLabels.runbook "docs/operations/runbook.md" }}'
 GRAFANA = "{{ $externalLabels.grafana }}"
 
 

@@ -35,7 +35,7 @@ NOW = Row(
         Panel(
             2,
             "Alerts",
-            "That fire now. The runbook (deploy/runbook.md) has an entry for each.",
+            "That fire now. The runbook (docs/operations/runbook.md) has an entry for each.",
             (Query('count(ALERTS{alertname=~"Atelier.+",alertstate="firing"}) or vector(0)'),),
             kind="stat", width=4, height=5, thresholds=((1, "red"),),
         ),

@@ -13,7 +13,7 @@ from tools.reference.markdown import Schema, table, type_of
 
 HEAD = """# HTTP API
 
-Written by `make reference` from the OpenAPI document, which is [openapi.yaml](../../openapi.yaml) here and `/openapi.json` of a running server. Errors are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems: `detail` says what happened and what to do, `code` is for programs, `errors` names the fields at fault.
+Written by `make reference` from the OpenAPI document, which is `openapi.yaml` in the repository and `/openapi.json` of a running server. Errors are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems: `detail` says what happened and what to do, `code` is for programs, `errors` names the fields at fault.
 """  # noqa: E501 - a paragraph is a line there
 METHODS = ("get", "post", "put", "patch", "delete")
 

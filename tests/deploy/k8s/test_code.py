@@ -164,7 +164,7 @@ def test_paths_of_the_settings_are_mounted(objects: tuple[Object, ...]) -> None:
             assert settings.store_url.startswith(f"{settings.state_dir}/")
 
 
-@pytest.mark.parametrize("document", ["docs/operations/gke.md", "deploy/runbook.md"])
+@pytest.mark.parametrize("document", ["docs/operations/gke.md", "docs/operations/runbook.md"])
 def test_commands_of_documents_name_what_there_is(document: str) -> None:
     text = (REPOSITORY / document).read_text()
     found = re.findall(rf"\b({'|'.join(KINDS)})/(atelier-[\w-]+)", text)

@@ -18,7 +18,7 @@ DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
 RULE_TESTS = tuple(sorted((DEPLOY.parent / "tests" / "deploy" / "rules").glob("*.yaml")))
 DASHBOARDS = tuple(sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")))
-RUNBOOK = DEPLOY / "runbook.md"
+RUNBOOK = DEPLOY.parent / "docs" / "operations" / "runbook.md"
 PANEL_LINK = re.compile(r"\[([^]]+)\]\(http://localhost:3000(/d/[\w-]+\?viewPanel=\d+)\)")
 """In the runbook: a panel's title and its address in Grafana."""
 
