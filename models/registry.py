@@ -87,14 +87,13 @@ def load(
             has a model_index.json, or `DEFAULT_BASE`.
         swap_experts: whether a model with two experts has them on the device by turns; None: only
             where the device does not hold both.
-        how: where the arrays go and what the networks compute in, as
-        `models.loading.sources.Reading`
-            has it.
+        how: fields of `models.loading.sources.Reading`: where the arrays go and what the networks
+            compute in.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint is of another kind; says which are served.
         models.checkpoint.folder.CheckpointError: its files or configs cannot be used; says which
-        and why.
+            and why.
     """
     file = Path(source).expanduser()
     if source and file.is_file():

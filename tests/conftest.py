@@ -36,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
+OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+"""Variables that pytest, and torch when it is imported, set for themselves."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def same_environment() -> Iterator[None]:
     """Fails a module that leaves the environment changed for those after it."""
@@ -43,7 +47,7 @@ def same_environment() -> Iterator[None]:
     yield
     changed = {
         name
-        for name in (before.keys() | os.environ.keys()) - {"PYTEST_CURRENT_TEST"}
+        for name in (before.keys() | os.environ.keys()) - OTHERS
         if before.get(name) != os.environ.get(name)
     }
     for name in changed & before.keys():

@@ -9,28 +9,23 @@ from typing import Any
 
 from jax.typing import DTypeLike
 
-from models.checkpoint.folder import fingerprint, read_config, read_defaults
+from models.checkpoint.folder import read_config
 from models.flux.config import FluxConfig
 from models.flux.key_mapping import RENAMES
 from models.flux.network import FluxTransformer
 from models.flux.pipeline import FluxNetworks, FluxPipeline
-from models.flux.request import FIELDS, MAX_SEQUENCE_LENGTH
+from models.flux.spec import levers_of, make_spec
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
 from models.loading.preview import abstract_preview, picture_encoder
 from models.loading.sources import AS_IT_IS, Reading
 from models.parallel.by_size import placed_by_size
 from models.sampling.flow_match import FlowMatchEuler
-from models.spec.model_spec import Limits, ModelSpec, Need
-from models.spec.quality_presets import LEVERS, Lever
 from models.text import clip, t5
 from models.vae import key_mapping as vae_weights
 from models.vae.config import VaeConfig, check_tiling
 from models.vae.image import AutoencoderKL
 from models.weights import loader
-
-DEFAULT_LATENTS_PX = 128
-"""The side of a picture in latents where the request names none, as in diffusers' FluxPipeline."""
 
 COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "transformer": ("transformer", RENAMES),
@@ -39,13 +34,6 @@ COMPONENTS: Mapping[str, tuple[str, loader.Renames]] = {
     "vae": ("vae", vae_weights.RENAMES),
 }
 """Network → its folder in the checkpoint, and its names there."""
-
-_TRUE_CFG = (Need(field="true_cfg_scale", above=1), Need(field="negative_prompt"))
-NEEDS: Mapping[str, tuple[Need, ...]] = {
-    "true_cfg_scale": (Need(field="negative_prompt"),),
-    **dict.fromkeys(("negative_prompt", "negative_prompt_2"), _TRUE_CFG),
-}
-"""Needs as diffusers has them: a scale above 1 together with a negative prompt."""
 
 
 def load(
@@ -115,64 +103,6 @@ def abstract_modules(
         vae=shapes(AutoencoderKL, vae),
         preview=abstract_preview(vae.latent_channels),
     )
-
-
-def make_spec(
-    name: str,
-    folder: Path,
-    config: FluxConfig,
-    vae: VaeConfig,
-    scheduler: FlowMatchEuler,
-    defaults: Mapping[str, Any],
-) -> ModelSpec:
-    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
-    side = DEFAULT_LATENTS_PX * vae.downsampling
-    chosen = {**read_defaults(folder), **defaults}
-    fields = fields_of(config)
-    unknown = sorted(chosen.keys() - fields)
-    if unknown:
-        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
-    distilled_in_time = not (config.guidance_embeds or scheduler.use_dynamic_shifting)
-    own = {
-        "width": side,
-        "height": side,
-        "num_inference_steps": 4 if distilled_in_time else 28,
-        **({"guidance_scale": 3.5} if config.guidance_embeds else {}),
-        "true_cfg_scale": 1.0,
-        "max_sequence_length": MAX_SEQUENCE_LENGTH,
-    }
-    guided = {"guidance_scale": 7.0} if config.guidance_embeds else {}
-    from_image = {"strength": 0.6, **guided}
-    return ModelSpec(
-        name=name,
-        family="flux",
-        tasks=("text-to-image", "image-to-image"),
-        fields=fields,
-        defaults={**own, **chosen},
-        task_defaults={"image-to-image": {**from_image, **chosen}},
-        needs=NEEDS,
-        limits=Limits(
-            size_multiple_px=2 * vae.downsampling,
-            min_side_px=2 * vae.downsampling,
-            max_side_px=2 * side,
-            max_pixels=4 * side * side,
-            max_steps=1000,
-            max_images=16,
-            max_sequence_length=MAX_SEQUENCE_LENGTH,
-        ),
-        bucket_fields=("width", "height", "max_sequence_length"),
-        fingerprint=fingerprint(folder),
-    )
-
-
-def fields_of(config: FluxConfig) -> frozenset[str]:
-    """Request fields; no guidance scale where the network has no input for it (schnell)."""
-    return FIELDS if config.guidance_embeds else FIELDS - {"guidance_scale"}
-
-
-def levers_of(config: FluxConfig) -> frozenset[Lever]:
-    """Without double blocks there is no first one that the image's tokens go through."""
-    return LEVERS if config.num_layers else LEVERS - {"step_cache"}
 
 
 def _check_fit(

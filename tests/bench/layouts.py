@@ -20,8 +20,9 @@ import numpy as np
 
 from models import registry
 from models.interface.pipeline import Pipeline
+from tests.families.suite import SUITE
+from tests.families.test_drawing import LAYOUTS, drawn
 from tests.parallel.layouts import layout
-from tests.parallel.test_equal import FIELDS, LAYOUTS, MAKE, drawn
 from tests.parallel.test_split import FAMILIES, compiled, work
 
 
@@ -31,7 +32,7 @@ def main() -> None:
 
 def equal() -> Iterator[str]:
     """Largest relative gap of any step's latents, and the pixels' PSNR."""
-    found = {family: dict(gaps(family)) for family in MAKE}
+    found = {family: dict(gaps(family)) for family in SUITE}
     yield "| layout | " + " | ".join(found) + " |"
     yield "|---|" + "---|" * len(found)
     for name in LAYOUTS:
@@ -41,9 +42,9 @@ def equal() -> Iterator[str]:
 def gaps(family: str) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         pipeline: Pipeline = registry.load(
-            family, str(MAKE[family](Path(folder) / family)), "float32", {}
+            family, str(SUITE[family].make(Path(folder) / family)), "float32", {}
         )
-    fields: dict[str, Any] = {**pipeline.spec.defaults, **FIELDS[family]}
+    fields: dict[str, Any] = {**pipeline.spec.defaults, **SUITE[family].request}
     fields |= {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
     prepared = pipeline.prepare(fields, {})
     steps, pixels = drawn(pipeline, prepared, layout())

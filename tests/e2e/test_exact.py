@@ -15,7 +15,7 @@ import pytest
 from service.client import Client
 from tests import coarse
 from tests.e2e.system import System, until
-from tests.workers.engine.test_exact import FAMILIES
+from tests.families.suite import SUITE
 
 SLOTS = 4
 END_S = 300
@@ -31,12 +31,12 @@ Body = Mapping[str, Any]
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A checkpoint of each family, whose small requests are its defaults."""
     root = tmp_path_factory.mktemp("checkpoints")
-    return {name: made(root / name, name) for name in FAMILIES}
+    return {name: made(root / name, name) for name in SUITE}
 
 
 def made(folder: Path, name: str) -> Path:
-    make, request = FAMILIES[name]
-    make(folder)
+    request = SUITE[name].least_request
+    SUITE[name].least(folder)
     given = {field: request[field] for field in request if field not in ("seed", "num_images")}
     (folder / "atelier.json").write_text(json.dumps({"defaults": given}))
     return folder

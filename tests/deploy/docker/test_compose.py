@@ -293,7 +293,9 @@ def test_grafana_opens_on_a_dashboard() -> None:
     assert path is not None and path.is_file()
 
 
-@pytest.mark.parametrize("path", ["docs/guides/containers.md", "docker-compose.yml", "docs/operations/runbook.md"])
+@pytest.mark.parametrize(
+    "path", ["docs/guides/containers.md", "docker-compose.yml", "docs/operations/runbook.md"]
+)
 def test_commands_that_are_told_work(path: str) -> None:
     """Of `docker compose`, as far as they name what is in the file, or run us."""
     text = (ROOT / path).read_text("utf-8")

@@ -10,8 +10,9 @@ import pytest
 from flax import nnx
 
 from models.flux.config import FluxConfig
-from models.flux.load import DEFAULT_LATENTS_PX, abstract_modules, make_spec
+from models.flux.load import abstract_modules
 from models.flux.pipeline import FluxPipeline
+from models.flux.spec import DEFAULT_LATENTS_PX, make_spec
 from models.interface.step_program import StepProgram
 from models.sampling.flow_match import FlowMatchEuler, FlowMatchStep
 from models.text.clip import ClipConfig

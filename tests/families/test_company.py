@@ -4,7 +4,7 @@ alone, beside any others, at any place of a padded batch, and on another engine 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from models import registry
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
 from models.spec.quality_presets import Quality, StepCache
-from tests.workers.engine.test_engine_wan import REQUEST as WAN
-from tests.workers.flux import REQUEST as FLUX
+from tests.families.suite import SUITE
 from tests.workers.resume import disturbed_at
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
@@ -29,56 +28,23 @@ from workers.programs.step_latency import Way
 DTYPES = ("float32", "bfloat16")
 ROWS = 3
 CACHED = {"cached": Quality(step_cache=StepCache(kind="teacache", threshold=0.3))}
-SDXL = {**FLUX, "negative_prompt": "", "guidance_scale": 5.0}
-SDXL = {name: value for name, value in SDXL.items() if not name.startswith(("max", "true"))}
-
-
-def make_flux(folder: Path) -> Path:
-    from tests.parity import tiny  # torch: only where it is needed
-
-    return tiny.make_flux(folder, transformer={"num_layers": 1, "num_single_layers": 1})
-
-
-def make_sdxl(folder: Path) -> Path:
-    from tests.parity import tiny_sdxl
-
-    blocks = {"block_out_channels": (16, 32), "transformer_layers_per_block": 1}
-    return tiny_sdxl.make_sdxl(folder, unet={"attention_head_dim": (2, 4), **blocks})
-
-
-def make_wan(folder: Path) -> Path:
-    from tests.parity import tiny_wan
-
-    return tiny_wan.make_wan(folder, transformer={"num_layers": 2})
-
-
-FAMILIES: Mapping[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
-    "flux": (make_flux, FLUX),
-    "sdxl": (make_sdxl, SDXL),
-    "wan": (make_wan, WAN),
-}
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return FAMILIES[family][0](tmp_path_factory.mktemp(family))
+    return SUITE[family].least(tmp_path_factory.mktemp("least") / family)
 
 
 @pytest.fixture(scope="module", params=DTYPES)
 def pipeline(request: pytest.FixtureRequest, family: str, folder: Path) -> Pipeline:
-    qualities = {} if family == "sdxl" else CACHED
+    qualities = CACHED if SUITE[family].step_caches else {}
     return registry.load(family, str(folder), request.param, {}, qualities=qualities)
 
 
 def mixed(family: str) -> list[Fields]:
     """Eight of other lengths, prompts and guidance, some of a preset with a step cache."""
-    base = FAMILIES[family][1]
-    quality = "exact" if family == "sdxl" else "cached"
+    base = SUITE[family].least_request
+    quality = "cached" if SUITE[family].step_caches else "exact"
     return [
         {
             **base,
@@ -163,18 +129,22 @@ def stepped(engine: Engine, rows: list[Row]) -> list[bytes]:
     return [np.asarray(state["latents"]).tobytes() for state in states[: len(rows)]]
 
 
-async def test_what_fast_batching_tells_is_what_it_does(flux_folder: Path, layout: Layout) -> None:
+async def test_what_fast_batching_tells_is_what_it_does(
+    layout: Layout, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """As many levels as lie between the pictures of its batch sizes, measured once."""
-    flux = registry.load("flux", str(flux_folder), "bfloat16", {})
+    request = SUITE["flux"].least_request
+    folder = SUITE["flux"].least(tmp_path_factory.mktemp("flux"))
+    flux = registry.load("flux", str(folder), "bfloat16", {})
     engine = Engine(flux, layout, 2, fast(2))
     alone = Engine(flux, layout, 2)
     try:
-        told = await engine.levels(FLUX)
-        one = (await alone.generate(FLUX, {})).pixels.astype(int)
-        prepared = flux.prepare(FLUX, {})
+        told = await engine.levels(request)
+        one = (await alone.generate(request, {})).pixels.astype(int)
+        prepared = flux.prepare(request, {})
         shape = engine.programs.of(prepared)
         del shape.phases[prepared.steps[0].phase].programs[Way(1)]
-        two = (await engine.generate(FLUX, {})).pixels
+        two = (await engine.generate(request, {})).pixels
     finally:
         engine.close()
         alone.close()

@@ -1,8 +1,8 @@
-"""Every layout draws what one device draws: each step's latents, and the pixels."""
+"""One device draws what diffusers draws, and every layout what one device draws."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,10 @@ import pytest
 
 from models import registry
 from models.interface.pipeline import Pipeline
+from tests.families.suite import SUITE
 from tests.parallel.layouts import denoise, layout
-from tests.parity.tiny import make_flux
-from tests.parity.tiny_sdxl import make_sdxl
-from tests.parity.tiny_wan import make_wan
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 LATENTS = 1e-4
 """Relative, of each step. Rounding alone: sums in another order."""
@@ -32,49 +32,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "cfg 2, ring 2, tensor 2": {"cfg": 2, "context": 2, "ring": 2, "tensor": 2},
     "data 2, fsdp 2, ulysses 2": {"data": 2, "fsdp": 2, "context": 2},
 }
-FIELDS = {
-    "flux": {"width": 48, "height": 80, "true_cfg_scale": 2.0, "negative_prompt": "a blue square"},
-    "sdxl": {"width": 40, "height": 72, "guidance_scale": 4.0},
-    "wan": {"width": 48, "height": 80, "num_frames": 9, "guidance_scale": 4.0},
-}
-"""Sizes whose tokens do not divide into four or eight."""
-CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
-MAKE: dict[str, Callable[..., Any]] = {
-    "flux": lambda folder: make_flux(
-        folder,
-        transformer={"num_attention_heads": 8, "num_layers": 1, "num_single_layers": 2},
-        clip=CLIP,
-        t5=T5,
-    ),
-    "sdxl": lambda folder: make_sdxl(
-        folder,
-        unet={
-            "attention_head_dim": (8, 8),
-            "block_out_channels": (16, 32),
-            "transformer_layers_per_block": 1,
-        },
-        clip=CLIP,
-        clip_2=CLIP,
-    ),
-    "wan": lambda folder: make_wan(
-        folder, transformer={"num_attention_heads": 8, "num_layers": 2}, t5=T5
-    ),
-}
-"""Few layers: each kind once or twice, compiled thirty times."""
 
 
-@pytest.fixture(scope="module", params=MAKE)
-def pipeline(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
-    folder = MAKE[request.param](tmp_path_factory.mktemp("layouts") / request.param)
-    return registry.load(request.param, str(folder), "float32", {})
+@pytest.fixture(scope="module")
+def pipeline(family: str, folder: Path) -> Pipeline:
+    return registry.load(family, str(folder), "float32", {})
 
 
 @pytest.fixture(scope="module")
 def drawing(pipeline: Pipeline) -> tuple[Any, list[np.ndarray], np.ndarray]:
     """What one device draws: latents after encoding and each step, and pixels."""
-    fields = {**pipeline.spec.defaults, **FIELDS[pipeline.spec.family]}
-    fields |= {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
-    prepared = pipeline.prepare(fields, {})
+    prepared = pipeline.prepare(
+        {**pipeline.spec.defaults, **SUITE[pipeline.spec.family].request}, {}
+    )
     return prepared, *drawn(pipeline, prepared, layout())
 
 
@@ -92,7 +62,32 @@ def test_a_layout_draws_what_one_device_draws(
     for found_latents, latents in zip(found_steps, steps, strict=True):
         gap = np.abs(found_latents - latents).max() / np.abs(latents).max()
         assert gap < LATENTS, f"{gap:.1e}"
-    levels = np.abs(found.astype(int) - pixels)
+    assert_alike(found, pixels)
+
+
+def test_the_picture_is_diffusers(
+    family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray]
+) -> None:
+    """The suite's own hook: cases by the dozen are in tests/parity."""
+    entry = SUITE[family]
+    assert_alike(drawing[2], entry.reference(folder, entry.request))
+
+
+@pytest.mark.parametrize("spoiled", ["prompt", "seed"])
+def test_another_request_draws_another_picture(
+    family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray], spoiled: str
+) -> None:
+    """The bounds tell pictures apart."""
+    entry = SUITE[family]
+    other = entry.request | {spoiled: {"prompt": "a blue star", "seed": 4}[spoiled]}
+    with pytest.raises(AssertionError):
+        assert_alike(drawing[2], entry.reference(folder, other))
+
+
+def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
+    """But for rounding."""
+    assert found.shape == expected.shape
+    levels = np.abs(found.astype(int) - expected)
     assert levels.max() <= MOST_LEVELS
     noise = np.mean(np.square(levels))
     assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB

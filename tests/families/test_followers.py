@@ -16,6 +16,7 @@ from models.loading.sources import SHAPES
 from models.sampling.registry import SOLVERS
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
+from tests.families.suite import SUITE
 from tests.parity.tiny_wan import make_wan
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading.model import read, rounding_of
@@ -23,14 +24,8 @@ from workers.multihost.handshake import outline, outlined
 from workers.programs.compiler import signature
 from workers.programs.tracer import Tracer
 
-DEMO = Path(__file__).parents[3] / "models" / "demo"
+DEMO = Path(__file__).parents[2] / "models" / "demo"
 FEW = {"prompt": "a red circle", "seed": 1, "num_inference_steps": 5}
-GUIDANCE: dict[str, list[dict[str, Any]]] = {
-    "flux": [{}, {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}],
-    "sdxl": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
-    "wan": [{"guidance_scale": 1.0}, {"guidance_scale": 4.0}],
-}
-"""Of each family, without a negative prompt and with one."""
 THRESHOLDING: dict[str, Any] = {"thresholding": True, "sample_max_value": 2.5}
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "ddim": [{}, {"eta": 0.7}, THRESHOLDING],
@@ -64,8 +59,8 @@ def requests(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
         for options in OPTIONS.get(name, [{}])
     ]
     presets = [{"quality": name} for name in spec.quality_names]
-    without, guided = GUIDANCE[spec.family]
-    for guidance, more in [(without, {}), *product([guided], wishes + presets)]:
+    entry = SUITE[spec.family]
+    for guidance, more in [(entry.unguided, {}), *product([entry.guided], wishes + presets)]:
         yield {**spec.defaults, **FEW, **guidance, **more}
 
 
@@ -77,7 +72,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_wan(folder, transformer=layer, transformer_2=layer, boundary_ratio=0.875)
 
 
-@pytest.mark.parametrize("name", ["flux", "sdxl", "wan", "experts"])
+@pytest.mark.parametrize("name", [*SUITE, "experts"])
 def test_a_fresh_pipeline_traces_any_step_from_its_key(
     name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -90,10 +85,11 @@ def test_a_fresh_pipeline_traces_any_step_from_its_key(
         programs |= traced(fresh, outlined(message), rows)
     assert {program.guided for program in programs} == {True, False}
     assert {program.quant for program in programs} == {None, "w8a8", "w8a16"}
-    caches = {None} if name == "sdxl" else {None, "first-block", "teacache"}
+    entry = SUITE["wan" if name == "experts" else name]
+    caches = {None, "first-block", "teacache"} if entry.step_caches else {None}
     assert {program.cache for program in programs} == caches
-    networks = {"experts": {"transformer", "transformer_2"}, "sdxl": {"unet"}}
-    assert {program.network for program in programs} == networks.get(name, {"transformer"})
+    networks = {"transformer", "transformer_2"} if name == "experts" else {*entry.components}
+    assert {program.network for program in programs} == networks
     methods = {type(program.solver) for program in programs}
     if name == "sdxl":
         assert methods == {one for one in SOLVERS if one.METHOD != "flow_match_euler"}

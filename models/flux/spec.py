@@ -1,0 +1,83 @@
+"""What the API may know of a Flux checkpoint: tasks, fields, defaults and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint.folder import fingerprint, read_defaults
+from models.flux.config import FluxConfig
+from models.flux.request import FIELDS, MAX_SEQUENCE_LENGTH
+from models.sampling.flow_match import FlowMatchEuler
+from models.spec.model_spec import Limits, ModelSpec, Need
+from models.spec.quality_presets import LEVERS, Lever
+from models.vae.config import VaeConfig
+
+DEFAULT_LATENTS_PX = 128
+"""The side of a picture in latents where the request names none, as in diffusers' FluxPipeline."""
+
+_TRUE_CFG = (Need(field="true_cfg_scale", above=1), Need(field="negative_prompt"))
+NEEDS: Mapping[str, tuple[Need, ...]] = {
+    "true_cfg_scale": (Need(field="negative_prompt"),),
+    **dict.fromkeys(("negative_prompt", "negative_prompt_2"), _TRUE_CFG),
+}
+"""Needs as diffusers has them: a scale above 1 together with a negative prompt."""
+
+
+def make_spec(
+    name: str,
+    folder: Path,
+    config: FluxConfig,
+    vae: VaeConfig,
+    scheduler: FlowMatchEuler,
+    defaults: Mapping[str, Any],
+) -> ModelSpec:
+    """Defaults are diffusers' own, then the folder's `atelier.json`, then the operator's."""
+    side = DEFAULT_LATENTS_PX * vae.downsampling
+    chosen = {**read_defaults(folder), **defaults}
+    fields = fields_of(config)
+    unknown = sorted(chosen.keys() - fields)
+    if unknown:
+        raise ValueError(f"defaults of {name!r} name fields that it does not have: {unknown}")
+    distilled_in_time = not (config.guidance_embeds or scheduler.use_dynamic_shifting)
+    own = {
+        "width": side,
+        "height": side,
+        "num_inference_steps": 4 if distilled_in_time else 28,
+        **({"guidance_scale": 3.5} if config.guidance_embeds else {}),
+        "true_cfg_scale": 1.0,
+        "max_sequence_length": MAX_SEQUENCE_LENGTH,
+    }
+    guided = {"guidance_scale": 7.0} if config.guidance_embeds else {}
+    from_image = {"strength": 0.6, **guided}
+    return ModelSpec(
+        name=name,
+        family="flux",
+        tasks=("text-to-image", "image-to-image"),
+        fields=fields,
+        defaults={**own, **chosen},
+        task_defaults={"image-to-image": {**from_image, **chosen}},
+        needs=NEEDS,
+        limits=Limits(
+            size_multiple_px=2 * vae.downsampling,
+            min_side_px=2 * vae.downsampling,
+            max_side_px=2 * side,
+            max_pixels=4 * side * side,
+            max_steps=1000,
+            max_images=16,
+            max_sequence_length=MAX_SEQUENCE_LENGTH,
+        ),
+        bucket_fields=("width", "height", "max_sequence_length"),
+        fingerprint=fingerprint(folder),
+    )
+
+
+def fields_of(config: FluxConfig) -> frozenset[str]:
+    """Request fields; no guidance scale where the network has no input for it (schnell)."""
+    return FIELDS if config.guidance_embeds else FIELDS - {"guidance_scale"}
+
+
+def levers_of(config: FluxConfig) -> frozenset[Lever]:
+    """Without double blocks there is no first one that the image's tokens go through."""
+    return LEVERS if config.num_layers else LEVERS - {"step_cache"}

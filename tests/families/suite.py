@@ -1,0 +1,160 @@
+"""What the conformance suite needs of each family: small checkpoints, requests, a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models import registry
+
+Fields = dict[str, Any]
+CLIP, T5 = {"num_hidden_layers": 2}, {"num_layers": 1}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's entry."""
+
+    make: Callable[[Path], Path]
+    """Write a checkpoint of few layers whose eight heads divide over every layout. Imports torch,
+    as `least` does."""
+    least: Callable[[Path], Path]
+    """Write the smallest checkpoint."""
+    request: Fields
+    """A guided request of `make`'s, whose tokens do not divide into four or eight."""
+    least_request: Fields
+    """A whole request of `least`'s."""
+    reference: Callable[[Path, Fields], np.ndarray]
+    """Draw a request by diffusers: uint8, as `Pipeline.decode` gives it."""
+    guided: Fields
+    unguided: Fields
+    """What a request says to have a negative prompt, and to have none."""
+    published: tuple[str, ...]
+    """Names of its full-size checkpoints in `models.published`."""
+    components: Mapping[str, str] = field(default_factory=lambda: {"transformer": "transformer"})
+    """Denoising networks by name, and their folders in `make`'s checkpoint."""
+    step_caches: bool = True
+
+
+def families() -> set[str]:
+    """The names of all that the registry serves."""
+    return {module.split(".")[1] for module in registry.FAMILIES.values()}
+
+
+def _flux(folder: Path) -> Path:
+    from tests.parity.tiny import make_flux
+
+    sizes = {"num_attention_heads": 8, "num_layers": 1, "num_single_layers": 2}
+    return make_flux(folder, transformer=sizes, clip=CLIP, t5=T5)
+
+
+def _least_flux(folder: Path) -> Path:
+    from tests.parity.tiny import make_flux
+
+    return make_flux(folder, transformer={"num_layers": 1, "num_single_layers": 1})
+
+
+UNET = {"block_out_channels": (16, 32), "transformer_layers_per_block": 1}
+
+
+def _sdxl(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_sdxl
+
+    return make_sdxl(folder, unet={"attention_head_dim": (8, 8), **UNET}, clip=CLIP, clip_2=CLIP)
+
+
+def _least_sdxl(folder: Path) -> Path:
+    from tests.parity.tiny_sdxl import make_sdxl
+
+    return make_sdxl(folder, unet={"attention_head_dim": (2, 4), **UNET})
+
+
+def _wan(folder: Path) -> Path:
+    from tests.parity.tiny_wan import make_wan
+
+    return make_wan(folder, transformer={"num_attention_heads": 8, "num_layers": 2}, t5=T5)
+
+
+def _least_wan(folder: Path) -> Path:
+    from tests.parity.tiny_wan import make_wan
+
+    return make_wan(folder, transformer={"num_layers": 2})
+
+
+def drawn_by_diffusers(folder: Path, request: Fields, frames: bool = False) -> np.ndarray:
+    """Draw a request whose fields are the pipeline's own arguments, but for the seed."""
+    import torch
+    from diffusers import DiffusionPipeline
+
+    pipeline = DiffusionPipeline.from_pretrained(folder)
+    pipeline.set_progress_bar_config(disable=True)
+    given = {name: value for name, value in request.items() if name not in ("seed", "fps")}
+    generator = torch.Generator("cpu").manual_seed(request["seed"])
+    output = pipeline(**given, generator=generator, output_type="np")
+    made = output.frames[0] if frames else output.images[0]
+    return (made * 255).astype(np.uint8) if frames else (made * 255).round().astype(np.uint8)
+
+
+FEW: Fields = {"prompt": "a red circle", "seed": 3, "num_inference_steps": 2}
+LEAST: Fields = {
+    "prompt": "a red circle",
+    "seed": 1,
+    "width": 32,
+    "height": 32,
+    "guidance_scale": 3.5,
+    "num_inference_steps": 6,
+    "num_images": 1,
+}
+TRUE_CFG: Fields = {"true_cfg_scale": 2.0, "negative_prompt": "a blue square"}
+
+SUITE: Mapping[str, Family] = {
+    "flux": Family(
+        make=_flux,
+        least=_least_flux,
+        request={**FEW, "width": 48, "height": 80, **TRUE_CFG},
+        least_request={**LEAST, "max_sequence_length": 16, "true_cfg_scale": 1.0},
+        reference=drawn_by_diffusers,
+        guided=TRUE_CFG,
+        unguided={},
+        published=("flux-dev", "flux-schnell"),
+    ),
+    "sdxl": Family(
+        make=_sdxl,
+        least=_least_sdxl,
+        request={**FEW, "width": 40, "height": 72, "guidance_scale": 4.0},
+        least_request={**LEAST, "negative_prompt": "", "guidance_scale": 5.0},
+        reference=drawn_by_diffusers,
+        guided={"guidance_scale": 4.0},
+        unguided={"guidance_scale": 1.0},
+        published=("sdxl",),
+        components={"unet": "unet"},
+        step_caches=False,
+    ),
+    "wan": Family(
+        make=_wan,
+        least=_least_wan,
+        request={**FEW, "width": 48, "height": 80, "num_frames": 9, "guidance_scale": 4.0},
+        least_request={
+            **LEAST,
+            "prompt": "a red circle moves",
+            "negative_prompt": "",
+            "height": 48,
+            "num_frames": 5,
+            "fps": 8,
+            "num_inference_steps": 4,
+            "guidance_scale": 4.0,
+            "max_sequence_length": 16,
+        },
+        reference=lambda folder, request: drawn_by_diffusers(folder, request, frames=True),
+        guided={"guidance_scale": 4.0},
+        unguided={"guidance_scale": 1.0},
+        published=(
+            *("wan2.1-1.3b", "wan2.1-14b", "wan2.1-i2v-14b"),
+            *("wan2.2-a14b", "wan2.2-i2v-a14b", "wan2.2-5b"),
+        ),
+    ),
+}

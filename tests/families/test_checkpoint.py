@@ -1,0 +1,43 @@
+"""A checkpoint's arrays fit the networks to the last one, and each that does not is named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models import registry
+from models.checkpoint.folder import WeightsError
+from tests.families.suite import SUITE
+
+Arrays = dict[str, Any]
+FAULTS: dict[str, Callable[[Arrays, str], str]] = {
+    "missing": lambda arrays, key: arrays.pop(key) is not None and key,
+    "stray": lambda arrays, key: arrays.update({f"{key}.more": arrays[key]}) or f"{key}.more",
+    "misshapen": lambda arrays, key: arrays.update({key: np.zeros((1, 2, 3), "f4")}) or key,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_array_of_a_denoiser_is_named(
+    fault: str, family: str, folder: Path, tmp_path: Path
+) -> None:
+    spoiled = Path(shutil.copytree(folder, tmp_path / "spoiled"))
+    for component in SUITE[family].components.values():
+        (file,) = (spoiled / component).glob("*.safetensors")
+        arrays = load_file(file)
+        named = FAULTS[fault](arrays, max(arrays))
+        save_file(arrays, file)
+        with pytest.raises(WeightsError, match=named.replace(".", r"\.")):
+            registry.load(family, str(spoiled), "float32", {})
+
+
+def test_the_spec_survives_its_way_through_the_queue(family: str, folder: Path) -> None:
+    spec = registry.load(family, str(folder), "float32", {}).spec
+    assert type(spec).model_validate_json(spec.model_dump_json()) == spec
+    assert spec.family == family and spec.fields >= spec.defaults.keys()

@@ -1,0 +1,22 @@
+"""The planner knows each family's full-size network: it finds layouts, and says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.families.suite import SUITE
+from workers.plan.make import PlanRequest, sketched
+from workers.plan.search import search
+from workers.slice.topology import Topology
+
+SLICE = Topology.parse("v6e:2x4")
+
+
+@pytest.mark.parametrize("name", [one.published[0] for one in SUITE.values()])
+def test_a_slice_of_eight_chips_is_planned(name: str) -> None:
+    sketch = sketched(PlanRequest(name, SLICE, {}, dtype="bfloat16"))
+    found = search(sketch, SLICE.chip, SLICE.devices)
+    best = found.latency[0]
+    assert best.fits and best.shape.devices == SLICE.devices and best.why
+    assert best.step_s < found.latency[-1].step_s
+    assert sketch.steps[sketch.phase][0].work.flops > 1e12

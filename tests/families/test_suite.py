@@ -1,0 +1,29 @@
+"""Every served family is in the suite, and its folder is like the others'."""
+
+from __future__ import annotations
+
+import pytest
+
+from models import published
+from tests.families.suite import SUITE, families
+from tests.test_arrows import ROOT
+
+FILES = (
+    *("README.md", "config.py", "network.py", "latents.py", "pipeline.py", "request.py", "spec.py"),
+    *("load.py", "key_mapping.py", "published.py"),
+)
+"""What a reader finds in every family's folder under the same name."""
+SECTIONS = ("## The network", "## The checkpoint", "## What is special", "## How it was checked")
+
+
+def test_what_is_served_is_in_the_suite() -> None:
+    assert families() == SUITE.keys()
+    assert {name for one in SUITE.values() for name in one.published} == {*published.CHECKPOINTS}
+
+
+@pytest.mark.parametrize("name", sorted(families()))
+def test_a_familys_folder_is_like_the_others(name: str) -> None:
+    folder = ROOT / "models" / name
+    assert {*FILES} <= {path.name for path in folder.iterdir()}
+    page = (folder / "README.md").read_text("utf-8")
+    assert [line for line in page.splitlines() if line.startswith("## ")] == [*SECTIONS]
