@@ -36,8 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
-OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
-"""Variables that pytest, and torch when it is imported, set for themselves."""
+OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "MOSAIC_GPU_CUDA_ROOT"}
+"""Variables that pytest, and torch and JAX when they are first used, set for themselves."""
 
 
 @pytest.fixture(autouse=True, scope="module")

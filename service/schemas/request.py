@@ -111,11 +111,34 @@ Falling = Annotated[list[NoiseLevel], Field(min_length=1, max_length=10_000)]
 Size = Annotated[list[Offset], Field(min_length=2, max_length=2)]
 
 
+TITLES = {
+    "clip_skip": "CLIP skip",
+    "deadline_s": "Deadline in seconds",
+    "eta": "Eta of DDIM",
+    "fps": "Frames per second",
+    "num_frames": "Frames",
+    "num_images": "Images",
+    "num_inference_steps": "Steps",
+    "true_cfg_scale": "True CFG scale",
+}
+"""For forms, where a field's name alone does not read well."""
+
+
+def title_of(field: str, _: object) -> str:
+    """Return a field's title: its name in words."""
+    return TITLES.get(field, field.replace("_", " ").capitalize())
+
+
 class Body(BaseModel):
     """Base of the parts of a request: frozen, strict, without unknown fields."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        field_title_generator=title_of,
     )
 
 

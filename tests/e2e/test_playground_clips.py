@@ -154,6 +154,30 @@ def test_the_form_has_the_fields_of_the_model(page: Page) -> None:
     expect(card).to_contain_text(MODEL)
 
 
+def test_fields_without_an_input_are_made_from_the_schema(page: Page, url: str) -> None:
+    """A text, numbers in a row and a choice: sent, shown where they are wrong, and taken up again.
+    No field that the model serves is missing."""
+    page.select_option("#model", MODEL)
+    page.locator("#more summary").click()
+    (model,) = (one for one in httpx.get(f"{url}/v1/models").json()["data"] if one["name"] == MODEL)
+    for name in model["fields"]:
+        expect(page.locator(f"[data-field={name}]")).to_have_count(1)
+    expect(page.get_by_label("Max sequence length")).to_have_value("64")
+    page.fill("#prompt_2", "a blue star")
+    page.fill("#sigmas", "0.9, words")
+    page.select_option("#priority", "high")
+    page.fill("#prompt", "a star")
+    page.click("#generate")
+    expect(page.locator("#sigmas-error")).to_contain_text("Numbers")
+    page.fill("#sigmas", "0.9, 0.5, 0.2, 0.1")
+    card = make(page)
+    sent = request_of(url, card)
+    assert (sent["prompt_2"], sent["sigmas"]) == ("a blue star", [0.9, 0.5, 0.2, 0.1])
+    page.fill("#sigmas", "")
+    card.get_by_text("Use settings").click()
+    expect(page.locator("#sigmas")).to_have_value("0.9, 0.5, 0.2, 0.1")
+
+
 def test_a_scheduler_with_its_options(page: Page, url: str) -> None:
     page.locator("#more summary").click()
     page.select_option("#scheduler", "euler")

@@ -58,7 +58,7 @@ def test_putting_aside_pays_when_it_costs_no_more_than_the_share() -> None:
     claim, whatever was kept before."""
     budget, begun = Budget(SHARE), row(shape(1))
     keeping(budget, begun, 0.1, 0.5, 2000)
-    begun.shape.encode_times.observe(0.5)
+    begun.programs.encode_times.observe(0.5)
     account = budget.account(begun.device_seconds)
     begun.advance(None, 99.0)
     account.spend(begun, 0.5)

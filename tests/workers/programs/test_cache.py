@@ -94,7 +94,7 @@ async def test_what_nobody_waits_for_is_not_compiled(
     await first
     assert all(asking.owed[name].is_over for name in ("40", "48"))
     assert sum(program.cancelled() for program in dropped) >= len(dropped) - 2, "of two threads"
-    assert {shape.bucket for shape in engine.programs._shapes.values()} == {"32x16xNone,plain"}
+    assert {shape.bucket for shape in engine.programs._buckets.values()} == {"32x16xNone,plain"}
     assert (await asking.make("again", width=40)).steps == 4
 
 
@@ -155,4 +155,4 @@ async def test_a_picture_notes_its_own_compiling_alone(gates: TwoGates, asking: 
 
 
 def _shape(asking: Asking, bucket: str) -> Any:
-    return asking.engine.programs._shapes[bucket]
+    return asking.engine.programs._buckets[bucket]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from deploy.bench.engine.report import report
 from deploy.bench.engine.table import figures, show
 from deploy.bench.engine.timed import STAGES, Span
 from tests.workers.flux import REQUEST
+from workers.slice.devices import visible
 
 BATCH, REPEATS = 2, 3
 SIZE = {name: REQUEST[name] for name in ("width", "height", "num_inference_steps")}
@@ -23,6 +25,16 @@ SIZE = {name: REQUEST[name] for name in ("width", "height", "num_inference_steps
 def ask(folder: Path, **changes: Any) -> EngineCase:
     chosen = {"batch": BATCH, "repeats": REPEATS, "dtype": "float32", "devices": range(1)}
     return EngineCase(str(folder), **{"request": SIZE, **chosen, **changes})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_devices() -> Iterator[None]:
+    """A measuring settles what its process sees of the devices: here for as long as this lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in visible(range(1)):
+            patch.setenv(name, "")
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(scope="module")
