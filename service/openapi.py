@@ -15,7 +15,7 @@ from service.schemas.request import GenerateRequest
 from service.schemas.response import JobView, ProblemView
 
 TITLE = "Atelier"
-SUMMARY = "Pictures and video from SDXL, Flux and Wan."
+SUMMARY = "Images and video from SDXL, Flux and Wan."
 VERSION = "1"
 
 _REF = "#/components/schemas/{model}"

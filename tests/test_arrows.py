@@ -284,7 +284,7 @@ def test_a_circle_is_found() -> None:
     [
         ("service.app", "from models.spec.model_spec import ModelSpec"),
         ("workers.pool.worker", "from service.jobs.queue import Queue"),
-        ("models.flux.pipeline", "from models.text.clip import ClipText"),
+        ("models.flux.pipeline", "from models.text.video import ClipText"),
         ("models.published", "from models.flux.config import FluxConfig"),
         ("deploy.local.supervisor", "from workers.pool.worker import run_pool"),
     ],

@@ -27,7 +27,7 @@ COLUMNS = (
     "of the chip's limit",
 )
 KERNELS = ("attention of", "heads", "size", "queries", "keys", "a step", "of the peak")
-"""Of each shape. A head is of one picture or clip and one prompt, in one layer."""
+"""Of each shape. A head is of one image or video and one prompt, in one layer."""
 
 
 def write(record: Record, page: Path = PAGE) -> None:

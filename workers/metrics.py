@@ -17,7 +17,7 @@ from prometheus_client import Counter, Gauge, Histogram
 STEP_BUCKETS_S = (
     0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80,
 )  # fmt: skip
-"""From a small picture on a fast chip to a clip in high resolution on a slow one."""
+"""From a small image on a fast chip to a video in high resolution on a slow one."""
 STAGE_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200, 2400,
 )  # fmt: skip

@@ -24,7 +24,7 @@ POLL_S = 0.2
 PARTS = (
     ("compute", "compute_s", ""),
     ("communication", "communication_s", "between devices, with nothing to compute meanwhile"),
-    ("other programs", "other_s", "encoding, decoding, previews of other pictures"),
+    ("other programs", "other_s", "encoding, decoding, previews of other images"),
     ("waiting", "waiting_s", "for the host"),
     ("no work", "no_work_s", "nothing was there to step"),
 )

@@ -1,4 +1,4 @@
-"""`atelier generate`: a picture or clip from a running server, with a progress bar."""
+"""`atelier generate`: an image or video from a running server, with a progress bar."""
 
 from __future__ import annotations
 

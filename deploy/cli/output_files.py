@@ -18,7 +18,7 @@ FORMATS = {
     ".webm": "webm",
     ".gif": "gif",
 }
-"""Of a file's ending; a folder gets PNG files, of a clip one a frame."""
+"""Of a file's ending; a folder gets PNG files, of a video one a frame."""
 HERE = Path("-")
 """Standard output."""
 

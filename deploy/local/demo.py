@@ -1,4 +1,4 @@
-"""What `make demo` runs: `atelier up`, a first picture or clip of each model, and where all is."""
+"""What `make demo` runs: `atelier up`, a first image or video of each model, and where all is."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(model: str, server: str, made: set[str]) -> None:
-    """The first picture of a model that is ready; of the only one there is, when Atelier is."""
+    """The first image of a model that is ready; of the only one there is, when Atelier is."""
     if model in FIRST or (model == ALL and not made):
         made.add(model)
         _make_first(model, server)
@@ -62,7 +62,7 @@ def _make_first(model: str, server: str) -> None:
     chosen = ["--model", model] if model in FIRST else []
     command = ["generate", prompt, *chosen, "--server", server, "--output", str(path)]
     if subprocess.run([*ATELIER, *command], env=importing_ours(os.environ)).returncode == 0:
-        kind = "clip" if path.suffix == ".mp4" else "picture"
+        kind = "video" if path.suffix == ".mp4" else "image"
         print(f"A first {kind}, {prompt!r}, is in {path.resolve()}", flush=True)
 
 

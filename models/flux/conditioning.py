@@ -1,6 +1,6 @@
 """What time, guidance and pooled text tell the blocks of Flux: the vectors that modulate them.
 
-A quarter of the network's parameters is here, and none of it looks at a picture: the vectors of
+A quarter of the network's parameters is here, and none of it looks at an image: the vectors of
 many steps come out of one reading of these parameters.
 """
 

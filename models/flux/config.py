@@ -24,7 +24,7 @@ class FluxConfig:
     in_channels: int = 64
     """Of one token: a 2 x 2 patch of latents, so four times the latent channels."""
     num_layers: int = 19
-    """Double blocks: picture and text in separate streams that attend to each other."""
+    """Double blocks: image and text in separate streams that attend to each other."""
     num_single_layers: int = 38
     """Single blocks: one stream of both."""
     attention_head_dim: int = 128

@@ -101,7 +101,7 @@ class Stream(nnx.Module):
 
 
 class DoubleBlock(nnx.Module):
-    """Picture and text in streams of their own, joined by one attention over both."""
+    """Image and text in streams of their own, joined by one attention over both."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class DoubleBlock(nnx.Module):
 
 
 class SingleBlock(nnx.Module):
-    """Attention and feed-forward side by side on one stream of text and picture."""
+    """Attention and feed-forward side by side on one stream of text and image."""
 
     def __init__(
         self,

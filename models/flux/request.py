@@ -117,9 +117,9 @@ def steps_of(request: FluxRequest, plan: Plan, solver: Solver) -> tuple[Step, ..
 def noise_inputs(
     request: FluxRequest, config: FluxConfig, h: int, w: int, dtype: Any, image: bytes | None
 ) -> Mapping[str, np.ndarray]:
-    """The random draws in diffusers' order: for the VAE's sample if there is a picture, then noise.
+    """The random draws in diffusers' order: for the VAE's sample if there is an image, then noise.
 
-    Returns noise [h, w, c] and, with a picture, image [height, width, 3] and image_noise [h, w, c].
+    Returns noise [h, w, c] and, with an image, image [height, width, 3] and image_noise [h, w, c].
     """
     generator = TorchGenerator(request.seed)
 

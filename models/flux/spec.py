@@ -15,7 +15,7 @@ from models.spec.quality_presets import LEVERS, Lever
 from models.vae.config import VaeConfig
 
 DEFAULT_LATENTS_PX = 128
-"""The side of a picture in latents where the request names none, as in diffusers' FluxPipeline."""
+"""The side of an image in latents where the request names none, as in diffusers' FluxPipeline."""
 
 _TRUE_CFG = (Need(field="true_cfg_scale", above=1), Need(field="negative_prompt"))
 NEEDS: Mapping[str, tuple[Need, ...]] = {

@@ -1,4 +1,4 @@
-"""Presets of `quality` on a model's spec, and on the table of steps of one picture."""
+"""Presets of `quality` on a model's spec, and on the table of steps of one image."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
 
 
 def eased(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
-    """The steps of an exact picture as that preset runs them."""
+    """The steps of an exact image as that preset runs them."""
     guided = quality.guided(len(steps))
     phases = [
         replace(

@@ -1,4 +1,4 @@
-"""Pictures and clips on their way in and out of a network: files → pixels, pixels → bytes."""
+"""Images and videos on their way in and out of a network: files → pixels, pixels → bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.spec.image_files import decode
 
 
 def open_picture(data: bytes, field: str = "image") -> Image.Image:
-    """A picture file, turned upright, in RGB.
+    """An image file, turned upright, in RGB.
 
     Args:
         field: the request's, for the error.
@@ -23,11 +23,11 @@ def open_picture(data: bytes, field: str = "image") -> Image.Image:
     try:
         return decode(data)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise RequestError(field, f"is not a picture that can be read: {error}") from error
+        raise RequestError(field, f"is not an image that can be read: {error}") from error
 
 
 def read_picture(data: bytes, width: int, height: int, field: str = "image") -> np.ndarray:
-    """A picture file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
+    """An image file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
 
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """

@@ -1,6 +1,6 @@
 """The protocol every family fulfils: what the engine asks of a model.
 
-A picture or a clip is one *row*. On the host, `prepare` turns a resolved request into NumPy inputs
+An image or a video is one *row*. On the host, `prepare` turns a resolved request into NumPy inputs
 and a table of steps (per-row values, one entry a step). On the device, pure functions take the
 weights as their first argument, so that the engine decides what is compiled, batched and placed:
 
@@ -61,13 +61,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One picture or clip, ready for the device."""
+    """One image or video, ready for the device."""
 
     bucket: str
     """Key of the row's compiled shape: rows with equal keys can be batched. (Inputs of `encode`
-    may still differ in kind: with or without a picture.)"""
+    may still differ in kind: with or without an image.)"""
     inputs: Mapping[str, np.ndarray]
-    """Tokens, noise, input picture: all that `encode` reads."""
+    """Tokens, noise, input image: all that `encode` reads."""
     steps: tuple[Step, ...]
     width: int
     height: int
@@ -90,9 +90,9 @@ class Pipeline(Protocol):
         """Tokenize, draw the noise, lay out the steps. NumPy only; may run in any thread.
 
         Args:
-            fields: one picture's resolved request: every field of the spec's defaults for the
-                task, `prompt`, `seed`; `num_images` is 1 here (the pool makes one row a picture).
-            images: request pictures by field name (`image`, `mask_image`, …), as file bytes.
+            fields: one image's resolved request: every field of the spec's defaults for the
+                task, `prompt`, `seed`; `num_images` is 1 here (the pool makes one row an image).
+            images: request images by field name (`image`, `mask_image`, …), as file bytes.
 
         Raises:
             RequestError: the request cannot be served; names the field.
@@ -100,7 +100,7 @@ class Pipeline(Protocol):
         ...
 
     def encode(self, weights: PyTree, inputs: Mapping[str, jax.Array]) -> PyTree:
-        """Text encoders, picture encoder, first latents: inputs → one row (no batch axis)."""
+        """Text encoders, image encoder, first latents: inputs → one row (no batch axis)."""
         ...
 
     def conditions(
@@ -145,7 +145,7 @@ class Pipeline(Protocol):
         ...
 
     def preview(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """A small, cheap picture of an unfinished row, as `decode` gives it: no VAE."""
+        """A small, cheap image of an unfinished row, as `decode` gives it: no VAE."""
         ...
 
 
@@ -155,7 +155,7 @@ def stack_rows(rows: list[PyTree]) -> PyTree:
 
 
 def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
-    """The row after encoding and after each step, one picture alone, with no engine around it.
+    """The row after encoding and after each step, one image alone, with no engine around it.
 
     The plain reference loop: parity tests hold it against diffusers, engine tests hold the engine
     against it.
@@ -176,6 +176,6 @@ def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
 
 
 def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """One picture or clip, start to end, without an engine: what `decode` gives."""
+    """One image or video, start to end, without an engine: what `decode` gives."""
     *_, row = denoise(pipeline, pipeline.prepare(fields, images))
     return np.asarray(jax.jit(pipeline.decode)(pipeline.weights, row))

@@ -1,6 +1,6 @@
 """Previews: a linear map from latents to colours, fitted to any autoencoder at load time.
 
-Flat pictures of a colour each are encoded and their mean latents regressed on the colours, so that
+Flat images of a colour each are encoded and their mean latents regressed on the colours, so that
 it serves every checkpoint with no table of its own.
 """
 
@@ -24,7 +24,7 @@ from models.vae.image import AutoencoderKL
 from models.weights.loader import put
 
 MeanLatents = Callable[[Float[Array, " 3"]], Float[Array, " c"]]
-"""A flat picture's colour in [-1, 1] → its mean latents, as the denoising network has them."""
+"""A flat image's colour in [-1, 1] → its mean latents, as the denoising network has them."""
 
 
 def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
@@ -59,7 +59,7 @@ def everywhere(place: Sharding) -> Sharding:
 
 
 def picture_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
-    """What `fit_preview` asks of a picture autoencoder: latents shifted and scaled."""
+    """What `fit_preview` asks of an image autoencoder: latents shifted and scaled."""
     side = 4 * vae.config.downsampling
     graph, state = nnx.split(vae)
 

@@ -137,7 +137,7 @@ class Reading:
         sharding: where each array goes; None: to JAX's default device.
         on_host: networks that go to host memory beside the device's; `sharding` has to be given.
         activation_dtype: what the networks compute in; None: in the dtype of the weights.
-        vae_tiling: of pictures and clips that do not fit the device as a whole; None: as a whole.
+        vae_tiling: of images and videos that do not fit the device as a whole; None: as a whole.
         qualities: the operator's presets, which go before the checkpoint's own.
         rounding: of the denoising networks' blocks to 8 bits; None: they stay as they are.
         reader: of everything but the configs; with `SHAPES` no weights are needed.

@@ -49,9 +49,9 @@ TABLE: Table = MappingProxyType(
         "layers": (),
     }
 )
-"""`prompts` are those of one row, where they lie apart between its steps. `rows` are a picture's,
+"""`prompts` are those of one row, where they lie apart between its steps. `rows` are an image's,
 where it is not a sequence of tokens. An fsdp axis splits the weights
-and the tokens: its chips would all do the same otherwise. An autoencoder's pictures and their
+and the tokens: its chips would all do the same otherwise. An autoencoder's images and their
 positions are split over everything, and so are the weights of large encoders: nothing else runs
 while these do (models/vae/sharded.py, models/parallel/by_size.py)."""
 

@@ -1,4 +1,4 @@
-"""Encoders of prompts and pictures: small ones whole on every device, large ones shared by all.
+"""Encoders of prompts and images: small ones whole on every device, large ones shared by all.
 
 They run once a request, for a row or two, while nothing else does. A small one is done before its
 results were sent round. A large one would take a third of a small chip on each of them.

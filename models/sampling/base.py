@@ -28,7 +28,7 @@ Column = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps of one picture; every array is float32 with one entry a step, [n] unless said."""
+    """All steps of one image; every array is float32 with one entry a step, [n] unless said."""
 
     timesteps: Float32[np.ndarray, " steps"]
     """What the network is told; may be fractional."""
@@ -37,10 +37,10 @@ class Plan:
     values: Mapping[str, Float32[np.ndarray, " steps"]]
     """What `step` reads, by name."""
     draws: NDArray[np.bool_]
-    """Steps at which the reference draws noise of the latents' shape from the picture's generator;
+    """Steps at which the reference draws noise of the latents' shape from the image's generator;
     `step` must be given it there, and anything (zeros) elsewhere."""
     init_noise_sigma: float
-    """First latents of a picture from nothing: noise · init_noise_sigma."""
+    """First latents of an image from nothing: noise · init_noise_sigma."""
     clean_scale: Float32[np.ndarray, " steps_and_last"]
     """[n + 1]: latents before step i that come from clean ones are clean · clean_scale[i] + noise ·
     noise_scale[i] (diffusers' add_noise at timesteps[i]); the last entries are 1 and 0."""

@@ -67,7 +67,7 @@ class NoiseSchedule:
         return zero_terminal_snr(betas) if self.rescale_betas_zero_snr else betas
 
     def alphas_cumprod(self) -> Table:
-        """How much of the clean picture's variance is left at each training timestep."""
+        """How much of the clean image's variance is left at each training timestep."""
         return _cumprod(np.float32(1) - self.betas())
 
     def finite_alphas_cumprod(self) -> Table:
@@ -84,7 +84,7 @@ class NoiseSchedule:
 
 
 def zero_terminal_snr(betas: Table) -> Table:
-    """Betas shifted and scaled so that nothing of the picture is left at the last timestep.
+    """Betas shifted and scaled so that nothing of the image is left at the last timestep.
 
     Source: Lin et al. 2024, algorithm 1.
     """

@@ -1,4 +1,4 @@
-"""Euler's method on a flow, where the schedule needs no knowledge of the picture's size.
+"""Euler's method on a flow, where the schedule needs no knowledge of the image's size.
 
 Source: Liu et al. 2022 (rectified flow), eq. 1; diffusers scheduling_flow_match_euler_discrete.py.
 """

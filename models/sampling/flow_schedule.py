@@ -34,7 +34,7 @@ class FlowMatchSchedule:
     shift: float = 1.0
     """Static shift; unused where the shift is dynamic."""
     use_dynamic_shifting: bool = False
-    """Whether the shift grows with the picture's tokens."""
+    """Whether the shift grows with the image's tokens."""
     base_shift: float = 0.5
     max_shift: float = 1.15
     base_image_seq_len: int = 256
@@ -80,7 +80,7 @@ class FlowMatchSchedule:
         """One sigma a step, falling from 1, and a last 0: [steps + 1].
 
         Args:
-            image_tokens: packed latents of the picture; they decide a dynamic shift.
+            image_tokens: packed latents of the image; they decide a dynamic shift.
             custom: sigmas to use instead of evenly spaced ones; they are shifted likewise.
         """
         even = np.linspace(1.0, 1 / steps, steps) if custom is None else np.asarray(custom)

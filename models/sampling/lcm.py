@@ -65,7 +65,7 @@ class LCM(NoiseSchedule):
     beta_schedule: str = "scaled_linear"
     timestep_spacing: str = "leading"
     original_inference_steps: int = 50
-    """Timesteps that the model was distilled at; a picture's are some of them."""
+    """Timesteps that the model was distilled at; an image's are some of them."""
     timestep_scaling: float = 10.0
     """How fast the boundary condition fades: larger trusts the latents less."""
     clip_sample: bool = False

@@ -49,7 +49,7 @@ class NoisySchedule(NoiseSchedule):
         )
 
     def _init_noise_sigma(self, greatest: np.float32) -> float:
-        """Leading spacing leaves the top timesteps out: there the latents also hold a picture."""
+        """Leading spacing leaves the top timesteps out: there the latents also hold an image."""
         if self.timestep_spacing == "leading":
             return float(np.sqrt(greatest**2 + 1))
         return float(greatest)

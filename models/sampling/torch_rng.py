@@ -1,4 +1,4 @@
-"""torch's CPU noise in NumPy, so that a seed draws the same picture as in diffusers.
+"""torch's CPU noise in NumPy, so that a seed draws the same image as in diffusers.
 
 Source: the algorithm of at::normal_ on CPU (PyTorch, aten/src/ATen/native/cpu/
 DistributionTemplates.h and core/DistributionsHelper.h): MT19937, Box-Muller by blocks of 16.

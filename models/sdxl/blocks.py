@@ -30,7 +30,7 @@ from models.parallel.placement import split
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
 
 Features = Float[Array, "_batch _height _width _channels"]
-"""Pictures, or all strips of each (models/nn/layers/conv_strips.py). Most layers change some of
+"""Images, or all strips of each (models/nn/layers/conv_strips.py). Most layers change some of
 these sizes."""
 Tokens = Float[Array, "batch tokens width"]
 Text = Float[Array, "batch text_tokens text_features"]
@@ -46,7 +46,7 @@ _HALVE = {0: ((0, 1), (0, 1)), 1: _SAME}
 
 
 class Attentions(NamedTuple):
-    """Of the picture's tokens: to each other, and to the text's."""
+    """Of the image's tokens: to each other, and to the text's."""
 
     to_itself: TokenAttention = token_attention
     to_text: CrossAttention = cross_attention
@@ -56,12 +56,12 @@ BY_LAYOUT = Attentions()
 
 
 def split_rows(x: Features) -> Features:
-    """The same picture; a layout may split its rows, and its convolutions exchange their edges."""
+    """The same image; a layout may split its rows, and its convolutions exchange their edges."""
     return split(x, "batch", "rows", None, None)
 
 
 def split_channels(x: Features) -> Features:
-    """The same picture, its channels shared out too.
+    """The same image, its channels shared out too.
 
     Where groups of them lie on one device each, a norm needs nothing of the others; where not, XLA
     adds their sums up.
@@ -114,7 +114,7 @@ class UNetResnetBlock(nnx.Module):
 
 
 class UNetAttention(nnx.Module):
-    """Attention of the picture's tokens to themselves or to the text, by several heads."""
+    """Attention of the image's tokens to themselves or to the text, by several heads."""
 
     def __init__(
         self, width: int, context: int, heads: int, attention: CrossAttention, **make: Any
@@ -138,7 +138,7 @@ class UNetAttention(nnx.Module):
 
 
 class TransformerLayer(nnx.Module):
-    """Attention to the picture, attention to the text, gated feed-forward; each normed before."""
+    """Attention to the image, attention to the text, gated feed-forward; each normed before."""
 
     def __init__(self, width: int, level: Level, attention: Attentions, **make: Any) -> None:
         text, heads = level.text_features, level.heads

@@ -78,8 +78,8 @@ def check_fit(parts: Parts) -> None:
             TIME_IDS * sizes + clip_2.projection_dim,
         ),
         ("unet out_channels", unet.out_channels, "vae latent_channels", vae.latent_channels),
-        ("vae in_channels", vae.in_channels, "the colours of a picture", 3),
-        ("vae out_channels", vae.out_channels, "the colours of a picture", 3),
+        ("vae in_channels", vae.in_channels, "the colours of an image", 3),
+        ("vae out_channels", vae.out_channels, "the colours of an image", 3),
     )
     for ours, a, theirs, b in pairs:
         if a != b:

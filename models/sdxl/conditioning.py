@@ -1,4 +1,4 @@
-"""What the UNet is told beside the latents: texts, picture sizes and, where distilled, guidance."""
+"""What the UNet is told beside the latents: texts, image sizes and, where distilled, guidance."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
 }
 _REASONS: Mapping[str, str] = {
     "addition_embed_type": "other networks than SDXL's have further inputs",
-    "encoder_hid_dim_type": "picture conditions are not served",
+    "encoder_hid_dim_type": "image conditions are not served",
     "attention_type": "boxes (GLIGEN) are not served",
     "class_embed_type": "class labels are not served",
     "num_class_embeds": "class labels are not served",
@@ -99,7 +99,7 @@ class UNetConfig:
     mid_block_type: str | None = ATTENTION_MID
     up_block_types: tuple[str, ...] = ("UpBlock2D", *("CrossAttnUpBlock2D",) * 3)
     only_cross_attention: bool | tuple[bool, ...] = False
-    """The first attention of a transformer layer looks at the text too, not at the picture."""
+    """The first attention of a transformer layer looks at the text too, not at the image."""
     block_out_channels: tuple[int, ...] = (320, 640, 1280, 1280)
     layers_per_block: int | tuple[int, ...] = 2
     downsample_padding: int = 1

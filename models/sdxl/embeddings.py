@@ -1,4 +1,4 @@
-"""Numbers as vectors: the time, the guidance scale and the picture's sizes."""
+"""Numbers as vectors: the time, the guidance scale and the image's sizes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a picture begins with: noise, and with a picture or a mask what is kept of it.
+"""What an image begins with: noise, and with an image or a mask what is kept of it.
 
-A seed gives diffusers' picture only if every number is drawn where diffusers draws it: one
+A seed gives diffusers' image only if every number is drawn where diffusers draws it: one
 generator serves the samples of the VAE's posterior, the first noise and each step's, in that order.
 """
 
@@ -24,7 +24,7 @@ Noise = Float32[np.ndarray, "h w latent"]
 
 @dataclass(frozen=True)
 class Draws:
-    """One picture's generator, and what shape and precision it draws in."""
+    """One image's generator, and what shape and precision it draws in."""
 
     generator: TorchGenerator
     h: int
@@ -58,7 +58,7 @@ def from_image(
 ) -> dict[str, np.ndarray]:
     """The same with `image` [height, width, 3] and the scale of its latents beside the noise.
 
-    Raises: RequestError: a picture that cannot be read.
+    Raises: RequestError: an image that cannot be read.
     """
     pixels = read_picture(images["image"], request.width, request.height)
     return {"image": pixels, "image_noise": draws.posterior()} | _noised(plan, draws)
@@ -67,19 +67,19 @@ def from_image(
 def inpainting(
     request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
 ) -> dict[str, np.ndarray]:
-    """The same with `mask` [h, w, 1], 1 where the picture is drawn anew: for ordinary UNets."""
+    """The same with `mask` [h, w, 1], 1 where the image is drawn anew: for ordinary UNets."""
     inputs = from_image(request, plan, draws, images)
     inputs["mask"] = _of_latents(_read_mask(request, images), draws)
-    draws.posterior()  # of the masked picture, which diffusers encodes here too, for nothing
+    draws.posterior()  # of the masked image, which diffusers encodes here too, for nothing
     return inputs | _pure_noise(request, plan)
 
 
 def inpainting_by_channels(
     request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
 ) -> dict[str, np.ndarray]:
-    """For UNets that are shown the mask: `masked_image` too, the picture with a grey hole in it.
+    """For UNets that are shown the mask: `masked_image` too, the image with a grey hole in it.
 
-    From pure noise such a network needs nothing else of the picture.
+    From pure noise such a network needs nothing else of the image.
     """
     pixels = read_picture(images["image"], request.width, request.height)
     mask = _read_mask(request, images)
@@ -103,7 +103,7 @@ def _noised(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
 
 
 def _pure_noise(request: SdxlRequest, plan: Plan) -> dict[str, np.ndarray]:
-    """At full strength nothing of the picture is under the noise."""
+    """At full strength nothing of the image is under the noise."""
     if request.strength < 1:
         return {}
     return {"noise_scale": _scale(plan.init_noise_sigma), "clean_scale": _scale(0.0)}

@@ -27,7 +27,7 @@ class LatentSpace(NamedTuple):
     dtype: np.dtype[Any]
     """Of the weights."""
     tiling: Tiling | None = None
-    """Of pictures that do not fit the device as a whole; None: as a whole."""
+    """Of images that do not fit the device as a whole; None: as a whole."""
 
     @property
     def encoding_dtype(self) -> np.dtype[Any]:

@@ -135,7 +135,7 @@ def abstract_modules(parts: Parts, dtype: DTypeLike) -> SdxlNetworks:
 
 
 def colour_encoder(vae: AutoencoderKL, space: LatentSpace) -> tuple[MeanLatents, int]:
-    """What `fit_preview` asks: a flat picture's mean latents, as the UNet has them."""
+    """What `fit_preview` asks: a flat image's mean latents, as the UNet has them."""
     config, side = space.config, 4 * space.config.downsampling
     mean_only = jnp.zeros((4, 4, config.latent_channels))
     graph, state = nnx.split(vae)

@@ -1,4 +1,4 @@
-"""The UNet of SDXL: what a step takes off noisy latents, from time, text and the picture's sizes.
+"""The UNet of SDXL: what a step takes off noisy latents, from time, text and the image's sizes.
 
 Source: Podell et al. 2023 (SDXL), section 2, in the parametrisation of diffusers'
 UNet2DConditionModel. Equal transformer layers are stacked and scanned
@@ -91,7 +91,7 @@ class UNet(nnx.Module):
             return put_together(self.through_levels(cut_up(x), time, text))
 
     def _strips(self, batch: int, height: int, width: int) -> int:
-        """Of each picture, whose sizes halve without a rest where there are some."""
+        """Of each image, whose sizes halve without a rest where there are some."""
         halved = 2 ** (len(self.down_blocks) - 1)
         if width % halved:
             return 1

@@ -141,7 +141,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def _encode_images(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> tuple[dict[str, jax.Array], jax.Array | None]:
-        """What a row keeps of the pictures, and the latents under the first noise, if any."""
+        """What a row keeps of the images, and the latents under the first noise, if any."""
 
         def sample(name: str) -> Float[Array, "h w latent"]:
             pixels, noise = inputs[name], inputs[f"{name}_noise"]
@@ -154,12 +154,12 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         kept = {"mask": inputs["mask"]}
         if "masked_image" in inputs:
             return kept | {"masked": space.scaled(sample("masked_image"))}, clean
-        assert clean is not None  # such a UNet is shown the picture in no other way
+        assert clean is not None  # such a UNet is shown the image in no other way
         return kept | {"clean": clean, "noise": inputs["noise"]}, clean
 
 
 def _around_the_mask(stepped: Stepped, rows: PyTree, values: Mapping[str, jax.Array]) -> Stepped:
-    """Outside the mask the picture that is kept, with as much noise as the next step expects.
+    """Outside the mask the image that is kept, with as much noise as the next step expects.
 
     Source: diffusers pipeline_stable_diffusion_xl_inpaint.py, as Lugmayr et al. 2022 (RePaint),
     eq. 8.

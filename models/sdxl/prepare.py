@@ -1,4 +1,4 @@
-"""The host's part of a picture: a request → tokens, noise and a table of steps, all in NumPy."""
+"""The host's part of an image: a request → tokens, noise and a table of steps, all in NumPy."""
 
 from __future__ import annotations
 

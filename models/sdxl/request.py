@@ -90,7 +90,7 @@ class SdxlRequest:
         """Original size, crop and target size; then those of the negative prompt.
 
         As in diffusers, whose pipelines differ: from text the negative ones count only where both
-        negative sizes are given; with a picture each defaults to the positive one, and the crop
+        negative sizes are given; with an image each defaults to the positive one, and the crop
         is the positive one.
         """
         size = (self.height, self.width)
@@ -114,7 +114,7 @@ FIELDS = served_fields(SdxlRequest, "image", "mask_image")
 
 
 def task_of(images: Mapping[str, bytes]) -> Task:
-    """The pictures of a request decide its task. Raises: RequestError: a mask without a picture."""
+    """The images of a request decide its task. Raises: RequestError: a mask without an image."""
     if "mask_image" in images:
         if "image" not in images:
             raise RequestError("image", "is needed with mask_image")

@@ -15,7 +15,7 @@ from models.spec.quality_presets import LEVERS, Lever
 from models.vae.config import VaeConfig
 
 DEFAULT_LATENTS = 128
-"""The side of a picture in latents where the UNet's config names none."""
+"""The side of an image in latents where the UNet's config names none."""
 
 SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
     name: options
@@ -138,7 +138,7 @@ def needs_of(*, silent: bool) -> dict[str, tuple[Need, ...]]:
 
 
 def tasks_of(unet: UNetConfig, vae: VaeConfig) -> tuple[Task, ...]:
-    """A UNet with room for a mask and a masked picture beside the latents knows nothing else.
+    """A UNet with room for a mask and a masked image beside the latents knows nothing else.
 
     Raises: ValueError: a UNet that takes neither latents alone nor all of those.
     """

@@ -17,7 +17,7 @@ _PLANNED_BY = ("num_inference_steps", "timesteps", "sigmas", "strength")
 
 
 def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
-    """The schedule; with a picture its first steps are left out. Raises: RequestError."""
+    """The schedule; with an image its first steps are left out. Raises: RequestError."""
     given = {
         name: getattr(request, name)
         for name in ("timesteps", "sigmas")
@@ -47,7 +47,7 @@ def _values(
         "input_scale": plan.input_scale[i],
         "guidance_scale": np.float32(request.guidance_scale),
         "guidance_rescale": np.float32(request.guidance_rescale),
-        # of the kept part of a picture after this step
+        # of the kept part of an image after this step
         "clean_scale": plan.clean_scale[i + 1],
         "noise_scale": plan.noise_scale[i + 1],
         **step_values(plan, i),

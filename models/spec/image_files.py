@@ -77,7 +77,7 @@ def _check_header(data: bytes, max_pixels: int) -> str:
             raise ImageFileError(f"has {width} x {height} pixels; {max_pixels} are allowed")
         is_still = image.format == "MPO" or not getattr(image, "is_animated", False)
         if not is_still:
-            raise ImageFileError("is animated; send one still picture")
+            raise ImageFileError("is animated; send one still image")
         return FORMATS.get(image.format or "", FORMATS["JPEG"])
 
 

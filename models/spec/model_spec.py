@@ -16,7 +16,7 @@ from models.spec.quality_presets import EXACT, Quality
 
 Task = Literal["text-to-image", "image-to-image", "inpainting", "text-to-video", "image-to-video"]
 PICTURE_FIELDS = ("image", "mask_image", "last_image")
-"""Request fields that hold a picture; the store keeps it and the job its key."""
+"""Request fields that hold an image; the store keeps it and the job its key."""
 
 
 class Need(BaseModel):
@@ -53,7 +53,7 @@ class Limits(BaseModel):
     min_side_px: int = Field(gt=0)
     max_side_px: int = Field(gt=0)
     max_pixels: int = Field(gt=0)
-    """Of one picture or frame: width times height."""
+    """Of one image or frame: width times height."""
     max_frames: int = Field(default=1, gt=0)
     min_frames: int = Field(default=1, gt=0)
     frames_multiple: int = Field(default=1, gt=0)
@@ -67,14 +67,14 @@ class Limits(BaseModel):
 
 
 class Size(BaseModel):
-    """Of a picture or clip."""
+    """Of an image or video."""
 
     model_config = ConfigDict(frozen=True)
 
     width: int = Field(gt=0)
     height: int = Field(gt=0)
     num_frames: int | None = Field(default=None, gt=0)
-    """`null`: any number, of a clip; of pictures there is none."""
+    """`null`: any number, of a video; of images there is none."""
     max_sequence_length: int | None = Field(default=None, gt=0)
     """Text tokens; `null`: any number of them, or the model has but one."""
 
@@ -99,13 +99,13 @@ class Sizes(BaseModel):
 
 
 class Batching(BaseModel):
-    """Whether a picture depends on what runs beside it."""
+    """Whether an image depends on what runs beside it."""
 
     model_config = ConfigDict(frozen=True)
 
     mode: Literal["exact", "fast"] = "exact"
     """`exact`: the same request has the same bytes alone and beside any others, on every pool with
-    the same settings, chips and mesh. `fast`: batches have several sizes, and a picture differs a
+    the same settings, chips and mesh. `fast`: batches have several sizes, and an image differs a
     little with its company."""
     levels: int | None = Field(default=None, ge=0)
     """Of `fast`: by how much of 255 a subpixel of the pool's first warm-up request differs between
@@ -128,12 +128,12 @@ class ModelSpec(BaseModel):
     task_defaults: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Defaults that differ for one task, by task: they go before `defaults`."""
     needed: frozenset[str] = frozenset()
-    """Fields that every request has to set, beside the pictures of its task."""
+    """Fields that every request has to set, beside the images of its task."""
     strength_rounds: Literal["down", "up"] = "up"
     """How the share of the steps that `strength` runs becomes whole, as in diffusers' pipelines of
     the family."""
     sized_by_image: tuple[Task, ...] = ()
-    """Tasks whose pictures have the size of the request's, where it names none itself."""
+    """Tasks whose images have the size of the request's, where it names none itself."""
     needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
     """By request field: without all of these the field has no effect, and a request that sets it is
     served with a warning."""

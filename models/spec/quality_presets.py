@@ -1,6 +1,6 @@
-"""Presets of `quality`: levers that trade a little of a picture's likeness for speed. No JAX.
+"""Presets of `quality`: levers that trade a little of an image's likeness for speed. No JAX.
 
-`exact` is the reference's picture and is always there. A preset is a frozen value of levers, each
+`exact` is the reference's image and is always there. A preset is a frozen value of levers, each
 of which stands for itself. Steps outside the interval of guidance run without the negative prompt;
 steps of which little would change take over the last one's work; matrix products have weights of 8
 bits, with exact activations or with rounded ones.
@@ -108,7 +108,7 @@ class Quality(Frozen):
     """Of the blocks' matrix products 8 bits: of the weights alone (`w8a16`) or of activations, too
     (`w8a8`); int8 or, where the chip has them and no faster int8, floats. Null: none."""
     psnr_db: float | None = None
-    """How near its pictures are to those of exact, in the median, where somebody has measured it:
+    """How near its images are to those of exact, in the median, where somebody has measured it:
     `about` says what was measured."""
     about: str = ""
     """What operators and clients should know of it, such as how `psnr_db` was measured."""
@@ -198,6 +198,6 @@ def presets(
                 "letters without spaces around them"
             )
         if name == EXACT:
-            raise ValueError(f"quality.{EXACT} is the reference's own picture: name it otherwise")
+            raise ValueError(f"quality.{EXACT} is the reference's own image: name it otherwise")
         found[name] = preset
     return found

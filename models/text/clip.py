@@ -103,7 +103,7 @@ class ClipTextModel(nnx.Module):
 
 
 class ClipTextModelWithProjection(ClipTextModel):
-    """The same tower; `pooled` goes through a linear map into the space shared with pictures."""
+    """The same tower; `pooled` goes through a linear map into the space shared with images."""
 
     def __init__(
         self,

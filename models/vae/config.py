@@ -11,7 +11,7 @@ from models.checkpoint.config_fields import frozen
 
 @dataclass(frozen=True)
 class Tiling:
-    """Squares that a picture is encoded or decoded in, one at a time, where memory is short.
+    """Squares that an image is encoded or decoded in, one at a time, where memory is short.
 
     diffusers' tiles are as large as `sample_size` and begin every three quarters of it; Wan's are
     256 and 192 pixels.

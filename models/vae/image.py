@@ -1,4 +1,4 @@
-"""The picture autoencoder of Flux and SDXL: diffusers' AutoencoderKL, channels last.
+"""The image autoencoder of Flux and SDXL: diffusers' AutoencoderKL, channels last.
 
 Source: Rombach et al. 2022, appendix E.1, as diffusers' `AutoencoderKL` computes it.
 """
@@ -211,7 +211,7 @@ class ImageResnetBlock(nnx.Module):
 
 
 class SpatialAttention(nnx.Module):
-    """Residual attention of one head over all positions of the picture."""
+    """Residual attention of one head over all positions of the image."""
 
     def __init__(self, width: int, groups: int, *, attention: CrossAttention, **make) -> None:
         axes = ("conv_in", "conv_out")

@@ -1,4 +1,4 @@
-"""A picture over all devices of a slice: while it is encoded or decoded, nothing else runs there.
+"""An image over all devices of a slice: while it is encoded or decoded, nothing else runs there.
 
 Convolutions exchange the edges of their shares, norms their sums; XLA writes both.
 """
@@ -29,10 +29,10 @@ MOST_LOGITS = 32 << 20
 
 @contextmanager
 def spread(height: int, width: int) -> Iterator[None]:
-    """What is traced in here has its pictures cut one way at every size; whole without a layout.
+    """What is traced in here has its images cut one way at every size; whole without a layout.
 
     Args:
-        height, width: of the latents, which are the smallest picture: their shares grow with it.
+        height, width: of the latents, which are the smallest image: their shares grow with it.
     """
     layout = trace_options().layout
     if layout is None:
@@ -83,7 +83,7 @@ def cut(layout: Layout, height: int, width: int) -> tuple[MeshAxes, MeshAxes]:
 def cut_picture(
     x: Shaped[Array, "*batch height width channels"],
 ) -> Shaped[Array, "*batch height width channels"]:
-    """The same picture or frames, each device having its rows and columns; or its strips."""
+    """The same image or frames, each device having its rows and columns; or its strips."""
     if trace_options().strips == 1:
         return split(x, *(None,) * (x.ndim - 3), "picture_rows", "picture_columns", None)
     return split(x, "picture_columns", "picture_rows", None, None)
@@ -92,10 +92,10 @@ def cut_picture(
 def cut_positions(
     x: Shaped[Array, "*batch positions heads dim"],
 ) -> Shaped[Array, "*batch positions heads dim"]:
-    """All positions of a picture in a row, each device having as many.
+    """All positions of an image in a row, each device having as many.
 
-    A picture is made `whole` before it becomes that, and the row before it becomes one: the order
-    in a row is none of columns. It is the smallest picture, and XLA would do no better.
+    An image is made `whole` before it becomes that, and the row before it becomes one: the order
+    in a row is none of columns. It is the smallest image, and XLA would do no better.
     """
     return split(x, *(None,) * (x.ndim - 3), "positions", None, None)
 
@@ -108,7 +108,7 @@ def over_positions(
     """softmax(q kᵀ / √dim) v, queries cut by `cut_positions`, keys and values whole.
 
     A head is as wide as the network there, wider than any flash kernel takes; so XLA's products,
-    of some queries at a time: all logits of a picture of 1024² would take a GiB.
+    of some queries at a time: all logits of an image of 1024² would take a GiB.
     """
     layout = trace_options().layout
     if layout is None:

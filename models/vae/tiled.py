@@ -1,4 +1,4 @@
-"""Autoencoders that work in tiles: the same calls as those that see a picture as a whole."""
+"""Autoencoders that work in tiles: the same calls as those that see an image as a whole."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TiledImages:
 
 
 class TiledVideos:
-    """A VideoAutoencoder in tiles, each of which is a clip of its own; patches are what is blended.
+    """A VideoAutoencoder in tiles, each a video of its own; patches are what is blended.
 
     Raises: ValueError: tiles that are not made of whole latents.
     """

@@ -1,4 +1,4 @@
-"""Pictures in overlapping tiles, one at a time, faded into one another.
+"""Images in overlapping tiles, one at a time, faded into one another.
 
 What does not fit a device as a whole fits in tiles. The numbers are others: a tile does not see
 what is outside it. They are those of diffusers, tile by tile.
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from models.vae.config import Tiling
 
 Picture = Float[Array, "... _height _width _channels"]
-"""Or frames. What becomes of a picture has other sizes."""
+"""Or frames. What becomes of an image has other sizes."""
 ROWS, COLUMNS = -3, -2
 
 
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 def in_tiles(
     apply: Callable[[Picture], Picture], picture: Picture, read: Tiling, write: Tiling
 ) -> Picture:
-    """`apply` to each tile, and the results as one picture.
+    """`apply` to each tile, and the results as one image.
 
     Tiles of one size run in a loop: the memory is one tile's, beside the results. At the right and
     bottom edge tiles are as small as what is left; each size is compiled by itself, nine at most.

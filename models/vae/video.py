@@ -1,8 +1,8 @@
 """The video autoencoder of Wan 2.1 and 2.2: diffusers' AutoencoderKLWan, channels last.
 
-A clip of 1 + 4k frames becomes 1 + k frames of latents. Chunk by chunk with a feature cache, the
-memory for activations does not grow with the clip's length; the numbers are those of the whole
-clip at once.
+A video of 1 + 4k frames becomes 1 + k frames of latents. Chunk by chunk with a feature cache, the
+memory for activations does not grow with the video's length; the numbers are those of the whole
+video at once.
 
 Source: Wan 2025, section 4.1, as diffusers' `AutoencoderKLWan` computes it.
 """
@@ -92,7 +92,7 @@ class VideoAutoencoder(nnx.Module):
         if pixels.shape[1] > CHUNK and sum(self.config.downsamples) > 2:
             raise ValueError(
                 f"temperal_downsample {self.config.temperal_downsample} halves four frames more "
-                "than twice: this VAE decodes clips, but encodes single frames only"
+                "than twice: this VAE decodes videos, but encodes single frames only"
             )
         whole = 1 + (pixels.shape[1] - 1) // CHUNK * CHUNK
         length = CHUNK // 2 ** sum(self.config.downsamples)
@@ -110,7 +110,7 @@ class VideoAutoencoder(nnx.Module):
     def encode_whole(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """The same at once, as a training step wants it: faster, memory grows with the clip."""
+        """The same at once, as a training step wants it: faster, memory grows with the video."""
         return self.posterior(self._moments(pixels, FeatureCache()))
 
     def decode(
@@ -158,7 +158,7 @@ class VideoAutoencoder(nnx.Module):
 def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
     """`apply` to the first frame, then to chunks of frames, each result put behind the last.
 
-    Each result is written in place: nothing but that array grows with the clip. The first frame
+    Each result is written in place: nothing but that array grows with the video. The first frame
     goes as a chunk with blanks in front, so that there is one program and not two: a TPU's compiler
     takes seconds for each convolution. It costs what a chunk costs.
 
@@ -331,7 +331,7 @@ class ShortcutUpBlock(nnx.Module):
         if self.resample is None:
             return hidden
         hidden = self.resample(hidden, cache)
-        # The clip's first frame stays one: the last of those that it is repeated to.
+        # The video's first frame stays one: the last of those that it is repeated to.
         past = repeat_up(x, hidden.shape[-1], self.factors)
         return cut_picture(hidden + past[:, past.shape[1] - hidden.shape[1] :])
 

@@ -1,6 +1,6 @@
 """Layers of the video autoencoder that keep the size, and the cache that carries time over.
 
-Time is causal: a frame sees itself and the frames before it. So a clip can be run in chunks of
+Time is causal: a frame sees itself and the frames before it. So a video can be run in chunks of
 frames, as long as each layer that looks back is given the last frames of the chunk before.
 """
 
@@ -31,8 +31,8 @@ Kept = tuple[Array, ...]
 class FeatureCache:
     """What the layers of one pass know of the frames before it, and leave for the next pass.
 
-    A clip starts with a single frame, and three ways give the same numbers: a pass over that frame
-    alone, one over the whole clip, or one over a chunk as long as the later ones, with blanks in
+    A video starts with a single frame, and three ways give the same numbers: a pass over that frame
+    alone, one over the whole video, or one over a chunk as long as the later ones, with blanks in
     front of the frame. The last is what one program for all chunks needs.
 
     Args:
@@ -45,7 +45,7 @@ class FeatureCache:
         self, earlier: Kept | None = None, is_first: Bool[Array, ""] | None = None
     ) -> None:
         self.starts = earlier is None and is_first is None
-        """The clip's first frame is the first of this pass."""
+        """The video's first frame is the first of this pass."""
         self._is_first = is_first
         self._earlier = None if earlier is None else iter(earlier)
         self._kept: list[Array] = []
@@ -56,7 +56,7 @@ class FeatureCache:
         return tuple(self._kept)
 
     def prepend(self, x: Frames, count: int) -> Frames:
-        """The `count` frames before `x`, zeros in front of the clip, then `x`; keeps the last."""
+        """The `count` frames before `x`, zeros in front of the video, then `x`; keeps the last."""
         if self._earlier is None:
             before = jnp.zeros_like(x, shape=(x.shape[0], count, *x.shape[2:]))
         else:
@@ -108,7 +108,7 @@ class TimeConv(nnx.Module):
 def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
     """The convolution in the form that is fast where it runs.
 
-    XLA's three-dimensional one takes five times as long on a CPU as one over pictures, forwards
+    XLA's three-dimensional one takes five times as long on a CPU as one over images, forwards
     and backwards; accelerators have it in hardware, and copying frames would only cost memory.
     """
     return jax.lax.platform_dependent(
@@ -128,7 +128,7 @@ def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
 
 
 def by_pictures(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """One over two, the frames that the kernel spans being further channels of one picture."""
+    """One over two, the frames that the kernel spans being further channels of one image."""
     batch, count, height, width, _ = x.shape
     time, rows, columns, in_width, out_width = kernel.shape
     frames = (count - time) // stride + 1

@@ -10,7 +10,7 @@ from models.checkpoint.config_fields import arguments
 
 WITHOUT_EFFECT = frozenset({"dropout", "clip_output"})
 """Keys of published configs that change nothing when the network runs: diffusers has no dropout
-outside training, and clips the pixels whatever `clip_output` says."""
+outside training, and videos the pixels whatever `clip_output` says."""
 
 _WAN_MEAN = (
     *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),

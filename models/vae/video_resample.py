@@ -45,7 +45,7 @@ class Upsample(nnx.Module):
 
     Args:
         in_time: whether frames are doubled too. That looks back over two frames, but never at the
-            clip's first one: for its neighbours it is as if nothing had been there.
+            video's first one: for its neighbours it is as if nothing had been there.
     """
 
     def __init__(self, in_width: int, width: int, *, in_time: bool, **make) -> None:
@@ -84,7 +84,7 @@ def average_down(x: Frames, channels: int, factors: tuple[int, int]) -> Frames:
 
     Args:
         channels: that are left.
-        factors: frames and side of a block. Where frames do not come out even, as at the clip's
+        factors: frames and side of a block. Where frames do not come out even, as at the video's
             start, zeros are put in front and count in the mean.
     """
     time, side = factors

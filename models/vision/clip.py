@@ -1,4 +1,4 @@
-"""CLIP's vision tower: a picture → features of its patches.
+"""CLIP's vision tower: an image → features of its patches.
 
 Source: Radford et al. 2021, section 2.4, after Dosovitskiy et al. 2020 (ViT); transformers'
 CLIPVisionModel for the conventions.
@@ -62,7 +62,7 @@ class ClipVisionConfig:
 
 
 class ClipVisionOutput(NamedTuple):
-    """What the tower gives for pictures."""
+    """What the tower gives for images."""
 
     last_hidden_state: Float[Array, "batch tokens hidden"]
     """After the last layer."""

@@ -1,4 +1,4 @@
-"""A picture of any size → the pixels that a CLIP vision tower sees.
+"""An image of any size → the pixels that a CLIP vision tower sees.
 
 By Pillow and NumPy alone, so that the pixels do not depend on which libraries are installed.
 Source: transformers image_processing_backends.py, PilBackend; CLIPImageProcessor's defaults.
@@ -55,7 +55,7 @@ class ClipPreprocessor:
     def from_dict(cls, config: Mapping[str, Any]) -> ClipPreprocessor:
         """Reads a parsed `preprocessor_config.json`; keys that change no pixel are passed over."""
         if config.get("do_pad"):
-            raise ValueError(f"{FILE}: do_pad is not served: CLIP's pictures are cropped")
+            raise ValueError(f"{FILE}: do_pad is not served: CLIP's images are cropped")
         known = {field.name for field in fields(cls)}
         values = {key: value for key, value in config.items() if key in known and value is not None}
         if "size" in values:
@@ -85,7 +85,7 @@ class ClipPreprocessor:
             raise CheckpointError(f"{folder / FILE}: not valid JSON ({error})") from error
 
     def __call__(self, picture: Image.Image) -> Float[np.ndarray, "height width 3"]:
-        """Float32 pixels of an RGB picture."""
+        """Float32 pixels of an RGB image."""
         picture = picture.convert("RGB")
         if self.do_resize:
             height, width = _resized(picture.height, picture.width, self.size)
@@ -105,10 +105,10 @@ class ClipPreprocessor:
 def center_crop(
     pixels: UInt8[np.ndarray, "rows columns 3"], height: int, width: int
 ) -> UInt8[np.ndarray, "height width 3"]:
-    """The middle of a picture; where it is smaller, it stands in the middle of black."""
+    """The middle of an image; where it is smaller, it stands in the middle of black."""
     rows, columns = pixels.shape[:2]
     framed = np.zeros((max(rows, height), max(columns, width), 3), np.uint8)
-    # An odd rest goes above and to the left of a padded picture, below and right of a cropped one.
+    # An odd rest goes above and to the left of a padded image, below and right of a cropped one.
     top, left = -(-(framed.shape[0] - rows) // 2), -(-(framed.shape[1] - columns) // 2)
     framed[top : top + rows, left : left + columns] = pixels
     top, left = top + (rows - height) // 2, left + (columns - width) // 2

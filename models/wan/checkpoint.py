@@ -32,12 +32,12 @@ class WanCheckpoint:
     t5: UMT5Config
     vae: VideoVaeConfig
     image_encoder: ClipVisionConfig | None = None
-    """None where the transformer takes no picture embedding, too."""
+    """None where the transformer takes no image embedding, too."""
     from_image: bool = False
     """Whether the index names diffusers' image-to-video class."""
     boundary_ratio: float | None = None
     expand_timesteps: bool = False
-    """A timestep for each token (TI2V): serves text and pictures alike."""
+    """A timestep for each token (TI2V): serves text and images alike."""
 
     def __post_init__(self) -> None:
         self._check_experts()
@@ -82,7 +82,7 @@ class WanCheckpoint:
 
     @property
     def joins_picture(self) -> bool:
-        """Whether mask and picture latents are further channels beside the noisy ones."""
+        """Whether mask and image latents are further channels beside the noisy ones."""
         return self.from_image and not self.expand_timesteps
 
     @property
@@ -94,7 +94,7 @@ class WanCheckpoint:
 
     @property
     def takes_last_image(self) -> bool:
-        """Of networks with a picture embedding, those with positions for two pictures do."""
+        """Of networks with an image embedding, those with positions for two images do."""
         config = self.transformer
         return self.joins_picture and (config.image_dim is None or self.needs_last_image)
 
@@ -117,7 +117,7 @@ class WanCheckpoint:
     def _check_channels(self) -> None:
         config, z_dim = self.transformer, self.vae.z_dim
         beside = z_dim + self.vae.scale_factor_temporal if self.joins_picture else 0
-        reason = " + mask and picture latents" if beside else ""
+        reason = " + mask and image latents" if beside else ""
         _check_equal(
             ("transformer in_channels", config.in_channels),
             (f"vae z_dim{reason}", z_dim + beside),
@@ -139,7 +139,7 @@ class WanCheckpoint:
         if not self.joins_picture or "transformer" not in self.transformers:
             raise ValueError(
                 f"transformer image_dim {config.image_dim}: only {FROM_IMAGE} with a transformer "
-                "and without expand_timesteps has picture embeddings"
+                "and without expand_timesteps has image embeddings"
             )
         if vision is None:
             raise ValueError(
@@ -152,7 +152,7 @@ class WanCheckpoint:
         if self.needs_last_image:
             _check_equal(
                 ("transformer pos_embed_seq_len", config.pos_embed_seq_len),
-                ("tokens of two pictures from image_encoder", 2 * vision.tokens),
+                ("tokens of two images from image_encoder", 2 * vision.tokens),
             )
 
 

@@ -1,4 +1,4 @@
-"""A request's pictures: which of them a checkpoint takes, and what the networks see of them."""
+"""A request's images: which of them a checkpoint takes, and what the networks see of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST, LAST = "image", "last_image"
 
 @dataclass(frozen=True)
 class ConditioningImages:
-    """What one checkpoint does with first and last pictures."""
+    """What one checkpoint does with first and last images."""
 
     checkpoint: WanCheckpoint
     preprocessor: ClipPreprocessor | None
@@ -28,9 +28,9 @@ class ConditioningImages:
         """Return the pixels of a request's images.
 
         Image and last_image [height, width, 3] in [-1, 1], resized as in diffusers, and clip_pixels
-        [pictures, side, side, 3]; whichever there are.
+        [images, side, side, 3]; whichever there are.
 
-        Raises: RequestError: a picture is missing, not taken, or no picture.
+        Raises: RequestError: an image is missing, not taken, or no image.
         """
         self._check(request, images)
         given = [name for name in (FIRST, LAST) if name in images]
@@ -44,9 +44,9 @@ class ConditioningImages:
     def _check(self, request: WanRequest, images: Mapping[str, bytes]) -> None:
         made = self.checkpoint
         if FIRST in images and "image-to-video" not in made.tasks:
-            raise RequestError(FIRST, "is not taken: this model makes clips from text alone")
+            raise RequestError(FIRST, "is not taken: this model makes videos from text alone")
         if FIRST not in images and "text-to-video" not in made.tasks:
-            raise RequestError(FIRST, "is needed: this model makes clips from a first frame")
+            raise RequestError(FIRST, "is needed: this model makes videos from a first frame")
         if LAST in images:
             self._check_last(request, images)
         elif made.needs_last_image:

@@ -35,7 +35,7 @@ class WanConfig:
     num_attention_heads: int = 40
     attention_head_dim: int = 128
     in_channels: int = 16
-    """Of the latents and, for image to video, of the mask and picture latents beside them."""
+    """Of the latents and, for image to video, of the mask and image latents beside them."""
     out_channels: int | None = 16
     text_dim: int = 4096
     """Width of UMT5's embeddings."""
@@ -49,14 +49,14 @@ class WanConfig:
     """Read by nothing in diffusers: queries and keys are normed over all heads in any case."""
     eps: float = 1e-6
     image_dim: int | None = None
-    """Width of the picture embedding (2.1 image to video); None: the network takes none."""
+    """Width of the image embedding (2.1 image to video); None: the network takes none."""
     added_kv_proj_dim: int | None = None
-    """Width from which the picture tokens' own keys and values are made; None: they are read
+    """Width from which the image tokens' own keys and values are made; None: they are read
     with the text's."""
     rope_max_seq_len: int = 1024
     """Tokens along one axis, at most."""
     pos_embed_seq_len: int | None = None
-    """Picture tokens, of all pictures together, that have a learned position (first and last
+    """Image tokens, of all images together, that have a learned position (first and last
     frame)."""
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class WanConfig:
         if self.added_kv_proj_dim not in (None, self.width):
             raise ValueError(
                 f"added_kv_proj_dim {self.added_kv_proj_dim} must be num_attention_heads · "
-                f"attention_head_dim = {self.width}: the picture tokens come in the network's width"
+                f"attention_head_dim = {self.width}: the image tokens come in the network's width"
             )
 
     def _check_numbers(self) -> None:

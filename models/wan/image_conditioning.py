@@ -1,8 +1,8 @@
-"""What a clip begins or ends with: pictures as conditions of the denoising network.
+"""What a video begins or ends with: images as conditions of the denoising network.
 
 Two ways. A network with further input channels sees, beside the noisy latents, the latents of a
-clip that has the pictures and grey in between, and a mask of which frames those are (2.1, 2.2). A
-network with a timestep for each token sees the picture's own latents in place of the first frame,
+video that has the images and grey in between, and a mask of which frames those are (2.1, 2.2). A
+network with a timestep for each token sees the image's own latents in place of the first frame,
 at timestep 0 (TI2V).
 
 Source: Wan Team 2025, section 5.1; diffusers pipeline_wan_i2v.py for the conventions.
@@ -21,7 +21,7 @@ FirstFrame = Float[Array, "*batch 1 h w c"]
 def picture_clip(
     first: Float[Array, "height width 3"], last: Float[Array, "height width 3"] | None, frames: int
 ) -> Float[Array, "frames height width 3"]:
-    """A clip that has the first and perhaps the last frame, and grey (0) in between."""
+    """A video that has the first and perhaps the last frame, and grey (0) in between."""
     ends = [first[None]] if last is None else [first[None], last[None]]
     grey = jnp.zeros((frames - len(ends), *first.shape), first.dtype)
     return jnp.concatenate([ends[0], grey, *ends[1:]])
@@ -32,7 +32,7 @@ def known_frames(
 ) -> Float[np.ndarray, "f per_latent"]:
     """1 for each frame that is given.
 
-    Each latent frame has a channel for each of its frames; the clip's first frame, alone in its
+    Each latent frame has a channel for each of its frames; the video's first frame, alone in its
     latent, fills all of them.
 
     Args:
@@ -55,7 +55,7 @@ def join(
 
 
 def with_first_frame(latents: Latents, first: FirstFrame) -> Latents:
-    """The latents with the picture's own in place of their first frame."""
+    """The latents with the image's own in place of their first frame."""
     return jnp.concatenate([first, latents[..., 1:, :, :, :]], axis=-4)
 
 

@@ -1,4 +1,4 @@
-"""A clip's shape in latents, its first noise, and its pixels as bytes."""
+"""A video's shape in latents, its first noise, and its pixels as bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Grid:
     """Which sizes a checkpoint can serve: what its VAE and its patches divide, up to RoPE's end."""
 
     frame: int
-    """Frames that one latent frame stands for; the clip's first one stands for itself."""
+    """Frames that one latent frame stands for; the video's first one stands for itself."""
     pixel: int
     """Side, in pixels, of the square that one latent stands for."""
     patch: tuple[int, ...]
@@ -90,7 +90,7 @@ def draw_noise(
 def to_frames(pixels: Float[Array, "*batch colours"]) -> jax.Array:
     """Pixels in [-1, 1] → 0 to 255, clipped and cut off as in diffusers' export_to_video.
 
-    (Pictures are rounded, frames of video are not: `models.interface.images.to_uint8` does the
+    (Images are rounded, frames of video are not: `models.interface.images.to_uint8` does the
     former.)
     """
     unit = jnp.clip(pixels.astype(jnp.float32) * 0.5 + 0.5, 0, 1)

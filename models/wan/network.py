@@ -1,4 +1,4 @@
-"""The Wan transformer: velocity of video latents from text, time and, for some, a picture.
+"""The Wan transformer: velocity of video latents from text, time and, for some, an image.
 
 Source: Wan Team 2025, "Wan: Open and Advanced Large-Scale Video Generative Models", section 4.2, in
 the parametrisation of diffusers' WanTransformer3DModel. Blocks are stacked and scanned
@@ -43,10 +43,10 @@ AXES = ("frames", "rows", "columns")
 SPLIT = ("batch", "tokens", None)
 """What a layout may split of the video's tokens."""
 TEXT_TOKENS = 512
-"""What diffusers takes for the text, from the context's end, where pictures have keys and values
-of their own. With text of another length it so takes pictures for text, or text for pictures."""
+"""What diffusers takes for the text, from the context's end, where images have keys and values
+of their own. With text of another length it so takes images for text, or text for images."""
 IMAGE_NORM_EPSILON = 1e-5
-"""Of the picture embedding's norms; fixed in every Wan."""
+"""Of the image embedding's norms; fixed in every Wan."""
 
 
 class BlockContext(NamedTuple):
@@ -138,7 +138,7 @@ class SelfAttention(nnx.Module):
 
 
 class VideoCrossAttention(nnx.Module):
-    """The video to the context: tokens of the picture, where there is one, and then of the text.
+    """The video to the context: tokens of the image, where there is one, and then of the text.
 
     Padding of the text is attended to like words: Wan was trained so.
     """
@@ -215,7 +215,7 @@ class WanBlock(nnx.Module):
 
 
 class ImageEmbedding(nnx.Module):
-    """CLIP's tokens of one picture, or of several in a row, to the network's width."""
+    """CLIP's tokens of one image, or of several in a row, to the network's width."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         assert config.image_dim is not None
@@ -296,18 +296,18 @@ class WanTransformer(nnx.Module):
         """Velocity of the latents, in the dtype of the weights.
 
         Args:
-            latents: whole patches along each axis; for image to video with the mask and picture
+            latents: whole patches along each axis; for image to video with the mask and image
                 latents as further channels.
             timestep: 0 to 1000, float32; of each row, or of each of its tokens (frame by frame,
                 row by row).
             prompt_embeds: of UMT5, zero where there is only padding; any number of tokens.
-            image_embeds: CLIP's tokens of the picture; of first and last frame: of both, in a
+            image_embeds: CLIP's tokens of the image; of first and last frame: of both, in a
                 row. Only for networks with an image_dim.
             cache: of earlier steps, where most blocks may be left out.
 
         Raises:
             ValueError: latents that do not divide into patches or are longer than RoPE reaches,
-                or picture embeddings that the network cannot take.
+                or image embeddings that the network cannot take.
         """
         dtype = self.patches_in.kernel.dtype
         grid = self._grid(latents.shape[1:4])
@@ -379,7 +379,7 @@ class WanTransformer(nnx.Module):
         prompt_embeds: Float[Array, "batch text_tokens text_dim"],
         image_embeds: Float[Array, "batch image_tokens image_dim"] | None,
     ) -> Float[Array, "batch context_tokens width"]:
-        """Picture and text in the network's width."""
+        """Image and text in the network's width."""
         text = self.text_in(prompt_embeds)
         if image_embeds is None:
             return text

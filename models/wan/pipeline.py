@@ -61,7 +61,7 @@ class Tools(NamedTuple):
     """`scheduler_config.json`."""
     tokenizer: Tokenizer
     preprocessor: ClipPreprocessor | None
-    """Of pictures for the image encoder; None: it has none."""
+    """Of images for the image encoder; None: it has none."""
 
 
 class WanPipeline(DenoisingPipeline[WanNetworks]):
@@ -193,7 +193,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         return scheduler, plan_of(request, scheduler)
 
     def _picture(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> PyTree:
-        """What a row has of its pictures."""
+        """What a row has of its images."""
         if "image" not in inputs:
             return {}
         encoder = self.network(weights, "image_encoder")
@@ -224,7 +224,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
 
 
 def _finished(row: PyTree, name: str) -> Float[Array, "*batch f h w c"]:
-    """Latents of a row or of rows, the picture's own in their first frame where TI2V has one."""
+    """Latents of a row or of rows, the image's own in their first frame where TI2V has one."""
     if "first_frame" in row:
         return with_first_frame(row[name], row["first_frame"])
     return row[name]

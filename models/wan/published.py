@@ -35,13 +35,13 @@ T2V_1_3B: Config = {**T2V_14B, "ffn_dim": 8960, "num_attention_heads": 12, "num_
 """Wan 2.1 T2V 1.3B."""
 
 I2V_14B: Config = {**T2V_14B, "in_channels": 36, "image_dim": 1280, "added_kv_proj_dim": 5120}
-"""Wan 2.1 I2V 14B, 480p and 720p: 16 latents, 4 of the mask, 16 of the picture."""
+"""Wan 2.1 I2V 14B, 480p and 720p: 16 latents, 4 of the mask, 16 of the image."""
 
 FLF2V_14B: Config = {**I2V_14B, "pos_embed_seq_len": 514}
 """Wan 2.1 FLF2V 14B: first and last frame, 257 tokens each."""
 
 I2V_A14B: Config = {**T2V_14B, "in_channels": 36}
-"""Each of the two experts of Wan 2.2 I2V A14B: no picture embedding."""
+"""Each of the two experts of Wan 2.2 I2V A14B: no image embedding."""
 
 TI2V_5B: Config = {
     **T2V_14B,
@@ -83,7 +83,7 @@ CLIP_VIT_H: Config = {
     "patch_size": 14,
     "projection_dim": 1024,
 }
-"""The picture encoder of Wan 2.1 I2V and FLF2V."""
+"""The image encoder of Wan 2.1 I2V and FLF2V."""
 
 VAE_2_1: Config = {
     "base_dim": 96,

@@ -15,11 +15,11 @@ from models.wan.request import FIELDS, MAX_SEQUENCE_LENGTH
 from models.wan.schedulers import OPTIONS
 
 WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
-"""The clip of a request that names no size, as in diffusers' Wan pipelines."""
+"""The video of a request that names no size, as in diffusers' Wan pipelines."""
 SIDES, AREAS, LENGTHS = 2, 4, 4
-"""How many times that clip's width, area and length a request may ask for."""
+"""How many times that video's width, area and length a request may ask for."""
 FPS, FPS_TI2V = 16, 24
-"""Of the clips that the networks were trained on."""
+"""Of the videos that the networks were trained on."""
 
 _GUIDED = (Need(field="guidance_scale", above=1),)
 NEEDS: Mapping[str, tuple[Need, ...]] = dict.fromkeys(
@@ -57,7 +57,7 @@ def make_spec(
 
 
 def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
-    """Request fields; those of a second expert and of pictures where there are any."""
+    """Request fields; those of a second expert and of images where there are any."""
     served = {
         "guidance_scale_2": checkpoint.boundary_ratio is not None,
         "image": "image-to-video" in checkpoint.tasks,

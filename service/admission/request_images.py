@@ -1,4 +1,4 @@
-"""Pictures that come with a request: in base64, or behind an address.
+"""Images that come with a request: in base64, or behind an address.
 
 Pools get each file as it was sent, once a child process has decoded it as they will.
 """
@@ -43,7 +43,7 @@ class RequestImage:
 async def read_all(
     front: FrontEnd, fields: Mapping[str, Any], client: str
 ) -> dict[str, RequestImage]:
-    """The request's pictures by field, each checked.
+    """The request's images by field, each checked.
 
     Args:
         client: whose turn it takes.
@@ -73,7 +73,7 @@ async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:
     server, most = front.settings.server, front.settings.limits.max_body_bytes
     if not server.allow_image_urls:
         raise ImageFileError(
-            "is an address, which this server does not fetch; send the picture itself in base64"
+            "is an address, which this server does not fetch; send the image itself in base64"
         )
     try:
         host = fetch.host_of(httpx.URL(http_url(url)))

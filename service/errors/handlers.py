@@ -131,7 +131,7 @@ async def _refused_by_redis(request: Request, error: Exception) -> Response:
 
 async def _without_store(request: Request, error: Exception) -> Response:
     log.warning("the store failed: %s", error)
-    said = "the store of pictures cannot be used; try again"
+    said = "the store of images cannot be used; try again"
     return render(Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S))
 
 

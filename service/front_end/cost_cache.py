@@ -70,7 +70,7 @@ class CostCache:
         """What a request costs on the fastest ready pool; None: nothing tells.
 
         Args:
-            steps: over all pictures, as `Job.steps`.
+            steps: over all images, as `Job.steps`.
         """
         return (await self._tables.get(model)).predict(bucket, steps, images)
 

@@ -81,7 +81,7 @@ async def _too_large(request: Request, max_bytes: int) -> BodyTooLarge:
             async with asyncio.timeout(DRAIN_S):
                 await _discard(request, max_bytes)
     return BodyTooLarge(
-        f"the body may have {max_bytes} bytes; send a smaller picture",
+        f"the body may have {max_bytes} bytes; send a smaller image",
         headers={"Connection": "close"},
     )
 

@@ -85,7 +85,7 @@ class Answer:
     """What POST /v1/generate was asked to answer with."""
 
     media_types: tuple[str, ...]
-    """Of pictures or video that the client takes, the best first; empty: the job as JSON."""
+    """Of images or video that the client takes, the best first; empty: the job as JSON."""
     events: bool = False
     """The job's events as a stream."""
 

@@ -33,7 +33,7 @@ router = APIRouter(tags=["generate"])
 
 @router.post("/v1/generate", **GENERATE)
 async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
-    """Ask for pictures or clips.
+    """Ask for images or videos.
 
     The answer is the job (202); with `Prefer: wait` the finished job (200); with `Accept:
     image/png`, `video/mp4` or another type of file the file itself; with `Accept:

@@ -59,7 +59,7 @@ def content_security_policy(page: str) -> str:
     Its own script and style, its own server, and images and videos that it made itself or that the
     server redirects to.
 
-    With a key the page asks for pictures itself, so that a store which is redirected to has to
+    With a key the page asks for images itself, so that a store which is redirected to has to
     be reached by `connect-src`, and to allow this page by CORS.
     """
     return "; ".join(

@@ -14,7 +14,7 @@ class Bounds(Limits):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     max_clip_pixels: int
-    """Of a whole clip: width times height times frames."""
+    """Of a whole video: width times height times frames."""
     max_prompt_chars: int
     """Of each prompt."""
 

@@ -29,11 +29,11 @@ class ProgressView(View):
 
     step: int
     steps: int
-    """Denoising steps done and to do, over all pictures of the job."""
+    """Denoising steps done and to do, over all images of the job."""
 
 
 class DetailView(View):
-    """What a running job does now: the least advanced of its pictures."""
+    """What a running job does now: the least advanced of its images."""
 
     stage: Stage
     since: str
@@ -67,7 +67,7 @@ class OutputView(View):
     sha256: str
     bytes: int
     num_frames: int | None
-    """Of a clip in one file, as the next two are; null of a picture and of a single frame."""
+    """Of a video in one file, as the next two are; null of an image and of a single frame."""
     fps: float | None
     duration_s: float | None
     base64: str | None = None
@@ -89,7 +89,7 @@ class JobView(View):
     """Null unless it is running, and until its pool has said so."""
     queue: QueueView
     request: dict[str, Any]
-    """Every field as it was resolved, the seed too; a picture is told by its key in the store."""
+    """Every field as it was resolved, the seed too; an image is told by its key in the store."""
     outputs: list[OutputView]
     usage: Usage
     error: JobError | None
@@ -126,9 +126,9 @@ class ModelView(View):
     """Names that the field `scheduler` may have, each with the options that go beside it."""
     qualities: dict[str, Quality]
     """Names that the field `quality` may have beside `exact`, each with the levers that it pulls
-    and, where it was measured, how near its pictures are to exact ones."""
+    and, where it was measured, how near its images are to exact ones."""
     has_exact: bool
-    """Whether it draws exact pictures, too: not where its weights are of 8 bits alone."""
+    """Whether it draws exact images, too: not where its weights are of 8 bits alone."""
     batching: Batching
     """Whether the same request has the same bytes whatever runs beside it."""
     sizes: Sizes

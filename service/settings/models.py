@@ -11,7 +11,7 @@ from service.settings.section import Section
 
 
 class TilingSettings(Section):
-    """Squares that pictures are encoded and decoded in where memory is short."""
+    """Squares that images are encoded and decoded in where memory is short."""
 
     side: int = Field(512, gt=0)
     """Side of a tile in pixels."""

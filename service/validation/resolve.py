@@ -35,7 +35,7 @@ class Resolved:
     output: dict[str, Any]
     """format, quality (may be None), inline."""
     steps: int
-    """Denoising steps over all pictures."""
+    """Denoising steps over all images."""
     warnings: list[Warned]
     """What of it has no effect, or not the one it names."""
 
@@ -77,7 +77,7 @@ def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:
 
 
 def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) -> GenerateRequest:
-    """The request with the size of its picture, down to whole multiples, if it names none.
+    """The request with the size of its image, down to whole multiples, if it names none.
 
     Source: diffusers image_processor.py, VaeImageProcessor.get_default_height_width.
     """
@@ -89,7 +89,7 @@ def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) ->
 
 
 def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:
-    """What the request asks of this model: decided by the pictures that come with it."""
+    """What the request asks of this model: decided by the images that come with it."""
     video = any(task.endswith("-to-video") for task in spec.tasks)
     if "mask_image" in given:
         return "inpainting"
@@ -129,7 +129,7 @@ def _output(
 
 
 def _is_in_parts(format: str, task: Task, fields: Mapping[str, Any]) -> bool:
-    """Whether one clip becomes several files: its frames."""
+    """Whether one video becomes several files: its frames."""
     is_clip = task.endswith("-to-video") and fields.get("num_frames", 1) > 1
     return is_clip and format in IMAGE_FORMATS
 
@@ -142,7 +142,7 @@ def _wrong_output(
     elif media_types and _is_in_parts(chosen, task, fields):
         yield FieldError(
             "output.format",
-            f"a clip as {chosen} is one file a frame: accept JSON, and fetch each by its url",
+            f"a video as {chosen} is one file a frame: accept JSON, and fetch each by its url",
         )
     if media_types and fields["num_images"] > 1:
         yield FieldError(

@@ -29,9 +29,9 @@ TASK_PICTURES: Mapping[Task, frozenset[str]] = {
 }
 """Fields without which a request is of another task."""
 PICTURE_WORDS = {
-    "image": "the picture to begin with, as image",
-    "mask_image": "a picture that is white where the image is to be drawn anew, as mask_image",
-    "last_image": "the picture that the clip ends with, as last_image",
+    "image": "the image to begin with, as image",
+    "mask_image": "an image that is white where the image is to be drawn anew, as mask_image",
+    "last_image": "the image that the video ends with, as last_image",
 }
 
 
@@ -71,16 +71,16 @@ def _wrong_task(case: Case) -> Errors:
     if case.task not in case.spec.tasks:
         yield from _no_such_task(case)
     elif "mask_image" in case.given and "image" not in case.given:
-        yield FieldError("mask_image", "send the picture that it masks too, as image")
+        yield FieldError("mask_image", "send the image that it masks too, as image")
     if "last_image" in case.given and "image" not in case.given:
-        yield FieldError("last_image", "send the picture that the clip begins with too, as image")
+        yield FieldError("last_image", "send the image that the video begins with too, as image")
     for name in sorted(case.spec.needed - case.given.keys()):
         words = PICTURE_WORDS.get(name, name)
         yield FieldError(name, f"the model {case.spec.name!r} cannot do without: send {words}")
 
 
 def _no_such_task(case: Case) -> Errors:
-    """Names the pictures that the model needs, or those that it has no use for."""
+    """Names the images that the model needs, or those that it has no use for."""
     sent = case.given.keys() & TASK_PICTURES["inpainting"]
     does = ", ".join(case.spec.tasks)
     able = [TASK_PICTURES[task] for task in case.spec.tasks if TASK_PICTURES[task] >= sent]

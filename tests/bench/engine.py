@@ -2,7 +2,7 @@
 
     python -m tests.bench.engine FOLDER [--width 96 --height 96 --steps 300]
 
-Prints how long a picture's steps take one by one while other pictures are being encoded and
+Prints how long an image's steps take one by one while other images are being encoded and
 decoded, against while nothing else happens, and what one decode takes; then the seconds of a first
 (cold) and a second (warm) start. How fast a step is, `atelier bench engine` tells.
 """
@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--width", type=int, help="left out: the model's own")
     parser.add_argument("--height", type=int)
-    parser.add_argument("--steps", type=int, default=300, help="of the picture that is watched")
+    parser.add_argument("--steps", type=int, default=300, help="of the image that is watched")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--start-with", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -92,9 +92,9 @@ async def measure(options: argparse.Namespace) -> None:
                 shape = await made.try_out(request(made.pipeline, options), 1)
             decode_s = shape.decode_times.median or 0.0
             print(
-                f"round {number}: a step, alone: {spread(alone)}; beside {others} pictures of one"
+                f"round {number}: a step, alone: {spread(alone)}; beside {others} images of one"
                 f" step: {spread(beside)}; a decode: {decode_s * 1e3:.1f} ms;"
-                f" each of them held the watched picture up by"
+                f" each of them held the watched image up by"
                 f" {(sum(beside) - sum(alone)) / max(1, others) * 1e3:.1f} ms",
                 flush=True,
             )
@@ -103,7 +103,7 @@ async def measure(options: argparse.Namespace) -> None:
 async def watched(
     made: Engine, options: argparse.Namespace, company: bool
 ) -> tuple[list[float], int]:
-    """Seconds between the steps of one long picture, and how many short ones came and went."""
+    """Seconds between the steps of one long image, and how many short ones came and went."""
     times: list[float] = []
     ended, is_done = 0, asyncio.Event()
 

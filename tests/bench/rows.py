@@ -1,6 +1,6 @@
 """What exact batching costs on this machine: `python -m tests.bench.rows`.
 
-Steps of 1, 2, 4 and 8 pictures at once: by one program of so many rows (`fast`), by that of one row
+Steps of 1, 2, 4 and 8 images at once: by one program of so many rows (`fast`), by that of one row
 sent for each of them (`exact`), and by one of n rows, padded (`exact_rows = n`). The variants take
 turns in every round, so that a busy machine disturbs all of them; ratios are of the same round.
 """
@@ -62,7 +62,7 @@ class Steps:
         ]
 
     def seconds(self, pictures: int, size: int) -> float:
-        """Of one step of so many pictures, by the program of that size."""
+        """Of one step of so many images, by the program of that size."""
         weights = self._weights.bring(self._phase.expert)
         started = time.perf_counter()
         for first in range(0, pictures, size):
@@ -73,7 +73,7 @@ class Steps:
 
 
 def measured(steps: Steps, rounds: int) -> dict[tuple[int, int], list[float]]:
-    """By pictures and size: seconds of each round."""
+    """By images and size: seconds of each round."""
     asked = [(p, s) for p in PICTURES for s in {p, *EXACT_ROWS}]
     for way in asked:
         steps.seconds(*way)
@@ -85,7 +85,7 @@ def measured(steps: Steps, rounds: int) -> dict[tuple[int, int], list[float]]:
 
 
 def lines(name: str, found: dict[tuple[int, int], list[float]]) -> Sequence[str]:
-    """Pictures' steps a second, and of the former way's time in the same round (quartiles)."""
+    """Images' steps a second, and of the former way's time in the same round (quartiles)."""
 
     def told(pictures: int, size: int) -> str:
         times, former = found[pictures, size], found[pictures, pictures]
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("models", nargs="*", default=["flux", "sdxl", "wan", "wide"])
     args = parser.parse_args()
-    print("| model | pictures | fast: one program of all | exact | exact_rows 2 | exact_rows 4 |")
+    print("| model | images | fast: one program of all | exact | exact_rows 2 | exact_rows 4 |")
     print("|---|---|---|---|---|---|")
     for name in args.models:
         if name == "wide":

@@ -3,7 +3,7 @@
     python -m tests.bench.service [--model NAME=FOLDER …] [--requests 30]
 
 Starts `atelier up` (the demo models unless told otherwise) with a collector of traces, asks for one
-picture or clip after the other, of all models in turn, and prints for each model the median and the
+image or video after the other, of all models in turn, and prints for each model the median and the
 quartiles of every stage, and of what lies between the stages.
 """
 

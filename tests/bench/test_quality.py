@@ -38,7 +38,7 @@ def narrow() -> Wide:
 
 
 def test_what_is_left_out_shows(narrow: Wide) -> None:
-    """A preset that leaves nothing out draws the exact picture, the other one another: time, words
+    """A preset that leaves nothing out draws the exact image, the other one another: time, words
     and weights are no zeros, and likeness is not that of the noise."""
     names = ["first-block-cache", "first-block, 0.6"]
     found = wide.costs(narrow, seeds=1, steps=STEPS, presets=names)

@@ -107,7 +107,7 @@ class History:
     left_files: list[str] = field(default_factory=list)
     """In the store then."""
     resumed: int = 0
-    """Pictures that went on from what a claim before had kept."""
+    """Images that went on from what a claim before had kept."""
     left_processes: list[str] = field(default_factory=list)
     """When all had ended."""
 
@@ -124,6 +124,6 @@ class History:
         )
         return (
             f"{len(self.seen)} jobs {dict(states)}, {busy_s:.0f} device-seconds, {claims} claims, "
-            f"{self.resumed} pictures went on from a snapshot; {repeats} accepted again, "
+            f"{self.resumed} images went on from a snapshot; {repeats} accepted again, "
             f"{dict(refused)} refused, {lost} given up; {dict(ends)}"
         )

@@ -104,7 +104,7 @@ def _goes_back(job: Seen) -> bool:
 
 def no_stale_result(history: History) -> Found:
     """What succeeded was finished by the last claim; its files are that claim's, or those of a
-    picture of several that an earlier one had finished."""
+    image of several that an earlier one had finished."""
     for job in history.seen:
         if job.state != "succeeded":
             continue
@@ -123,7 +123,7 @@ def same_pixels(history: History) -> Found:
             continue
         told = tuple(output["sha256"] for output in job.view["outputs"])
         if not job.digests == told == history.expected[requests[job.order]]:
-            yield f"{job.id} ({requests[job.order]}) is another picture", job
+            yield f"{job.id} ({requests[job.order]}) is another image", job
 
 
 def polite(history: History) -> Found:

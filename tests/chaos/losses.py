@@ -1,6 +1,6 @@
 """What each failure costs a job that runs: `python -m tests.chaos.losses`.
 
-One job at a time, of four pictures, in a system with the default lease; each time something else
+One job at a time, of four images, in a system with the default lease; each time something else
 happens in its midst. Prints a row of a Markdown table for each.
 """
 

@@ -17,7 +17,7 @@ PICTURES, CLIPS = "pictures", "clips"
 TENANTS = {"acme": 3.0, "bolt": 1.0, "coop": 1.0}
 """By name: the weight of each."""
 MOST_STEPS = 1000
-"""Of one picture: a second or two, enough to be met in the middle."""
+"""Of one image: a second or two, enough to be met in the middle."""
 LONG_S, SHORT_S = 3600.0, 2.0
 """Deadlines: one that everybody meets, one that few do."""
 
@@ -45,7 +45,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "longest": _pictures(7, num_inference_steps=MOST_STEPS, num_images=4),
     "three": _pictures(3, num_inference_steps=400, num_images=3),
     "wide": _pictures(4, num_inference_steps=600, width=48),
-    "from a picture": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),
+    "from an image": _pictures(5, num_inference_steps=400, image=_picture(), strength=0.9),
     "clip": _clip(6),
 }
 

@@ -36,7 +36,7 @@ from tests.chaos.server import Server
 from tests.chaos.wall import Wall
 
 SLOTS = 4
-"""Of each pool: whoever a picture is beside, and wherever it goes on, its bytes are the same."""
+"""Of each pool: whoever an image is beside, and wherever it goes on, its bytes are the same."""
 DTYPE_OF = {PICTURES: "bfloat16", CLIPS: "float32"}
 NEVER = 1000
 """Attempts, deaths: a run counts no job out that it has disturbed so often itself."""

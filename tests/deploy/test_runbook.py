@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from service.settings.settings import Settings
-from tests.deploy.watching.files import PANEL_LINK, RUNBOOK, titles
+from tests.deploy.watching.files import DEPLOY, PANEL_LINK, RUNBOOK, titles
 
 TEXT = RUNBOOK.read_text()
 LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
@@ -51,7 +51,7 @@ def test_panels_are_called_by_their_names() -> None:
 def test_what_commands_name_is_in_the_cluster() -> None:
     named = {(kind.lower(), name) for kind, name in NAMED.findall(TEXT)}
     assert {name for _, name in named} == {"atelier-frontend", "atelier-redis"}
-    base = (RUNBOOK.parent / "k8s" / "base").glob("*.yaml")
+    base = (DEPLOY / "k8s" / "base").glob("*.yaml")
     there = [one for file in base for one in yaml.safe_load_all(file.read_text())]
     kinds = {(one["kind"].lower(), one["metadata"]["name"]) for one in there if "metadata" in one}
     assert {(SHORT.get(kind, kind), name) for kind, name in named} <= kinds

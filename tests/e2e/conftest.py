@@ -19,7 +19,7 @@ DEFAULTS = {"width": 64, "height": 64, "num_inference_steps": 4, "max_sequence_l
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Flux of random weights, in diffusers' layout; small pictures are its default."""
+    """A tiny Flux of random weights, in diffusers' layout; small images are its default."""
     folder = make_flux(tmp_path_factory.mktemp("checkpoint") / "flux")
     (folder / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
     return folder

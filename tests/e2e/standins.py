@@ -1,6 +1,6 @@
 """A front end with two stand-ins for pools, as a process: `python -m tests.e2e.standins REDIS DIR`.
 
-One makes pictures, the other clips; each has more fields than the smallest real model. A third
+One makes images, the other videos; each has more fields than the smallest real model. A third
 model, the first by name, has had a pool that is gone. It prints its address and runs until its
 standard input ends.
 """

@@ -1,4 +1,4 @@
-"""A picture from a running system, in each way that a client can ask for it."""
+"""An image from a running system, in each way that a client can ask for it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_two_pictures_made_from_a_picture(system: System, tmp_path: Path) -> Non
     [
         (["--width", "50"], 1, "width"),
         (["--model", "other"], 1, "other"),
-        (["-o", "picture.bmp"], 2, "picture.bmp"),
+        (["-o", "image.bmp"], 2, "image.bmp"),
         (["--image", "nowhere.png"], 2, "nowhere.png"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Clips from a running system: two models side by side, from the command line to the file."""
+"""Videos from a running system: two models side by side, from the command line to the file."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def system(
     """The tiny Flux and a tiny Wan, one slot each."""
     wan = make_wan(tmp_path_factory.mktemp("checkpoint") / "wan")
     (wan / "atelier.json").write_text(json.dumps({"defaults": DEFAULTS}))
-    models = ("--model", f"tiny={checkpoint}", "--model", f"clips={wan}", "--dtype", "float32")
-    pools = {name: {"model": name, "slots": 1} for name in ("tiny", "clips")}
+    models = ("--model", f"tiny={checkpoint}", "--model", f"videos={wan}", "--dtype", "float32")
+    pools = {name: {"model": name, "slots": 1} for name in ("tiny", "videos")}
     running = System(state, *models, ATELIER_POOLS=json.dumps(pools), XLA_FLAGS=coarse.FLAGS)
     yield running
     running.close()
@@ -49,12 +49,12 @@ def generate(system: System, *arguments: str) -> list[Path]:
 def test_each_model_is_told_when_it_is_ready(system: System) -> None:
     assert system.url
     told = [line.split()[0] for line in system.lines if " is ready at " in line]
-    assert sorted(told[:-1]) == ["clips", "tiny"]
+    assert sorted(told[:-1]) == ["videos", "tiny"]
     assert told[-1] == "Atelier"
 
 
 def test_the_command_line_saves_clips(system: System, tmp_path: Path) -> None:
-    clip = ("--model", "clips", "--seed", "3")
+    clip = ("--model", "videos", "--seed", "3")
     for name, codec in (("clip.mp4", "h264"), ("clip.webm", "vp9"), ("clip.gif", "gif")):
         assert generate(system, *clip, "-o", str(tmp_path / name)) == [tmp_path / name]
         with av.open(tmp_path / name) as file:
@@ -69,7 +69,7 @@ def test_the_command_line_saves_clips(system: System, tmp_path: Path) -> None:
 
 def test_curl_gets_a_clip_and_parts_of_it(system: System) -> None:
     with httpx.Client(base_url=system.url, trust_env=False, timeout=DEADLINE_S) as http:
-        body = {"model": "clips", "prompt": "a star", "seed": 3}
+        body = {"model": "videos", "prompt": "a star", "seed": 3}
         whole = http.post("/v1/generate", json=body, headers={"Accept": "video/mp4"})
         assert whole.headers["content-type"] == "video/mp4"
         with av.open(io.BytesIO(whole.content)) as file:

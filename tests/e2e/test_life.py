@@ -150,7 +150,7 @@ def test_a_checkpoint_that_is_none_ends_it_with_the_reason(tmp_path: Path) -> No
 
 
 def test_overlapping_deaths_below_one_supervisor_change_no_picture(start: Start) -> None:
-    """Pool, Redis and front end die in pairs, the supervisor last, with four pictures at once."""
+    """Pool, Redis and front end die in pairs, the supervisor last, with four images at once."""
     patient = {"MAX_DEATHS": "100", "MAX_ATTEMPTS": "100", "LEASE_S": "2", "REAP_EVERY_S": "0.5"}
     settings = {f"ATELIER_QUEUE__{name}": value for name, value in patient.items()}
     settings["ATELIER_POOLS"] = json.dumps({"tiny": {"model": "tiny", "slots": 4}})
@@ -202,7 +202,7 @@ def job_of(client: Client, job_id: str) -> dict[str, Any]:
 
 
 def pictures(url: str, job_id: str) -> list[str]:
-    """Digests of a job's pictures, when it has ended."""
+    """Digests of a job's images, when it has ended."""
     with Client(url) as client:
         client.job_id = job_id
         assert [event.name for event in client.follow()][-1] == "succeeded"

@@ -1,5 +1,5 @@
 """A fine-tune as it is shared, one file with the original keys, from the command line to diffusers'
-own picture over HTTP."""
+own image over HTTP."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A real system that sends its traces to a real collector, and whose pool is profiled.
 
-One system for all of it: a pool of two virtual devices that splits each picture.
+One system for all of it: a pool of two virtual devices that splits each image.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def test_a_jobs_trace_is_whole(traced: Traced) -> None:
     *stages, finish = below(spans, attempt)
     assert finish.name == "finish"
     for picture in (0, 1):
-        own = [span for span in stages if span.attributes["atelier.picture"] == picture]
+        own = [span for span in stages if span.attributes["atelier.image"] == picture]
         assert [span.name for span in own] == STAGES
         for before, after in pairwise(own[:-1]):  # file by file, media and store take turns
             assert before.end <= after.start + CLOCKS_S, (before.name, after.name)
@@ -232,7 +232,7 @@ def test_what_is_refused_or_hostile_does_no_harm(traced: Traced) -> None:
 
 
 def test_a_running_pool_is_profiled(traced: Traced, tmp_path: Path) -> None:
-    """It goes on meanwhile, and its pictures are what they were."""
+    """It goes on meanwhile, and its images are what they were."""
     idle = traced.profile("--seconds", "1").communicate()
     assert "denoised nothing" in idle[1]
     there_is_none = traced.profile("--pool", "none").communicate()

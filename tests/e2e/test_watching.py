@@ -149,7 +149,7 @@ COUNTED = {
 
 
 def test_the_numbers_are_those_of_the_run(run: Run) -> None:
-    """Of six jobs, one of which has three pictures, one was canceled in the queue, one expired
+    """Of six jobs, one of which has three images, one was canceled in the queue, one expired
     there, and one failed before it was encoded."""
     expected = SUMS | {expr: count + run.taken for expr, count in COUNTED.items()}
     soon(lambda: {expr: value(run.prometheus, expr) for expr in expected}, expected)

@@ -1,4 +1,4 @@
-"""Exact batching, by the engine and real networks of every family: a picture has the same bits
+"""Exact batching, by the engine and real networks of every family: an image has the same bits
 alone, beside any others, at any place of a padded batch, and on another engine midway."""
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def test_company_changes_no_bit(pipeline: Pipeline, family: str, layout: L
 async def test_a_padded_batch_is_alike_at_every_place(
     pipeline: Pipeline, family: str, layout: Layout
 ) -> None:
-    """One step of each row at each place, beside others and beside its likes; and whole pictures,
+    """One step of each row at each place, beside others and beside its likes; and whole images,
     together and alone."""
     requests = mixed(family)[::2]
     engine = Engine(pipeline, layout, 4, exact(ROWS))
@@ -132,7 +132,7 @@ def stepped(engine: Engine, rows: list[Row]) -> list[bytes]:
 async def test_what_fast_batching_tells_is_what_it_does(
     layout: Layout, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """As many levels as lie between the pictures of its batch sizes, measured once."""
+    """As many levels as lie between the images of its batch sizes, measured once."""
     request = SUITE["flux"].least_request
     folder = SUITE["flux"].least(tmp_path_factory.mktemp("flux"))
     flux = registry.load("flux", str(folder), "bfloat16", {})

@@ -77,7 +77,7 @@ def test_the_picture_is_diffusers(
 def test_another_request_draws_another_picture(
     family: str, folder: Path, drawing: tuple[Any, list[np.ndarray], np.ndarray], spoiled: str
 ) -> None:
-    """The bounds tell pictures apart."""
+    """The bounds tell images apart."""
     entry = SUITE[family]
     other = entry.request | {spoiled: {"prompt": "a blue star", "seed": 4}[spoiled]}
     with pytest.raises(AssertionError):

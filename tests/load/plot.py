@@ -1,4 +1,4 @@
-"""The trace's picture: deadlines met and waits, over the load."""
+"""The trace's image: deadlines met and waits, over the load."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How long short jobs wait behind a long clip of low priority: `python -m tests.load.preemption`.
+"""How long short jobs wait behind a long video of low priority: `python -m tests.load.preemption`.
 
-A pool of one slot serves the demo model of clips, in this process, at an embedded Redis. A clip
+A pool of one slot serves the demo model of videos, in this process, at an embedded Redis. A video
 of 17 frames and very many steps runs; jobs of five frames, the fewest that this model makes, come
-every few seconds: once with a clip that may be put aside for them, once with one that may not.
-Prints how long they took from being put to their end, how often the clip was put aside, and how
+every few seconds: once with a video that may be put aside for them, once with one that may not.
+Prints how long they took from being put to their end, how often the video was put aside, and how
 long it took in all.
 """
 
@@ -77,7 +77,7 @@ class Bench:
 
 
 async def trial(bench: Bench, steps: int, count: int, every_s: float) -> str:
-    """One clip, and what comes while it runs."""
+    """One video, and what comes while it runs."""
     clip = await bench.put("clip", steps, "low")
     jobs = []
     for _ in range(count):
@@ -89,7 +89,7 @@ async def trial(bench: Bench, steps: int, count: int, every_s: float) -> str:
     clip_took = (clip.finished_at or 0) - clip.created_at
     return (
         f"{count} short ones took {min(took):.1f} to {max(took):.1f} s, "
-        f"median {statistics.median(took):.1f} s; the clip of {steps} steps {clip_took:.1f} s, "
+        f"median {statistics.median(took):.1f} s; the video of {steps} steps {clip_took:.1f} s, "
         f"put aside {await bench.times_aside(clip)} times"
     )
 

@@ -1,6 +1,6 @@
 """Deadlines met and waits, ours against first come, first served: `python -m tests.load trace`.
 
-One trace of pictures and clips by several tenants, each request with a deadline of so many times
+One trace of images and videos by several tenants, each request with a deadline of so many times
 its own run time, at several loads, against the real scripts. Pools only sleep, `SPEED` times as
 fast as they would run. The trace is drawn at random from a fixed seed: no record of real users.
 First come, first served is the same queue, given one tenant and no deadlines, and pools that do not

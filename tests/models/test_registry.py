@@ -46,7 +46,7 @@ def test_a_config_that_cannot_be_is_refused_by_name(
 def test_an_autoencoder_that_gives_no_numbers_is_refused(
     family: str, broken: float, tmp_path: Path
 ) -> None:
-    """One weight of a demo model's: its pictures would be rounded to what looks like pixels."""
+    """One weight of a demo model's: its images would be rounded to what looks like pixels."""
     folder = tmp_path / family
     shutil.copytree(Path(models.demo.__file__).parent / family, folder)
     (file,) = (folder / "vae").glob("*.safetensors")

@@ -1,4 +1,4 @@
-"""Layouts on virtual devices, and a picture drawn by one of them."""
+"""Layouts on virtual devices, and an image drawn by one of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """One slice, many requests or few: the engine chooses the layout anew at each step, and the
-pictures are those of one device."""
+images are those of one device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PIXEL_TOLERANCE = 2
 """Of 255: layouts differ by the order of their sums, and so by rounding."""
 SLOTS = 4
 STEPS = 24
-"""Enough that each way gets its trials before the last picture is done."""
+"""Enough that each way gets its trials before the last image is done."""
 
 
 @pytest.fixture(scope="module")

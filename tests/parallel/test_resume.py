@@ -1,4 +1,4 @@
-"""A picture that was begun by one layout and goes on by another is the same picture."""
+"""An image that was begun by one layout and goes on by another is the same image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 
 LEAST_DB = 60.0
-"""Of what one layout gives for the whole picture: rounding alone, in the steps that are left."""
+"""Of what one layout gives for the whole image: rounding alone, in the steps that are left."""
 FIELDS = {**REQUEST, "num_inference_steps": 12}
 
 
@@ -41,4 +41,4 @@ async def test_another_layout_goes_on(folder: Path) -> None:
         one.close()
     noise = np.mean(np.square(rest.pixels.astype(int) - whole.pixels))
     assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
-    assert np.std(whole.pixels) > 10, "a picture without contrast proves nothing"
+    assert np.std(whole.pixels) > 10, "an image without contrast proves nothing"

@@ -1,6 +1,6 @@
 """Every layout divides the work, the weights or both: read off the compiled programs.
 
-A layout that did everything everywhere would draw the right picture, too.
+A layout that did everything everywhere would draw the right image, too.
 """
 
 from __future__ import annotations

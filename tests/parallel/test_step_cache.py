@@ -60,7 +60,7 @@ def first_rows(flux: Pipeline) -> Callable[..., list[PyTree]]:
 
 
 def drawn(flux: Pipeline, by: Layout, pictures: list[Prepared], rows: list[PyTree]) -> Draw:
-    """Draws pictures of these shapes side by side: each one's row after each step."""
+    """Draws images of these shapes side by side: each one's row after each step."""
     compiler = Compiler(placed(flux, by), by)
     way = compiler.ways([len(pictures)], elastic=False)[-1]
     step = pictures[0].steps[0]
@@ -99,7 +99,7 @@ def residuals_changed(rows: list[PyTree]) -> list[bool]:
 def test_a_row_among_others_is_drawn_as_it_would_be_among_any(
     prepare: Callable[..., Prepared], first_rows: Any, pair: Any, one_device: Draw
 ) -> None:
-    """And the other is the exact picture, since nothing of it is left out."""
+    """And the other is the exact image, since nothing of it is left out."""
     first, whole = one_device(*pair)
     assert residuals_changed(first) == [True, False, False, True]
     assert residuals_changed(whole) == [True] * 4

@@ -28,7 +28,7 @@ LEAST_DB = 100.0
 """Of the largest value; pixels shown as 255 levels need 60. Rounding alone leaves 110 and more."""
 MOST_WORK, MOST_MEMORY = 0.14, 0.2
 """Of one device's, where there are eight. Beyond an eighth: rows that do not divide; and, where
-pictures are so small, weights and edges."""
+images are so small, weights and edges."""
 
 
 class Case(NamedTuple):

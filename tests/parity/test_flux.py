@@ -1,6 +1,6 @@
 """Flux against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
 
-Bounds: latents of each step to a relative 1e-4, pictures to 60 dB and two grey levels. On such
+Bounds: latents of each step to a relative 1e-4, images to 60 dB and two grey levels. On such
 checkpoints rounding alone (float32 against float64) stays above 80 dB, a wrong term below 50.
 """
 
@@ -211,7 +211,7 @@ def assert_same(ours: Result, theirs: Result, record: Any) -> None:
     assert max(steps) <= RELATIVE, steps
     assert psnr_db(ours.picture, theirs.picture) >= PSNR_DB
     assert off.max() <= GREY_LEVELS
-    assert theirs.picture.std() > 10, "a flat picture proves nothing"
+    assert theirs.picture.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)

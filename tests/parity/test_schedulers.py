@@ -172,7 +172,7 @@ def strengths(steps: int) -> list[float | None]:
 
 
 def one_by_one(name: str) -> Iterator[Case]:
-    """Each value of each option alone, at few and at many steps, from noise and a picture."""
+    """Each value of each option alone, at few and at many steps, from noise and an image."""
     singles = [{key: value} for key, values in OPTIONS[name].items() for value in values]
     for own, steps in itertools.product([{}, *singles, *PAIRS.get(name, ())], (4, 20)):
         for strength in (None, 0.6):

@@ -1,6 +1,6 @@
 """SDXL against diffusers' own pipelines, in the same run, on small checkpoints of odd shapes.
 
-Bounds: latents of each step to a relative 1e-4, pictures to 60 dB and two grey levels; 1e-3 and 55
+Bounds: latents of each step to a relative 1e-4, images to 60 dB and two grey levels; 1e-3 and 55
 dB for v-prediction at zero terminal SNR, which loses that much to rounding alone. On such
 checkpoints rounding (float32 against float64) stays above 80 dB, a wrong term below 50.
 """
@@ -358,7 +358,7 @@ class Pair:
             if name not in ("seed", "scheduler")
         }
         if case.image is not None and case.mask is None:
-            # This pipeline alone takes the picture as large as it is.
+            # This pipeline alone takes the image as large as it is.
             size = arguments.pop("width"), arguments.pop("height")
             arguments["image"] = case.image.resize(size, Image.Resampling.LANCZOS)
         elif case.image is not None:
@@ -411,7 +411,7 @@ def assert_same(pairs: Pairs, case: Case, record: Any) -> None:
     assert max(steps) <= case.bounds.relative, steps
     assert decibels >= case.bounds.psnr_db
     assert off <= case.bounds.grey_levels
-    assert theirs.picture.std() > 10, "a flat picture proves nothing"
+    assert theirs.picture.std() > 10, "a flat image proves nothing"
 
 
 @pytest.mark.parametrize("case", SCHEDULERS.values(), ids=SCHEDULERS)

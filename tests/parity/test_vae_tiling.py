@@ -21,7 +21,7 @@ from tests.parity import test_vae as images
 from tests.parity import test_video_vae as videos
 
 LEAST_DB = 60.0
-"""Of pixels as bytes and of latents, against their largest; a picture that was done as a whole has
+"""Of pixels as bytes and of latents, against their largest; an image that was done as a whole has
 less than 40."""
 
 

@@ -131,7 +131,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "as published": {},
     "small": {"size": {"shortest_edge": 31}, "crop_size": {"height": 31, "width": 31}},
     "numbers": {"size": 40, "crop_size": 33},
-    "a crop larger than the picture": {
+    "a crop larger than the image": {
         "size": {"shortest_edge": 20},
         "crop_size": {"height": 43, "width": 30},
     },

@@ -63,7 +63,7 @@ CHECKPOINTS: dict[str, Config] = {
     "high noise alone": {"transformer": {"num_layers": 1}, "boundary_ratio": 0.0},
     "low noise alone": {"transformer_2": {"num_layers": 2}, "boundary_ratio": 1.0},
     "i2v 2.1": {"from_image": True, "vision": {}},
-    "i2v 2.1, picture among the text": {
+    "i2v 2.1, image among the text": {
         "from_image": True,
         "vision": {"hidden_act": "quick_gelu", "num_attention_heads": 13},
         "transformer": {"added_kv_proj_dim": None, "cross_attn_norm": False},
@@ -124,16 +124,16 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "high noise alone": ("high noise alone", PROMPTED),
     "low noise alone": ("low noise alone", {**PROMPTED, "guidance_scale_2": 1.5}),
     "i2v 2.1": ("i2v 2.1", {**PROMPTED, "image": FIRST, "max_sequence_length": 512}),
-    "i2v 2.1, text so short that the picture is read as text": (
+    "i2v 2.1, text so short that the image is read as text": (
         "i2v 2.1",
         {**PROMPTED, "image": FIRST, "num_inference_steps": 2},
     ),
-    "i2v 2.1, text so short that half the picture is read as text": (
+    "i2v 2.1, text so short that half the image is read as text": (
         "i2v 2.1",
         {"image": FIRST, "max_sequence_length": 507, "num_frames": 1, "num_inference_steps": 2},
     ),
-    "i2v 2.1, picture among the text": (
-        "i2v 2.1, picture among the text",
+    "i2v 2.1, image among the text": (
+        "i2v 2.1, image among the text",
         {"image": FIRST, "guidance_scale": 1.0, "num_frames": 5},
     ),
     "first and last": (
@@ -146,7 +146,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"image": FIRST, "last_image": LAST, "guidance_scale": 1.0},
     ),
     "ti2v, text": ("ti2v", {**PROMPTED, "width": 64, "height": 96}),
-    "ti2v, picture": ("ti2v", {**PROMPTED, "width": 64, "height": 96, "image": FIRST}),
+    "ti2v, image": ("ti2v", {**PROMPTED, "width": 64, "height": 96, "image": FIRST}),
     "flow match euler": ("flow match euler, patches of 1 x 2", PROMPTED),
 }
 BASE: dict[str, Any] = {
@@ -168,7 +168,7 @@ class Result(NamedTuple):
     """uint8 [frames, height, width, 3]."""
 
 
-AS_USERS = {"t2v 2.1, guided", "i2v 2.1, picture among the text"}
+AS_USERS = {"t2v 2.1, guided", "i2v 2.1, image among the text"}
 """Whose programs are compiled as users compile; those of all others coarsely."""
 
 
@@ -220,7 +220,7 @@ class Pair:
         return Result(latents, (made.frames[0] * 255).astype(np.uint8))
 
     def _pipeline(self, wish: Mapping[str, Any] | None, *, from_image: bool) -> Any:
-        """The checkpoint's own class, or the one for pictures; under the request's scheduler."""
+        """The checkpoint's own class, or the one for images; under the request's scheduler."""
         parts = dict(self.base.components)
         if wish is not None:
             options = {name: value for name, value in wish.items() if name != "name"}
@@ -242,7 +242,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def split(request: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Image.Image]]:
-    """Fields, and pictures by field."""
+    """Fields, and images by field."""
     images = {name: value for name, value in request.items() if isinstance(value, Image.Image)}
     return {name: value for name, value in request.items() if name not in images}, images
 
@@ -280,7 +280,7 @@ def test_same_clip_as_diffusers(pairs: Any, case: str, record_property: Any) -> 
     assert max(steps) <= RELATIVE, steps
     assert psnr_db(ours.frames, theirs.frames) >= PSNR_DB
     assert off.max() <= GREY_LEVELS
-    assert theirs.frames.std() > 10, "a flat clip proves nothing"
+    assert theirs.frames.std() > 10, "a flat video proves nothing"
 
 
 def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
@@ -301,7 +301,7 @@ def test_experts_on_the_host_make_the_same_clip_to_the_bit(pairs: Any) -> None:
 
 
 def test_previews_are_small_clips_of_the_denoised_latents(pairs: Any) -> None:
-    ours, request = pairs("ti2v").ours, BASE | REQUESTS["ti2v, picture"][1]
+    ours, request = pairs("ti2v").ours, BASE | REQUESTS["ti2v, image"][1]
     pipeline = ours.pipeline
     row = ours.programs.encode(pipeline.weights, dict(ours.prepare(request).inputs))
     empty = jax.jit(pipeline.preview)(pipeline.weights, row)
@@ -357,7 +357,7 @@ def test_pictures_the_other_way_round_fail_by_far(pairs: Any) -> None:
 
 
 def test_a_first_frame_that_is_noisy_fails_by_far(pairs: Any) -> None:
-    pair, request = pairs("ti2v"), BASE | REQUESTS["ti2v, picture"][1]
+    pair, request = pairs("ti2v"), BASE | REQUESTS["ti2v, image"][1]
     spoiled = pair.ours(request, lambda row: row | {"first_frame": row["latents"][:1]})
     assert_far(spoiled, pair.theirs(request))
 

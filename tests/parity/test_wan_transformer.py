@@ -59,8 +59,8 @@ CASES = {
     "text cut by its length": Case(FROM_IMAGE, text_tokens=509, image_tokens=7),
     "text short of its length": Case(FROM_IMAGE, text_tokens=498, image_tokens=7),
     "text much too short": Case(FROM_IMAGE, text_tokens=20, image_tokens=7),
-    "own keys and no picture": Case({"added_kv_proj_dim": 60}, text_tokens=515),
-    "picture among the text": Case({"image_dim": 26}, image_tokens=7),
+    "own keys and no image": Case({"added_kv_proj_dim": 60}, text_tokens=515),
+    "image among the text": Case({"image_dim": 26}, image_tokens=7),
     "first and last frame": Case(
         {**FROM_IMAGE, "pos_embed_seq_len": 14}, text_tokens=512, image_tokens=14
     ),
@@ -137,7 +137,7 @@ def inputs(case: Case) -> Inputs:
 
 
 def theirs(network: WanTransformer3DModel, given: Inputs) -> np.ndarray:
-    """Channels last. First and last frame are two rows of pictures there."""
+    """Channels last. First and last frame are two rows of images there."""
     image = None if given.image_embeds is None else torch.tensor(given.image_embeds)
     if network.config.pos_embed_seq_len is not None:
         image = image.reshape(4, -1, image.shape[-1])

@@ -63,7 +63,7 @@ def wan_pipeline(
         from_image: the image-to-video class.
         transformer: of the (high-noise) network; None where only `transformer_2` is given: none.
         transformer_2: of the low-noise network; None: there is none.
-        vision: of the picture encoder; None: there is none.
+        vision: of the image encoder; None: there is none.
     """
     video = video_vae(seed + 1, **(vae or {}))
     text = randomize(UMT5EncoderModel(UMT5Config(**(_T5 | (t5 or {})))), seed + 2)

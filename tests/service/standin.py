@@ -1,4 +1,4 @@
-"""A pool without a model: it claims from the real queue and finishes with a small picture."""
+"""A pool without a model: it claims from the real queue and finishes with a small image."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ VIDEO = SPEC.model_copy(
 
 
 def clip(file_format: str, frames: int, fps: int = VIDEO.defaults["fps"]) -> bytes:
-    """A small clip: a red square that goes right, on blue."""
+    """A small video: a red square that goes right, on blue."""
     pixels = np.zeros((frames, SIZE_PX, SIZE_PX, 3), np.uint8)
     pixels[..., 2] = 255
     for number in range(frames):
@@ -103,7 +103,7 @@ def clip(file_format: str, frames: int, fps: int = VIDEO.defaults["fps"]) -> byt
 
 
 def picture(file_format: str = "PNG", size: tuple[int, int] = (SIZE_PX, SIZE_PX)) -> bytes:
-    """A small picture file: red on the left, blue on the right."""
+    """A small image file: red on the left, blue on the right."""
     image = Image.new("RGB", size, "red")
     image.paste("blue", (size[0] // 2, 0, *size))
     file = io.BytesIO()

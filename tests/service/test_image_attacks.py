@@ -1,4 +1,4 @@
-"""Hostile pictures over real sockets: they cost their own tenant time, and nobody else."""
+"""Hostile images over real sockets: they cost their own tenant time, and nobody else."""
 
 from __future__ import annotations
 

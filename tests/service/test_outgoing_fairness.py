@@ -46,7 +46,7 @@ HEALTHY_S = 0.25
 
 @dataclass
 class Site:
-    """A server that holds every request to /hang, and answers others with a picture."""
+    """A server that holds every request to /hang, and answers others with an image."""
 
     url: str = ""
     held: int = 0

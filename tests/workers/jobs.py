@@ -47,7 +47,7 @@ async def reached(queue: Queue, job: Job, *states: JobState) -> Job:
 
 
 async def pixels(store: Store, job: Job) -> list[np.ndarray]:
-    """The job's pictures, read from the store."""
+    """The job's images, read from the store."""
     assert job.state == JobState.SUCCEEDED, job.error
     files = [await store.get(output.key) for output in job.outputs]
     return [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for data in files]

@@ -1,4 +1,4 @@
-"""A picture that is kept midway, and what another engine makes of the rest."""
+"""An image that is kept midway, and what another engine makes of the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workers.engine.snapshot import Origin, RowSnapshot, from_bytes, to_bytes
 async def disturbed_at(
     step: int, engine: Engine, fields: Mapping[str, Any], images: Mapping[str, bytes]
 ) -> tuple[EngineOutput, RowSnapshot]:
-    """The whole picture, and what was kept of it after that step or a little later, from its file.
+    """The whole image, and what was kept of it after that step or a little later, from its file.
 
     The engine may not be faster than the copy: choose a step well before the last.
     """

@@ -107,7 +107,7 @@ class ToyPipeline:
         self.images: Mapping[str, bytes] = {}
         """Of the last request."""
         self.compile_gate = threading.Event()
-        """A picture of the phase "slow-to-compile" waits for it when it is traced."""
+        """An image of the phase "slow-to-compile" waits for it when it is traced."""
 
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         self.images = images
@@ -207,7 +207,7 @@ class ToyPipeline:
         return hidden @ weights["back"]
 
     def decode(self, weights: PyTree, row: PyTree) -> jax.Array:
-        """Each token becomes 8 x 8 pixels of one colour, in one long strip; in a clip it moves."""
+        """Each token becomes 8 x 8 pixels of one colour, in one long strip; in a video it moves."""
         colours = jax.nn.sigmoid(row["latents"] @ weights["out"]) * 255
         if "hopeless_decode" in row:
             colours = colours + impossible(row["hopeless_decode"])
@@ -221,7 +221,7 @@ class ToyPipeline:
 
 
 def reference(pipeline: ToyPipeline, fields: Fields) -> np.ndarray:
-    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]; of a clip frames of that."""
+    """The same in plain NumPy, one at a time: uint8 [8, 8 tokens, 3]; of a video frames of that."""
     fields = {**DEFAULTS, **fields}
     prepared = pipeline.prepare(fields, {})
     into, back, out = (np.asarray(pipeline.weights[name]) for name in ("in", "back", "out"))

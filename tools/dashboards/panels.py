@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture. Its id is its own for good: alerts lead to it by that."""
+    """One image. Its id is its own for good: alerts lead to it by that."""
 
     id: int
     title: str

@@ -62,7 +62,7 @@ WHOLE = Row(
         Panel(
             1,
             "Where the time goes, mean",
-            "Of all jobs in the time that is shown. Stages of one job's pictures run beside each"
+            "Of all jobs in the time that is shown. Stages of one job's images run beside each"
             " other, so that they may add up to more than the job took.",
             along("mean"),
             unit="s", kind="bargauge", width=8, height=9, links=(ALL_TRACES,),
@@ -96,7 +96,7 @@ COMING = Row(
         Panel(
             10,
             "Door",
-            "From the request's body to the job in the queue: checks, the request's pictures, the"
+            "From the request's body to the job in the queue: checks, the request's images, the"
             " prediction of what it costs.",
             quantiles("atelier_admission_seconds"),
             unit="s", links=(traces("admission", "atelier-frontend"),),
@@ -128,7 +128,7 @@ MAKING = Row(
     "In the pool",
     (
         stage(20, "encode", "Encode", "Tokens, noise, and the text encoders."),
-        stage(21, "denoise", "Denoise", "All steps of a picture, and what it waited between them."),
+        stage(21, "denoise", "Denoise", "All steps of an image, and what it waited between them."),
         stage(22, "decode", "Decode", "From latents to pixels."),
         stage(23, "media", "Media", "From pixels to files, on the host."),
         stage(24, "store", "Store", "Into the store, retries of a store that is away included."),

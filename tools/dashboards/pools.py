@@ -29,7 +29,7 @@ NOW = Row(
         Panel(
             2,
             "Steps a second",
-            "Denoising steps of pictures: a batch of four counts four times.",
+            "Denoising steps of images: a batch of four counts four times.",
             (Query(f"sum(rate(atelier_steps_total{{{HERE}}}[$__rate_interval]))"),),
             kind="stat", width=4, height=5,
         ),
@@ -72,7 +72,7 @@ STEPS = Row(
         Panel(
             10,
             "Steps by pool",
-            "A second, of pictures.",
+            "A second, of images.",
             (Query(rate("atelier_steps_total", HERE, "model, instance"),
                    "{{model}} {{instance}}"),),
             unit="ops", stacked=True, links=(RUNNING_JOBS,),
@@ -80,7 +80,7 @@ STEPS = Row(
         Panel(
             11,
             "Time of a step, median",
-            "Of one batch, by the picture's size and by how the slice splits the work.",
+            "Of one batch, by the image's size and by how the slice splits the work.",
             quantiles("atelier_step_seconds", HERE, "model, shape, layout",
                       "{{model}} {{shape}} {{layout}}", (50,)),
             unit="s",
@@ -105,7 +105,7 @@ STEPS = Row(
         Panel(
             14,
             "Rows that only fill up",
-            "Share of computed rows that belong to no picture.",
+            "Share of computed rows that belong to no image.",
             (Query(share("atelier_padding_rows_total", "atelier_steps_total", HERE), "{{model}}"),),
             unit="percentunit", top=1,
         ),
@@ -231,7 +231,7 @@ JOBS = Row(
         Panel(
             31,
             "Claimed, resumed, put aside",
-            "Resumed: pictures that went on from a snapshot; put aside: running jobs that made"
+            "Resumed: images that went on from a snapshot; put aside: running jobs that made"
             " room for others.",
             (
                 Query(rate("atelier_claims_total", HERE), "{{model}} claimed"),
@@ -263,7 +263,7 @@ COMING = Row(
         Panel(
             41,
             "Snapshots",
-            "Tries a minute to keep how far pictures are, and those that failed.",
+            "Tries a minute to keep how far images are, and those that failed.",
             (
                 Query("60 * " + rate("atelier_snapshots_total", HERE), "{{model}}"),
                 Query("60 * " + rate("atelier_snapshot_failures_total", HERE), "{{model}} failed"),

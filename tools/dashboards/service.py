@@ -109,7 +109,7 @@ REQUESTS = Row(
         Panel(
             12,
             "Answer times, p95",
-            "From the request's arrival to the last byte. Clients may wait for their picture in"
+            "From the request's arrival to the last byte. Clients may wait for their image in"
             " it, and event streams are as long as their job.",
             (Query(quantile(95, "atelier_http_request_duration_seconds", V1, "route, method"),
                    "{{method}} {{route}}"),),

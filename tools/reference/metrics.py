@@ -19,7 +19,7 @@ LABELS = {
     "device": "JAX's number of a device of this process",
     "kind": "`in_use`, `peak`, `limit`",
     "layout": "mesh axes that split a step, `one device` where none does: the pool's own and, of an"
-    " elastic pool, those with pictures side by side",
+    " elastic pool, those with images side by side",
     "method": "HTTP's own, or `other`",
     "model": "a registered model's name; empty where a refused request named none of them",
     "outcome": "of jobs `succeeded`, `failed`, `canceled`, `expired`; of deadlines `met`, `missed`;"
@@ -62,7 +62,7 @@ No label names a tenant, a job or anything else that a client sends. A front end
 - **Deadlines.** Met: the job succeeded before its deadline. Missed: it expired, failed, or succeeded too late. Canceled jobs count as neither.
 - **Backlog.** `atelier_queue_backlog_device_seconds` is what the queue was told a job costs when it was accepted, less what snapshots keep of it, and of running jobs what is left by their steps. A device-second is a second of a whole mesh slice, however many chips it has, so the backlog over the number of pools is about the time that they need. A job that came before its model was ever measured counts as one. A registered model without jobs and pools has 0; all front ends tell the same, so take the maximum. It is read at each scrape, and absent while Redis is away.
 - **Waits.** `atelier_job_wait_seconds` ends with a job's first claim; `atelier_queue_oldest_seconds` begins anew when a job is put back.
-- **Operations.** `atelier_flops_total` counts the products and convolutions of the pictures' own steps (padding, text encoders and decoding left out), as the planner reads them off the traced program, loops as often as they run; it is not the compiler's `cost_analysis`, which counts a loop's body once. `atelier_peak_flops` is the maker's dense bfloat16 figure of all chips of the slice, whatever dtype the model runs in, and absent for chips that are not in `workers/slice/chips.py` and for CPUs. Their quotient over `atelier_device_step_seconds_total` is the MFU of the steps.
+- **Operations.** `atelier_flops_total` counts the products and convolutions of the images' own steps (padding, text encoders and decoding left out), as the planner reads them off the traced program, loops as often as they run; it is not the compiler's `cost_analysis`, which counts a loop's body once. `atelier_peak_flops` is the maker's dense bfloat16 figure of all chips of the slice, whatever dtype the model runs in, and absent for chips that are not in `workers/slice/chips.py` and for CPUs. Their quotient over `atelier_device_step_seconds_total` is the MFU of the steps.
 - **Batch fill.** `atelier_steps_total` over itself and `atelier_padding_rows_total`.
 - **Waiting for the host.** `atelier_device_wait_seconds_total` over itself and `atelier_device_step_seconds_total`.
 - **Memory.** As the device's runtime tells it; CPUs tell nothing. On several hosts each process tells of its own devices.

@@ -23,7 +23,7 @@ def levels(
     weights: Weights,
     launcher: Launcher,
 ) -> int:
-    """The most by which a subpixel differs from that of the picture alone, of 255.
+    """The most by which a subpixel differs from that of the image alone, of 255.
 
     Nothing else may be stepped meanwhile.
 

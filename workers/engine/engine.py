@@ -1,6 +1,6 @@
-"""Engine: pictures and clips from requests, many at a time, on one mesh slice.
+"""Engine: images and videos from requests, many at a time, on one mesh slice.
 
-`generate` is the whole path of one picture. Each stage has its own thread, so that none of them
+`generate` is the whole path of one image. Each stage has its own thread, so that none of them
 holds up the step loop: the device waits for nobody.
 """
 
@@ -53,7 +53,7 @@ LOOK_AGAIN_S = 60.0
 
 
 OnStage = Callable[[Stage, float | None], None]
-"""Told in the event loop what is done with a picture now and, of compiling, the expected seconds;
+"""Told in the event loop what is done with an image now and, of compiling, the expected seconds;
 None: nothing tells."""
 
 
@@ -66,7 +66,7 @@ class EngineOutput:
     """
 
     pixels: np.ndarray
-    """uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
+    """uint8 [height, width, 3]; of a video [frames, height, width, 3]."""
     seed: int
     steps: int
     device_seconds: float
@@ -78,7 +78,7 @@ class Engine:
 
     Args:
         layout: how the slice splits its work.
-        slots: pictures that are denoised together at the most.
+        slots: images that are denoised together at the most.
         batching: the batch sizes that steps are compiled for; None: one row, exactly.
         launcher: where a launch goes besides this process.
         kept: where programs may be that need not be compiled.
@@ -186,7 +186,7 @@ class Engine:
         on_stage: OnStage = lambda stage, expected_s: None,
         on_compile: Callable[[Compilation], None] = lambda compilation: None,
     ) -> EngineOutput:
-        """One picture from one request. To cancel it, cancel the task.
+        """One image from one request. To cancel it, cancel the task.
 
         Args:
             on_step: told of each step that is done, in the event loop.
@@ -196,8 +196,8 @@ class Engine:
             on_compile: told there what it has to pay for, if it is the first to need programs.
 
         Raises:
-            PictureFailed: this picture cannot be made; its neighbours are unharmed.
-            EngineDied: no picture can be made any more by this process.
+            PictureFailed: this image cannot be made; its neighbours are unharmed.
+            EngineDied: no image can be made any more by this process.
         """
         doing, model = "preparing the request", self.pipeline.spec.name
         try:
@@ -218,7 +218,7 @@ class Engine:
             with stage(model, "denoise") as span:
                 row = await self._denoise(programs, prepared, start, marking(span, on_step))
                 span.set(told_of(row, start))
-            doing = "decoding the picture"
+            doing = "decoding the image"
             on_stage("decoding", None)
             with stage(model, "decode"):
                 pixels = await self._decode(row)
@@ -235,7 +235,7 @@ class Engine:
         )
 
     async def preview(self, row: Row) -> np.ndarray:
-        """A small picture of an unfinished row: uint8 [h, w, 3]; of a clip [frames, h, w, 3]."""
+        """A small image of an unfinished row: uint8 [h, w, 3]; of a video [frames, h, w, 3]."""
         return await self._show("preview", row.programs.preview, row)
 
     async def keep(self, row: Row) -> RowSnapshot:
@@ -265,7 +265,7 @@ class Engine:
         self.stepper.go_on(row)
 
     def close(self) -> None:
-        """Stop after the step in flight. Pictures that are not done never will be."""
+        """Stop after the step in flight. Images that are not done never will be."""
         self.stepper.close(STUCK_S if self.died.done() else None)
         self.programs.close()
         for threads in self._threads.values():
@@ -278,7 +278,7 @@ class Engine:
         on_stage: OnStage = lambda stage, s: None,
         on_compile: Callable[[Compilation], None] = lambda compilation: None,
     ) -> BucketPrograms:
-        """This picture's programs, as soon as it can begin with it."""
+        """This image's programs, as soon as it can begin with it."""
         programs = self._programs_of(fields, prepared)
         own = programs.compilation if programs.compilation.take() else None
         if own:
@@ -298,7 +298,7 @@ class Engine:
     def _telling(
         self, compilations: Iterable[Compilation], fields: Fields, on_stage: OnStage
     ) -> Iterator[None]:
-        """Inside, a picture waits for programs of these."""
+        """Inside, an image waits for programs of these."""
         bucket = self.costs.bucket(fields)
         expected_s = self.costs.expected_s(bucket) if bucket else None
         waits = True
@@ -373,13 +373,13 @@ class Engine:
     def _take_up(
         self, programs: BucketPrograms, prepared: Prepared, start: Checked, kept: RowSnapshot
     ) -> Checked:
-        """Where the picture begins: after the steps that were done before, if they were its own."""
+        """Where the image begins: after the steps that were done before, if they were its own."""
         row = self._launcher.leaves(start.state)
         try:
             names = needed(programs.changes(prepared.steps), self.batching.is_exact)
             check_fit(kept, row, names, len(prepared.steps))
         except UnfitSnapshot as error:
-            log.warning("a picture begins anew, its snapshot does not fit: %s", error)
+            log.warning("an image begins anew, its snapshot does not fit: %s", error)
             return start
         state = self._launcher.wait(self._launcher.restore(start.state, kept.leaves))
         return Checked(state, kept.done, kept.device_seconds)

@@ -1,4 +1,4 @@
-"""Why a picture could not be made, in the terms of the job that asked for it."""
+"""Why an image could not be made, in the terms of the job that asked for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NON_FINITE = "non_finite"
 
 
 class GenerationFailed(Exception):
-    """This picture cannot be made; its neighbours are unharmed."""
+    """This image cannot be made; its neighbours are unharmed."""
 
     def __init__(self, error: JobError) -> None:
         super().__init__(f"{error.code}: {error.message}")
@@ -30,14 +30,14 @@ def is_out_of_memory(error: Exception) -> bool:
 def non_finite(step: int, steps: int) -> GenerationFailed:
     """NaN or infinity in the latents after `step` of `steps`."""
     message = (
-        f"the picture broke down at step {step} of {steps}: its latents are no longer finite"
+        f"the image broke down at step {step} of {steps}: its latents are no longer finite"
         " numbers. Try another seed, a lower guidance, or a model loaded in float32."
     )
     return GenerationFailed(JobError(code=NON_FINITE, message=message))
 
 
 def picture_failed(error: Exception, doing: str) -> GenerationFailed:
-    """Any error that ends one picture, told to the client; `doing` is what was going on.
+    """Any error that ends one image, told to the client; `doing` is what was going on.
 
     The error itself is its cause.
     """

@@ -45,7 +45,7 @@ class LatencyStats:
         return self._spec.bucket(fields) if has_all else None
 
     def uses(self, fields: Fields, programs: BucketPrograms) -> None:
-        """A picture of this request needs that programs now."""
+        """An image of this request needs that programs now."""
         bucket = self.bucket(fields)
         if bucket is None:
             return

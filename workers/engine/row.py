@@ -1,4 +1,4 @@
-"""A row: one picture while it is denoised, as the step loop sees it."""
+"""A row: one image while it is denoised, as the step loop sees it."""
 
 from __future__ import annotations
 

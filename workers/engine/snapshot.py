@@ -1,6 +1,6 @@
-"""What is kept of an unfinished picture, for another pool to go on with it: as bytes, and back.
+"""What is kept of an unfinished image, for another pool to go on with it: as bytes, and back.
 
-Only what steps change is kept. What they leave as it is (embeddings, a picture's conditions) is
+Only what steps change is kept. What they leave as it is (embeddings, an image's conditions) is
 encoded again.
 """
 
@@ -31,12 +31,12 @@ CACHE = f"['{KEPT}']"
 
 
 class UnfitSnapshot(Exception):
-    """What was kept is not of this picture, or cannot be read: the picture begins anew."""
+    """What was kept is not of this image, or cannot be read: the image begins anew."""
 
 
 @dataclass(frozen=True)
 class RowSnapshot:
-    """How far one picture is, on the host."""
+    """How far one image is, on the host."""
 
     done: int
     """Steps."""
@@ -52,13 +52,13 @@ class Origin:
     fingerprint: str
     """Of the model."""
     request: str
-    """Digest of the picture's own request."""
+    """Digest of the image's own request."""
     batching: str
-    """As `BatchSizes.told`: half a picture by one program and half by another is neither's."""
+    """As `BatchSizes.told`: half an image by one program and half by another is neither's."""
 
     @classmethod
     def of(cls, fingerprint: str, fields: Fields, batching: BatchSizes) -> Origin:
-        """Args: fields: one picture's resolved request, its seed too."""
+        """Args: fields: one image's resolved request, its seed too."""
         text = json.dumps(dict(fields), sort_keys=True)
         return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest(), batching.told)
 
@@ -108,7 +108,7 @@ def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
     """What is kept of the leaves that steps change.
 
     A step cache is as large as the network is wide; without one the next step runs whole, and the
-    picture is another one by a little.
+    image is another one by a little.
 
     Args:
         exact: whether the rest has to be the same to the bit.
@@ -119,7 +119,7 @@ def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
 def check_fit(
     kept: RowSnapshot, row: Mapping[str, Any], changes: frozenset[str], steps: int
 ) -> None:
-    """Raises: Unfit: the picture cannot go on from there.
+    """Raises: Unfit: the image cannot go on from there.
 
     Args:
         row: its row's leaves by name, for their shapes and types.

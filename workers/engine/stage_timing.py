@@ -1,4 +1,4 @@
-"""Stages of one picture, timed: for Prometheus, and as spans for whoever traces."""
+"""Stages of one image, timed: for Prometheus, and as spans for whoever traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKS = 16
 
 @contextmanager
 def stage(model: str, name: str) -> Iterator[Span]:
-    """One picture is in that stage meanwhile, and gets through it."""
+    """One image is in that stage meanwhile, and gets through it."""
     started = time.perf_counter()
     with spans.span(name) as span:
         yield span
@@ -63,7 +63,7 @@ class Turns:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """A metric tells of pictures alone that got through."""
+        """A metric tells of images alone that got through."""
         for name, seconds in self._seconds.items():
             self._spans[name].set({"atelier.busy_s": seconds})
             self._spans[name].end(self._ended[name])

@@ -1,7 +1,7 @@
 """Stepper: the loop that keeps the device at work, in a thread of its own.
 
 It does nothing but choose a batch, send its step, and look at the flags of the step before:
-whatever else a picture needs is done elsewhere, beside it.
+whatever else an image needs is done elsewhere, beside it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class StepMetrics:
         self._layout_of = layout_of
         self._shapes = LabelValues(MAX_SHAPES)
         self._owed: WeakKeyDictionary[Phase, int] = WeakKeyDictionary()
-        """Steps of pictures whose operations are being counted still."""
+        """Steps of images whose operations are being counted still."""
 
     def has(self, slots: int) -> None:
         """Report the number of slots."""
@@ -73,7 +73,7 @@ class StepMetrics:
         self._count(batch.phase, rows)
 
     def _count(self, phase: Phase, rows: int) -> None:
-        """The operations of the pictures' own rows, as soon as somebody knows how many that is."""
+        """The operations of the images' own rows, as soon as somebody knows how many that is."""
         self._owed[phase] = self._owed.get(phase, 0) + rows
         if phase.flops is not None and has_result(phase.flops):
             metrics.flops.labels(self._model).inc(phase.flops.result() * self._owed.pop(phase))

@@ -84,7 +84,7 @@ def nbytes(aval: Any) -> float:
 
 
 ROWS = ("picture_rows", "rows")
-"""Of pictures: an autoencoder's, a network's."""
+"""Of images: an autoencoder's, a network's."""
 
 
 def pairs(sizes: Sizes, picture: bool = False) -> Pairs:
@@ -258,7 +258,7 @@ class _Walk:
         yield Tag(seen.sizes)
 
     def _reduce_sum(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Over a picture's rows: a norm by groups."""
+        """Over an image's rows: a norm by groups."""
         value, out = equation.invars[0].aval, equation.outvars[0].aval
         sizes = tags[0].sizes
         whole = len(equation.params["axes"]) > 1 and value.ndim > 3

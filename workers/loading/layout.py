@@ -72,7 +72,7 @@ def choose(
 ) -> ChosenLayout:
     """As the settings have it, or by the planner's reckoning; with what does not fit on the host.
 
-    `slots` decide nothing of that: other programs make other pictures, and pools that differ in
+    `slots` decide nothing of that: other programs make other images, and pools that differ in
     their slots alone make the same.
 
     Raises:
@@ -130,7 +130,7 @@ def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]
         return held
     raise ValueError(
         f"{slots} slots are too many, {held} fit: {need(slots).refusal()}; "
-        "encoders_on_host, swap_experts and vae_tiling make room, and change pictures a little"
+        "encoders_on_host, swap_experts and vae_tiling make room, and change images a little"
     )
 
 

@@ -241,7 +241,7 @@ def planned(
     devices: Sequence[jax.Device],
     folder: Path | None = None,
 ) -> MeshSlice:
-    """The slice; with tiles, where the devices have no room for a whole picture.
+    """The slice; with tiles, where the devices have no room for a whole image.
 
     Args:
         folder: where programs are kept; None: nowhere.
@@ -266,7 +266,7 @@ def planned(
             tiled = opened(model.model_copy(update={"vae_tiling": TilingSettings()}))
         except NotEnoughMemory:
             raise error from None
-    log.info("pictures are decoded in tiles: there is no room for them as a whole")
+    log.info("images are decoded in tiles: there is no room for them as a whole")
     return tiled
 
 

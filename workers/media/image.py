@@ -1,4 +1,4 @@
-"""Pictures → files. The same pixels give the same bytes; nothing is embedded beside them."""
+"""Images → files. The same pixels give the same bytes; nothing is embedded beside them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes
         "webp": {"quality": quality, "lossless": quality == LOSSLESS, "method": 0},
     }
     if format not in options:
-        raise ValueError(f"{format!r} is no picture format; choose from {', '.join(options)}")
+        raise ValueError(f"{format!r} is no image format; choose from {', '.join(options)}")
     file = io.BytesIO()
     image.save(file, format, **options[format])
     return file.getvalue()

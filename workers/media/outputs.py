@@ -1,4 +1,4 @@
-"""A finished picture or clip → its files, each encoded when it is asked for."""
+"""A finished image or video → its files, each encoded when it is asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from workers.media import image, video
 
 DEFAULT_FPS = 16.0
-"""Of a clip whose model says nothing of it; what Wan was trained on."""
+"""Of a video whose model says nothing of it; what Wan was trained on."""
 PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
 
 
@@ -24,13 +24,13 @@ class File:
     width: int
     height: int
     num_frames: int | None = None
-    """Of a clip, as the next two are."""
+    """Of a video, as the next two are."""
     fps: float | None = None
     duration_s: float | None = None
 
 
 def files(pixels: np.ndarray, request: Mapping[str, Any]) -> Iterator[File]:
-    """One file; of a clip whose format is one of pictures, one file a frame.
+    """One file; of a video whose format is one of images, one file a frame.
 
     Args:
         pixels: uint8 [height, width, 3] or [frames, height, width, 3].
@@ -68,7 +68,7 @@ def _clip(frames: np.ndarray, format: str, fps: float, quality: int | None) -> F
 
 
 def preview(pixels: np.ndarray, request: Mapping[str, Any]) -> str:
-    """A small picture, or a clip that lasts as long as the whole one, as a data URI."""
+    """A small image, or a video that lasts as long as the whole one, as a data URI."""
     if pixels.ndim == 3:
         data = image.encode(pixels, PREVIEW_FORMAT, PREVIEW_QUALITY)
     else:

@@ -22,7 +22,7 @@ from PIL import Image
 from workers.media.image import LOSSLESS, QUALITY
 
 CONTENT_TYPES = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
-"""Of the formats that a request may name for a clip in one file."""
+"""Of the formats that a request may name for a video in one file."""
 THREADS = 4
 """Of an encoder, on any machine: the bytes depend on their number, and on nothing else around."""
 EXACTLY = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
@@ -95,7 +95,7 @@ def encode_clip(frames: np.ndarray, format: str, fps: float, quality: int | None
     if format == "webp":
         return _webp(frames, fps, quality)
     known = ", ".join([*ENCODERS, "gif", "webp"])
-    raise ValueError(f"{format!r} is no format of clips; choose from {known}")
+    raise ValueError(f"{format!r} is no format of videos; choose from {known}")
 
 
 def _video(frames: np.ndarray, encoder: Encoder, fps: float, quality: int) -> bytes:

@@ -109,7 +109,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 
 def outline(prepared: Prepared) -> dict[str, Any]:
-    """All that decides which programs a picture needs, as JSON: no values."""
+    """All that decides which programs an image needs, as JSON: no values."""
     values = {step.phase: step.values for step in prepared.steps}
     return {
         "bucket": prepared.bucket,
@@ -119,7 +119,7 @@ def outline(prepared: Prepared) -> dict[str, Any]:
 
 
 def outlined(fields: Mapping[str, Any]) -> Prepared:
-    """A picture of that outline: zeros, and one step of each phase."""
+    """An image of that outline: zeros, and one step of each phase."""
     steps = tuple(
         Step(StepProgram.parse(phase), _zeros(kinds)) for phase, kinds in fields["phases"].items()
     )

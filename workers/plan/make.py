@@ -49,7 +49,7 @@ class PlanRequest:
     activation_dtype: str | None = None
     """None: as the weights."""
     vae_tiling: bool | None = None
-    """Whether pictures are decoded in tiles; this and the next two: None is where the memory
+    """Whether images are decoded in tiles; this and the next two: None is where the memory
     demands it, as a pool has it."""
     swap_experts: bool | None = None
     encoders_on_host: bool | None = None

@@ -1,11 +1,11 @@
-"""Room: how many more pictures a pool may claim."""
+"""Room: how many more images a pool may claim."""
 
 from __future__ import annotations
 
 import asyncio
 
 LEAVING_STEPS = 4
-"""A picture with no more steps to go makes room for its successor, which is claimed, prepared and
+"""An image with no more steps to go makes room for its successor, which is claimed, prepared and
 encoded meanwhile: the slot changes hands without a gap, and no pool hoards what an idle one could
 begin at once."""
 JOBS_A_SLOT = 4
@@ -14,7 +14,7 @@ memory that they take."""
 
 
 class Capacity:
-    """Pictures take places when they are claimed, and leave them shortly before the last step."""
+    """Images take places when they are claimed, and leave them shortly before the last step."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -32,12 +32,12 @@ class Capacity:
 
     @property
     def is_full(self) -> bool:
-        """Of pictures: with one of them less there would be room."""
+        """Of images: with one of them less there would be room."""
         in_bounds = not self._suspects and self._jobs < JOBS_A_SLOT * self._slots
         return in_bounds and self._pictures >= self._slots
 
     async def wait(self) -> int:
-        """Until there is room: for how many pictures."""
+        """Until there is room: for how many images."""
         while self.free <= 0:
             self._changed.clear()
             await self._changed.wait()
@@ -55,7 +55,7 @@ class Capacity:
 
 
 class Places:
-    """The places of one job's pictures."""
+    """The places of one job's images."""
 
     def __init__(self, room: Capacity, pictures: int, is_suspect: bool) -> None:
         self._room = room
@@ -69,13 +69,13 @@ class Places:
         return len(self._taken)
 
     def step(self, picture: int, steps_to_go: int) -> None:
-        """One picture has done a step."""
+        """One image has done a step."""
         if steps_to_go <= LEAVING_STEPS and picture in self._taken:
             self._taken.remove(picture)
             self._room._change(-1, 0)
 
     def wait(self, picture: int) -> None:
-        """One picture waits for its programs: others may have its place meanwhile."""
+        """One image waits for its programs: others may have its place meanwhile."""
         if picture in self._taken:
             self._taken.remove(picture)
             self._room._change(-1, 0)

@@ -26,7 +26,7 @@ from workers.programs.step_latency import TRIALS
 from workers.retry import QUEUE_ERRORS
 
 MEASURE_S = 10.0
-"""What a warm-up request may take for batches of several pictures; one picture alone is measured
+"""What a warm-up request may take for batches of several images; one image alone is measured
 however long it takes."""
 ROUNDS = 20
 """Of full batches at the most: each tries several sizes, and a size may never come up."""
@@ -97,7 +97,7 @@ async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
             levels = await engine.levels(requests[0])
     except Exception as error:
         log.warning("how near batches of other sizes come is not known: %s", error)
-    log.info("pictures differ with their company, that of the warm-up by %s levels", levels)
+    log.info("images differ with their company, that of the warm-up by %s levels", levels)
     return Batching(mode="fast", levels=levels)
 
 
@@ -146,7 +146,7 @@ class CostReporter:
         """Until it tells again."""
         self._layout = describe(pool, engine.layout, engine.batching)
         self.slowness = 1.0
-        """How many times as long a picture takes here as on the fastest ready pool."""
+        """How many times as long an image takes here as on the fastest ready pool."""
         self.slowness_in: Mapping[str, float] = {}
         """The same of each bucket that others have measured, too."""
 

@@ -1,4 +1,4 @@
-"""Pace: how long a picture still takes, by the steps that it has done here."""
+"""Pace: how long an image still takes, by the steps that it has done here."""
 
 from __future__ import annotations
 

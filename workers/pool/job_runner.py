@@ -65,7 +65,7 @@ class JobRunner:
         self._begun_at = time.monotonic()
         self._is_aside = False
         self._waiting: set[int] = set()
-        """Pictures whose programs are compiled."""
+        """Images whose programs are compiled."""
         self.may_compile = not engine.costs.is_at_hand(claim.job.bucket)
         """Whether it needs programs that may have to be compiled."""
         self.places = places
@@ -142,7 +142,7 @@ class JobRunner:
         return False
 
     async def _make(self) -> tuple[list[Output], Usage]:
-        """All pictures, side by side; the first that fails stops the others."""
+        """All images, side by side; the first that fails stops the others."""
         telling = asyncio.create_task(self._progress.run())
         try:
             images = await self._read_images()
@@ -166,7 +166,7 @@ class JobRunner:
         return [output for one in made for output in one.outputs], self._usage(made)
 
     async def _read_images(self) -> dict[str, bytes]:
-        """The request's pictures: fields whose value is their key in the store."""
+        """The request's images: fields whose value is their key in the store."""
         keys = {
             name: value
             for name, value in self._job.request.items()
@@ -176,7 +176,7 @@ class JobRunner:
         return {name: await until_stored(self._store.get, key) for name, key in keys.items()}
 
     async def _make_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
-        """One picture with its files, made here or by an earlier claim."""
+        """One image with its files, made here or by an earlier claim."""
         made = await self._snapshots.finished(number)
         if made is None:
             made = await self._finish_one(number, images)
@@ -198,7 +198,7 @@ class JobRunner:
             self._progress.step(number, row)
 
         on_stage = partial(self._stage, number)
-        with spans.saying({"atelier.picture": number}):
+        with spans.saying({"atelier.image": number}):
             begin = await self._snapshots.begin(number, fields)
             picture = await self._engine.generate(
                 fields, images, on_step, begin, self._warn, on_stage, self.bill.compile
@@ -215,7 +215,7 @@ class JobRunner:
         )
 
     def _warn(self, prepared: Prepared) -> None:
-        """Report what of the request has no effect; once, since all pictures have the same."""
+        """Report what of the request has no effect; once, since all images have the same."""
         known = self._job.warnings
         found = (Warned(field=one.field, message=one.message) for one in prepared.warnings)
         new = [warning for warning in found if warning not in known]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Of one job, over all its pictures. Only the latest state is sent.
+    """Of one job, over all its images. Only the latest state is sent.
 
     Args:
         preview_every_s: 0: no previews.
@@ -53,19 +53,19 @@ class Progress:
         """What the queue knows of it."""
         self._latest: Row | None = None
         self._doing: dict[int, Doing] = {}
-        """Of the pictures that have begun."""
+        """Of the images that have begun."""
         self._told_of: Doing | None = None
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
 
     def step(self, picture: int, row: Row) -> None:
-        """One picture has done a step. To be called in the event loop."""
+        """One image has done a step. To be called in the event loop."""
         self._done[picture] = row.done
         self._latest = row
         self._news.set()
 
     def stage(self, picture: int, stage: Stage, expected_s: float | None = None) -> None:
-        """One picture has come to that stage. To be called in the event loop."""
+        """One image has come to that stage. To be called in the event loop."""
         self._doing[picture] = Doing(stage, expected_s)
         self._news.set()
 
@@ -90,7 +90,7 @@ class Progress:
 
     @property
     def _now_doing(self) -> Doing | None:
-        """The least advanced of its pictures."""
+        """The least advanced of its images."""
         return min(self._doing.values(), key=lambda doing: STAGES.index(doing.stage), default=None)
 
     async def _tell(self, row: Row | None) -> bool:
@@ -110,7 +110,7 @@ class Progress:
             return True
 
     async def _preview(self, row: Row) -> str | None:
-        """A data URI if one is due. A picture without a preview is no worse."""
+        """A data URI if one is due. An image without a preview is no worse."""
         now = time.monotonic()
         is_due = self._preview_every_s and now - self._previewed_at >= self._preview_every_s
         if not is_due or row.all_sent:

@@ -41,12 +41,12 @@ class Budget:
         return max(measured) if measured else FIRST_S + size / FIRST_BYTES_A_S
 
     def account(self, device_seconds: float) -> Account:
-        """Of one picture that begins now. Args: device_seconds: that it took in earlier claims."""
+        """Of one image that begins now. Args: device_seconds: that it took in earlier claims."""
         return Account(self, self._share, device_seconds)
 
 
 class Account:
-    """Of one picture: what its snapshots have cost, and what they may."""
+    """Of one image: what its snapshots have cost, and what they may."""
 
     def __init__(self, budget: Budget, share: float, begun_at: float) -> None:
         self._budget = budget

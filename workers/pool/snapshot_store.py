@@ -55,7 +55,7 @@ class SnapshotStore:
         await cancel(*self._tasks)
 
     def origin(self, fields: dict[str, Any]) -> Origin:
-        """Args: fields: one picture's resolved request."""
+        """Args: fields: one image's resolved request."""
         spec = self.engine.pipeline.spec
         return Origin.of(spec.fingerprint, with_levers(spec, fields), self.engine.batching)
 

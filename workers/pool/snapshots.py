@@ -1,6 +1,6 @@
-"""Snapshots: how far the pictures of one job are, kept so that another pool can go on with it.
+"""Snapshots: how far the images of one job are, kept so that another pool can go on with it.
 
-A picture without a snapshot is no worse: what fails here is told to the log and tried again when
+An image without a snapshot is no worse: what fails here is told to the log and tried again when
 the budget allows.
 """
 
@@ -39,17 +39,17 @@ class Snapshots:
         self._origins: dict[int, Origin] = {}
         self._accounts: dict[int, Account] = {}
         self._rows: dict[int, Row] = {}
-        """Of the pictures that have done a step here."""
+        """Of the images that have done a step here."""
         self._sizes: dict[int, int | None] = {}
         """Bytes, of their states; None: they cannot be kept."""
         self._keeping: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._under_way: set[int] = set()
-        """Pictures that are being kept, or about to be: where the event loop is late, many steps
+        """Images that are being kept, or about to be: where the event loop is late, many steps
         are told of before the first snapshot begins."""
         self._telling = asyncio.Lock()
 
     async def finished(self, number: int) -> Snapshot | None:
-        """A picture that an earlier claim has finished, if its files are there.
+        """An image that an earlier claim has finished, if its files are there.
 
         Raises: StoreError.
         """
@@ -62,10 +62,10 @@ class Snapshots:
         return snapshot if all(found) else None
 
     async def begin(self, number: int, fields: dict[str, Any]) -> RowSnapshot | None:
-        """What an earlier claim has kept of this picture; None: nothing that could be used.
+        """What an earlier claim has kept of this image; None: nothing that could be used.
 
         Args:
-            fields: the picture's resolved request.
+            fields: the image's resolved request.
         """
         self._origins[number] = self._keeper.origin(fields)
         kept = await self._find(number)
@@ -81,14 +81,14 @@ class Snapshots:
         try:
             kept = await self._keeper.get(snapshot.key, self._origins[number])
         except (StoreError, UnfitSnapshot) as error:
-            log.warning("picture %d of %s begins anew: %s", number, self._claim.job.id, error)
+            log.warning("image %d of %s begins anew: %s", number, self._claim.job.id, error)
             return None
         metrics.resumed.labels(self._claim.job.model).inc()
-        log.info("picture %d of %s goes on after step %d", number, self._claim.job.id, kept.done)
+        log.info("image %d of %s goes on after step %d", number, self._claim.job.id, kept.done)
         return kept
 
     def step(self, number: int, row: Row) -> None:
-        """One picture has done a step: keep it if that pays."""
+        """One image has done a step: keep it if that pays."""
         if row.canceled:
             return
         if number not in self._rows:
@@ -105,17 +105,17 @@ class Snapshots:
             del self._kept[number]  # it did not fit, and the engine began anew
 
     async def finish(self, snapshot: Snapshot) -> None:
-        """A picture is finished, and others of the job are not: it need not be made again."""
+        """An image is finished, and others of the job are not: it need not be made again."""
         await self._tell(snapshot)
         self._rows.pop(snapshot.index, None)
 
     def holds(self, output: Output) -> bool:
-        """Whether the queue knows this file as one of a finished picture."""
+        """Whether the queue knows this file as one of a finished image."""
         return any(output in snapshot.outputs for snapshot in self._kept.values())
 
     @property
     def pay_aside(self) -> bool:
-        """Whether what is done pays for putting the job aside; not before a picture has begun."""
+        """Whether what is done pays for putting the job aside; not before an image has begun."""
         return bool(self._rows) and all(map(self._pays_aside, self._rows))
 
     def _pays_aside(self, number: int) -> bool:
@@ -134,7 +134,7 @@ class Snapshots:
             self._keeper.engine.go_on(row)
 
     async def put_aside(self, boundary_s: float) -> None:
-        """No further step of any picture, and what is done is kept.
+        """No further step of any image, and what is done is kept.
 
         Args:
             boundary_s: for the step under way; what it does not give in that time is left out.
@@ -158,7 +158,7 @@ class Snapshots:
             self._under_way.discard(number)
 
     async def _keep(self, number: int, row: Row) -> None:
-        """One at a time of each picture."""
+        """One at a time of each image."""
         if self._sizes[number] is None:
             return
         async with self._keeping[number]:
@@ -167,7 +167,7 @@ class Snapshots:
             except (StoreError, EngineDied) as error:
                 self._keeper.rest()
                 metrics.snapshot_failures.labels(self._claim.job.model).inc()
-                log.warning("picture %d of %s is not kept: %s", number, self._claim.job.id, error)
+                log.warning("image %d of %s is not kept: %s", number, self._claim.job.id, error)
 
     async def _keep_now(self, number: int, row: Row) -> None:
         """Raises: StoreError, EngineDied."""

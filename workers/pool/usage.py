@@ -10,18 +10,18 @@ from workers.programs.compilation import Compilation
 
 
 class Bill:
-    """Of one claim, over all its pictures: what earlier claims have taken is not in it."""
+    """Of one claim, over all its images: what earlier claims have taken is not in it."""
 
     def __init__(self) -> None:
         self._pictures: dict[int, float] = {}
         self._compilations: list[Compilation] = []
 
     def step(self, picture: int, row: Row) -> None:
-        """One picture has done a step."""
+        """One image has done a step."""
         self._pictures[picture] = row.own_seconds
 
     def finish(self, picture: int, device_s: float) -> None:
-        """One picture is done; it took that in all."""
+        """One image is done; it took that in all."""
         self._pictures[picture] = device_s
 
     def compile(self, compilation: Compilation) -> None:

@@ -23,7 +23,7 @@ class BatchSizes:
     sizes: tuple[int, ...]
     """Ascending."""
     elastic: bool = False
-    """Whether pictures are also stepped side by side, each by a part of the slice."""
+    """Whether images are also stepped side by side, each by a part of the slice."""
 
     @property
     def is_exact(self) -> bool:

@@ -74,7 +74,7 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What one picture needs of a programs."""
+    """What one image needs of a programs."""
 
     encoder: Hashable
     phases: frozenset[StepProgram]
@@ -82,7 +82,7 @@ class Asked:
 
 @dataclass(eq=False)
 class BucketPrograms:
-    """Everything that pictures of one bucket run."""
+    """Everything that images of one bucket run."""
 
     bucket: str
     row: Future[Any] = field(init=False)
@@ -91,15 +91,15 @@ class BucketPrograms:
     """By the inputs' names and shapes: (weights, inputs) → row."""
     phases: dict[StepProgram, Phase] = field(default_factory=dict)
     decode: Compiling = field(init=False)
-    """(weights, row) → pixels, uint8 [height, width, 3]; of a clip [frames, height, width, 3]."""
+    """(weights, row) → pixels, uint8 [height, width, 3]; of a video [frames, height, width, 3]."""
     preview: Compiling = field(init=False)
-    """(weights, row) → a smaller picture or clip of the same kind."""
+    """(weights, row) → a smaller image or video of the same kind."""
     compilation: Compilation = field(default_factory=Compilation)
-    """Of what a picture has lacked last."""
+    """Of what an image has lacked last."""
     made_by: dict[Future[Any], Compilation] = field(default_factory=dict)
     """By program, the compilation that it is one of."""
     awaited: list[Asked] = field(default_factory=list)
-    """By each picture that waits, what it needs."""
+    """By each image that waits, what it needs."""
     encode_times: Recent = field(default_factory=Recent)
     decode_times: Recent = field(default_factory=Recent)
 
@@ -111,7 +111,7 @@ class BucketPrograms:
 
     @property
     def around_s(self) -> float:
-        """What a picture's encoding and decoding take, undisturbed; 0 where it was never done."""
+        """What an image's encoding and decoding take, undisturbed; 0 where it was never done."""
         return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
 
     def changes(self, steps: Iterable[Step]) -> frozenset[str]:
@@ -120,16 +120,16 @@ class BucketPrograms:
 
     @property
     def is_broken(self) -> bool:
-        """What any of its pictures needs did not compile. Another try may: start over."""
+        """What any of its images needs did not compile. Another try may: start over."""
         return bool(self.encoders) and any(failed(program) for program in self.necessary())
 
     def to_begin(self, encoder: Hashable, phases: Iterable[StepProgram]) -> list[Future[Any]]:
-        """What a picture cannot begin without; the other batch sizes may follow."""
+        """What an image cannot begin without; the other batch sizes may follow."""
         chosen = [self.phases[name] for name in phases]
         return [self.encoders[encoder], *(one for phase in chosen for one in phase.necessary)]
 
     def necessary(self) -> list[Future[Any]]:
-        """What any picture of this programs may need."""
+        """What any image of this programs may need."""
         of_steps = [one for phase in self.phases.values() for one in phase.necessary]
         return [*self.encoders.values(), *of_steps, self.decode, self.preview]
 

@@ -1,6 +1,6 @@
-"""Program cache: the buckets in use, each compiled when a picture first needs it.
+"""Program cache: the buckets in use, each compiled when an image first needs it.
 
-Compiling goes on in threads of its own, so pictures that have their programs are not held up.
+Compiling goes on in threads of its own, so images that have their programs are not held up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BUCKETS = 32
-"""Buckets kept; the longest unused one makes room. Pictures under way keep theirs alive."""
+"""Buckets kept; the longest unused one makes room. Images under way keep theirs alive."""
 
 
 class ProgramCache:
@@ -51,13 +51,13 @@ class ProgramCache:
         self._threads = ThreadPoolExecutor(COMPILERS, "compile")
 
     def of(self, prepared: Prepared) -> BucketPrograms:
-        """This picture's programs; missing ones begin to compile, those it begins with first."""
+        """This image's programs; missing ones begin to compile, those it begins with first."""
         programs = self._find(prepared.bucket)
         self.grow(programs, prepared)
         return programs
 
     def grow(self, programs: BucketPrograms, prepared: Prepared) -> None:
-        """Begin to compile what the bucket lacks for this picture.
+        """Begin to compile what the bucket lacks for this image.
 
         The threads take programs in order: one may wait for another that was asked for before it.
         """
@@ -84,7 +84,7 @@ class ProgramCache:
 
     @contextmanager
     def awaited(self, programs: BucketPrograms, prepared: Prepared) -> Iterator[None]:
-        """Inside, a picture waits for its programs.
+        """Inside, an image waits for its programs.
 
         Where it leaves without them, those are dropped that nobody else waits for and no thread has
         begun.

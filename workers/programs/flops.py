@@ -1,4 +1,4 @@
-"""How many operations one step of one picture is, by the planner's count of the traced program.
+"""How many operations one step of one image is, by the planner's count of the traced program.
 
 The compiler's own `cost_analysis` would not do: it counts a loop's body once, sees nothing of what
 kernels of their own do, and counts what a layout computes twice. So the step is traced as one

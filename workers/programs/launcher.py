@@ -30,7 +30,7 @@ class Launcher(Protocol):
         ...
 
     def growing(self, programs: BucketPrograms, prepared: Prepared) -> None:
-        """The programs of this picture that the programs does not have are about to be compiled."""
+        """The programs of this image that the programs does not have are about to be compiled."""
         ...
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:

@@ -3,7 +3,7 @@
 A loop over a stack takes each layer's kernels out of it, and XLA's products on a GPU read no part
 of an array in such a loop: all of a network's weights are copied in each step (jax 0.10.2). With an
 array for each layer, and one layer behind the other, products read them where they lie. That is a
-twelfth of a picture's step. Of a clip's, whose tokens are many more, it is three thousandths: its
+twelfth of an image's step. Of a video's, whose tokens are many more, it is three thousandths: its
 layers stay in a loop.
 """
 

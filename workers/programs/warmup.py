@@ -1,7 +1,7 @@
-"""The requests that a pool compiles for before it is ready: of what kind, and with which pictures.
+"""The requests that a pool compiles for before it is ready: of what kind, and with which images.
 
 A model may make nothing from text alone: image to video, an inpainting network. Its warm-up has
-pictures that nobody sent, since programs depend on their number and not on what is in them.
+images that nobody sent, since programs depend on their number and not on what is in them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.interface.step_program import StepProgram
 from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
 
 SIDE_PX = 64
-"""Of a stand-in; it is resized like any other picture."""
+"""Of a stand-in; it is resized like any other image."""
 
 
 def requests(spec: ModelSpec, settings: Sequence[Mapping[str, Any]]) -> list[Fields]:
@@ -29,7 +29,7 @@ def requests(spec: ModelSpec, settings: Sequence[Mapping[str, Any]]) -> list[Fie
 
 
 def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
-    """The request with a grey picture in each field that this model cannot do without.
+    """The request with a grey image in each field that this model cannot do without.
 
     Raises: RequestError: something else is wrong with it.
     """
@@ -38,7 +38,7 @@ def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:
 
 
 def stood_in(pipeline: Pipeline, fields: Fields) -> tuple[Prepared, dict[str, bytes]]:
-    """The same, and those pictures by field. Raises: as `prepare`."""
+    """The same, and those images by field. Raises: as `prepare`."""
     images: dict[str, bytes] = {}
     while True:
         try:

@@ -49,7 +49,7 @@ def figures(result: Json) -> dict[str, str]:
         "whole request": spread(seconds["request"]),
         "encoding and decoding": f"{Spread.of(result['around']).median:.1%} of the request",
         "MFU of the loop": f"{Spread.of(result['mfu']).median:.1%}",
-        "work of a step": f"{result['step_flops'] / 1e12:.3g} TFLOP a picture",
+        "work of a step": f"{result['step_flops'] / 1e12:.3g} TFLOP an image",
         "memory": f"{memory['peak_bytes'] / 2**30:.2f} GiB, by the {memory['by']}",
         "of it weights": f"{memory['weights_bytes'] / 2**30:.2f} GiB",
     }

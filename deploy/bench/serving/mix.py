@@ -15,7 +15,7 @@ from deploy.exit_codes import UsageError
 
 PROMPT = "a red circle on a blue background"
 MAX_SEED = 2**31
-"""Below which pictures' seeds are drawn."""
+"""Below which images' seeds are drawn."""
 MAX_REQUESTS = 1_000_000
 """Of a load: it lies in memory, with what becomes of it."""
 

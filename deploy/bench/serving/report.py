@@ -71,7 +71,7 @@ def _waits_by(answers: Sequence[Answer], by: Callable[[Answer], Hashable]) -> di
 def _offered(run: Run) -> float | None:
     """Return the device-seconds asked for a second.
 
-    Each request counts as it takes alone: 1 is all that one device which works on one picture at a
+    Each request counts as it takes alone: 1 is all that one device which works on one image at a
     time can do.
     """
     known = [run.alone.get(answer.ask.shape) for answer in run.answers]

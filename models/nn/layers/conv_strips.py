@@ -1,10 +1,10 @@
-"""Pictures as strips side by side in the batch, which is how a TPU convolves them.
+"""Images as strips side by side in the batch, which is how a TPU convolves them.
 
-A TPU's registers hold eight pictures' channels at a time. Of a single picture its compiler makes
-eight strips in front of a convolution and a picture again behind it, and both take longer than the
-convolution itself. Here a picture is cut once, where it is smallest; each convolution then takes
-the columns beside a strip from its neighbours, and norms count a picture's strips together. How
-many strips a picture is in is `TraceOptions.strips`.
+A TPU's registers hold eight images' channels at a time. Of a single image its compiler makes
+eight strips in front of a convolution and an image again behind it, and both take longer than the
+convolution itself. Here an image is cut once, where it is smallest; each convolution then takes
+the columns beside a strip from its neighbours, and norms count an image's strips together. How
+many strips an image is in is `TraceOptions.strips`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NONE = ((0, 0),) * 3
 
 
 def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
-    """How many strips a picture so wide is cut into where that layout's devices are.
+    """How many strips an image so wide is cut into where that layout's devices are.
 
     Args:
         columns: mesh axes that its columns are split over.
@@ -40,11 +40,11 @@ def fitting(platform: str | None, width: int, devices: int) -> int:
 
 
 def for_batch(layout: Layout | None, batch: int, width: int) -> int:
-    """How many strips each picture of a batch is cut into where a TPU has its pictures whole.
+    """How many strips each image of a batch is cut into where a TPU has its images whole.
 
     Args:
-        batch: pictures of all devices.
-        width: of the smallest picture.
+        batch: images of all devices.
+        width: of the smallest image.
     """
     if layout is None or layout.platform != "tpu":
         return 1
@@ -66,7 +66,7 @@ def together(pictures: int, width: int) -> int:
 def cut_up(
     x: Shaped[Array, "batch height _width channels"],
 ) -> Shaped[Array, "_strips height _columns channels"]:
-    """Pictures → their strips, those of a picture one after the other."""
+    """Images → their strips, those of an image one after the other."""
     if trace_options().strips == 1:
         return x
     batch, height, _, channels = x.shape
@@ -85,19 +85,19 @@ def put_together(
 
 
 def told(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
-    """What is said of each picture, to all of its strips."""
+    """What is said of each image, to all of its strips."""
     return jnp.repeat(x, trace_options().strips, axis=0)
 
 
 def by_picture(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
-    """The strips of each picture on an axis of their own."""
+    """The strips of each image on an axis of their own."""
     return x.reshape(-1, trace_options().strips, *x.shape[1:])
 
 
 def with_neighbours(
     x: Shaped[Array, "_strips height _columns channels"], left: int, right: int
 ) -> Shaped[Array, "_strips height _more channels"]:
-    """Strips with so many columns of those beside them; zeros at the picture's sides."""
+    """Strips with so many columns of those beside them; zeros at the image's sides."""
     apart = by_picture(x)
     width = apart.shape[-2]
     before = jnp.pad(apart[:, :-1, :, width - left :], ((0, 0), (1, 0), *_NONE))

@@ -74,9 +74,9 @@ class RMSNorm(nnx.Module):
 
 
 class GroupNorm(nnx.Module):
-    """Zero mean and unit variance of each group of a picture's channels, then scale and bias.
+    """Zero mean and unit variance of each group of an image's channels, then scale and bias.
 
-    Sums are of channels, then of groups: a TPU would copy a picture whose channels are taken apart.
+    Sums are of channels, then of groups: a TPU would copy an image whose channels are taken apart.
     In half precisions they are those of the numbers and of their squares, in one pass; what that
     loses in float32 is far less than such numbers are rounded by.
 
@@ -116,7 +116,7 @@ class GroupNorm(nnx.Module):
     def _mean(
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch 1 1 channels"]:
-        """Of each group of each picture, told to all of its channels and strips."""
+        """Of each group of each image, told to all of its channels and strips."""
         channels = by_picture(x.mean(axis=(1, 2)))
         strips = trace_options().strips
         groups = channels.reshape(len(channels), strips, self.groups, -1).mean(axis=(1, 3))

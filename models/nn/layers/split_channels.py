@@ -1,6 +1,6 @@
-"""Convolutions over pictures whose channels are split: each device makes its own, or reads its own.
+"""Convolutions over images whose channels are split: each device makes its own, or reads its own.
 
-This split is written out and not left to XLA: where the rows of a picture are split as well, its
+This split is written out and not left to XLA: where the rows of an image are split as well, its
 partitioner gives some of these convolutions twice over (seen with jax 0.10.2 where two devices
 share the rows of 32 channels; tests/parallel/test_tensor.py has the case).
 """

@@ -35,7 +35,7 @@ Rest = Callable[[Any, Any], Tokens]
 
 MAX_SIGNAL = 1024
 """Tokens that a signal has at most, evenly chosen: their mean is as good as that of all, and a
-clip's hidden state, kept once more, is not small."""
+video's hidden state, kept once more, is not small."""
 
 
 KEPT = "step_cache"

@@ -4,7 +4,7 @@ Weights lie there in 8 bits, with a scale for each of their channels: they are r
 they are loaded, and a layer has them beside its exact ones or in their place. Activations are
 rounded where they are used, by qwix, with a scale for each token. Only layers of a network's blocks
 have such weights: embeddings, norms and the last layer do not. Of what modulates the blocks weights
-alone are rounded: it is one vector a picture, which a product waits for less than for its weights.
+alone are rounded: it is one vector an image, which a product waits for less than for its weights.
 `TraceOptions.quant` says which products a trace has.
 
 Source: Dettmers et al. 2022 (LLM.int8()), section 2, vector-wise quantisation; Micikevicius et al.

@@ -23,9 +23,9 @@ PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
 
 class Output(BaseModel):
-    """One file in the store: a picture, a clip, or one frame of a clip.
+    """One file in the store: an image, a video, or one frame of a video.
 
-    Frames are counted on over the clips of a job: frame f of clip i has the index i * frames + f.
+    Frames are counted on over the videos of a job: frame f of video i has the index i * frames + f.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -40,7 +40,7 @@ class Output(BaseModel):
     sha256: str
     bytes: int
     num_frames: int | None = None
-    """Of a clip in one file, as the next two are; null of a picture."""
+    """Of a video in one file, as the next two are; null of an image."""
     fps: float | None = None
     duration_s: float | None = None
 
@@ -87,16 +87,16 @@ class Snapshot(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     index: int
-    """Of the picture."""
+    """Of the image."""
     step: int
     """Denoising steps done."""
     fence: int
     """Of the claim that kept it."""
     device_seconds: float = 0.0
     key: str | None = None
-    """Where the store has the state; None: the picture is finished."""
+    """Where the store has the state; None: the image is finished."""
     outputs: tuple[Output, ...] = ()
-    """Of a finished picture."""
+    """Of a finished image."""
 
 
 class Usage(BaseModel):
@@ -105,7 +105,7 @@ class Usage(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     steps: int = 0
-    """Denoising steps that ran, summed over the pictures."""
+    """Denoising steps that ran, summed over the images."""
     device_seconds: float = 0.0
     """Of a mesh slice, in all attempts: encoding, steps, decoding, and `compile_seconds`."""
     compile_seconds: float = 0.0
@@ -120,7 +120,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class Detail(BaseModel):
-    """What a running job does now: the least advanced of its pictures."""
+    """What a running job does now: the least advanced of its images."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -152,12 +152,12 @@ class Job(BaseModel):
     deadline_at: float | None = None
     """After this the answer is of no use: the job expires."""
     request: dict[str, Any] = Field(default_factory=dict)
-    """Every field as it was resolved, the seed too; pictures are replaced by their store key."""
+    """Every field as it was resolved, the seed too; images are replaced by their store key."""
     images: int = Field(default=1, ge=1)
-    """How many pictures or clips: number i has seed + i."""
+    """How many images or videos: number i has seed + i."""
     step: int = 0
     steps: int = 0
-    """Denoising steps done and to do, over all pictures of the job."""
+    """Denoising steps done and to do, over all images of the job."""
     attempts: int = 0
     """How often a pool has claimed it."""
     pool: str | None = None
@@ -180,7 +180,7 @@ class Job(BaseModel):
     weight: float = Field(default=1.0, gt=0)
     """Its tenant's share, against those of others."""
     snapshots: list[Snapshot] = Field(default_factory=list)
-    """Of its pictures, one each at the most; none of a job that has ended."""
+    """Of its images, one each at the most; none of a job that has ended."""
     deaths: list[Death] = Field(default_factory=list)
     """Of its pools, since it was last known to have got further than where one died."""
     metadata: dict[str, str] = Field(default_factory=dict)

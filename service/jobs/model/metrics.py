@@ -22,7 +22,7 @@ WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 12
 DURATION_BUCKETS_S = (
     0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 240, 480, 720, 1200, 1800, 3600, 7200,
 )  # fmt: skip
-"""From a picture of a distilled model to a clip in high resolution, behind a queue."""
+"""From an image of a distilled model to a video in high resolution, behind a queue."""
 
 LOST, EXCUSED = "lost", "excused"
 RETRY_REASONS = (LOST, EXCUSED, "store", "internal")

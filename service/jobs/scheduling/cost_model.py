@@ -33,7 +33,7 @@ class CostKey(NamedTuple):
     layout: str
     """Names the kind of pool, its devices and how they split the work: equal pools share rows."""
     batch: int
-    """Pictures that are stepped together."""
+    """Images that are stepped together."""
 
     def wire(self) -> str:
         """Return the key as a field of Redis's hash."""
@@ -54,12 +54,12 @@ class CostRow(BaseModel):
     step_s: float = Field(gt=0)
     """Of one step of the whole batch."""
     encode_s: float = Field(ge=0)
-    """Of one picture, as the next one: text and pictures of the request; the VAE."""
+    """Of one image, as the next one: text and images of the request; the VAE."""
     decode_s: float = Field(ge=0)
     devices: int = 1
     """Of the slice."""
     compile_s: float | None = Field(default=None, ge=0)
-    """Until a picture of the bucket could begin that no programs were there for; None: there were,
+    """Until an image of the bucket could begin that no programs were there for; None: there were,
     whenever it was asked for."""
     samples: int = 1
     """Steps that it was measured on."""
@@ -73,7 +73,7 @@ class PoolFacts:
 
     layout: str
     slots: int
-    """Pictures that it denoises together."""
+    """Images that it denoises together."""
     warm: tuple[str, ...] = ()
     """Buckets that it need not compile: it has their programs, or finds them in files."""
 
@@ -123,7 +123,7 @@ class Timing:
         return Timing(self.encode_s, self.decode_s * ratio, steps, self.at)
 
     def cost(self, steps: int, images: int, scaled: float = 1.0) -> Cost:
-        """Of so many pictures; `steps` is over all of them."""
+        """Of so many images; `steps` is over all of them."""
         around_s = images * (self.encode_s + self.decode_s)
         sweep_s = min(math.ceil(images / size) * s for size, s in self.step_s.items())
         share_s = min(seconds / size for size, seconds in self.step_s.items())
@@ -161,7 +161,7 @@ class CostTable:
         tell.
 
         Args:
-            steps: over all pictures, as `Job.steps`.
+            steps: over all images, as `Job.steps`.
         """
         there = self._ready & self.timings.keys()
         costs = [self.predict_on(name, bucket, steps, images) for name in there or self.timings]

@@ -26,7 +26,7 @@ class Load:
     def lasts(self, slots: int, rows: int) -> float:
         """Seconds on a pool of so many slots with so many of them taken.
 
-        In a full one each picture has an even share of the slice; between that and the slice for
+        In a full one each image has an even share of the slice; between that and the slice for
         itself it goes in proportion.
         """
         full_s = self.device_seconds * slots / min(self.images, slots)
@@ -120,7 +120,7 @@ class SlotSimulation:
         return min(taking, key=itemgetter(0), default=first)
 
     def thinned_s(self, jobs: float, mean_s: float, left: int) -> float:
-        """Seconds until no more pictures than that are left of what runs and waits.
+        """Seconds until no more images than that are left of what runs and waits.
 
         Args:
             jobs, mean_s: those that wait, as of `start`.

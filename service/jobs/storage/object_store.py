@@ -1,6 +1,6 @@
 """Bytes into a store and back: a local folder, `s3://…`, `gs://…`, or `memory://`.
 
-Pictures of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, what is kept of
+Images of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, what is kept of
 unfinished ones under `snapshots/JOB/…`; the job itself carries their keys only.
 """
 
@@ -41,7 +41,7 @@ NO_BUCKET = "NoSuchBucket"
 
 
 def input_key(job_id: str, field: str) -> str:
-    """Where the picture of a request's field lies."""
+    """Where the image of a request's field lies."""
     return f"inputs/{job_id}/{field}"
 
 
@@ -51,7 +51,7 @@ def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
 
 
 def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
-    """Where the state of one picture lies: a stale claim never overwrites its successor's."""
+    """Where the state of one image lies: a stale claim never overwrites its successor's."""
     return f"snapshots/{job_id}/{fence}-{index}-{step}"
 
 

@@ -106,7 +106,7 @@ def denoisers(pipeline: Any) -> list[Any]:
 
 
 def channels_last(pipeline: Any) -> None:
-    """Of SDXL, whose network is convolutions, and of every picture's VAE."""
+    """Of SDXL, whose network is convolutions, and of every image's VAE."""
     for name in ("unet", "vae"):
         part = pipeline.components.get(name)
         if part is not None and not is_video(part):
@@ -118,7 +118,7 @@ def is_video(network: Any) -> bool:
 
 
 def compiled(pipeline: Any, mode: str) -> None:
-    """The denoising networks and a picture's decoder. Text encoders run once, as they are; a clip's
+    """The denoising networks and an image's decoder. Text encoders run once, as they are; a video's
     decoder is a loop over its frames in Python, which would be compiled for each of them anew."""
     for network in denoisers(pipeline):
         network.compile(fullgraph=True, mode=mode)

@@ -60,7 +60,7 @@ def demo(name: str, pictures: int, presets: list[str] | None) -> None:
 
 
 def _right(subject: Any, drawings: Sequence[Drawing], prompts: Sequence[str]) -> float:
-    """Share of the pictures that show what was asked for."""
+    """Share of the images that show what was asked for."""
     pairs = zip(drawings, prompts, strict=True)
     return float(np.mean([subject.check(one.result, prompt).correct for one, prompt in pairs]))
 

@@ -1,4 +1,4 @@
-"""Pictures of one model by several presets: how long their steps take, and how near they are."""
+"""Images of one model by several presets: how long their steps take, and how near they are."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from models.interface.step_program import StepProgram
 from models.spec.quality_presets import EXACT
 
 MOST_DB = 99.0
-"""Of two equal pictures, to have a number."""
+"""Of two equal images, to have a number."""
 NO_MOTION: dict[str, str | bool] = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
 """XLA's CPU compiler casts the weights of all layers before it loops over them, where they are
 stored in one dtype and used in another: Wan 1.3B would take 8.4 GB instead of 3."""
 
 Result = Callable[[PyTree, PyTree], np.ndarray]
-"""(row before the first step, row behind the last) → what pictures are compared by."""
+"""(row before the first step, row behind the last) → what images are compared by."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Drawing:
 
 
 class Drawer:
-    """Draws pictures of one shape alone, each program compiled once, and not on the clock."""
+    """Draws images of one shape alone, each program compiled once, and not on the clock."""
 
     def __init__(self, pipeline: Pipeline, result: Result | None = None) -> None:
         """Args: result: left out: the pixels."""
@@ -89,19 +89,19 @@ def psnr_db(picture: np.ndarray, other: np.ndarray, peak: float = 255) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a preset costs and gains, over many pictures."""
+    """What a preset costs and gains, over many images."""
 
     psnr_db: float
     worst_db: float
     time: float
-    """Of the steps, against exact ones of the same picture: the median."""
+    """Of the steps, against exact ones of the same image: the median."""
     left_out: float
 
 
 def drawn(
     drawer: Drawer, requests: Iterable[Mapping[str, Any]], presets: Sequence[str]
 ) -> dict[str, list[Drawing]]:
-    """By preset, `exact` first. Every picture is drawn by all presets in turn, so that what else
+    """By preset, `exact` first. Every image is drawn by all presets in turn, so that what else
     the machine does is spread over them."""
     found: dict[str, list[Drawing]] = {name: [] for name in (EXACT, *presets)}
     for request in requests:

@@ -2,7 +2,7 @@
 
 A whole pipeline draws, of whose networks the denoising one alone is as published: text encoders and
 autoencoder are thin, prompts are random words. All is computed in float32, as in the tables of the
-demo models, whatever the weights are stored in. Nobody would know these pictures again, so what is
+demo models, whatever the weights are stored in. Nobody would know these images again, so what is
 compared is what all steps together added to the noise.
 """
 

@@ -50,7 +50,7 @@ def test_the_layout_is_the_documented_one(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CLIPS, ids=str)
 def test_a_pool_is_ready_for_the_clip_that_was_planned(case: Case) -> None:
-    """Smaller ones are the models' own; pictures are of their own size."""
+    """Smaller ones are the models' own; images are of their own size."""
     (pods, *_) = pods_of(overlay(case.overlay), "pool")
     settings = settings_of(overlay(case.overlay), pods)
     first, *_ = settings.models[pool_of(settings, pods).model].warmup

@@ -1,4 +1,4 @@
-"""Pictures of the dashboards, from some minutes of a real system: `make pictures`.
+"""Images of the dashboards, from some minutes of a real system: `make pictures`.
 
 Two of the demo's models at work for two tenants, whose clients come and go; a pool is killed on the
 way.

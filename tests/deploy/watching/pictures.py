@@ -1,4 +1,4 @@
-"""Pictures of the dashboards without Grafana: their own queries, asked of a Prometheus and drawn in
+"""Images of the dashboards without Grafana: their own queries, asked of a Prometheus and drawn in
 their own layout."""
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tests.e2e.system import until
 MARKER = "zz" + secrets.token_hex(8)
 """In every prompt, and wherever else a client may write something."""
 WAIT_S = 60
-"""That clients wait for an answer; some wait for a picture."""
+"""That clients wait for an answer; some wait for an image."""
 LONG_S = 3600
 """A deadline that is met, however slow the machine is."""
 SOON_S = 2
@@ -94,7 +94,7 @@ class Clients:
         return {name: self.job(one)["state"] for name, one in job_ids.items()}
 
     def provoke(self) -> int:
-        """How many of the provocations were taken; their pictures are there."""
+        """How many of the provocations were taken; their images are there."""
         taken = []
         for request in PROVOCATIONS:
             headers = {"Prefer": f"wait={WAIT_S}"} | request.get("headers", {})
@@ -107,7 +107,7 @@ class Clients:
 
 
 def picture() -> str:
-    """A request's picture."""
+    """A request's image."""
     data = io.BytesIO()
     Image.new("RGB", (64, 64), "red").save(data, "PNG")
     return base64.b64encode(data.getvalue()).decode()

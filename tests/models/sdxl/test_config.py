@@ -130,7 +130,7 @@ def test_levels_without_attention_need_no_heads() -> None:
         ({"addition_time_embed_dim": None}, "addition_time_embed_dim is needed"),
         ({"projection_class_embeddings_input_dim": None}, "projection_class_embeddings"),
         ({"encoder_hid_dim_type": "text_proj"}, "encoder_hid_dim is needed"),
-        ({"encoder_hid_dim_type": "ip_image_proj"}, "picture conditions"),
+        ({"encoder_hid_dim_type": "ip_image_proj"}, "image conditions"),
         ({"class_embed_type": "timestep"}, "class labels"),
         ({"attention_type": "gated"}, "GLIGEN"),
         ({"dual_cross_attention": True}, "dual_cross_attention"),

@@ -140,7 +140,7 @@ def test_the_presets_of_a_model() -> None:
 
 
 def test_a_folder_brings_presets(tmp_path: Path) -> None:
-    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten pictures"}  # as before w8a16
+    preset = {"eight_bit": True, "psnr_db": 31.5, "about": "ten images"}  # as before w8a16
     (tmp_path / "atelier.json").write_text(json.dumps({"quality": {"fast": preset}}))
     spec = with_presets(SPEC, tmp_path, LEVERS, {}, "beside")
     assert spec.qualities["fast"] == Quality.model_validate({**preset, "eight_bit": "w8a8"})

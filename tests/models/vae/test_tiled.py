@@ -47,7 +47,7 @@ def test_encoding_and_decoding_go_by_tiles(checkpoint: tuple[str, str]) -> None:
 
 
 def convolutions(pipeline: Pipeline, side: int) -> tuple[int, int]:
-    """Of the programs that encode a picture and decode one, as they are traced."""
+    """Of the programs that encode an image and decode one, as they are traced."""
     fields = {**pipeline.spec.defaults, "width": side, "height": side, "num_inference_steps": 2}
     fields |= {"prompt": "a red circle", "seed": 3}
     if pipeline.spec.family == "wan":

@@ -1,4 +1,4 @@
-"""Chunks and the whole clip: the same numbers, but not the same memory; and half precisions."""
+"""Chunks and the whole video: the same numbers, but not the same memory; and half precisions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_each_chunk_may_leave_as_bytes(vae: VideoAutoencoder, decoded: np.ndarra
 
 
 def test_memory_does_not_grow_with_the_clip(vae: VideoAutoencoder) -> None:
-    """Beside the pixels themselves; of the whole clip at once it does."""
+    """Beside the pixels themselves; of the whole video at once it does."""
 
     def working_bytes(method: Callable[..., Any], frames: int) -> int:
         shape = jax.ShapeDtypeStruct((1, frames, 16, 16, 3), jnp.float32)
@@ -116,7 +116,7 @@ def test_memory_does_not_grow_with_the_clip(vae: VideoAutoencoder) -> None:
 
 
 def test_a_vae_with_too_many_halvings_in_time_encodes_single_frames_only() -> None:
-    """As in the reference, whose chunks of four frames run out; it decodes clips."""
+    """As in the reference, whose chunks of four frames run out; it decodes videos."""
     flags = {"dim_mult": (1, 1, 1, 1), "temperal_downsample": (True,) * 3}
     config = VideoVaeConfig(base_dim=2, z_dim=1, latents_mean=(0.0,), latents_std=(1.0,), **flags)
 

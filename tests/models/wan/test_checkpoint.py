@@ -80,7 +80,7 @@ def test_the_boundary_is_a_share_of_the_schedulers_timesteps() -> None:
             {"vae": VideoVaeConfig(z_dim=2, latents_mean=(0.0,) * 2, latents_std=(1.0,) * 2)},
             "z_dim is 2",
         ),
-        ({"from_image": True}, r"in_channels is 16, but vae z_dim \+ mask and picture latents"),
+        ({"from_image": True}, r"in_channels is 16, but vae z_dim \+ mask and image latents"),
         ({"transformers": {"transformer": replace(CONFIG, out_channels=5)}}, "out_channels is 5"),
         (
             {
@@ -102,7 +102,7 @@ def test_parts_that_do_not_fit_are_named(changes: dict[str, Any], message: str) 
     [
         (EMBEDDED, {"image_encoder": None}, "image_dim is 26, but there is no image_encoder"),
         (replace(EMBEDDED, image_dim=27), {}, "image_encoder hidden_size is 26"),
-        (replace(EMBEDDED, pos_embed_seq_len=19), {}, "two pictures from image_encoder is 20"),
+        (replace(EMBEDDED, pos_embed_seq_len=19), {}, "two images from image_encoder is 20"),
     ],
 )
 def test_picture_encoders_that_do_not_fit_are_named(
@@ -131,5 +131,5 @@ def test_null_components_of_the_index_are_not_looked_for(tmp_path: Path) -> None
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     made = WanCheckpoint.read(tmp_path)
     assert set(made.transformers) == {"transformer_2"}
-    assert made.image_encoder is None, "no transformer here looks at a picture embedding"
+    assert made.image_encoder is None, "no transformer here looks at an image embedding"
     assert (made.boundary_ratio, made.expand_timesteps) == (1.0, False)

@@ -44,7 +44,7 @@ def inputs(
     [
         (text(), {"image": FIRST}, {}, "image"),
         (picture(), {}, {}, "image"),
-        (picture(), {"image": b"no picture"}, {}, "image"),
+        (picture(), {"image": b"no image"}, {}, "image"),
         (picture(), {"image": FIRST, "last_image": LAST}, {}, "last_image"),
         (TI2V, {"last_image": LAST}, {}, "image"),
         (TI2V, {"image": FIRST, "last_image": LAST}, {}, "last_image"),

@@ -53,7 +53,7 @@ async def test_answers_tell_what_is_left(http: httpx.AsyncClient, queue: Queue) 
 async def test_an_hour_that_is_used_up(
     http: httpx.AsyncClient, pool: StandIn, headers: dict[str, str], queue: Queue
 ) -> None:
-    """The stand-in says that a picture took a tenth of a device-second."""
+    """The stand-in says that an image took a tenth of a device-second."""
     limits = TenantSettings(max_queued=2, device_seconds_per_hour=5)
     for number in range(1, 51):
         answer = await http.post("/v1/generate", json=CAT, headers=headers)
@@ -150,7 +150,7 @@ def test_settings_of_all_that_are_not_named() -> None:
 async def test_stored_bytes_that_are_used_up(
     http: httpx.AsyncClient, app: FastAPI, pool: StandIn
 ) -> None:
-    """A picture is sent and one is made, both counted; deleting the job frees them."""
+    """An image is sent and one is made, both counted; deleting the job frees them."""
     sent, made = len(picture()), len(picture())
     body = CAT | {"image": base64.b64encode(picture()).decode()}
     most = sent + made

@@ -1,4 +1,4 @@
-"""Pictures of a request: the spellings of base64."""
+"""Images of a request: the spellings of base64."""
 
 from __future__ import annotations
 

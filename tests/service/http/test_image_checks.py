@@ -86,7 +86,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_a_hostile_file_harms_nobody(checks: ImageChecks, data: bytes) -> None:
-    """Some of them are pictures that can be had cheaply: then they are."""
+    """Some of them are images that can be had cheaply: then they are."""
     try:
         assert (await checks.check(data, "acme")).width == 32
     except ImageFileError as error:

@@ -291,7 +291,7 @@ class Lives(History):
             assert answer == self.model.spend(claim, device_s)
 
     def _snapshot(self, claim: Claim, steps: list[int], twice: bool) -> None:
-        """Pictures that are finished have files of their own and no state."""
+        """Images that are finished have files of their own and no state."""
         kept = [a_snapshot(claim, index, step) for index, step in enumerate(steps)]
         kept = [finished(one, claim) if one.step == STEPS else one for one in kept]
         answer = self.tell(claim, self.queue(twice).snapshot(claim, kept))

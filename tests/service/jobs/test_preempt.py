@@ -41,7 +41,7 @@ async def running(queue: Queue, kind: dict[str, Any], pool: str = "pool", **fiel
 
 
 async def asked(queue: Queue, *claims: Claim, **fields: Any) -> tuple[str, str] | None:
-    """By a pool whose slots these claims take, each with a minute to go, and warm for pictures."""
+    """By a pool whose slots these claims take, each with a minute to go, and warm for images."""
     held = [Held(c.job.id, c.fence, LEFT_S, c.job.images) for c in claims]
     slots = sum(claim.job.images for claim in claims)
     full = {"pool": "pool", "model": MODEL, "slots": slots, "free": 0, "soonest_s": LEFT_S}
@@ -172,7 +172,7 @@ async def test_what_has_waited_for_as_long_as_priority_lets_it_is_put_aside_no_m
 
 
 async def test_low_priority_never_starves(connect: Connect) -> None:
-    """A picture of higher priority comes whenever the clip runs; they all overtake it until it has
+    """An image of higher priority comes whenever the video runs; they all overtake it until it has
     waited for as long as priority may make it, and then none does."""
     queue = await connect(priority_s=0.2)
     clip = await running(queue, CLIP)
@@ -218,7 +218,7 @@ async def test_the_next_claim_takes_what_room_was_made_for(
     connect: Connect, empty_redis: Redis, credit_s: float
 ) -> None:
     """Of a queue that is anyhow: tenants that have had more or less, deadlines, warm and cold
-    buckets, several pictures, jobs that others have put aside."""
+    buckets, several images, jobs that others have put aside."""
     queue = await connect(deadline_credit_s=credit_s)
     made = 0
     for seed in range(60):

@@ -29,7 +29,7 @@ POOL = "cold"
 @pytest.fixture(autouse=True)
 async def known_costs(queue: Queue) -> None:
     """A ready pool of one slot that takes two seconds for a cat: a tenth for the text, three for
-    the picture. It serves nothing."""
+    the image. It serves nothing."""
     facts = PoolFacts("here", slots=1)
     await queue.register(POOL, SPEC, ready=True, facts=facts)
     row = CostRow(step_s=(RUN_S - 0.4) / STEPS, encode_s=0.1, decode_s=0.3)
@@ -148,7 +148,7 @@ async def test_who_waits_without_a_deadline_is_overtaken(http: httpx.AsyncClient
 
 async def test_what_a_clip_is_put_aside_for_is_taken(http: httpx.AsyncClient, queue: Queue) -> None:
     """The only slot has a minute to go. Once its pool says that it may put that aside for what
-    takes a quarter of it, a picture waits for a second, a step of the clip, and itself."""
+    takes a quarter of it, an image waits for a second, a step of the video, and itself."""
     bucket, steps = SPEC.bucket(SPEC.defaults), 120
     clip = Job(id="job_clip", model=MODEL, bucket=bucket, steps=steps, cost=60, run_s=60)
     await queue.put(clip)

@@ -1,4 +1,4 @@
-"""Image to image at the picture's own size, for models that are specified so."""
+"""Image to image at the image's own size, for models that are specified so."""
 
 from __future__ import annotations
 

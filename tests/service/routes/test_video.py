@@ -1,4 +1,4 @@
-"""Clips over HTTP: asked for, told of, and fetched in parts."""
+"""Videos over HTTP: asked for, told of, and fetched in parts."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_video_model_makes_videos() -> None:
 @pytest.mark.parametrize(
     ("spec", "fields", "named"),
     [
-        (TO_VIDEO, {}, {"image": "image-to-video: send the picture to begin with"}),
+        (TO_VIDEO, {}, {"image": "image-to-video: send the image to begin with"}),
         (TO_VIDEO, {"last_image": "x"}, {"image": "send", "last_image": "begins with too"}),
         (VIDEO, {"last_image": "x"}, {"last_image": "begins with too"}),
         (VIDEO, {"image": "x", "mask_image": "x"}, {"mask_image": "does not serve"}),

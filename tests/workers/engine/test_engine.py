@@ -53,7 +53,7 @@ def assert_is_reference(picture: EngineOutput, pipeline: ToyPipeline, **fields: 
     expected = reference(pipeline, fields).astype(int)
     assert picture.pixels.shape == expected.shape
     assert np.abs(picture.pixels - expected).max() <= PIXEL_TOLERANCE
-    assert np.std(expected) > 10, "a picture without contrast proves nothing"
+    assert np.std(expected) > 10, "an image without contrast proves nothing"
 
 
 async def test_one_picture_is_the_reference(engine: Engine, pipeline: ToyPipeline) -> None:
@@ -65,7 +65,7 @@ async def test_one_picture_is_the_reference(engine: Engine, pipeline: ToyPipelin
 
 
 async def test_mixed_requests_share_the_slots(engine: Engine, pipeline: ToyPipeline) -> None:
-    """Steps, guidance, sizes and phases of every kind, more pictures than slots."""
+    """Steps, guidance, sizes and phases of every kind, more images than slots."""
     requests: list[dict[str, Any]] = [
         {"seed": seed, "num_inference_steps": steps, "guidance_scale": guidance, **other}
         for seed, (steps, guidance, other) in enumerate(
@@ -279,7 +279,7 @@ async def test_an_error_of_the_loop_itself_ends_every_picture(
 
 
 async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[EngineOutput, RowSnapshot]:
-    """A picture, and what was kept of it after that many steps."""
+    """An image, and what was kept of it after that many steps."""
     keeping: list[asyncio.Task[RowSnapshot]] = []
 
     def on_step(row: Row) -> None:

@@ -35,7 +35,7 @@ def picture() -> bytes:
 
 
 async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
-    """Text and picture to picture side by side, of other lengths and guidance, more than slots."""
+    """Text and image to image side by side, of other lengths and guidance, more than slots."""
     requests: list[tuple[dict[str, Any], dict[str, bytes]]] = [
         ({**REQUEST}, {}),
         ({**REQUEST, "seed": 2, "num_inference_steps": 11, "guidance_scale": 1.5}, {}),
@@ -55,11 +55,11 @@ async def test_company_does_not_show(flux: Pipeline, layout: Layout) -> None:
     expected = generate(flux, *requests[-1]).astype(int)
     assert np.abs(together[-1].pixels - expected).max() <= PIXEL_TOLERANCE
     first, second = together[0].pixels.astype(int), together[1].pixels
-    assert np.abs(first - second).mean() > 10, "pictures that are all alike prove nothing"
+    assert np.abs(first - second).mean() > 10, "images that are all alike prove nothing"
 
 
 async def test_the_rest_of_a_picture_is_the_same_to_the_bit(flux: Pipeline, layout: Layout) -> None:
-    """From a picture too, which is encoded again for nothing but its embeddings."""
+    """From an image too, which is encoded again for nothing but its embeddings."""
     requests = [
         ({**REQUEST, "num_inference_steps": 20}, {}),
         ({**REQUEST, "num_inference_steps": 16, "strength": 0.75}, {"image": picture()}),

@@ -65,7 +65,7 @@ async def test_experts_take_turns_and_the_clip_is_the_same(wan: Pipeline, layout
     assert clip.pixels.shape == (5, 48, 32, 3)
     expected = generate(wan, REQUEST, {}).astype(int)
     assert np.abs(clip.pixels - expected).max() <= PIXEL_TOLERANCE
-    assert np.std(expected) > 10, "a clip without contrast proves nothing"
+    assert np.std(expected) > 10, "a video without contrast proves nothing"
 
 
 @pytest.mark.parametrize("scheduler", ["unipc", "dpmpp_2m_sde"])

@@ -133,7 +133,7 @@ async def test_warm_up_measures_every_size(engine: Engine, layout: Layout) -> No
 async def test_batches_that_others_have_measured_are_not_tried_again(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
-    """One picture is made even so: that shows that it can be."""
+    """One image is made even so: that shows that it can be."""
     request = {**SMALL, "num_inference_steps": 20}
     await engine.warm_up([request])
     herald = CostReporter(engine, queue, "toy")

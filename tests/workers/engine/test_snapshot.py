@@ -1,4 +1,4 @@
-"""What is kept of a picture, as a file: only what fits is taken up."""
+"""What is kept of an image, as a file: only what fits is taken up."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ async def test_an_engine_counts_its_pictures_and_their_stages(
         before, flops = counts(), value("atelier_flops_total", model=SPEC.name)
         await engine.warm_up([{}])
         await engine.try_out({}, 2)
-        assert counts() == before, "nobody asked for the warm-up's pictures"
+        assert counts() == before, "nobody asked for the warm-up's images"
         await engine.generate({"prompt": "a"}, {})
         assert counts() == [count + 1 for count in before]
         phase = next(iter(engine.programs.of(pipeline.prepare({}, {})).phases.values()))

@@ -153,7 +153,7 @@ class Device:
 @pytest.mark.parametrize(("batching", "launch"), [("exact", 1), ("fast", None)])
 def test_slots_decide_no_program(model: ModelSettings, batching: str, launch: int | None) -> None:
     """Where memory holds two: left open they are two, more are refused, and in no case do encoders
-    go to the host or is a picture decoded in tiles, which would draw another one."""
+    go to the host or is an image decoded in tiles, which would draw another one."""
     given = model.model_copy(
         update={"batching": batching, "warmup": [{"width": 512, "height": 512}]}
     )

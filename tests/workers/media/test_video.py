@@ -1,4 +1,4 @@
-"""Clips are read back by a decoder: what they say of themselves, and what they show."""
+"""Videos are read back by a decoder: what they say of themselves, and what they show."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from workers.programs.step_latency import Way
 
 SILENCE_S = 60.0
 Asked = tuple[Fields, dict[str, bytes]]
-"""A request and its pictures."""
+"""A request and its images."""
 ROUNDS = 3
 """Of all requests at once: enough steps to try an elastic layout."""
 
@@ -67,7 +67,7 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
 
 
 def read(fields: Fields, folder: Path) -> Asked:
-    """A request whose pictures are named by their files in that folder."""
+    """A request whose images are named by their files in that folder."""
     names = [name for name in ("image", "mask_image") if name in fields]
     return fields, {name: (folder / fields[name]).read_bytes() for name in names}
 

@@ -1,4 +1,4 @@
-"""Two processes of two devices draw each family's pictures as one device does."""
+"""Two processes of two devices draw each family's images as one device does."""
 
 from __future__ import annotations
 

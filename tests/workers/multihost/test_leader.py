@@ -131,7 +131,7 @@ async def engine(
 async def test_what_one_launches_the_other_launches(
     engine: Engine, pipeline: ToyPipeline, group: Followers, other: Other
 ) -> None:
-    """Pictures of several kinds side by side and in one batch, with previews: every state of theirs
+    """Images of several kinds side by side and in one batch, with previews: every state of theirs
     is the same there, to the bit."""
     await engine.warm_up([{}])
     requests = [
@@ -217,7 +217,7 @@ async def test_what_one_takes_up_the_other_takes_up(
 async def test_each_process_brings_its_own_experts(
     engine: Engine, pipeline: TwoExperts, group: Followers, other: Other
 ) -> None:
-    """Pictures one after the other, so that the networks change places several times."""
+    """Images one after the other, so that the networks change places several times."""
     for seed in range(2):
         picture = await engine.generate(fields(4, seed), {}, lambda row: None)
         expected = generate(pipeline, fields(4, seed), {}).astype(int)

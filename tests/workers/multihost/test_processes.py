@@ -91,7 +91,7 @@ async def queue(redis_url: str, empty_redis: object) -> AsyncIterator[Queue]:
 
 
 def drawn(model: Path, request: dict[str, Any], images: int = 1) -> list[np.ndarray]:
-    """The pictures of one device, without an engine."""
+    """The images of one device, without an engine."""
     pipeline = registry.load(POOL, str(model), "float32", {})
     fields = {**pipeline.spec.defaults, **request, "num_inference_steps": STEPS}
     seeds = range(request["seed"], request["seed"] + images)

@@ -62,7 +62,7 @@ MAKE: dict[str, Callable[[Path], Path]] = {
         t5=T5,
     ),
 }
-"""Few layers. Wan has two experts, or a picture encoder."""
+"""Few layers. Wan has two experts, or an image encoder."""
 
 
 def asked(family: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -75,4 +75,4 @@ def assert_same(pixels: np.ndarray, expected: np.ndarray) -> None:
     noise = np.mean(np.square(levels))
     assert levels.max() <= MOST_LEVELS
     assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
-    assert np.std(expected) > 10, "a picture without contrast proves nothing"
+    assert np.std(expected) > 10, "an image without contrast proves nothing"

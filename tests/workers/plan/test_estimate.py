@@ -137,7 +137,7 @@ def test_more_slots_are_more_of_everything_but_weights(flux: Sketch) -> None:
 
 
 def test_what_one_launch_steps_bounds_its_temporaries(flux: Sketch) -> None:
-    """Pictures are decoded one at a time; only their states lie side by side."""
+    """Images are decoded one at a time; only their states lie side by side."""
     shape = MeshShape().over(1)
     alone, several = estimate(flux, shape, V6E), estimate(flux, shape, V6E, 5, launch=2)
     two = estimate(flux, shape, V6E, 2)

@@ -19,7 +19,7 @@ from service.jobs.storage.object_store import Store
 from tests.workers.jobs import ended, pixels, toy_job
 
 FEW_BYTES = 64
-"""Less than any picture."""
+"""Less than any image."""
 
 
 CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2

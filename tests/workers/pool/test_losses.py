@@ -185,7 +185,7 @@ async def test_a_store_may_be_away_for_longer_than_a_moment(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The finished pictures are held meanwhile, and not made again; a cancel lets go of one."""
+    """The finished images are held meanwhile, and not made again; a cancel lets go of one."""
     store, wall = walled(tmp_path)
     job, canceled = toy_job(phase="gated", num_images=2), toy_job()
     for each in (job, canceled):
@@ -201,7 +201,7 @@ async def test_a_store_may_be_away_for_longer_than_a_moment(
         assert len(await pixels(store, job)) == 2
         await until(lambda: pool.jobs == 0)
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
-    assert pipeline.gate.count <= 2 * 4, "no step is done twice; two pictures may share one"
+    assert pipeline.gate.count <= 2 * 4, "no step is done twice; two images may share one"
     assert not (tmp_path / "outputs" / "outputs" / canceled.id).exists()
 
 

@@ -85,7 +85,7 @@ async def test_a_clip_is_put_aside_for_a_picture_and_goes_on(
 async def test_only_one_of_several_is_put_aside(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, empty_redis: Redis
 ) -> None:
-    """The one of low priority; its neighbour, of as high a one as the picture's, goes on."""
+    """The one of low priority; its neighbour, of as high a one as the image's, goes on."""
     low, neighbour, before = a_clip(), a_clip(seed=1), put_aside_so_far()
     neighbour = neighbour.model_copy(update={"priority": PRIORITIES["normal"]})
     picture = a_picture()

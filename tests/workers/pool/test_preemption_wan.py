@@ -1,4 +1,4 @@
-"""Clips and pictures of one real, tiny model: two buckets of one pool."""
+"""Videos and images of one real, tiny model: two buckets of one pool."""
 
 from __future__ import annotations
 
@@ -109,4 +109,4 @@ async def test_a_clip_put_aside_for_a_picture_is_the_same_to_the_bit(
     frames, expected = await pixels(store, clip), await pixels(store, undisturbed)
     assert len(frames) == 9
     assert all((one == other).all() for one, other in zip(frames, expected, strict=True))
-    assert max(frame.std() for frame in frames) > 10, "a clip without contrast proves nothing"
+    assert max(frame.std() for frame in frames) > 10, "a video without contrast proves nothing"

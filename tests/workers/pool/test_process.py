@@ -143,7 +143,7 @@ async def test_a_job_outlives_its_pools(
     reaped: Queue, start: Callable[[], PoolProcess], state_dir: Path
 ) -> None:
     """One pool is killed, its successor is stopped for longer than its lease: each time the next
-    one makes the same picture from what was kept, and the job ends once. A third one is drained in
+    one makes the same image from what was kept, and the job ends once. A third one is drained in
     the midst of a job that would run for minutes."""
     store = Store(str(state_dir / "outputs"))
     first = start()

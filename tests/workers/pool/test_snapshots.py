@@ -1,4 +1,4 @@
-"""What a pool keeps of its jobs, for itself and others: drains, snapshots, finished pictures."""
+"""What a pool keeps of its jobs, for itself and others: drains, snapshots, finished images."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_finished_pictures_are_not_made_again(
     assert job.usage.steps == job.step == 20
 
 
-@pytest.mark.parametrize("what", ["the snapshot", "the finished picture"])
+@pytest.mark.parametrize("what", ["the snapshot", "the finished image"])
 async def test_what_has_left_the_store_is_made_again(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store, what: str
 ) -> None:
@@ -149,7 +149,7 @@ async def test_what_has_left_the_store_is_made_again(
     )
     kept = {
         "the snapshot": Snapshot(index=0, step=2, fence=1, key=snapshot_key(job.id, 1, 0, 2)),
-        "the finished picture": Snapshot(index=0, step=4, fence=1, outputs=(file,)),
+        "the finished image": Snapshot(index=0, step=4, fence=1, outputs=(file,)),
     }
     assert await queue.snapshot(claim, [kept[what]])
     await queue.release(claim)

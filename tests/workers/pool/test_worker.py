@@ -90,7 +90,7 @@ async def test_a_model_that_does_not_compile_ends_the_pool(
 async def test_jobs_become_files(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
-    """More jobs than slots, one of three pictures: each is the reference's, with its own seed."""
+    """More jobs than slots, one of three images: each is the reference's, with its own seed."""
     jobs = [toy_job(seed=10 * i, num_inference_steps=3 + i) for i in range(6)]
     jobs.append(toy_job(seed=2**63 - 4, num_images=3))
     for job in jobs:
@@ -225,14 +225,14 @@ async def test_pictures_of_the_request_reach_the_pipeline(
 ) -> None:
     job = toy_job()
     job.request["image"] = input_key(job.id, "image")
-    await store.put(job.request["image"], b"the picture's bytes", "image/png")
+    await store.put(job.request["image"], b"the image's bytes", "image/png")
     await queue.put(job)
     missing = toy_job()
     missing.request["image"] = input_key(missing.id, "image")
     await queue.put(missing)
     async with at_work(pipeline, layout, queue, store):
         assert (await ended(queue, job)).state == JobState.SUCCEEDED
-        assert pipeline.images == {"image": b"the picture's bytes"}
+        assert pipeline.images == {"image": b"the image's bytes"}
         missing = await ended(queue, missing)
     assert (missing.state, missing.error.code) == (JobState.FAILED, "store")
 

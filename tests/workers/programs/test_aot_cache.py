@@ -224,7 +224,7 @@ def test_a_folder_among_the_files_is_left_alone(folder: Path) -> None:
 
 
 def test_a_pipelines_second_compiler_traces_nothing(folder: Path, layout: Layout) -> None:
-    """Rows, changes and operations are known, too, and a picture is the same to the last bit."""
+    """Rows, changes and operations are known, too, and an image is the same to the last bit."""
     pipeline = ToyPipeline()
 
     def picture() -> tuple[Any, ...]:

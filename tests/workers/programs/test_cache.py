@@ -1,4 +1,4 @@
-"""Which programs are compiled, where pictures leave that asked for them."""
+"""Which programs are compiled, where images leave that asked for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def engine(gates: TwoGates, layout: Layout) -> AsyncIterator[Engine]:
 
 
 class Asking:
-    """Makes pictures, and knows what each has to pay for."""
+    """Makes images, and knows what each has to pay for."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -1,4 +1,4 @@
-"""Layers apart: which stacks, what becomes of them, and the same pictures."""
+"""Layers apart: which stacks, what becomes of them, and the same images."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_kernels_of_denoising_blocks_alone_and_on_gpus_alone(folder: str) -> Non
     assert not chosen(layout(LikeGpus, fsdp=2)) and not chosen(layout(Layout))
     limits = pipeline.spec.limits.model_copy(update={"max_frames": 81})
     pipeline.spec = pipeline.spec.model_copy(update={"limits": limits})
-    assert not chosen(layout(LikeGpus)), "a clip's layers stay in a loop"
+    assert not chosen(layout(LikeGpus)), "a video's layers stay in a loop"
 
 
 def test_a_stack_becomes_its_layers_and_is_freed() -> None:

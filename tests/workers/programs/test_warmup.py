@@ -23,7 +23,7 @@ from workers.programs import warmup
 
 
 class Picky(ToyPipeline):
-    """Asks for one picture after another."""
+    """Asks for one image after another."""
 
     def __init__(self, *needs: str) -> None:
         super().__init__()
@@ -58,9 +58,9 @@ def test_what_no_picture_mends_is_raised(needs: str, fields: Fields) -> None:
 def test_a_picture_that_is_refused_is_not_sent_again() -> None:
     class Blind(ToyPipeline):
         def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
-            raise RequestError("image", "is no picture")
+            raise RequestError("image", "is no image")
 
-    with pytest.raises(RequestError, match="is no picture"):
+    with pytest.raises(RequestError, match="is no image"):
         warmup.prepare(Blind(), {})
 
 

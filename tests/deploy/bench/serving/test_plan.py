@@ -44,7 +44,7 @@ def test_a_poisson_process_of_the_mix() -> None:
         most = Counter(getattr(ask, drawn) for ask in asks).most_common(1)[0][1]
         assert most / len(asks) == pytest.approx(share, abs=5 * 0.5 / len(asks) ** 0.5), drawn
     assert {ask.request["prompt"] for ask in asks if ask.model == "a"} == {"one", "two"}
-    assert len({ask.request["seed"] for ask in asks}) > 4900, "each its own picture"
+    assert len({ask.request["seed"] for ask in asks}) > 4900, "each its own image"
 
 
 def test_another_rate_sends_the_same_requests() -> None:

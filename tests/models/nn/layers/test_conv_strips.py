@@ -1,4 +1,4 @@
-"""Pictures in strips: the numbers of the whole picture, whatever the layer."""
+"""Images in strips: the numbers of the whole image, whatever the layer."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_very_many_are_poured() -> None:
         (Load(3.0, 3.0), 2, 6.0),  # batches gain nothing: half of it
         (Load(6.0, 10.0, images=2), 2, 10.0),
         (Load(6.0, 10.0, images=2), 4, 12.0),
-        (Load(24.0, 26.0, images=8), 8, 26.0),  # more pictures than slots
+        (Load(24.0, 26.0, images=8), 8, 26.0),  # more images than slots
         (Load(3.0, None), 1, 12.0),
     ],
 )

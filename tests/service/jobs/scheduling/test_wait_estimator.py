@@ -67,8 +67,8 @@ async def test_positions_and_waits(
 ) -> None:
     """Thirty tenants; three of them with long backlogs, each of one kind of job or of both.
 
-    Jobs that are alike within a tenant start where they are told, to one job; where clips of 25
-    device-seconds are among pictures of 1.5, tenants are known by their mean. Waits are a few per
+    Jobs that are alike within a tenant start where they are told, to one job; where videos of 25
+    device-seconds are among images of 1.5, tenants are known by their mean. Waits are a few per
     cent off then, and up to a third where it depends on the next pool whether a job takes 100 s or
     300.
     """
@@ -196,7 +196,7 @@ async def test_what_lasts_too_long_in_company_fits_when_that_has_gone(queue: Que
 
 
 async def test_each_job_is_told_of_pools_that_are_good_at_it() -> None:
-    """Of two pools one takes ten times as long for clips, and is free."""
+    """Of two pools one takes ten times as long for videos, and is free."""
     steps = {("a", PICTURE): 0.1, ("a", CLIP): 1.0, ("b", PICTURE): 0.1, ("b", CLIP): 10.0}
     rows = {
         CostKey(bucket, layout, 1): CostRow(step_s=step_s, encode_s=0, decode_s=0)
@@ -234,7 +234,7 @@ async def test_of_very_many_running_jobs_a_part_is_enough() -> None:
 
 
 async def test_what_is_kept_need_not_be_waited_for(queue: Queue) -> None:
-    """A clip of forty seconds goes back with three quarters done: it will take ten, and who comes
+    """A video of forty seconds goes back with three quarters done: it will take ten, and who comes
     after it waits for ten."""
     fleet = Fleet(queue, [SimulatedPool("a", 1)])
     await fleet.announce({CLIP: (40.0, 40.0), PICTURE: (2.0, 2.0)})
