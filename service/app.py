@@ -12,7 +12,7 @@ from service import openapi
 from service.auth.allowed_hosts import CheckHost, names_of
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
-from service.front_end.reaper import keep_sweeping
+from service.front_end.reaper import sweep_forever
 from service.http.security_headers import SecureAnswers
 from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
@@ -49,8 +49,8 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     front: FrontEnd = app.state.front
-    chores = [asyncio.create_task(keep_sweeping(front), name="sweeper")]
-    chores.append(asyncio.create_task(front.webhooks.keep_sending(), name="webhooks"))
+    chores = [asyncio.create_task(sweep_forever(front), name="sweeper")]
+    chores.append(asyncio.create_task(front.webhooks.send_forever(), name="webhooks"))
     try:
         yield
     finally:

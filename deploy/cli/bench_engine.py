@@ -132,9 +132,9 @@ def _one(args: argparse.Namespace) -> dict[str, Any]:
 
     ask = _ask(args, args.model[0])
     if args.compile_cache:
-        from workers.programs.xla_cache import keep_compiled
+        from workers.programs.xla_cache import use_compile_cache
 
-        keep_compiled(args.compile_cache)
+        use_compile_cache(args.compile_cache)
     say(f"{ask.model}: making weights, compiling, then {ask.repeats} times {ask.batch} request(s)")
     return report(ask)
 

@@ -17,7 +17,7 @@ from models.flux.pipeline import FluxNetworks, FluxPipeline
 from models.flux.spec import levers_of, make_spec
 from models.interface.apply_presets import with_presets
 from models.loading.abstract import abstract_module
-from models.loading.preview import abstract_preview, picture_encoder
+from models.loading.preview import abstract_preview, flat_image_encoder
 from models.loading.sources import AS_IT_IS, Reading
 from models.parallel.by_size import placed_by_size
 from models.sampling.flow_match import FlowMatchEuler
@@ -74,7 +74,7 @@ def load(
         for name, (component, renames) in COMPONENTS.items()
     }
     networks = FluxNetworks(
-        **loaded, preview=reading.reader.preview(*picture_encoder(loaded["vae"]))
+        **loaded, preview=reading.reader.preview(*flat_image_encoder(loaded["vae"]))
     )
     spec = make_spec(name, folder, config, vae_config, scheduler, defaults or {})
     return FluxPipeline(

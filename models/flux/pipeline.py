@@ -21,7 +21,7 @@ from models.interface.images import to_uint8
 from models.interface.pipeline import Fields, PyTree, RequestError, RequestWarning
 from models.interface.request import read_request
 from models.interface.step_program import StepProgram
-from models.nn.layers.step_cache import CachedStep, first_kept
+from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
 from models.parallel.trace_options import trace_options
@@ -110,7 +110,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
             "grid": jnp.zeros((*inputs["noise"].shape[:2], 0)),
             "prompt_embeds": t5(inputs["t5_ids"]),
             "pooled_embeds": clip(inputs["clip_ids"]).pooled,
-            **first_kept(inputs, self.config.width, self.dtype),
+            **initial_cache(inputs, self.config.width, self.dtype),
         }
 
     def conditions(

@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from models.flux.config import FluxConfig
-from models.interface.images import read_picture
+from models.interface.images import read_image
 from models.interface.pipeline import RequestError, Step
 from models.interface.request import REQUEST, served_fields
 from models.interface.solver_step import step_values
@@ -129,5 +129,5 @@ def noise_inputs(
 
     if image is None:
         return {"noise": draw()}
-    pixels = read_picture(image, request.width, request.height)
+    pixels = read_image(image, request.width, request.height)
     return {"image": pixels, "image_noise": draw(), "noise": draw()}

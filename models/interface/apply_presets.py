@@ -89,7 +89,7 @@ def quality_of(spec: ModelSpec, fields: Fields) -> Quality:
     return Quality() if name == EXACT else spec.qualities[name]
 
 
-def eased(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
+def apply_levers(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
     """The steps of an exact image as that preset runs them."""
     guided = quality.guided(len(steps))
     phases = [

@@ -16,11 +16,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from models.interface.apply_presets import eased, quality_of
+from models.interface.apply_presets import apply_levers, quality_of
 from models.interface.pipeline import Fields, Prepared, PyTree, RequestWarning, Step
 from models.interface.solver_step import history, solver_step
 from models.interface.step_program import StepProgram
-from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, kept_by
+from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, updated_cache
 from models.parallel.placement import gathered
 from models.parallel.trace_options import trace_options
 from models.sampling.guidance import classifier_free, of_first_prompt
@@ -108,7 +108,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         return Prepared(
             ",".join(filter(None, (draft.bucket, quality.key))),
             inputs,
-            eased(draft.steps, quality),
+            apply_levers(draft.steps, quality),
             draft.width,
             draft.height,
             draft.seed,
@@ -143,7 +143,7 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         with replace(trace_options(), quant=program.quant).active():
             output = self.predict(program, weights, seen, values, conditions, cache)
         stepped = self.advance(program, rows, self.guide(output, values), values)
-        return {**rows, **stepped._asdict(), **kept_by(cache)}
+        return {**rows, **stepped._asdict(), **updated_cache(cache)}
 
     def guide(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]

@@ -12,7 +12,7 @@ from models.interface.pipeline import RequestError
 from models.spec.image_files import decode
 
 
-def open_picture(data: bytes, field: str = "image") -> Image.Image:
+def open_image(data: bytes, field: str = "image") -> Image.Image:
     """An image file, turned upright, in RGB.
 
     Args:
@@ -26,12 +26,12 @@ def open_picture(data: bytes, field: str = "image") -> Image.Image:
         raise RequestError(field, f"is not an image that can be read: {error}") from error
 
 
-def read_picture(data: bytes, width: int, height: int, field: str = "image") -> np.ndarray:
+def read_image(data: bytes, width: int, height: int, field: str = "image") -> np.ndarray:
     """An image file → float32 [height, width, 3] in [-1, 1], resized as in diffusers.
 
     Raises: RequestError: the bytes are no PNG, JPEG or WebP that can be decoded.
     """
-    resized = open_picture(data, field).resize((width, height), Image.Resampling.LANCZOS)
+    resized = open_image(data, field).resize((width, height), Image.Resampling.LANCZOS)
     return np.asarray(resized, np.float32) / 255 * 2 - 1
 
 

@@ -58,7 +58,7 @@ def everywhere(place: Sharding) -> Sharding:
     return NamedSharding(place.mesh, PartitionSpec()) if isinstance(place, NamedSharding) else place
 
 
-def picture_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
+def flat_image_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
     """What `fit_preview` asks of an image autoencoder: latents shifted and scaled."""
     side = 4 * vae.config.downsampling
     graph, state = nnx.split(vae)

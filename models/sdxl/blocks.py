@@ -21,11 +21,11 @@ from models.nn.attention.attention import (
     token_attention,
 )
 from models.nn.layers.activations import erf_gelu
-from models.nn.layers.conv_strips import cut_up, put_together, told
+from models.nn.layers.conv_strips import join_strips, repeat_by_strip, split_strips
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import conv, linear
 from models.nn.layers.scanned import scan, stack
-from models.nn.layers.split_channels import inputs_apart, outputs_apart
+from models.nn.layers.split_channels import split_inputs, split_outputs
 from models.parallel.placement import split
 from models.sdxl.config import ACTIVATIONS, Level, UNetConfig
 
@@ -101,15 +101,15 @@ class UNetResnetBlock(nnx.Module):
 
     def __call__(self, x: Features, time: Vector) -> Features:
         """Convolve twice, with the time in between, and add the input."""
-        given = told(self.time_emb_proj(self.activation(time))[:, None, None, :])
-        hidden = split_channels(outputs_apart(self.conv1, self.activation(self.norm1(x))))
+        given = repeat_by_strip(self.time_emb_proj(self.activation(time))[:, None, None, :])
+        hidden = split_channels(split_outputs(self.conv1, self.activation(self.norm1(x))))
         if self.scale_shift:
             scale, shift = jnp.split(given, 2, axis=-1)
             hidden = self.norm2(hidden) * (1 + scale) + shift
         else:
             hidden = self.norm2(hidden + given)
-        hidden = inputs_apart(self.conv2, split_channels(self.activation(hidden)))
-        shortcut = x if self.conv_shortcut is None else inputs_apart(self.conv_shortcut, x)
+        hidden = split_inputs(self.conv2, split_channels(self.activation(hidden)))
+        shortcut = x if self.conv_shortcut is None else split_inputs(self.conv_shortcut, x)
         return split_rows((shortcut + hidden) / self.output_scale)
 
 
@@ -181,12 +181,12 @@ class Transformer(nnx.Module):
 
     def __call__(self, x: Features, text: Text) -> Features:
         """Apply the layers to the pixels as tokens."""
-        picture = split_rows(put_together(self.proj_in(self.norm(x))))
+        picture = split_rows(join_strips(self.proj_in(self.norm(x))))
         tokens = picture.reshape(len(picture), -1, picture.shape[-1])
         if self.layers is not None:
             tokens, _ = scan(self.layers, tokens, lambda layer, tokens: layer(tokens, text))
         out = self.proj_out(tokens).reshape(*picture.shape[:-1], x.shape[-1])
-        return split_rows(x + cut_up(out))
+        return split_rows(x + split_strips(out))
 
 
 class UNetDownBlock(nnx.Module):
@@ -225,7 +225,7 @@ class UNetDownBlock(nnx.Module):
             states.append(x)
         if self.downsample is None:
             return states
-        return [*states, split_rows(outputs_apart(self.downsample, x))]
+        return [*states, split_rows(split_outputs(self.downsample, x))]
 
 
 class UNetMidBlock(nnx.Module):
@@ -288,7 +288,7 @@ class UNetUpBlock(nnx.Module):
                 x = self.attentions[index](x, text)
         if self.upsample is None:
             return x
-        return split_rows(outputs_apart(self.upsample, nearest(x, size)))
+        return split_rows(split_outputs(self.upsample, nearest(x, size)))
 
 
 def nearest(x: Features, size: tuple[int, int]) -> Features:

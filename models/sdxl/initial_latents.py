@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from numpy.typing import DTypeLike
 from PIL import Image
 
-from models.interface.images import open_picture, read_picture
+from models.interface.images import open_image, read_image
 from models.sampling.base import Plan
 from models.sampling.torch_rng import TorchGenerator
 from models.sdxl.request import SdxlRequest
@@ -60,7 +60,7 @@ def from_image(
 
     Raises: RequestError: an image that cannot be read.
     """
-    pixels = read_picture(images["image"], request.width, request.height)
+    pixels = read_image(images["image"], request.width, request.height)
     return {"image": pixels, "image_noise": draws.posterior()} | _noised(plan, draws)
 
 
@@ -81,7 +81,7 @@ def inpainting_by_channels(
 
     From pure noise such a network needs nothing else of the image.
     """
-    pixels = read_picture(images["image"], request.width, request.height)
+    pixels = read_image(images["image"], request.width, request.height)
     mask = _read_mask(request, images)
     if request.strength == 1:
         inputs = from_text(plan, draws)
@@ -118,9 +118,7 @@ def _read_mask(
 ) -> Float32[np.ndarray, "height width 1"]:
     """Resized, then grey, then 0 or 1, in diffusers' order."""
     size = (request.width, request.height)
-    picture = open_picture(images["mask_image"], "mask_image").resize(
-        size, Image.Resampling.LANCZOS
-    )
+    picture = open_image(images["mask_image"], "mask_image").resize(size, Image.Resampling.LANCZOS)
     levels = np.asarray(picture.convert("L"), np.float32) / 255
     return (levels >= 0.5).astype(np.float32)[..., None]
 

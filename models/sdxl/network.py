@@ -15,7 +15,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.layers.conv_strips import convolved, cut_up, for_batch, put_together
+from models.nn.layers.conv_strips import convolved, for_batch, join_strips, split_strips
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import conv, linear
 from models.parallel.trace_options import trace_options
@@ -88,7 +88,7 @@ class UNet(nnx.Module):
             text = self.encoder_hid_proj(text)
         x = latents.astype(dtype)
         with replace(trace_options(), strips=self._strips(*x.shape[:3])).active():
-            return put_together(self.through_levels(cut_up(x), time, text))
+            return join_strips(self.through_levels(split_strips(x), time, text))
 
     def _strips(self, batch: int, height: int, width: int) -> int:
         """Of each image, whose sizes halve without a rest where there are some."""

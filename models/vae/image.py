@@ -13,11 +13,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn.attention.attention import CrossAttention
-from models.nn.layers.conv_strips import convolved, cut_up, put_together
+from models.nn.layers.conv_strips import convolved, join_strips, split_strips
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import conv, linear
 from models.vae.config import VaeConfig
-from models.vae.sharded import cut_picture, cut_positions, over_positions, spread_in_strips, whole
+from models.vae.sharded import cut_positions, over_positions, split_image, spread_in_strips, whole
 
 EPSILON = 1e-6
 _SAME = ((1, 1), (1, 1))
@@ -63,7 +63,7 @@ class AutoencoderKL(nnx.Module):
         """Mean and log-variance as one, the latter not clipped."""
         factor = self.config.downsampling
         with spread_in_strips(pixels.shape[1] // factor, pixels.shape[2] // factor):
-            moments = put_together(self.encoder(cut_up(pixels)))
+            moments = join_strips(self.encoder(split_strips(pixels)))
         return self.quant_conv(moments) if self.config.use_quant_conv else moments
 
     def posterior(
@@ -80,7 +80,7 @@ class AutoencoderKL(nnx.Module):
         if self.config.use_post_quant_conv:
             latents = self.post_quant_conv(latents)
         with spread_in_strips(*latents.shape[1:3]):
-            return put_together(self.decoder(cut_up(latents)))
+            return join_strips(self.decoder(split_strips(latents)))
 
 
 class ImageEncoder(nnx.Module):
@@ -106,7 +106,7 @@ class ImageEncoder(nnx.Module):
         self.conv_out = conv(widths[-1], 2 * config.latent_channels, (3, 3), padding=_SAME, **make)
 
     def __call__(self, pixels: Features) -> Features:
-        x = convolved(self.conv_in, cut_picture(pixels))
+        x = convolved(self.conv_in, split_image(pixels))
         for block in self.down_blocks:
             x = block(x)
         return convolved(self.conv_out, nnx.silu(self.conv_norm_out(self.mid_block(x))))
@@ -135,7 +135,7 @@ class ImageDecoder(nnx.Module):
         self.conv_out = conv(widths[-1], config.out_channels, (3, 3), padding=_SAME, **make)
 
     def __call__(self, latents: Features) -> Features:
-        x = self.mid_block(convolved(self.conv_in, cut_picture(latents)))
+        x = self.mid_block(convolved(self.conv_in, split_image(latents)))
         for block in self.up_blocks:
             x = block(x)
         return convolved(self.conv_out, nnx.silu(self.conv_norm_out(x)))
@@ -155,7 +155,7 @@ class ImageDownBlock(nnx.Module):
     def __call__(self, x: Features) -> Features:
         for resnet in self.resnets:
             x = resnet(x)
-        return x if self.downsample is None else cut_picture(convolved(self.downsample, x))
+        return x if self.downsample is None else split_image(convolved(self.downsample, x))
 
 
 class ImageUpBlock(nnx.Module):
@@ -172,7 +172,7 @@ class ImageUpBlock(nnx.Module):
             x = resnet(x)
         if self.upsample is None:
             return x
-        return cut_picture(convolved(self.upsample, _nearest_twice(x)))
+        return split_image(convolved(self.upsample, _nearest_twice(x)))
 
 
 class ImageMidBlock(nnx.Module):
@@ -207,7 +207,7 @@ class ImageResnetBlock(nnx.Module):
     def __call__(self, x: Features) -> Features:
         hidden = convolved(self.conv1, nnx.silu(self.norm1(x)))
         hidden = convolved(self.conv2, nnx.silu(self.norm2(hidden)))
-        return cut_picture(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
+        return split_image(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
 
 
 class SpatialAttention(nnx.Module):
@@ -223,12 +223,12 @@ class SpatialAttention(nnx.Module):
         self.attend = attention
 
     def __call__(self, x: Features) -> Features:
-        picture = whole(put_together(self.group_norm(x)))
+        picture = whole(join_strips(self.group_norm(x)))
         batch, height, width, channels = picture.shape
         tokens = cut_positions(picture.reshape(batch, height * width, 1, channels))
         keys, values = whole(self.to_k(tokens)), whole(self.to_v(tokens))
         out = cut_positions(self.attend(self.to_q(tokens), keys, values))
-        return cut_picture(x + cut_up(whole(self.to_out(out)).reshape(picture.shape)))
+        return split_image(x + split_strips(whole(self.to_out(out)).reshape(picture.shape)))
 
 
 def _resnets(in_width: int, width: int, depth: int, groups: int, **make) -> nnx.List:

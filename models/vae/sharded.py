@@ -80,7 +80,7 @@ def cut(layout: Layout, height: int, width: int) -> tuple[MeshAxes, MeshAxes]:
     return min(filter(is_wide_enough, ways), key=cost)
 
 
-def cut_picture(
+def split_image(
     x: Shaped[Array, "*batch height width channels"],
 ) -> Shaped[Array, "*batch height width channels"]:
     """The same image or frames, each device having its rows and columns; or its strips."""

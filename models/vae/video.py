@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Shaped
 
 from models.nn.attention.attention import CrossAttention
 from models.nn.layers.parameterised import linear
-from models.vae.sharded import cut_picture, over_positions, spread
+from models.vae.sharded import over_positions, split_image, spread
 from models.vae.video_blocks import (
     FeatureCache,
     FrameAttention,
@@ -127,7 +127,7 @@ class VideoAutoencoder(nnx.Module):
 
         def finished(latents: Frames, cache: FeatureCache) -> Array:
             pixels = from_patches(self._patches(latents, cache), self.config.patch)
-            return finish(jnp.clip(cut_picture(pixels), -1.0, 1.0))
+            return finish(jnp.clip(split_image(pixels), -1.0, 1.0))
 
         return self._frame_by_frame(finished, latents)
 
@@ -144,11 +144,11 @@ class VideoAutoencoder(nnx.Module):
         return from_patches(self._patches(latents, FeatureCache()), self.config.patch)
 
     def _moments(self, pixels: Frames, cache: FeatureCache) -> Frames:
-        patches = cut_picture(to_patches(cut_picture(pixels), self.config.patch))
+        patches = split_image(to_patches(split_image(pixels), self.config.patch))
         return self.quant_conv(self.encoder(patches, cache))
 
     def _patches(self, latents: Frames, cache: FeatureCache) -> Frames:
-        return self.decoder(self.post_quant_conv(cut_picture(latents)), cache)
+        return self.decoder(self.post_quant_conv(split_image(latents)), cache)
 
     def _frame_by_frame(self, apply: Pass, latents: Frames) -> Array:
         with spread(*latents.shape[2:4]):
@@ -169,7 +169,7 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
     chunks = 1 + (x.shape[1] - 1) // size
     if chunks == 1:
         return apply(x[:, :1], FeatureCache())
-    x = cut_picture(jnp.pad(x, ((0, 0), (size - 1, 0), *((0, 0),) * (x.ndim - 2))))
+    x = split_image(jnp.pad(x, ((0, 0), (size - 1, 0), *((0, 0),) * (x.ndim - 2))))
 
     def one(earlier: Kept | None, number: Array) -> tuple[Kept, Array]:
         cache = FeatureCache(earlier, number == 0)
@@ -184,13 +184,13 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
         result = jnp.where(number == 0, jnp.flip(result, axis=1), result)
         place = jnp.maximum(0, 1 + (number - 1) * length)
         out = jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)
-        return (kept, cut_picture(out)), None
+        return (kept, split_image(out)), None
 
     kept, result = jax.eval_shape(partial(one, None), jax.ShapeDtypeStruct((), jnp.int32))
-    nothing = tuple(cut_picture(jnp.zeros(known.shape, known.dtype)) for known in kept)
+    nothing = tuple(split_image(jnp.zeros(known.shape, known.dtype)) for known in kept)
     frames = 1 + (chunks - 1) * length
     room = jnp.zeros((len(x), frames, *result.shape[2:]), result.dtype)
-    (_, out), _ = jax.lax.scan(put, (nothing, cut_picture(room)), jnp.arange(chunks))
+    (_, out), _ = jax.lax.scan(put, (nothing, split_image(room)), jnp.arange(chunks))
     return out
 
 
@@ -289,7 +289,7 @@ class ShortcutDownBlock(nnx.Module):
         hidden = run(self.resnets, x, cache)
         if self.resample is not None:
             hidden = self.resample(hidden, cache)
-        return cut_picture(hidden + average_down(cache.blanked(x), hidden.shape[-1], self.factors))
+        return split_image(hidden + average_down(cache.blanked(x), hidden.shape[-1], self.factors))
 
 
 class VideoUpBlock(nnx.Module):
@@ -333,7 +333,7 @@ class ShortcutUpBlock(nnx.Module):
         hidden = self.resample(hidden, cache)
         # The video's first frame stays one: the last of those that it is repeated to.
         past = repeat_up(x, hidden.shape[-1], self.factors)
-        return cut_picture(hidden + past[:, past.shape[1] - hidden.shape[1] :])
+        return split_image(hidden + past[:, past.shape[1] - hidden.shape[1] :])
 
 
 def _factors(in_time: bool | None) -> tuple[int, int]:

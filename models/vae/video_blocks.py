@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from models.nn.attention.attention import CrossAttention
 from models.nn.layers.parameterised import conv, linear
-from models.vae.sharded import cut_picture, cut_positions, whole
+from models.vae.sharded import cut_positions, split_image, whole
 
 Frames = Float[Array, "batch _frames _height _width _channels"]
 """Most layers change some of these sizes: only the batch is held together."""
@@ -61,8 +61,8 @@ class FeatureCache:
             before = jnp.zeros_like(x, shape=(x.shape[0], count, *x.shape[2:]))
         else:
             before = next(self._earlier)
-        x = cut_picture(jnp.concatenate([before, self.blanked(x)], axis=1))
-        self._kept.append(cut_picture(x[:, x.shape[1] - count :]))
+        x = split_image(jnp.concatenate([before, self.blanked(x)], axis=1))
+        self._kept.append(split_image(x[:, x.shape[1] - count :]))
         return x
 
     def blanked(self, x: Frames) -> Frames:
@@ -114,7 +114,7 @@ def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
     return jax.lax.platform_dependent(
         x,
         kernel,
-        cpu=partial(by_pictures, stride=stride),
+        cpu=partial(convolve_frames, stride=stride),
         default=partial(by_volumes, stride=stride),
     )
 
@@ -127,7 +127,7 @@ def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
     return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=dimensions)
 
 
-def by_pictures(x: Frames, kernel: Kernel, stride: int) -> Frames:
+def convolve_frames(x: Frames, kernel: Kernel, stride: int) -> Frames:
     """One over two, the frames that the kernel spans being further channels of one image."""
     batch, count, height, width, _ = x.shape
     time, rows, columns, in_width, out_width = kernel.shape
@@ -193,7 +193,7 @@ class ResidualBlock(nnx.Module):
         """Convolve twice, and add the input."""
         hidden = self.conv1(cache.prepend(nnx.silu(self.norm1(x)), 2))
         hidden = self.conv2(cache.prepend(nnx.silu(self.norm2(hidden)), 2))
-        return cut_picture(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
+        return split_image(hidden + (x if self.conv_shortcut is None else self.conv_shortcut(x)))
 
 
 class FrameAttention(nnx.Module):
@@ -212,7 +212,7 @@ class FrameAttention(nnx.Module):
         tokens = whole(self.norm(x)).reshape(batch * frames, height * width, 1, channels)
         q, k, v = jnp.split(self.to_qkv(cut_positions(tokens)), 3, axis=-1)
         out = cut_positions(self.attend(q, whole(k), whole(v)))
-        return cut_picture(x + whole(self.proj(out)).reshape(x.shape))
+        return split_image(x + whole(self.proj(out)).reshape(x.shape))
 
 
 class VideoMidBlock(nnx.Module):

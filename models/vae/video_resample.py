@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.nn.layers.parameterised import conv
-from models.vae.sharded import cut_picture
+from models.vae.sharded import split_image
 from models.vae.video_blocks import FeatureCache, Frames, TimeConv
 
 _SAME = ((1, 1), (1, 1))
@@ -30,7 +30,7 @@ class Downsample(nnx.Module):
 
     def __call__(self, x: Frames, cache: FeatureCache) -> Frames:
         """Halve the resolution; of some levels that of time, too."""
-        x = cut_picture(self.resample(x))
+        x = split_image(self.resample(x))
         if self.time_conv is None:
             return x
         whole = cache.prepend(x, 1)
@@ -60,7 +60,7 @@ class Upsample(nnx.Module):
             pairs = _in_turn(self.time_conv(cache.prepend(seen, 2)))
             twice = jnp.concatenate([x[:, :alone], pairs], axis=1)
             x = cache.pick(jnp.concatenate([x, x], axis=1), twice)
-        return cut_picture(self.resample(_nearest_twice(x)))
+        return split_image(self.resample(_nearest_twice(x)))
 
 
 def _in_turn(x: Frames) -> Frames:

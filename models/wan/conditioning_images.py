@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.interface.images import open_picture, read_picture
+from models.interface.images import open_image, read_image
 from models.interface.pipeline import RequestError
 from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
@@ -35,9 +35,9 @@ class ConditioningImages:
         self._check(request, images)
         given = [name for name in (FIRST, LAST) if name in images]
         size = request.width, request.height
-        inputs = {name: read_picture(images[name], *size, field=name) for name in given}
+        inputs = {name: read_image(images[name], *size, field=name) for name in given}
         if given and self.preprocessor is not None:
-            seen = [self.preprocessor(open_picture(images[name], name)) for name in given]
+            seen = [self.preprocessor(open_image(images[name], name)) for name in given]
             inputs["clip_pixels"] = np.stack(seen)
         return inputs
 

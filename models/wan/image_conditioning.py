@@ -18,7 +18,7 @@ Latents = Float[Array, "*batch f h w c"]
 FirstFrame = Float[Array, "*batch 1 h w c"]
 
 
-def picture_clip(
+def conditioning_video(
     first: Float[Array, "height width 3"], last: Float[Array, "height width 3"] | None, frames: int
 ) -> Float[Array, "frames height width 3"]:
     """A video that has the first and perhaps the last frame, and grey (0) in between."""

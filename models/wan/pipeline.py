@@ -18,7 +18,7 @@ from models.interface.pipeline import Fields, PyTree, RequestWarning
 from models.interface.request import read_request
 from models.interface.solver_step import first_history, solver_key
 from models.interface.step_program import StepProgram
-from models.nn.layers.step_cache import CachedStep, first_kept
+from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.sampling.base import Plan, Scheduler
 from models.sampling.torch_rng import TorchGenerator
@@ -30,9 +30,9 @@ from models.vision.preprocess import ClipPreprocessor
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.conditioning_images import ConditioningImages
 from models.wan.image_conditioning import (
+    conditioning_video,
     join,
     known_frames,
-    picture_clip,
     token_timesteps,
     with_first_frame,
 )
@@ -132,7 +132,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
             "latents": inputs["noise"],
             "prompt_embeds": embeds.astype(self.dtype),
             **self._picture(weights, inputs),
-            **first_kept(inputs, self.width, self.dtype),
+            **initial_cache(inputs, self.width, self.dtype),
         }
 
     def predict(
@@ -204,7 +204,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
             found["first_frame"] = self._latents(vae, first[None])
         else:
             frames, per_latent = len(inputs["noise"]), self.grid.frame
-            clip = picture_clip(first, last, (frames - 1) * per_latent + 1)
+            clip = conditioning_video(first, last, (frames - 1) * per_latent + 1)
             mask = known_frames(frames, per_latent, with_last=last is not None)
             found["condition"] = join(mask, self._latents(vae, clip))
         if "clip_pixels" in inputs:

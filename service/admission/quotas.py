@@ -70,7 +70,7 @@ async def of_tenant(front: FrontEnd, tenant: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def told_in_refusals(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
+async def quota_headers(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
     """Whatever is refused in here tells of the tenant's quotas, too, while Redis is there."""
     try:
         yield

@@ -38,7 +38,7 @@ async def problem_of(front: FrontEnd, error: Exception, limits: TenantSettings) 
 
 
 async def _full(front: FrontEnd, error: QueueFull) -> Busy:
-    wait_s = await front.costs.room_s(error.model)
+    wait_s = await front.costs.slot_free_s(error.model)
     return Busy(f"{error}; try again in {max(1, math.ceil(wait_s))} s", retry_after_s=wait_s)
 
 

@@ -97,10 +97,10 @@ class CostCache:
         """Seconds until a job would last no longer than that beside what is left of all others."""
         return (await self._outlooks.get(job.model)).thinned_s(job, within_s)
 
-    async def room_s(self, model: str) -> float:
+    async def slot_free_s(self, model: str) -> float:
         """Seconds until the model's queue takes a job more."""
         outlook = await self._outlooks.get(model)
-        seconds = outlook.room_s(self._max_queued)
+        seconds = outlook.slot_free_s(self._max_queued)
         return NO_POOL_S if seconds is None else seconds
 
     async def turn_s(self, job_id: str | None) -> float:
@@ -128,5 +128,5 @@ class CostCache:
         return None, None
 
     async def _look(self, model: str) -> WaitEstimator:
-        table, look = await self._tables.get(model), await self._queue.outlook(model)
+        table, look = await self._tables.get(model), await self._queue.queue_snapshot(model)
         return WaitEstimator(look, table, self._rules)

@@ -13,7 +13,7 @@ from service.jobs.storage.errors import StoreError
 log = logging.getLogger("atelier")
 
 
-async def keep_sweeping(front: FrontEnd) -> None:
+async def sweep_forever(front: FrontEnd) -> None:
     """A round every `reap_every_s`; what one leaves undone, the next does again.
 
     Jobs are taken back even while the store is away: their files wait here until it is there.

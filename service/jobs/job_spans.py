@@ -80,7 +80,7 @@ def stopped(job: Job, queued_at: float) -> None:
         _tell(STOP, attributes, job.traceparent, job.finished_at, job.finished_at)
 
 
-def hear(note: Mapping[str, Any]) -> None:
+def record_note(note: Mapping[str, Any]) -> None:
     """Record what a script did beside its caller's errand, and to whom.
 
     In the place of a pool that cannot any more, or of jobs that no pool ever had (`note` in

@@ -66,7 +66,7 @@ class Maintenance(Calls):
             self._reap, done = new_call(), []
             for note in notes:
                 self.tally.hear(note)
-                job_spans.hear(note)
+                job_spans.record_note(note)
         return self._reaped
 
     @property

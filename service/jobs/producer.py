@@ -125,7 +125,7 @@ class Producer(Calls):
             raise UnknownCursor(str(after))
         return page
 
-    async def outlook(self, model: str) -> QueueSnapshot:
+    async def queue_snapshot(self, model: str) -> QueueSnapshot:
         """One look at what waits and what runs, to estimate waits from."""
         return await self._run(producer.ReadQueue(model, LOOKED_AT))
 

@@ -39,7 +39,7 @@ async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
     image/png`, `video/mp4` or another type of file the file itself; with `Accept:
     text/event-stream` the job's events as they happen.
     """
-    async with quotas.told_in_refusals(front, tenant):
+    async with quotas.quota_headers(front, tenant):
         accepted = negotiate(",".join(request.headers.getlist("accept")))
         client = front.client_of(request, tenant)
         with front.waits.holding(client, _waits(request, accepted)) as waiting:

@@ -48,7 +48,7 @@ def about(**fields: str) -> Iterator[None]:
         _here.reset(token)
 
 
-def told() -> dict[str, str]:
+def context_fields() -> dict[str, str]:
     """What is known here and now, in the order of `FIELDS`."""
     known = {**_everywhere, **(_here.get() or {})}
     return {name: known[name] for name in FIELDS if name in known}

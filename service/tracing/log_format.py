@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 from typing import Literal
 
-from service.tracing.log_context import cleared, told
+from service.tracing.log_context import cleared, context_fields
 
 OURS = ("atelier", "deploy", "models", "service", "workers")
 TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
             "severity": record.levelname,
             "logger": record.name,
             "message": cleared(record.getMessage()),
-            **told(),
+            **context_fields(),
         }
         if record.exc_info:
             said["exception"] = cleared(self.formatException(record.exc_info))

@@ -110,7 +110,7 @@ class Webhooks:
         """Close the connections to receivers."""
         await self._http.aclose()
 
-    async def keep_sending(self) -> None:
+    async def send_forever(self) -> None:
         """Look for ended jobs every `poll_every_s`, and tell of them."""
         async with asyncio.TaskGroup() as sending:
             while True:

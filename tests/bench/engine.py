@@ -30,7 +30,7 @@ from models.interface.pipeline import Pipeline
 from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.programs.step_latency import MEMORY
-from workers.programs.xla_cache import keep_compiled
+from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import one_device
 
 MODEL = "bench"
@@ -45,7 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
         for name in ("cold", "warm"):
             print(f"{name} start: {in_new_process(cache)}", flush=True)
-        keep_compiled(Path(cache))
+        use_compile_cache(Path(cache))
         asyncio.run(measure(options))
 
 
@@ -71,7 +71,7 @@ def in_new_process(cache: str) -> dict[str, float]:
 
 async def start(options: argparse.Namespace, cache: Path) -> dict[str, float]:
     """Seconds to load the checkpoint, and from there to a compiled engine."""
-    keep_compiled(cache)
+    use_compile_cache(cache)
     started = time.perf_counter()
     pipeline = load(options)
     loaded = time.perf_counter()

@@ -63,7 +63,7 @@ class Steps:
 
     def seconds(self, pictures: int, size: int) -> float:
         """Of one step of so many images, by the program of that size."""
-        weights = self._weights.bring(self._phase.expert)
+        weights = self._weights.load_expert(self._phase.expert)
         started = time.perf_counter()
         for first in range(0, pictures, size):
             rows = tuple(self._rows[first : min(first + size, pictures)])

@@ -35,7 +35,7 @@ from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.engine.snapshot import Origin, to_bytes
 from workers.pool.worker import Worker
-from workers.programs.xla_cache import keep_compiled
+from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import one_device
 
 DEMO = Path(models.demo.__file__).parent
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        keep_compiled(Path(folder) / "compiled")
+        use_compile_cache(Path(folder) / "compiled")
         with embedded(Path(folder)) as url:
             for name in STEPS:
                 asyncio.run(measure(name, options, url, options.store or f"{folder}/store"))
@@ -92,7 +92,7 @@ async def state_of(name: str, pipeline: Pipeline) -> None:
     engine = Engine(pipeline, one_device(jax.devices()[0]), slots=1)
     rows: list[Row] = []
     await engine.generate(request(pipeline, 4), {}, rows.append)
-    kept = await engine.keep(rows[-1])
+    kept = await engine.take_snapshot(rows[-1])
     sizes = ", ".join(f"{leaf} {array.nbytes / 1e6:.3f}" for leaf, array in kept.leaves.items())
     file = to_bytes(kept, Origin.of(pipeline.spec.fingerprint, {}, engine.batching))
     print(f"{name}: {len(file) / 1e6:.3f} MB: {sizes}", flush=True)

@@ -1,4 +1,4 @@
-"""What a look at a long queue costs: `python -m tests.load.outlook`.
+"""What a look at a long queue costs: `python -m tests.load.queue_snapshot`.
 
 Fills an embedded Redis with jobs of 5,000 tenants and has 8,000 of them claimed, and prints what
 one look takes the server and the front end, and what the place of one job takes after it.
@@ -34,7 +34,7 @@ async def measure(url: str, jobs: int, claimed: int) -> str:
             await queue.claim(f"pool-{number}", MODEL, SLOTS)
         before, began = await server_us(redis), time.perf_counter()
         for _ in range(LOOKS):
-            look = await queue.outlook(MODEL)
+            look = await queue.queue_snapshot(MODEL)
         wall_s = (time.perf_counter() - began) / LOOKS
         server_s = (await server_us(redis) - before) / 1e6 / LOOKS
         pools = {f"pool-{number}": PoolFacts("x", SLOTS) for number in range(POOLS)}

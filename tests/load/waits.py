@@ -67,7 +67,7 @@ async def ask(
         id=new_job_id(), model=MODEL, bucket=bucket, tenant=tenant, steps=STEPS,
         weight=TENANTS[tenant][1], cost=cost.device_seconds, run_s=cost.seconds,
     )  # fmt: skip
-    place = WaitEstimator(await queue.outlook(MODEL), table, rules).newcomer(job)
+    place = WaitEstimator(await queue.queue_snapshot(MODEL), table, rules).newcomer(job)
     return Asked((await queue.put(job))[0], now, place)
 
 

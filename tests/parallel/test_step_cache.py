@@ -21,7 +21,7 @@ from tests.parallel.layouts import conditions, layout
 from tests.parallel.place import placed
 from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
-from workers.programs.row_tree import places
+from workers.programs.row_tree import row_shardings
 
 LATENTS = 1e-4
 """Relative: sums in another order."""
@@ -68,7 +68,10 @@ def drawn(flux: Pipeline, by: Layout, pictures: list[Prepared], rows: list[PyTre
     told = compiler.conditions(step.phase, step.values, rows[0])
 
     def draw(pictures: list[Prepared], rows: list[PyTree]) -> list[list[PyTree]]:
-        now, after = tuple(jax.device_put(row, compiler.arguments.places(row)) for row in rows), []
+        now, after = (
+            tuple(jax.device_put(row, compiler.arguments.row_shardings(row)) for row in rows),
+            [],
+        )
         for at in range(len(pictures[0].steps)):
             now = stepped(program, compiler, told, list(zip(now, pictures, strict=True)), at)
             after.append(jax.tree.map(np.asarray, list(now)))
@@ -144,7 +147,9 @@ def test_what_is_kept_lies_in_shares_whatever_the_way_of_the_next_step(
         .encoding(prepare("kept", 6, width=24, height=40).inputs)
         .row
     )
-    assert places(uneven, whole)["step_cache"]["residual"].spec == PartitionSpec("cfg", None, None)
+    assert row_shardings(uneven, whole)["step_cache"]["residual"].spec == PartitionSpec(
+        "cfg", None, None
+    )
 
 
 def in_turns(

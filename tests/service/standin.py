@@ -17,7 +17,7 @@ from service.jobs.queue import Claim, Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store, output_key
 from service.schemas.request import MEDIA_TYPES
-from workers.media.video import encode_clip
+from workers.media.video import encode_video
 
 MODEL = "flux-demo"
 POOL = "stand-in"
@@ -99,7 +99,7 @@ def clip(file_format: str, frames: int, fps: int = VIDEO.defaults["fps"]) -> byt
     pixels[..., 2] = 255
     for number in range(frames):
         pixels[number, 8:16, number : number + 8] = (255, 0, 0)
-    return encode_clip(pixels, file_format, fps)
+    return encode_video(pixels, file_format, fps)
 
 
 def picture(file_format: str = "PNG", size: tuple[int, int] = (SIZE_PX, SIZE_PX)) -> bytes:

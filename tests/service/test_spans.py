@@ -20,7 +20,7 @@ from service.jobs.model.serialization import from_hash, to_hash
 from service.settings.section import ConfigError
 from service.settings.tracing import TracingSettings
 from service.tracing import spans
-from service.tracing.log_context import about, note, told
+from service.tracing.log_context import about, context_fields, note
 from service.tracing.opentelemetry import Seldom
 from service.tracing.span import NOTHING
 from tests.collector import collecting
@@ -165,11 +165,11 @@ def test_a_span_is_where_it_was_begun() -> None:
             with spans.span("outer") as outer, spans.saying({"a": 1}):
                 note(job="job_1")
                 with spans.span("inner") as inner:
-                    assert told()["span_id"] == inner.names["span_id"]
+                    assert context_fields()["span_id"] == inner.names["span_id"]
                     note(tenant="acme")
                 assert spans.here() is outer
-                assert told()["span_id"] == outer.names["span_id"]
-            known = told()
+                assert context_fields()["span_id"] == outer.names["span_id"]
+            known = context_fields()
             assert (known["job"], known["tenant"]) == ("job_1", "acme")
             assert not known.keys() & {"trace_id", "span_id"}
         assert spans.here() is NOTHING
@@ -198,7 +198,7 @@ async def test_who_logs_what_broke_a_request_knows_its_trace() -> None:
         with spans.exporting(settings, "atelier-test"), about():
             with pytest.raises(ValueError):
                 await TraceRequests(broken, follows=True)(scope, broken, broken)
-            known = told()
+            known = context_fields()
         (span,) = collector.spans
     assert (span.trace, span.id) == (known["trace_id"], known["span_id"])
     assert (span.name, span.error) == ("GET", "ValueError")

@@ -10,7 +10,7 @@ from models.parallel import jax_internals
 from models.parallel.axis_rules import Layout
 from service.jobs.storage.object_store import Store
 from tests.workers.toy import ToyPipeline
-from workers.programs.xla_cache import keep_compiled
+from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import one_device
 
 
@@ -43,7 +43,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package", autouse=True)
 def compile_cache(state_dir: Path) -> Iterator[None]:
     """What one test or pool has compiled, the others read."""
-    keep_compiled(state_dir / "compile-cache")
+    use_compile_cache(state_dir / "compile-cache")
     yield
     set_compile_cache(None)
 

@@ -22,7 +22,7 @@ async def disturbed_at(
 
     def on_step(row: Row) -> None:
         if row.done >= step and not keeping:
-            keeping.append(asyncio.create_task(engine.keep(row)))
+            keeping.append(asyncio.create_task(engine.take_snapshot(row)))
 
     picture = await engine.generate(fields, images, on_step)
     origin = Origin.of(engine.pipeline.spec.fingerprint, fields, engine.batching)

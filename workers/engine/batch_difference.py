@@ -53,7 +53,7 @@ def stepped(
     while not row.all_sent:
         phase = row.phase
         batch = Batch(phase, (row,), way if way in phase.ways else phase.smallest)
-        (after, *_), finite = batch.run(weights.bring(phase.expert))
+        (after, *_), finite = batch.run(weights.load_expert(phase.expert))
         launcher.fetch(finite)
         row.send(after, 0)
     return row.state

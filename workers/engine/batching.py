@@ -40,7 +40,7 @@ class Batch:
         program = self.phase.conditions.result()
         if program is None:
             return ()
-        trees = tuple(row.bring_conditions(program, weights).tree for row in rows)
+        trees = tuple(row.load_conditions(program, weights).tree for row in rows)
         return trees, np.array([place(row.sent) for row in rows], np.int32)
 
 

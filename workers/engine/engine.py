@@ -26,7 +26,7 @@ from service.jobs.model.job import Stage
 from service.tracing import spans
 from service.tracing.span import Attributes
 from workers.engine.batch_difference import levels
-from workers.engine.errors import EngineDied, GenerationFailed, picture_failed
+from workers.engine.errors import EngineDied, GenerationFailed, generation_failed
 from workers.engine.latency_stats import LatencyStats
 from workers.engine.row import Checked, Row
 from workers.engine.snapshot import RowSnapshot, UnfitSnapshot, check_fit, needed
@@ -153,7 +153,7 @@ class Engine:
         except (EngineDied, GenerationFailed):
             raise
         except Exception as error:
-            raise picture_failed(error, "trying it out") from error
+            raise generation_failed(error, "trying it out") from error
         return programs
 
     async def levels(self, fields: Fields) -> int:
@@ -217,7 +217,7 @@ class Engine:
             doing = "denoising"
             with stage(model, "denoise") as span:
                 row = await self._denoise(programs, prepared, start, marking(span, on_step))
-                span.set(told_of(row, start))
+                span.set(span_attributes(row, start))
             doing = "decoding the image"
             on_stage("decoding", None)
             with stage(model, "decode"):
@@ -225,7 +225,7 @@ class Engine:
         except (EngineDied, GenerationFailed):
             raise
         except Exception as error:
-            raise picture_failed(error, doing) from error
+            raise generation_failed(error, doing) from error
         return EngineOutput(
             pixels,
             prepared.seed,
@@ -238,15 +238,15 @@ class Engine:
         """A small image of an unfinished row: uint8 [h, w, 3]; of a video [frames, h, w, 3]."""
         return await self._show("preview", row.programs.preview, row)
 
-    async def keep(self, row: Row) -> RowSnapshot:
+    async def take_snapshot(self, row: Row) -> RowSnapshot:
         """What another engine needs to go on with this row, copied beside its steps.
 
         Raises: EngineDied.
         """
         return await self._run("keep", self._fetch, row.checked, row)
 
-    def kept_bytes(self, row: Row) -> int | None:
-        """Of what `keep` copies. None: it cannot, a part lies on devices of other hosts."""
+    def snapshot_bytes(self, row: Row) -> int | None:
+        """Bytes that `take_snapshot` copies; None: a part lies on devices of other hosts."""
         leaves = self._kept_leaves(row, row.known).values()
         here = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in leaves)
         return sum(leaf.nbytes for leaf in leaves) if here else None
@@ -319,7 +319,7 @@ class Engine:
         bucket, took_s = self.costs.bucket(fields), compilation.can_begin()
         if took_s is not None and bucket:
             self.costs.compiled(bucket, took_s)
-            self._threads["keep"].submit(self._compiler.keep_compile_s, bucket, took_s)
+            self._threads["keep"].submit(self._compiler.record_compile_s, bucket, took_s)
 
     async def look_for(self, buckets: Iterable[str]) -> None:
         """Find out which of the queue's buckets need not be compiled.
@@ -460,7 +460,7 @@ async def ready(*programs: Future[Any]) -> None:
     await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(program)) for program in programs))
 
 
-def told_of(row: Row, start: Checked) -> Attributes:
+def span_attributes(row: Row, start: Checked) -> Attributes:
     """What its span says of a denoising that is done."""
     return {
         "atelier.steps": len(row.steps),

@@ -36,7 +36,7 @@ def non_finite(step: int, steps: int) -> GenerationFailed:
     return GenerationFailed(JobError(code=NON_FINITE, message=message))
 
 
-def picture_failed(error: Exception, doing: str) -> GenerationFailed:
+def generation_failed(error: Exception, doing: str) -> GenerationFailed:
     """Any error that ends one image, told to the client; `doing` is what was going on.
 
     The error itself is its cause.

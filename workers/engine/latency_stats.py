@@ -66,7 +66,7 @@ class LatencyStats:
         """Buckets that need not be compiled, as many as are kept; those that are first."""
         return tuple(dict.fromkeys([*self.warm, *self.in_files]))[:MAX_BUCKETS]
 
-    def is_at_hand(self, bucket: str) -> bool:
+    def is_compiled(self, bucket: str) -> bool:
         """Whether programs of this bucket lie compiled."""
         return bucket in self.at_hand
 

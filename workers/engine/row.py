@@ -104,7 +104,7 @@ class Row:
         if self.all_sent:
             self.conditions = None
 
-    def bring_conditions(self, program: Program, weights: list[Any]) -> Conditions:
+    def load_conditions(self, program: Program, weights: list[Any]) -> Conditions:
         """Those of the next step; what is not there yet is computed."""
         phase = self.next_step.phase
         if self.conditions is None or not self.conditions.serve(phase, self.sent):
@@ -125,7 +125,7 @@ class Row:
         self.conditions = None  # what went wrong may have been their program
         self.epoch += 1
 
-    def tell_if_still(self) -> None:
+    def notify_if_still(self) -> None:
         """Call back whoever waits for the row to stand still, if it does."""
         if self.on_still is not None and self.sent == self.done:
             on_still, self.on_still = self.on_still, None

@@ -24,9 +24,9 @@ from workers.engine.batching import Batch, next_batch
 from workers.engine.errors import (
     EngineDied,
     GenerationFailed,
+    generation_failed,
     is_out_of_memory,
     non_finite,
-    picture_failed,
 )
 from workers.engine.row import Row
 from workers.engine.step_metrics import StepMetrics
@@ -163,9 +163,9 @@ class StepLoop:
                 row.seated = next(self._tickets)
                 self._seated.append(row)
                 stepping += 1
-        self._meter.seats(stepping)
+        self._meter.set_busy_slots(stepping)
         for row in (*self._seated, *self._waiting):
-            row.tell_if_still()
+            row.notify_if_still()
 
     def _send(self, batch: Batch) -> None:
         epochs = tuple(row.epoch for row in batch.rows)
@@ -191,7 +191,7 @@ class StepLoop:
     def _bring_weights(self, batch: Batch) -> list[Any]:
         """What this step needs, swapped in if need be. That is no wait for the host."""
         is_present = self._is_present(batch)
-        weights = self._weights.bring(batch.phase.expert)
+        weights = self._weights.load_expert(batch.phase.expert)
         if not is_present:
             self._at_work = time.perf_counter()
         return weights
@@ -235,7 +235,7 @@ class StepLoop:
             log.warning("a step of %d rows failed: %s", batch.way.size, error)
         for row in rows:
             if row.alone:
-                self._end(row, picture_failed(error, f"in step {row.done + 1}"))
+                self._end(row, generation_failed(error, f"in step {row.done + 1}"))
             else:
                 row.rewind()
 

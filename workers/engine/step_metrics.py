@@ -53,7 +53,7 @@ class StepMetrics:
         """Report the number of slots."""
         metrics.slots.labels(self._model).set(slots)
 
-    def seats(self, pictures: int) -> None:
+    def set_busy_slots(self, pictures: int) -> None:
         """Report the number of slots in use."""
         metrics.slots_busy.labels(self._model).set(pictures)
 
@@ -98,7 +98,7 @@ def rate(model: str, devices: Iterable[jax.Device]) -> None:
         metrics.peak_flops.labels(model).set(sum(rated))
 
 
-def tell_memory(devices: Iterable[jax.Device]) -> None:
+def report_memory(devices: Iterable[jax.Device]) -> None:
     """What of their memory this process's devices have in use now. From any thread."""
     for device in devices:
         stats = device.memory_stats() or {}

@@ -54,7 +54,7 @@ def count(pixels: np.ndarray, request: Mapping[str, Any]) -> int:
 
 
 def _clip(frames: np.ndarray, format: str, fps: float, quality: int | None) -> File:
-    data = video.encode_clip(frames, format, fps, quality)
+    data = video.encode_video(frames, format, fps, quality)
     num_frames, height, width, _ = frames.shape
     return File(
         data,
@@ -74,5 +74,5 @@ def preview(pixels: np.ndarray, request: Mapping[str, Any]) -> str:
     else:
         num_frames = request.get("num_frames") or len(pixels)
         fps = (request.get("fps") or DEFAULT_FPS) * len(pixels) / num_frames
-        data = video.encode_clip(pixels, PREVIEW_FORMAT, fps, PREVIEW_QUALITY)
+        data = video.encode_video(pixels, PREVIEW_FORMAT, fps, PREVIEW_QUALITY)
     return image.data_uri(data, image.CONTENT_TYPES[PREVIEW_FORMAT])

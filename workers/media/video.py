@@ -76,7 +76,7 @@ ENCODERS = {
 }
 
 
-def encode_clip(frames: np.ndarray, format: str, fps: float, quality: int | None = None) -> bytes:
+def encode_video(frames: np.ndarray, format: str, fps: float, quality: int | None = None) -> bytes:
     """uint8 [frames, height, width, 3] → a file.
 
     H.264 with 4:2:0 chroma has even sides alone: an odd one gets its last row or column twice.

@@ -46,7 +46,7 @@ def leaving_after(seconds: float, why: str) -> Iterator[None]:
 
 
 def leave_on_sigterm() -> None:
-    """Leave at once, until an event loop or `hear_of_ends` has a handler of its own.
+    """Leave at once, until an event loop or `watch_exits` has a handler of its own.
 
     The first process of a container would not even be ended by a signal that it has no handler for;
     and since a handler waits for whatever library holds the main thread, a thread does it.
@@ -58,7 +58,7 @@ def leave_on_sigterm() -> None:
     threading.Thread(target=_leave_when_told, args=(ours, theirs), daemon=True).start()
 
 
-def hear_of_ends(handler: Callable[[int, FrameType | None], None]) -> None:
+def watch_exits(handler: Callable[[int, FrameType | None], None]) -> None:
     """From now on SIGTERM and SIGINT are this handler's; nobody leaves at once any more."""
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, handler)

@@ -59,7 +59,7 @@ class Follower:
             "show": self._show,
         }
 
-    def obey(self, message: Message) -> None:
+    def handle(self, message: Message) -> None:
         """Carry out a message of the leader's.
 
         Raises: ConfigError: the leader has other settings or weights. Or whatever else went wrong:
@@ -127,7 +127,7 @@ class Follower:
         """The weights that it needs, on the device."""
         if phase.expert not in (None, self._weights.resident):
             jax.block_until_ready(self._last_step)  # it still uses the weights that leave
-        return self._weights.bring(phase.expert)
+        return self._weights.load_expert(phase.expert)
 
     def _show(self, message: Message) -> None:
         programs = self._buckets[message.fields["programs"]]

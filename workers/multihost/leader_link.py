@@ -17,7 +17,7 @@ from models.interface.pipeline import PyTree
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.connection import Connection, ConnectionLost, beat, listen, started
-from workers.multihost.exits import hear_of_ends, leave
+from workers.multihost.exits import leave, watch_exits
 from workers.multihost.failure_reason import CAUSE_S, is_own, reason
 from workers.multihost.follower import Follower
 
@@ -55,7 +55,7 @@ class LeaderLink:
 
         A signal to end is passed on: the first process ends what is begun, and tells all.
         """
-        hear_of_ends(self._on_signal)
+        watch_exits(self._on_signal)
         started(lambda: self._obey(follower), "follow")
         started(lambda: self._see_to_ends(follower.launched), "ends")
         while (number := self._signals.get()) is not None:
@@ -84,7 +84,7 @@ class LeaderLink:
     def _obey(self, follower: Follower) -> None:
         try:
             while (message := self._commands.get()).kind != "leave":
-                follower.obey(message)
+                follower.handle(message)
         except ConfigError as error:
             self._fail(os.EX_CONFIG, error)
         except Exception as error:

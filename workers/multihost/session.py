@@ -42,7 +42,7 @@ def agree(company: Followers | LeaderLink, settings: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def together(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | LeaderLink | None]:
+def join_slice(hosts: HostsSettings, silence_s: float) -> Iterator[Followers | LeaderLink | None]:
     """Yield what this process is in its slice.
 
     The first, with followers; or a follower, with its link to the first; None: alone. Enter it

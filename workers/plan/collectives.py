@@ -9,7 +9,7 @@ from models.nn.attention.sharded import exchange
 from models.parallel.axis_rules import Layout, MeshAxes
 from models.parallel.mesh_axes import mesh_axes_of
 from workers.jaxpr.operations import Exchange
-from workers.plan.per_device import places, scaled, share
+from workers.plan.per_device import scaled, share, split_axes
 from workers.plan.trace import TracedProgram, Weight
 from workers.slice.chips import COLLECTIVE_S, Chip
 from workers.slice.mesh_shape import MeshShape
@@ -89,7 +89,7 @@ def _exchange(
 ) -> Iterable[Traffic]:
     axes = scaled(entry.axes, rows)
     local = entry.sent_bytes * rows * share(layout, axes)
-    split = places(layout, axes)
+    split = split_axes(layout, axes)
     if entry.kind == "attention":
         tokens = split["tokens"]
         rows_here = dict(axes).get("batch", 1)
@@ -101,7 +101,7 @@ def _exchange(
         passed = layout.devices(turns) - 1
         yield wires.send("permute (ring)", here / 2, turns, 2 * passed * count)
     elif entry.kind == "reduce":
-        over = places(layout, ((entry.on, _whole(layout, entry.on)),))[entry.on]
+        over = split_axes(layout, ((entry.on, _whole(layout, entry.on)),))[entry.on]
         over = tuple(name for name in over if not any(name in names for names in split.values()))
         yield wires.send("all-reduce", 2 * local * _lost(layout, over), over, count if over else 0)
     elif entry.kind == "halo":

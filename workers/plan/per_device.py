@@ -13,7 +13,7 @@ def scaled(axes: Pairs, rows: int) -> Pairs:
     return tuple((axis, size * rows if axis == "batch" else size) for axis, size in axes)
 
 
-def places(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
+def split_axes(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
     """The mesh axes that each logical one is split over. Sequences are padded to equal shares."""
     names = tuple(axis for axis, _ in axes)
     sizes = tuple(
@@ -24,6 +24,6 @@ def places(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
 
 def share(layout: Layout, axes: Pairs) -> float:
     """Of the fullest device: 1 where nothing is split."""
-    parts = places(layout, axes)
+    parts = split_axes(layout, axes)
     counts = [(size, layout.devices(parts[axis])) for axis, size in axes]
     return math.prod(math.ceil(size / count) / size for size, count in counts)

@@ -66,7 +66,7 @@ class JobRunner:
         self._is_aside = False
         self._waiting: set[int] = set()
         """Images whose programs are compiled."""
-        self.may_compile = not engine.costs.is_at_hand(claim.job.bucket)
+        self.may_compile = not engine.costs.is_compiled(claim.job.bucket)
         """Whether it needs programs that may have to be compiled."""
         self.places = places
         self.span = NOTHING

@@ -100,7 +100,7 @@ class Snapshots:
 
     def _meet(self, number: int, row: Row) -> None:
         self._rows[number] = row
-        self._sizes[number] = self._keeper.engine.kept_bytes(row)
+        self._sizes[number] = self._keeper.engine.snapshot_bytes(row)
         if number in self._kept and row.done <= self._kept[number].step:
             del self._kept[number]  # it did not fit, and the engine began anew
 
@@ -185,7 +185,7 @@ class Snapshots:
 
     async def _store(self, number: int, row: Row) -> Snapshot | None:
         """None: there is nothing new, and the file that there is may be in use."""
-        kept = await self._keeper.engine.keep(row)
+        kept = await self._keeper.engine.take_snapshot(row)
         if number in self._kept and self._kept[number].step >= kept.done:
             return None
         claim = self._claim

@@ -40,7 +40,7 @@ from workers.multihost.follower import Follower
 from workers.multihost.handshake import Handshake, settings_of
 from workers.multihost.leader import Leader
 from workers.multihost.leader_link import LeaderLink
-from workers.multihost.session import agree, together
+from workers.multihost.session import agree, join_slice
 from workers.pool import listed_sizes, metrics
 from workers.pool.capacity import Capacity
 from workers.pool.cost_reporting import CostReporter, closeness, measure
@@ -49,7 +49,7 @@ from workers.pool.running_jobs import RunningJobs
 from workers.profiling.recorder import Profiler
 from workers.programs import batch_sizes, warmup
 from workers.programs.launcher import Launcher, OneHost
-from workers.programs.xla_cache import keep_compiled
+from workers.programs.xla_cache import use_compile_cache
 from workers.retry import QUEUE_ERRORS, until_reached
 
 ANY_SIZE = Sizes()
@@ -250,13 +250,13 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
     if settings.redis.url is None:
         raise ConfigError("redis.url: a pool needs the address of the queue")
     loading.set_up(pool, model, devices)
-    keep_compiled(settings.compile_folder)
+    use_compile_cache(settings.compile_folder)
     vitals = Liveness()
     with (
         spans.exporting(settings.tracing, "atelier-pool", {"atelier.model": pool.model}),
         http.shown(pool_name, pool.metrics_port, vitals) as shown,
         reached(settings, vitals),
-        together(pool.hosts, settings.queue.lease_s) as company,
+        join_slice(pool.hosts, settings.queue.lease_s) as company,
     ):
         if not isinstance(company, LeaderLink):  # of a slice the first process tells
             metrics.expect(pool.model, settings.tenant_classes)
@@ -266,7 +266,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
             pool_name, pool, model, own(devices), settings.compile_folder
         )
         if shown:
-            shown.refresh = partial(step_metrics.tell_memory, jax.local_devices())
+            shown.refresh = partial(step_metrics.report_memory, jax.local_devices())
         layout = mesh_slice.layout
         batching = batch_sizes.of_settings(pool, model, layout, mesh_slice.chosen.slots)
         terms = Handshake.of(pipeline, layout, batching.sizes, batching.elastic)

@@ -14,7 +14,7 @@ from models.interface.pipeline import Pipeline, PyTree
 from models.parallel.axis_rules import Layout
 from workers.programs.bucket_programs import Values
 from workers.programs.device_weights import Weights
-from workers.programs.row_tree import places
+from workers.programs.row_tree import row_shardings
 from workers.programs.unstack import stacks
 
 
@@ -52,12 +52,12 @@ class AbstractArguments:
         return jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
             self.of(row),
-            self.places(row),
+            self.row_shardings(row),
         )
 
-    def places(self, row: PyTree) -> PyTree:
+    def row_shardings(self, row: PyTree) -> PyTree:
         """Return the sharding of each leaf of a row."""
-        return places(row, self.layout)
+        return row_shardings(row, self.layout)
 
     def columns(self, values: Values, size: int) -> Mapping[str, jax.ShapeDtypeStruct]:
         """Return the values of so many steps, or rows: float32, with a leading axis.

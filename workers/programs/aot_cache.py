@@ -171,7 +171,7 @@ class ExecutableFiles:
             text = packed(content(), key)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(path, text)
-            make_room(path.parent, self._most_bytes)
+            evict_oldest(path.parent, self._most_bytes)
         except OSError as error:
             self._tell("cannot be written, and is compiled anew by the next start", error)
             metrics.executables.labels("unkept").inc()
@@ -250,7 +250,7 @@ def _own(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def make_room(folder: Path, most_bytes: int) -> None:
+def evict_oldest(folder: Path, most_bytes: int) -> None:
     """The oldest files go until the rest is small enough."""
     found = []
     for path in folder.iterdir():

@@ -123,7 +123,7 @@ class Compiler:
         seconds: float | None = self.store.recall(self._compile_s(bucket))
         return seconds
 
-    def keep_compile_s(self, bucket: str, seconds: float) -> None:
+    def record_compile_s(self, bucket: str, seconds: float) -> None:
         """Note that the programs of the queue's bucket lie in files, and what they took."""
         self.store.fact(self._compile_s(bucket), {}, lambda: seconds)
 

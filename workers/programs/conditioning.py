@@ -68,7 +68,7 @@ def columns(values: Sequence[Values]) -> Mapping[str, np.ndarray]:
     return {name: np.stack([one[name] for one in values], dtype=np.float32) for name in values[0]}
 
 
-def at_places(trees: Sequence[PyTree], places: Int[Array, " batch"]) -> PyTree:
+def gather_steps(trees: Sequence[PyTree], places: Int[Array, " batch"]) -> PyTree:
     """Each row's conditions of its own next step, stacked on a leading row axis.
 
     Args:

@@ -19,7 +19,7 @@ from jax.sharding import Sharding
 from models.interface.pipeline import PyTree
 from models.weights.loader import put
 from workers import metrics
-from workers.programs.unstack import apart
+from workers.programs.unstack import unstack
 
 
 class Weights:
@@ -36,7 +36,8 @@ class Weights:
     ) -> None:
         leaves, self._tree = jax.tree.flatten_with_path(tree)
         self.common: list[Any] = [
-            apart(leaf) if stack else leaf for (_, leaf), stack in zip(leaves, stacks, strict=True)
+            unstack(leaf) if stack else leaf
+            for (_, leaf), stack in zip(leaves, stacks, strict=True)
         ]
         """For programs that need no swapped network: those lie on the host in here."""
         self.names = [jax.tree_util.keystr(path) for path, _ in leaves]
@@ -55,7 +56,7 @@ class Weights:
         """Whether that network has to be brought before it can be used."""
         return network in self._places
 
-    def bring(self, network: str | None) -> list[Any]:
+    def load_expert(self, network: str | None) -> list[Any]:
         """The weights with that network among them; None: with any.
 
         The one that leaves is freed first, so no step that uses it may be in flight.

@@ -28,7 +28,7 @@ def leaves_by_name(row: PyTree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(row)}
 
 
-def places(row: PyTree, layout: Layout) -> PyTree:
+def row_shardings(row: PyTree, layout: Layout) -> PyTree:
     """Where each leaf of a row lies."""
     return jax.tree.map(lambda leaf, axes: layout.sharding(axes, leaf.shape), row, axes_of(row))
 

@@ -18,7 +18,7 @@ from models.parallel.axis_rules import Layout, Split
 from models.parallel.trace_options import TraceOptions
 from workers.programs.abstract_arguments import AbstractArguments
 from workers.programs.bucket_programs import Values
-from workers.programs.conditioning import STEPS, at_places
+from workers.programs.conditioning import STEPS, gather_steps
 from workers.programs.row_tree import check_row
 
 
@@ -48,7 +48,7 @@ class Tracer:
 
         def encode(weights: list[jax.Array], inputs: Mapping[str, jax.Array]) -> PyTree:
             row = self.pipeline.encode(self._weights.unflatten(weights), inputs)
-            return jax.lax.with_sharding_constraint(row, self.arguments.places(row))
+            return jax.lax.with_sharding_constraint(row, self.arguments.row_shardings(row))
 
         jitted = self._jit(encode, None)
         return jitted.trace(self._abstract_weights, self.arguments.of(dict(inputs)))
@@ -98,13 +98,13 @@ class Tracer:
         ) -> tuple[tuple[PyTree, ...], jax.Array]:
             batch = stack_rows(list(rows))
             tree = self._weights.unflatten(weights)
-            conditions = at_places(*conditioning) if conditioning else None
+            conditions = gather_steps(*conditioning) if conditioning else None
             after = self.pipeline.step(phase, tree, batch, values, conditions)
             return unstack_rows(after, rows, batch), finite_rows(after["latents"])
 
         row = self.arguments.row(row)
         columns = self.arguments.columns(values, size)
-        to = (self.arguments.places(row),) * size, self.arguments.replicated
+        to = (self.arguments.row_shardings(row),) * size, self.arguments.replicated
         conditioning = self._conditioning(phase, values, row, size)
         jitted = self._jit(step, to, layout)
         traced = jitted.trace(self._abstract_weights, (row,) * size, columns, *conditioning)

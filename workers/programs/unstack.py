@@ -56,7 +56,7 @@ def is_wanted(layout: Layout) -> bool:
     return layout.platform == "gpu" and layout.size("embed") == 1
 
 
-def apart(stack: Any) -> tuple[Any, ...]:
+def unstack(stack: Any) -> tuple[Any, ...]:
     """Each layer's own array. The stack is freed; an abstract one gives abstract ones."""
     place = _of_layer(stack.sharding, stack.ndim)
     if isinstance(stack, jax.ShapeDtypeStruct):

@@ -27,7 +27,7 @@ EVENTS = {
 _heard = threading.local()
 
 
-def keep_compiled(folder: Path) -> None:
+def use_compile_cache(folder: Path) -> None:
     """Keep every program of this process in a folder, the small ones too.
 
     Raises: ConfigError: the folder belongs to another user, whose programs would run here.

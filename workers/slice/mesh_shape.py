@@ -45,7 +45,7 @@ class MeshShape:
                 if size < 1 and size != REST:
                     raise ValueError(f"{kind} axis {name} must be 1 or more, or -1, not {size}")
             if sum(size == REST for size in sizes.values()) > 1:
-                raise ValueError(f"only one {kind} axis may be -1: {said(sizes)}")
+                raise ValueError(f"only one {kind} axis may be -1: {in_words(sizes)}")
 
     def over(self, devices: int, hosts: int = 1, heads: Collection[int] = ()) -> MeshShape:
         """With every size known, over so many devices on each of so many hosts (or TPU slices).
@@ -68,7 +68,7 @@ class MeshShape:
         if heads and together % (context // ring):
             raise ValueError(
                 f"a context of {context} with a ring of {ring} swaps tokens for heads over "
-                f"{context // ring} devices, which does not divide {said_heads(heads, tensor)}"
+                f"{context // ring} devices, which does not divide {heads_in_words(heads, tensor)}"
             )
         return MeshShape(ici, dcn, ring)
 
@@ -99,7 +99,7 @@ class MeshShape:
         sizes = {axis: self.size(axis) for axis in AXIS_NAMES if self.size(axis) != 1}
         if not sizes:
             return "one device"
-        return said(sizes) + (f" (ring {self.ring})" if (self.ring or 1) > 1 else "")
+        return in_words(sizes) + (f" (ring {self.ring})" if (self.ring or 1) > 1 else "")
 
     def _ring(self, context: int, hosts: int, heads: int) -> int:
         """Args: heads: the largest number of parts that they can be dealt to; 0: any."""
@@ -119,10 +119,14 @@ def filled(kind: str, sizes: Mapping[str, int], devices: int) -> dict[str, int]:
     things = "devices" if kind == "ici" else "hosts"
     if REST in named.values():
         if devices % known:
-            raise ValueError(f"{kind} {said(sizes)}: {known} does not divide {devices} {things}")
+            raise ValueError(
+                f"{kind} {in_words(sizes)}: {known} does not divide {devices} {things}"
+            )
         return {axis: devices // known if size == REST else size for axis, size in named.items()}
     if known != devices:
-        raise ValueError(f"{kind} {said(sizes)} makes {known} {things}, but there are {devices}")
+        raise ValueError(
+            f"{kind} {in_words(sizes)} makes {known} {things}, but there are {devices}"
+        )
     return named
 
 
@@ -155,12 +159,12 @@ def slots_of(slots: int | None, per_device_batch_size: float | None, shape: Mesh
     return slots
 
 
-def said(sizes: Mapping[str, int]) -> str:
+def in_words(sizes: Mapping[str, int]) -> str:
     """`cfg 2 · context 4`, as messages have it."""
     return " · ".join(f"{axis} {size}" for axis, size in sizes.items()) or "(no axes)"
 
 
-def said_heads(heads: Collection[int], tensor: int) -> str:
+def heads_in_words(heads: Collection[int], tensor: int) -> str:
     """Return head counts, as messages have them."""
     counts = " or ".join(map(str, sorted(heads)))
     return f"{counts} attention heads" + (f" / tensor {tensor}" if tensor > 1 else "")

@@ -51,10 +51,10 @@ def for_batch(layout: Layout | None, batch: int, width: int) -> int:
     if layout.size("rows") * layout.size("channels") > 1:
         return 1
     (axes,) = layout.split(("batch",), (batch,))
-    return together(batch // layout.devices(axes), width)
+    return strips_at_once(batch // layout.devices(axes), width)
 
 
-def together(pictures: int, width: int) -> int:
+def strips_at_once(pictures: int, width: int) -> int:
     """Return how many strips of each fill registers' rows with those of the others.
 
     Fewer where they do not come out even.
@@ -63,7 +63,7 @@ def together(pictures: int, width: int) -> int:
     return next(count for count in range(most, 0, -1) if width % count == 0)
 
 
-def cut_up(
+def split_strips(
     x: Shaped[Array, "batch height _width channels"],
 ) -> Shaped[Array, "_strips height _columns channels"]:
     """Images → their strips, those of an image one after the other."""
@@ -74,22 +74,22 @@ def cut_up(
     return apart.reshape(-1, *apart.shape[2:])
 
 
-def put_together(
+def join_strips(
     x: Shaped[Array, "_strips height _columns channels"],
 ) -> Shaped[Array, "batch height _width channels"]:
-    """The inverse of `cut_up`, whatever became of the sizes."""
+    """The inverse of `split_strips`, whatever became of the sizes."""
     if trace_options().strips == 1:
         return x
-    joined = by_picture(x).swapaxes(1, 2)
+    joined = by_image(x).swapaxes(1, 2)
     return joined.reshape(*joined.shape[:2], -1, joined.shape[-1])
 
 
-def told(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
+def repeat_by_strip(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
     """What is said of each image, to all of its strips."""
     return jnp.repeat(x, trace_options().strips, axis=0)
 
 
-def by_picture(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
+def by_image(x: Shaped[Array, "_strips ..."]) -> Shaped[Array, "batch _of_each ..."]:
     """The strips of each image on an axis of their own."""
     return x.reshape(-1, trace_options().strips, *x.shape[1:])
 
@@ -98,7 +98,7 @@ def with_neighbours(
     x: Shaped[Array, "_strips height _columns channels"], left: int, right: int
 ) -> Shaped[Array, "_strips height _more channels"]:
     """Strips with so many columns of those beside them; zeros at the image's sides."""
-    apart = by_picture(x)
+    apart = by_image(x)
     width = apart.shape[-2]
     before = jnp.pad(apart[:, :-1, :, width - left :], ((0, 0), (1, 0), *_NONE))
     after = jnp.pad(apart[:, 1:, :, :right], ((0, 0), (0, 1), *_NONE))

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.layers.conv_strips import by_picture, told
+from models.nn.layers.conv_strips import by_image, repeat_by_strip
 from models.nn.layers.parameterised import linear
 from models.parallel.trace_options import trace_options
 
@@ -117,10 +117,12 @@ class GroupNorm(nnx.Module):
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch 1 1 channels"]:
         """Of each group of each image, told to all of its channels and strips."""
-        channels = by_picture(x.mean(axis=(1, 2)))
+        channels = by_image(x.mean(axis=(1, 2)))
         strips = trace_options().strips
         groups = channels.reshape(len(channels), strips, self.groups, -1).mean(axis=(1, 3))
-        return told(jnp.repeat(groups, x.shape[-1] // self.groups, axis=-1))[:, None, None]
+        return repeat_by_strip(jnp.repeat(groups, x.shape[-1] // self.groups, axis=-1))[
+            :, None, None
+        ]
 
 
 class Modulation(nnx.Module):

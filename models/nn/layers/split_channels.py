@@ -24,7 +24,7 @@ Features = Float[Array, "batch _height _width _channels"]
 _NHWC = ("NHWC", "HWIO", "NHWC")
 
 
-def outputs_apart(conv: nnx.Conv, x: Features) -> Features:
+def split_outputs(conv: nnx.Conv, x: Features) -> Features:
     """conv(x), each device making its own channels of it; whole where they do not divide."""
     layout, names = _shares(conv.out_features)
     if layout is None or not names:
@@ -38,7 +38,7 @@ def outputs_apart(conv: nnx.Conv, x: Features) -> Features:
     return _by_hand(own, layout, names, specs, last)(x, conv.kernel[...], _bias(conv))
 
 
-def inputs_apart(conv: nnx.Conv, x: Features) -> Features:
+def split_inputs(conv: nnx.Conv, x: Features) -> Features:
     """conv(x), each device reading its own channels of `x`; their sum is whole on all of them."""
     layout, names = _shares(conv.in_features)
     if layout is None or not names:

@@ -123,7 +123,7 @@ def cache_input(prompts: int, tokens: int) -> dict[str, np.ndarray]:
     return {KEPT: np.zeros((prompts, tokens, 0), np.float32)}
 
 
-def first_kept(inputs: Mapping[str, Array], width: int, dtype: DTypeLike) -> dict[str, Any]:
+def initial_cache(inputs: Mapping[str, Array], width: int, dtype: DTypeLike) -> dict[str, Any]:
     """The cache of a row before its first step, as its entry; none where there is none."""
     if KEPT not in inputs:
         return {}
@@ -138,7 +138,7 @@ def cached_step(
     return CachedStep(kind, rows[KEPT], values) if kind else None
 
 
-def kept_by(step: CachedStep | None) -> dict[str, Any]:
+def updated_cache(step: CachedStep | None) -> dict[str, Any]:
     """The entry of rows after it."""
     return {} if step is None else {KEPT: step.after}
 

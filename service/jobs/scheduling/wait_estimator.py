@@ -133,7 +133,7 @@ class WaitEstimator:
             tag = self._tag(job)
             self._tenants[job.tenant] = Tenant(job.tenant, tag, tag, job.cost, job.weight, 1)
 
-    def room_s(self, max_queued: int) -> float | None:
+    def slot_free_s(self, max_queued: int) -> float | None:
         """Seconds until fewer jobs than that wait, if no more come; None: no pool is ready."""
         leaving = max(0, self._waiting - max_queued) * self.look.seen
         found = self._servers.start(leaving, self._mean_s)

@@ -35,7 +35,7 @@ from workers.pool.cost_reporting import measure
 from workers.pool.worker import Worker as _Pool  # noqa: F401  (a pool imports it)
 from workers.programs import warmup
 from workers.programs.batch_sizes import fast, powers_of_two
-from workers.programs.xla_cache import keep_compiled
+from workers.programs.xla_cache import use_compile_cache
 from workers.slice.mesh import make_mesh
 from workers.slice.mesh_shape import MeshShape
 
@@ -51,7 +51,7 @@ def started(name: str, dtype: str, slots: int, folder: Path, parts: Parts) -> No
     pool = PoolSettings.model_validate({"model": name, "slots": slots})
     with parts.part("the runtime starts"):
         loading.set_up(pool, model, None)
-        keep_compiled(kept_in)
+        use_compile_cache(kept_in)
         devices = own(None)
     with parts.part("plan"):
         opened = planned(name, pool, model, devices, kept_in)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import models.demo
 from models.checkpoint.folder import CheckpointError, read_qualities
-from models.interface.apply_presets import eased, quality_of, with_presets
+from models.interface.apply_presets import apply_levers, quality_of, with_presets
 from models.interface.pipeline import RequestError, Step
 from models.interface.step_program import StepProgram
 from models.spec.quality_presets import (
@@ -86,22 +86,22 @@ def test_a_preset_written_before_weights_could_be_rounded_alone(before: bool, no
 
 def test_exact_steps_are_left_as_they_are() -> None:
     steps = steps_of(4)
-    after = eased(steps, Quality())
+    after = apply_levers(steps, Quality())
     assert [(s.phase, dict(s.values)) for s in after] == [(s.phase, dict(s.values)) for s in steps]
     assert Quality().key == ""
 
 
 def test_the_first_step_the_last_and_those_after_a_turn_run_whole() -> None:
     """What was kept is of other prompts, or of another expert, behind a turn."""
-    eight = eased(steps_of(4, "high") + steps_of(4, "low"), CACHED)
+    eight = apply_levers(steps_of(4, "high") + steps_of(4, "low"), CACHED)
     thresholds = [float(step.values[THRESHOLD]) for step in eight]
     assert thresholds == pytest.approx([0, 0.1, 0.1, 0.1, 0, 0.1, 0.1, 0])
-    (one,) = eased(steps_of(1), CACHED)
+    (one,) = apply_levers(steps_of(1), CACHED)
     assert one.values[THRESHOLD] == 0
 
 
 def test_levers_are_a_part_of_the_phase() -> None:
-    ten = eased(steps_of(10), FAST)
+    ten = apply_levers(steps_of(10), FAST)
     assert [step.phase for step in ten] == [
         StepProgram("one", guided=i in range(2, 6), quant="w8a8", cache="teacache")
         for i in range(10)

@@ -14,7 +14,7 @@ from flax import nnx
 from models.loading.abstract import abstract_module
 from models.parallel.jax_internals import subjaxprs
 from models.vae.video import VideoAutoencoder
-from models.vae.video_blocks import RmsNorm, by_pictures, by_volumes, over_time
+from models.vae.video_blocks import RmsNorm, by_volumes, convolve_frames, over_time
 from models.vae.video_config import VideoVaeConfig
 from tests import coarse
 
@@ -165,7 +165,7 @@ def sum_dtypes(jaxpr: Any) -> set[np.dtype]:
 def test_both_forms_of_a_convolution_over_time_agree(window: tuple, stride: int) -> None:
     x = jax.random.normal(jax.random.key(4), (2, 7, 4, 5, 3))
     kernel = jax.random.normal(jax.random.key(5), (*window, 3, 2))
-    one, other = by_volumes(x, kernel, stride), by_pictures(x, kernel, stride)
+    one, other = by_volumes(x, kernel, stride), convolve_frames(x, kernel, stride)
     assert one.shape == (2, 5 if stride == 1 else 3, 4, 5, 2)
     np.testing.assert_allclose(one, other, atol=10 * ROUNDING)
 

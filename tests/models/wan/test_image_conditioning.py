@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from models.wan.image_conditioning import (
+    conditioning_video,
     join,
     known_frames,
-    picture_clip,
     token_timesteps,
     with_first_frame,
 )
@@ -24,10 +24,10 @@ def test_the_first_frame_fills_its_latent_and_the_last_one_a_quarter_of_its_own(
 
 def test_between_the_pictures_there_is_grey() -> None:
     first, last = jnp.full((2, 2, 3), -1.0), jnp.ones((2, 2, 3))
-    means = picture_clip(first, last, 5).mean(axis=(1, 2, 3))
+    means = conditioning_video(first, last, 5).mean(axis=(1, 2, 3))
     assert means.tolist() == [-1, 0, 0, 0, 1]
-    assert picture_clip(first, None, 5).mean(axis=(1, 2, 3)).tolist() == [-1, 0, 0, 0, 0]
-    assert picture_clip(first, None, 1).shape == (1, 2, 2, 3)
+    assert conditioning_video(first, None, 5).mean(axis=(1, 2, 3)).tolist() == [-1, 0, 0, 0, 0]
+    assert conditioning_video(first, None, 1).shape == (1, 2, 2, 3)
 
 
 def test_tokens_of_the_first_frame_are_at_timestep_0() -> None:

@@ -48,7 +48,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     one, two, three, four, five = await queue.claim("pool", MODEL, 5)
     await queue.measured(MODEL, {CostKey("96x96", "layout", 1): COSTS})
     said += [(await queue.costs(MODEL)).predict("96x96", 4, 1)]
-    look = await queue.outlook(MODEL)
+    look = await queue.queue_snapshot(MODEL)
     said += [look.tenants, look.idle, look.running, look.seen]
     said += [await queue.progress(one, 3, 28, "data:,x"), await queue.progress(one, 4, 28)]
     said += [await queue.snapshot(one, [a_snapshot(one, step=n)]) for n in (3, 4)]

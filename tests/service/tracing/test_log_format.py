@@ -11,7 +11,14 @@ import sys
 
 import pytest
 
-from service.tracing.log_context import HIDDEN, about, everywhere, hide_prompts, note, told
+from service.tracing.log_context import (
+    HIDDEN,
+    about,
+    context_fields,
+    everywhere,
+    hide_prompts,
+    note,
+)
 from service.tracing.log_format import JsonFormatter, TextFormatter, rfc3339
 
 log = logging.getLogger("service.test")
@@ -45,11 +52,11 @@ async def test_tasks_tell_of_their_own() -> None:
     async def work(job: str) -> str:
         note(job=job)
         await asyncio.sleep(0)
-        return told()["job"]
+        return context_fields()["job"]
 
     jobs = [f"job_{number}" for number in range(3)]
     assert await asyncio.gather(*map(work, jobs)) == jobs
-    assert "job" not in told()
+    assert "job" not in context_fields()
 
 
 def test_a_prompt_is_no_field() -> None:

@@ -284,7 +284,7 @@ async def undisturbed(engine: Engine, at: int, **fields: Any) -> tuple[EngineOut
 
     def on_step(row: Row) -> None:
         if row.done >= at and not keeping:
-            keeping.append(asyncio.create_task(engine.keep(row)))
+            keeping.append(asyncio.create_task(engine.take_snapshot(row)))
 
     picture = await engine.generate(fields, {}, on_step)
     return picture, await keeping[0]
@@ -331,7 +331,7 @@ async def test_a_held_row_stands_still(engine: Engine, pipeline: ToyPipeline) ->
     assert not holding.done(), "a step is at the gate"
     pipeline.gate.open()
     await holding
-    begun, kept = pipeline.gate.count, await engine.keep(rows[0])
+    begun, kept = pipeline.gate.count, await engine.take_snapshot(rows[0])
     assert 3 < kept.done == rows[0].sent < 50
     assert_is_reference(await make(engine, seed=1), pipeline, seed=1)
     assert pipeline.gate.count == begun

@@ -18,7 +18,7 @@ from workers import metrics
 from workers.engine.batching import Batch
 from workers.engine.engine import Engine
 from workers.engine.row import Row
-from workers.engine.step_metrics import MAX_SHAPES, StepMetrics, layout_name, rate, tell_memory
+from workers.engine.step_metrics import MAX_SHAPES, StepMetrics, layout_name, rate, report_memory
 from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.compiler import Compiler
 from workers.programs.step_latency import Way
@@ -151,7 +151,7 @@ def test_peaks_of_chips_that_are_known() -> None:
 
 def test_memory_where_the_runtime_tells_it() -> None:
     stats = {"bytes_in_use": 5, "peak_bytes_in_use": 7, "bytes_limit": 9, "num_allocs": 1}
-    tell_memory([a_device("NVIDIA H200", **stats), *jax.local_devices()[:1]])
+    report_memory([a_device("NVIDIA H200", **stats), *jax.local_devices()[:1]])
     told = {kind: value("atelier_device_memory_bytes", device="3", kind=kind) for kind in
             ("in_use", "peak", "limit")}  # fmt: skip
     assert told == {"in_use": 5, "peak": 7, "limit": 9}

@@ -13,7 +13,7 @@ import pytest
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 from PIL import Image
 
-from workers.media.video import encode_clip
+from workers.media.video import encode_video
 
 FPS = 12
 CODECS = {"mp4": "h264", "webm": "vp9"}
@@ -67,7 +67,7 @@ def animation(data: bytes) -> tuple[list[np.ndarray], list[int], Any]:
 @pytest.mark.parametrize("format", CODECS)
 def test_video_is_tagged_and_whole(format: str) -> None:
     clip = moving()
-    stream, frames = read(encode_clip(clip, format, FPS))
+    stream, frames = read(encode_video(clip, format, FPS))
     context = stream.codec_context
     assert (context.codec.canonical_name, context.pix_fmt) == (CODECS[format], "yuv420p")
     assert (context.width, context.height) == (64, 48)
@@ -85,7 +85,7 @@ def test_video_is_tagged_and_whole(format: str) -> None:
 @pytest.mark.parametrize("format", CODECS)
 @pytest.mark.parametrize("colour", COLOURS)
 def test_colours_come_back(format: str, colour: tuple[int, int, int]) -> None:
-    _, frames = read(encode_clip(flat(colour), format, FPS))
+    _, frames = read(encode_video(flat(colour), format, FPS))
     for frame in frames:
         difference = np.abs(as_bt709(frame).astype(int) - colour)
         assert difference.max() <= COLOUR_TOLERANCE
@@ -93,7 +93,7 @@ def test_colours_come_back(format: str, colour: tuple[int, int, int]) -> None:
 
 def test_the_matrix_is_told_apart() -> None:
     """The test above bites: BT.601's matrix misses these colours by far."""
-    _, frames = read(encode_clip(flat((200, 40, 200)), "mp4", FPS))
+    _, frames = read(encode_video(flat((200, 40, 200)), "mp4", FPS))
     wrong = frames[0].reformat(
         format="rgb24",
         src_colorspace=Colorspace.ITU601,
@@ -106,31 +106,31 @@ def test_the_matrix_is_told_apart() -> None:
 @pytest.mark.parametrize("format", CODECS)
 def test_a_clip_looks_like_itself(format: str) -> None:
     clip = moving()
-    _, frames = read(encode_clip(clip, format, FPS, quality=100))
+    _, frames = read(encode_video(clip, format, FPS, quality=100))
     for frame, pixels in zip(frames, clip, strict=True):
         assert np.abs(as_bt709(frame).astype(int) - pixels).mean() < 6  # chroma is subsampled
 
 
 def test_the_index_of_an_mp4_comes_first() -> None:
-    data = encode_clip(moving(), "mp4", FPS)
+    data = encode_video(moving(), "mp4", FPS)
     assert data[4:8] == b"ftyp"
     assert 0 < data.index(b"moov") < data.index(b"mdat")
 
 
 def test_an_odd_side_gets_its_last_pixels_twice() -> None:
     clip = moving(height=47, width=63)
-    stream, frames = read(encode_clip(clip, "mp4", FPS))
+    stream, frames = read(encode_video(clip, "mp4", FPS))
     assert (stream.codec_context.width, stream.codec_context.height) == (64, 48)
     shown = as_bt709(frames[0]).astype(int)
     assert np.abs(shown[-1] - shown[-2]).max() <= 12  # one row of 4:2:0 chroma, encoded
-    stream, _ = read(encode_clip(clip, "webm", FPS))
+    stream, _ = read(encode_video(clip, "webm", FPS))
     assert (stream.codec_context.width, stream.codec_context.height) == (63, 47)
 
 
 @pytest.mark.parametrize("format", CODECS)
 def test_quality_is_honoured(format: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (4, 48, 64, 3), np.uint8)
-    sizes = [len(encode_clip(noise, format, FPS, quality)) for quality in (10, 60, 100)]
+    sizes = [len(encode_video(noise, format, FPS, quality)) for quality in (10, 60, 100)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1] / 2
 
@@ -140,20 +140,20 @@ def test_same_frames_same_bytes(format: str) -> None:
     """Beside other encoders too: in x264 one way of doing its work was not the same every time."""
     clip = moving()
     with ThreadPoolExecutor(8) as threads:
-        files = threads.map(lambda _: encode_clip(clip.copy(), format, FPS), range(100))
+        files = threads.map(lambda _: encode_video(clip.copy(), format, FPS), range(100))
         assert len(set(files)) == 1
 
 
 @pytest.mark.parametrize("frames", [1, 2])
 @pytest.mark.parametrize("format", CODECS)
 def test_the_shortest_clips(format: str, frames: int) -> None:
-    assert len(read(encode_clip(moving(frames), format, FPS))[1]) == frames
+    assert len(read(encode_video(moving(frames), format, FPS))[1]) == frames
 
 
 @pytest.mark.parametrize(("format", "tolerance"), [("gif", 8), ("webp", 8)])  # mean, of 255
 def test_animations(format: str, tolerance: float) -> None:
     clip = moving()
-    pixels, durations, image = animation(encode_clip(clip, format, FPS))
+    pixels, durations, image = animation(encode_video(clip, format, FPS))
     assert image.info["loop"] == 0, "plays for ever"
     assert sum(durations) == pytest.approx(1000 * len(clip) / FPS, abs=10)
     assert np.abs(np.stack(pixels).astype(int) - clip).mean() < tolerance
@@ -162,17 +162,17 @@ def test_animations(format: str, tolerance: float) -> None:
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_gif_has_the_colours_themselves(colour: tuple[int, int, int]) -> None:
     clip = np.concatenate([flat(colour, 2), flat((9, 9, 9), 1)])
-    pixels, _, _ = animation(encode_clip(clip, "gif", FPS))
+    pixels, _, _ = animation(encode_video(clip, "gif", FPS))
     assert np.abs(pixels[0].astype(int) - colour).max() <= 1
 
 
 def test_a_gif_keeps_time_at_any_rate() -> None:
     """16 frames a second are 6.25 hundredths each: some get 6, some 7."""
-    _, durations, _ = animation(encode_clip(moving(9), "gif", 16))
+    _, durations, _ = animation(encode_video(moving(9), "gif", 16))
     assert set(durations) == {60, 70}
     assert sum(durations) == pytest.approx(9000 / 16, abs=5)
 
 
 def test_another_format_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"'avi'.*mp4, webm, gif, webp"):
-        encode_clip(moving(), "avi", FPS)
+        encode_video(moving(), "avi", FPS)

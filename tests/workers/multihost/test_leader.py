@@ -70,7 +70,7 @@ class Other:
         try:
             while True:
                 message = self.line.receive()
-                self.follower.obey(message)
+                self.follower.handle(message)
                 self.obeyed.append(message)
                 if "mark" in message.fields:
                     self._marks.put(message.fields["mark"])
@@ -273,8 +273,8 @@ def test_a_process_with_other_settings_refuses(
     for changed in (replace(ours, jax="0.1"), replace(ours, sizes=[1, 4])):
         message = Message("terms", {**changed.as_json(), "drop": []})
         with pytest.raises(ConfigError, match=r"in the first process"):
-            other.follower.obey(message)
-    other.follower.obey(Message("terms", {**ours.as_json(), "drop": []}))
+            other.follower.handle(message)
+    other.follower.handle(Message("terms", {**ours.as_json(), "drop": []}))
 
 
 def test_devices_are_terms(pipeline: ToyPipeline, layout: Layout) -> None:

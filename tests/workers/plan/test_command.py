@@ -135,7 +135,7 @@ def test_without_libtpu_it_says_what_to_install(
 @pytest.mark.parametrize(
     ("model", "arguments", "said"),
     [
-        ("flux-dev", [], "video and t5 in host memory"),
+        ("flux-dev", [], "clip and t5 in host memory"),
         ("flux-dev", ["--no-encoders-on-host", "--mesh", "context=1"], "does not fit 31.24 GiB"),
         ("wan2.1-1.3b", ["--topology", "v5e:1x1", *P720], "t5 in host memory, decoded in tiles"),
     ],

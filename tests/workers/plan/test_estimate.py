@@ -23,7 +23,7 @@ from workers.plan.search import Found, factors, search
 from workers.plan.trace import Sketch
 from workers.programs import warmup
 from workers.programs.conditioning import STEPS
-from workers.programs.row_tree import places
+from workers.programs.row_tree import row_shardings
 from workers.programs.tracer import Tracer
 from workers.slice.chips import CHIPS, GIB
 from workers.slice.mesh import make_mesh
@@ -77,7 +77,7 @@ def test_rows_are_reckoned_as_they_lie() -> None:
     lying = jax.tree.map(
         lambda leaf, place: math.prod(place.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
         row,
-        places(row, layout),
+        row_shardings(row, layout),
     )
     assert row_bytes(cached, abstract_layout(shape)) == sum(jax.tree.leaves(lying))
     residual = row["step_cache"]["residual"]

@@ -22,7 +22,7 @@ from tests.workers.toy import ToyPipeline
 from workers.programs.aot_cache import ExecutableFiles, packed, unpacked
 from workers.programs.compiler import Compiler
 from workers.programs.step_latency import Way
-from workers.programs.xla_cache import keep_compiled
+from workers.programs.xla_cache import use_compile_cache
 
 KEY = {"program": ["double"]}
 
@@ -134,7 +134,7 @@ def test_what_others_may_have_put_into_jaxs_cache_is_deleted(
     for path, mode in ((ours, 0o600), (theirs, 0o660)):
         path.write_bytes(b"code")
         path.chmod(mode)
-    keep_compiled(folder)
+    use_compile_cache(folder)
     assert [path.name for path in folder.iterdir()] == [ours.name]
     assert folder.stat().st_mode & 0o777 == 0o700
     assert "others may write to it" in caplog.text
@@ -183,7 +183,7 @@ def test_a_program_that_calls_the_host_is_compiled_each_time(folder: Path) -> No
 
 def test_a_cpu_program_from_jaxs_cache_is_not_kept(folder: Path, tmp_path: Path) -> None:
     """It would be written down without its machine code, and fail when it is called."""
-    keep_compiled(tmp_path / "jax")
+    use_compile_cache(tmp_path / "jax")
     build = Build(lambda x: jnp.tanh(x * 3))
     program(folder / "first", build)
     jax.clear_caches()

@@ -20,7 +20,7 @@ from tests.workers.toy import ToyPipeline
 from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.programs.bucket_programs import BucketPrograms, Phase
-from workers.programs.conditioning import STEPS, at_places, computed, first, place
+from workers.programs.conditioning import STEPS, computed, first, gather_steps, place
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_each_row_of_a_batch_is_told_of_its_own_step() -> None:
     random = np.random.default_rng(0)
     trees = [{"x": random.standard_normal((STEPS, 2), np.float32)} for _ in range(3)]
     places = [STEPS - 1, 0, 5]
-    found = jax.jit(at_places)(trees, np.array(places, np.int32))["x"]
+    found = jax.jit(gather_steps)(trees, np.array(places, np.int32))["x"]
     expected = [tree["x"][at] for tree, at in zip(trees, places, strict=True)]
     assert (found == np.stack(expected)).all()
 
@@ -83,7 +83,7 @@ def test_a_row_computes_them_once_in_so_many_steps_and_drops_them_at_the_end() -
 
     one = row(STEPS + 2)
     for ticket in range(STEPS + 2):
-        told = one.bring_conditions(program, [])
+        told = one.load_conditions(program, [])
         assert told.tree["sigma"][place(one.sent)] == one.sent
         one.send(None, ticket)
     assert calls == [0, STEPS]
@@ -92,16 +92,16 @@ def test_a_row_computes_them_once_in_so_many_steps_and_drops_them_at_the_end() -
 
 def test_they_are_computed_again_after_what_went_wrong() -> None:
     one = row(3)
-    failed = one.bring_conditions(echo, [])
+    failed = one.load_conditions(echo, [])
     one.send(None, 1)
     one.rewind()
-    assert one.bring_conditions(echo, []) is not failed
+    assert one.load_conditions(echo, []) is not failed
 
 
 def test_a_row_that_goes_on_midway_has_the_same_as_from_the_beginning() -> None:
     """The same program with the same columns: equal to the last bit."""
     whole, rest = row(STEPS), row(STEPS, done=7)
-    told = [one.bring_conditions(echo, []) for one in (whole, rest)]
+    told = [one.load_conditions(echo, []) for one in (whole, rest)]
     assert told[0].first == told[1].first == first(7)
     assert (told[0].tree["sigma"] == told[1].tree["sigma"]).all()
 

@@ -50,11 +50,11 @@ def test_one_at_a_time(experts: TwoExperts, layout: Layout) -> None:
     assert [weights.is_swapped(name) for name in ("high", "low", "in", None)] == [
         True, True, False, False,
     ]  # fmt: skip
-    assert weights.bring(None) is weights.common
+    assert weights.load_expert(None) is weights.common
     assert list(on_device()) == []
     before = swaps()
     for name, gain in (("high", 1), ("low", -3), ("low", -3), ("high", 1)):
-        tree = weights.unflatten(weights.bring(name))
+        tree = weights.unflatten(weights.load_expert(name))
         assert weights.resident == name
         assert list(on_device()) == [gain]
         assert isinstance(tree[name].gain, jax.Array)

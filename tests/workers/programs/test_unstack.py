@@ -20,7 +20,7 @@ from models.spec.quality_presets import Quality, StepCache
 from tests.parallel.layouts import denoise
 from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
-from workers.programs.unstack import apart, stacks
+from workers.programs.unstack import stacks, unstack
 from workers.slice.mesh import make_mesh
 from workers.slice.mesh_shape import MeshShape
 
@@ -73,12 +73,12 @@ def test_a_stack_becomes_its_layers_and_is_freed() -> None:
     mesh = layout(Layout, tensor=2).mesh
     numbers = np.arange(24.0).reshape(3, 2, 4)
     stack = jax.device_put(numbers, NamedSharding(mesh, PartitionSpec(None, None, "tensor")))
-    layers = apart(stack)
+    layers = unstack(stack)
     assert stack.is_deleted()
     assert (np.asarray(layers) == numbers).all() and len(layers) == 3
     assert {layer.sharding.spec for layer in layers} == {PartitionSpec(None, "tensor")}
     place = NamedSharding(mesh, PartitionSpec())
-    shapes = apart(jax.ShapeDtypeStruct((3, 2, 4), jnp.float32, sharding=place))
+    shapes = unstack(jax.ShapeDtypeStruct((3, 2, 4), jnp.float32, sharding=place))
     assert [one.shape for one in shapes] == [(2, 4)] * 3
 
 

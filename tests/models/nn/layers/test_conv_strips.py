@@ -13,12 +13,12 @@ from flax import nnx
 from models.loading.abstract import abstract_module
 from models.nn.kernels.xla import xla_kernel
 from models.nn.layers.conv_strips import (
-    cut_up,
     fitting,
     for_batch,
     for_layout,
-    put_together,
-    together,
+    join_strips,
+    split_strips,
+    strips_at_once,
 )
 from models.parallel.axis_rules import Layout, abstract_mesh
 from models.parallel.mesh_axes import MESH_AXES
@@ -76,7 +76,7 @@ def test_strips_make_the_whole_picture(name: str) -> None:
     def run(count: int) -> np.ndarray:
         def in_them(state: nnx.State, x: jax.Array) -> jax.Array:
             with TraceOptions(strips=count).active():
-                return put_together(method(nnx.merge(graph, state))(cut_up(x)))
+                return join_strips(method(nnx.merge(graph, state))(split_strips(x)))
 
         return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
 
@@ -113,7 +113,7 @@ def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
         def in_them(state: nnx.State, x: jax.Array, time: jax.Array, text: jax.Array) -> jax.Array:
             with TraceOptions(strips=count).active():
                 levels = nnx.merge(graph, state).through_levels
-                return put_together(levels(cut_up(x), time, text))
+                return join_strips(levels(split_strips(x), time, text))
 
         return np.asarray(
             jax.jit(in_them).lower(state, *inputs).compile(coarse.OPTIONS)(state, *inputs)
@@ -127,10 +127,10 @@ def test_a_network_over_strips_predicts_what_it_does_over_the_picture() -> None:
 def test_a_picture_comes_back_as_it_was() -> None:
     x = np.random.default_rng(4).normal(size=(2, 4, 8, 5)).astype(np.float32)
     with TraceOptions(strips=COUNT).active():
-        strips = cut_up(jnp.asarray(x))
+        strips = split_strips(jnp.asarray(x))
         assert strips.shape == (8, 4, 2, 5)
         np.testing.assert_array_equal(strips[1], x[0, :, 2:4])
-        np.testing.assert_array_equal(put_together(strips), x)
+        np.testing.assert_array_equal(join_strips(strips), x)
 
 
 def test_devices_share_strips_and_rows() -> None:
@@ -144,7 +144,7 @@ def test_devices_share_strips_and_rows() -> None:
     def run(by: Layout | None) -> np.ndarray:
         def in_them(state: nnx.State, x: jax.Array) -> jax.Array:
             with TraceOptions(by, strips=8).active():
-                return put_together(nnx.merge(graph, state).decoder(cut_up(x)))
+                return join_strips(nnx.merge(graph, state).decoder(split_strips(x)))
 
         return np.asarray(jax.jit(in_them).lower(state, x).compile(coarse.OPTIONS)(state, x))
 
@@ -166,7 +166,7 @@ def test_strips_come_out_even(width: int, devices: int, count: int) -> None:
     [(1, 32, 8), (2, 32, 4), (3, 32, 2), (8, 32, 1), (16, 32, 1), (2, 38, 2), (2, 31, 1)],
 )
 def test_pictures_fill_the_rows_together(pictures: int, width: int, count: int) -> None:
-    assert together(pictures, width) == count
+    assert strips_at_once(pictures, width) == count
 
 
 def test_no_strips_where_no_tpu_is() -> None:

@@ -43,7 +43,7 @@ async def put(queue: Queue, table: CostTable, tenant: str, bucket: str, **fields
 
 
 async def look(queue: Queue) -> WaitEstimator:
-    return WaitEstimator(await queue.outlook(MODEL), await queue.costs(MODEL), RULES)
+    return WaitEstimator(await queue.queue_snapshot(MODEL), await queue.costs(MODEL), RULES)
 
 
 async def predicted(queue: Queue, jobs: Sequence[Job]) -> dict[str, Place]:
@@ -248,7 +248,7 @@ async def test_what_is_kept_need_not_be_waited_for(queue: Queue) -> None:
     picture = await put(queue, table, "b", PICTURE)
     after = await predicted(queue, [clip, picture])
     assert [after[job.id].ends_s for job in (clip, picture)] == pytest.approx([10, 12])
-    unknown = WaitEstimator(await queue.outlook(MODEL), CostTable({}, table.pools), RULES)
+    unknown = WaitEstimator(await queue.queue_snapshot(MODEL), CostTable({}, table.pools), RULES)
     assert unknown.queued(clip, 0).ends_s == pytest.approx(10), "by what was predicted then"
     (again,) = await queue.claim("a", MODEL, 1)
     await queue.finish(again, [], Usage(steps=STEPS, device_seconds=40.0))
