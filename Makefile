@@ -61,6 +61,10 @@ demo: $(INSTALLED) ## the whole system with the demo model, and a first picture
 test: $(RAN)-test ## every test
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+check: lint ## style, types, and the tests that need no compilation, process or browser: minutes
+	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
+		-m "not (compiles or processes or browser)" $(ARGS)
+
 test-newest: ## the tests of tests/newest.txt with the newest packages: make test-newest PYTHON=python3.13
 	$(MAKE) fresh VENV=.venv-$(notdir $(PYTHON))
 	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@tests/newest.txt $(ARGS)"

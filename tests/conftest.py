@@ -29,6 +29,35 @@ COMPILED = "TESTS_COMPILED"
 the tests; set here, where the first of these starts."""
 
 
+KINDS: dict[str, tuple[str, ...]] = {
+    "compiles": (
+        *("bench", "families", "parallel", "parity"),
+        *(f"models/{room}" for room in ("demo", "flux", "nn", "parallel", "sdxl", "vae", "vision")),
+        *("models/wan", "models/test_activation_dtype.py"),
+        *(f"workers/{room}" for room in ("engine", "loading", "multihost", "plan", "pool")),
+        *("workers/profiling", "workers/programs", "deploy/bench/engine"),
+    ),
+    "processes": (
+        *("chaos", "e2e", "load", "deploy/bench/serving", "deploy/docker", "deploy/local"),
+        *("deploy/watching", "workers/health", "workers/multihost", "workers/pool"),
+        *("service/jobs/test_secure.py", "service/test_attacks.py", "service/test_bodies.py"),
+        *("service/test_conformance.py", "service/test_image_attacks.py", "service/test_server.py"),
+        *("service/routes/test_health.py", "service/http/test_connection_limits.py"),
+    ),
+    "browser": tuple(f"e2e/test_playground{more}.py" for more in ("", "_clips", "_keys")),
+}
+"""Markers by folder or file below `tests`: what `make check` leaves out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by where it lies."""
+    for item in items:
+        path = item.path.relative_to(Path(__file__).parent)
+        for kind, places in KINDS.items():
+            if any(path.is_relative_to(place) for place in places):
+                item.add_marker(kind)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if COMPILED not in os.environ:
         folder = TemporaryDirectory(prefix="compiled-")

@@ -24,6 +24,12 @@ from service.tracing.log_format import JsonFormatter, TextFormatter, rfc3339
 log = logging.getLogger("service.test")
 
 
+@pytest.fixture(autouse=True)
+def of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that a test before ran in this process may have named its pool."""
+    monkeypatch.setattr("service.tracing.log_context._everywhere", {})
+
+
 def said(message: str, **extra: object) -> dict[str, object]:
     record = log.makeRecord("service.test", logging.WARNING, "f", 1, message, (), None, **extra)
     line = JsonFormatter().format(record)
