@@ -1,4 +1,4 @@
-"""The list of schedulers: by a checkpoint's config, and by a request's wish.
+"""The table of schedulers: by a checkpoint's config, and by a request's name.
 
 Configs are diffusers' `scheduler_config.json`. Checkpoints carry keys of other schedulers along, so
 that one can be made from another's config: a key that some scheduler knows and this one does not is
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from models.sampling import solver
 from models.sampling.base import Scheduler
@@ -23,22 +23,48 @@ from models.sampling.options import check_option, options_of_class
 from models.sampling.unipc import UniPC, UniPCStep
 from models.spec.option import Option
 
-CLASSES: Mapping[str, type] = {
-    "EulerDiscreteScheduler": Euler,
-    "EulerAncestralDiscreteScheduler": EulerAncestral,
-    "DDIMScheduler": DDIM,
-    "DPMSolverMultistepScheduler": DPMSolver,
-    "UniPCMultistepScheduler": UniPC,
-    "LCMScheduler": LCM,
-    "FlowMatchEulerDiscreteScheduler": FlowMatchEuler,
-}
-"""By the `_class_name` of a checkpoint's config."""
 
-SOLVERS: tuple[type[solver.Solver], ...] = (
-    *(EulerStep, EulerAncestralStep, DDIMStep, DPMStep),
-    *(UniPCStep, LCMStep, FlowMatchStep),
+class Entry(NamedTuple):
+    """A scheduler that is served: one row of the table."""
+
+    reference: str
+    """diffusers' class: the `_class_name` of a checkpoint's config, and an alias in requests."""
+    kind: Any
+    """The class, a `Scheduler`."""
+    solver: type[solver.Solver]
+    """What makes its steps."""
+    names: Mapping[str, Mapping[str, Any]]
+    """Names of requests, each with the options that it sets unless the request does."""
+
+
+SCHEDULERS = (
+    Entry("EulerDiscreteScheduler", Euler, EulerStep, {"euler": {}}),
+    Entry(
+        "EulerAncestralDiscreteScheduler",
+        EulerAncestral,
+        EulerAncestralStep,
+        {"euler_ancestral": {}},
+    ),
+    Entry("DDIMScheduler", DDIM, DDIMStep, {"ddim": {}}),
+    Entry(
+        "DPMSolverMultistepScheduler",
+        DPMSolver,
+        DPMStep,
+        {
+            "dpmpp_2m": {"algorithm_type": "dpmsolver++"},
+            "dpmpp_2m_sde": {"algorithm_type": "sde-dpmsolver++"},
+        },
+    ),
+    Entry("UniPCMultistepScheduler", UniPC, UniPCStep, {"unipc": {}}),
+    Entry("LCMScheduler", LCM, LCMStep, {"lcm": {}}),
+    Entry(
+        "FlowMatchEulerDiscreteScheduler", FlowMatchEuler, FlowMatchStep, {"flow_match_euler": {}}
+    ),
 )
-"""What makes their steps."""
+"""All that are served; what follows is made of it."""
+
+CLASSES: Mapping[str, type] = {one.reference: one.kind for one in SCHEDULERS}
+SOLVERS: tuple[type[solver.Solver], ...] = tuple(one.solver for one in SCHEDULERS)
 
 _EDM = "networks in EDM's preconditioning, by sigma_data, are not served"
 REFUSED: Mapping[str, str] = {
@@ -59,14 +85,9 @@ class Choice:
 
 
 CHOICES: Mapping[str, Choice] = {
-    "euler": Choice(Euler),
-    "euler_ancestral": Choice(EulerAncestral),
-    "ddim": Choice(DDIM),
-    "dpmpp_2m": Choice(DPMSolver, {"algorithm_type": "dpmsolver++"}),
-    "dpmpp_2m_sde": Choice(DPMSolver, {"algorithm_type": "sde-dpmsolver++"}),
-    "unipc": Choice(UniPC),
-    "lcm": Choice(LCM),
-    "flow_match_euler": Choice(FlowMatchEuler),
+    **{
+        name: Choice(one.kind, implied) for one in SCHEDULERS for name, implied in one.names.items()
+    },
     **{name: Choice(kind) for name, kind in CLASSES.items()},
 }
 """By the `name` of a request's scheduler; diffusers' class names are aliases."""
