@@ -31,7 +31,10 @@ KERNELS = ("attention of", "heads", "size", "queries", "keys", "a step", "of the
 
 
 def write(record: Record, page: Path = PAGE) -> None:
-    """Raises: ValueError: the page has no place for the table."""
+    """Write the table into the page.
+
+    Raises: ValueError: the page has no place for the table.
+    """
     text, found = _TABLE.subn(lambda _: "\n".join(table(record)) + "\n", page.read_text())
     if found != 1:
         raise ValueError(f"{page} has no <!-- schedule --> and <!-- /schedule -->")

@@ -28,7 +28,11 @@ def machine() -> dict[str, Any]:
 
 
 def processor(info: str) -> str:
-    """Args: info: of /proc/cpuinfo."""
+    """Return the name of the processor.
+
+    Args:
+        info: of /proc/cpuinfo.
+    """
     names = [line.partition(":")[2].strip() for line in info.splitlines() if "model name" in line]
     return names[0] if names else platform.machine()
 

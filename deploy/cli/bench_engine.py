@@ -104,7 +104,10 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises: UsageError, CheckpointError, ConfigError."""
+    """Measure each model in a process of its own.
+
+    Raises: UsageError, CheckpointError, ConfigError.
+    """
     check_writable(args.json)
     check_pools()
     from rich.console import Console

@@ -86,7 +86,10 @@ def load_of(
 
 
 def plan_of(arguments: argparse.Namespace, asks: Sequence[TimedRequest], mix: Mix) -> Plan:
-    """Raises: UsageError: the earlier report cannot be read."""
+    """Return the plan of a run.
+
+    Raises: UsageError: the earlier report cannot be read.
+    """
     of_trace_s = arguments.seconds or asks[-1].at_s
     return Plan(
         window_s=of_trace_s if arguments.trace else mix.seconds,

@@ -62,7 +62,10 @@ def settings_of(args: argparse.Namespace, **sections: Any) -> Settings:
 
 
 def make_state_folder(folder: Path) -> None:
-    """Raises: ConfigError: nothing can be written there."""
+    """Make the state folder.
+
+    Raises: ConfigError: nothing can be written there.
+    """
     from service.settings.section import ConfigError
 
     try:

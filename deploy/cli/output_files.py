@@ -36,7 +36,10 @@ def check_writable(path: Path | None) -> None:
 
 
 def format_of(path: Path) -> str:
-    """Raises: UsageError: nothing can be written there."""
+    """Return the output format of a file's name.
+
+    Raises: UsageError: nothing can be written there.
+    """
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {str(path.parent)!r}")
     if _is_folder(path):

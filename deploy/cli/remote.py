@@ -31,7 +31,10 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def key_of(args: argparse.Namespace) -> str:
-    """Raises: UsageError: it is none."""
+    """Return the API key; None: none is given.
+
+    Raises: UsageError: it is none.
+    """
     from service.settings.settings import KEY_VARIABLE
 
     key = (args.key or os.environ.get(KEY_VARIABLE) or "").strip()
@@ -83,7 +86,10 @@ def finish(client: Client, save: Callable[[Mapping[str, Any]], None]) -> int:
 
 
 def write_outputs(client: Client, job: Mapping[str, Any], output: Path | None) -> None:
-    """Raises: UsageError: they cannot be written there."""
+    """Write a job's outputs to files.
+
+    Raises: UsageError: they cannot be written there.
+    """
     for item in job["outputs"]:
         path = path_of(output, item, len(job["outputs"]))
         data = client.output(item["url"])

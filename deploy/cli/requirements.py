@@ -9,7 +9,10 @@ POOLS_NEED = ("jax", "flax", "transformers", "workers")
 
 
 def check_pools() -> None:
-    """Raises: ConfigError: only what front ends and clients need is installed."""
+    """Check that what workers need is installed.
+
+    Raises: ConfigError: only what front ends and clients need is installed.
+    """
     from service.settings.section import ConfigError
 
     missing = [name for name in POOLS_NEED if find_spec(name) is None]

@@ -122,7 +122,10 @@ def up(settings: Settings, *, host_devices: int | None = None) -> int:
 
 
 def make_private(state_dir: Path) -> None:
-    """Raises: ConfigError: the folder cannot be had, or is another user's."""
+    """Make the state folder, for its user alone.
+
+    Raises: ConfigError: the folder cannot be had, or is another user's.
+    """
     try:
         private_folder(state_dir, "state_dir", deep=False)
     except OSError as error:

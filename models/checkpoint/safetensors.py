@@ -42,7 +42,10 @@ class Tensor:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Raises: KeyError: not one of `DTYPES`."""
+        """NumPy's type of the array.
+
+        Raises: KeyError: not one of `DTYPES`.
+        """
         return DTYPES[self.kind]
 
     @property

@@ -76,5 +76,8 @@ class FluxConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> FluxConfig:
-        """Raises: ValueError for a key that this network does not know, or a wrong value."""
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
         return cls(**arguments(cls, config, "transformer/config.json"))

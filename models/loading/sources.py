@@ -109,7 +109,10 @@ def _shape(path: str, leaf: nnx.Variable, sharding: Sharding | None) -> jax.Shap
 
 
 def check_finite(name: str, network: nnx.Module) -> None:
-    """Raises: CheckpointError: arrays of a network hold NaN or infinity; names them."""
+    """Check that a network's arrays are finite.
+
+    Raises: CheckpointError: arrays of a network hold NaN or infinity; names them.
+    """
     broken = [path for path, leaf in flat_parameters(network).items() if not is_finite(leaf)]
     if broken:
         raise CheckpointError(

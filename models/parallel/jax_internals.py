@@ -27,7 +27,10 @@ class Name(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """Raises: JaxNameMissing."""
+        """What JAX has under that name.
+
+        Raises: JaxNameMissing.
+        """
         try:
             return getattr(import_module(self.module), self.attribute)
         except (ImportError, AttributeError) as error:

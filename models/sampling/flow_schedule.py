@@ -61,7 +61,10 @@ class FlowMatchSchedule:
 
     @classmethod
     def from_dict(cls: type[Schedule], config: Mapping[str, Any]) -> Schedule:
-        """Raises: ValueError for another scheduler's config, or a value that is not served."""
+        """Read a checkpoint's config.
+
+        Raises: ValueError for another scheduler's config, or a value that is not served.
+        """
         kind = config.get("_class_name", "FlowMatchEulerDiscreteScheduler")
         if kind != "FlowMatchEulerDiscreteScheduler":
             raise ValueError(f"the scheduler {kind} is not served; FlowMatchEulerDiscrete is")

@@ -57,7 +57,10 @@ def _kind_of(hint: Any) -> Kind | None:
 
 
 def check_options(scheduler: Any) -> None:
-    """Raises: ValueError for the first field that holds what its option may not."""
+    """Check a scheduler's own options.
+
+    Raises: ValueError for the first field that holds what its option may not.
+    """
     kind = scheduler.__class__
     hints = _hints(kind)
     for name, option in options_of_class(kind).items():
@@ -67,6 +70,9 @@ def check_options(scheduler: Any) -> None:
 
 
 def check_option(name: str, value: Any, option: Option) -> None:
-    """Raises: ValueError that names the option and says what it may be."""
+    """Check one option.
+
+    Raises: ValueError that names the option and says what it may be.
+    """
     if wrong := option.error(value):
         raise ValueError(f"{name} {wrong}, not {value!r}")

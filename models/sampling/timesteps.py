@@ -72,7 +72,9 @@ def check_request(
     sigmas: Numbers | None = None,
     takes: frozenset[str],
 ) -> None:
-    """Raises: ValueError for no steps at all, or for what a scheduler does not take.
+    """Check what a request asks of a scheduler.
+
+    Raises: ValueError for no steps at all, or for what a scheduler does not take.
 
     Args:
         takes: of `timesteps` and `sigmas`, those that the reference's scheduler takes.

@@ -34,7 +34,10 @@ class Parts(NamedTuple):
 
 
 def check_index(index: Mapping[str, Any]) -> None:
-    """Raises: UnsupportedCheckpoint: `model_index.json` is of a kind with other parts."""
+    """Check the kinds of a checkpoint's parts.
+
+    Raises: UnsupportedCheckpoint: `model_index.json` is of a kind with other parts.
+    """
     if index.get("requires_aesthetics_score"):
         raise UnsupportedCheckpoint(
             "model_index.json says requires_aesthetics_score: a refiner, which is told an "
@@ -56,7 +59,10 @@ def _is_there(entry: Any) -> bool:
 
 
 def check_fit(parts: Parts) -> None:
-    """Raises: ValueError: two parts have different sizes where they meet; names both."""
+    """Check that the parts of a checkpoint fit.
+
+    Raises: ValueError: two parts have different sizes where they meet; names both.
+    """
     unet, clip, clip_2, vae = parts
     if unet.addition_embed_type != "text_time":
         raise ValueError(

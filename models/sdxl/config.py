@@ -154,7 +154,10 @@ class UNetConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> UNetConfig:
-        """Raises: ValueError for a key that this network does not know, or a wrong value."""
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
         return cls(**arguments(cls, config, "unet/config.json"))
 
     def __post_init__(self) -> None:

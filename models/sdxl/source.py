@@ -52,7 +52,10 @@ class Source(NamedTuple):
         return config if self.file is None else single_file.scheduler_config(self.file, config)
 
     def places(self, unet: UNetConfig, vae: VaeConfig) -> Places:
-        """Raises: CheckpointError: the file is not what it should be."""
+        """Return where each network's arrays are.
+
+        Raises: CheckpointError: the file is not what it should be.
+        """
         if self.file is None:
             return {name: (self.folder / home, names) for name, (home, names) in COMPONENTS.items()}
         found = single_file.components(self.file, unet, vae)

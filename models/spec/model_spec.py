@@ -34,7 +34,11 @@ class Need(BaseModel):
     """Tasks that the need is for; empty: all."""
 
     def is_met(self, values: Mapping[str, Any]) -> bool:
-        """Args: values: the resolved fields, with `task`, and `scheduler` as a name."""
+        """Whether the need is met.
+
+        Args:
+            values: the resolved fields, with `task`, and `scheduler` as a name.
+        """
         if self.tasks and values["task"] not in self.tasks:
             return True
         value = values.get(self.field)

@@ -58,7 +58,10 @@ class Tower(Protocol):
 
 
 def check_tower(config: Tower) -> None:
-    """Raises: ValueError: sizes that contradict each other, or an unknown activation; names it."""
+    """Check a CLIP encoder's sizes.
+
+    Raises: ValueError: sizes that contradict each other, or an unknown activation; names it.
+    """
     if config.hidden_size % config.num_attention_heads:
         raise ValueError(
             f"CLIP hidden_size {config.hidden_size} must be a multiple of "

@@ -22,7 +22,10 @@ def known(kind: type[Any], config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numbers(network: str, config: Config) -> None:
-    """Raises: ValueError: a size, epsilon or token id that cannot be one; names the field."""
+    """Check the numbers of a config.
+
+    Raises: ValueError: a size, epsilon or token id that cannot be one; names the field.
+    """
     for field in fields(config):
         value = getattr(config, field.name)
         if field.name.endswith("_token_id"):

@@ -49,7 +49,10 @@ class Tiling:
 
 
 def check_tiling(tiling: Tiling | None, downsampling: int) -> None:
-    """Raises: ValueError: tiles that are not whole latents, so many pixels wide."""
+    """Check that tiles are whole latents.
+
+    Raises: ValueError: tiles that are not whole latents, so many pixels wide.
+    """
     if tiling is not None:
         tiling.smaller(downsampling)
 

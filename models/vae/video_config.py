@@ -141,7 +141,10 @@ class VideoVaeConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> VideoVaeConfig:
-        """Raises: ValueError for a key that this network does not know, or a wrong value."""
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
         return cls(**arguments(cls, config, "vae/config.json", WITHOUT_EFFECT))
 
 

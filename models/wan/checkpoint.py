@@ -46,7 +46,10 @@ class WanCheckpoint:
 
     @classmethod
     def read(cls, folder: Path) -> WanCheckpoint:
-        """Raises: ValueError, CheckpointError: a config that cannot be served, or is not there."""
+        """Read the configs of a checkpoint's folder.
+
+        Raises: ValueError, CheckpointError: a config that cannot be served, or is not there.
+        """
         index = read_model_index(folder)
         ratio = index.get("boundary_ratio")
         names: tuple[Expert, ...] = ("transformer", "transformer_2")

@@ -109,5 +109,8 @@ class WanConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> WanConfig:
-        """Raises: ValueError for a key that this network does not know, or a wrong value."""
+        """Read a checkpoint's config.
+
+        Raises: ValueError for a key that this network does not know, or a wrong value.
+        """
         return cls(**arguments(cls, config, "transformer/config.json"))

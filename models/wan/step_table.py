@@ -17,7 +17,10 @@ from models.wan.request import WanRequest
 
 
 def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
-    """Raises: RequestError: the scheduler cannot divide its schedule into that many steps."""
+    """Return the scheduler's plan for a request.
+
+    Raises: RequestError: the scheduler cannot divide its schedule into that many steps.
+    """
     try:
         return scheduler.plan(request.num_inference_steps)
     except ValueError as error:

@@ -94,7 +94,10 @@ class ApiKeys:
 
 
 def check_tenant(name: str) -> None:
-    """Raises: ValueError: a tenant can't be called so."""
+    """Check a tenant's name.
+
+    Raises: ValueError: a tenant can't be called so.
+    """
     if not TENANT.fullmatch(name):
         raise ValueError(
             f"{name!r} can't be a tenant: take up to 64 letters, digits, dots, dashes"

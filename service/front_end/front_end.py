@@ -111,7 +111,10 @@ class FrontEnd:
 
     @classmethod
     def make(cls, settings: Settings, queue: Queue, store: Store) -> FrontEnd:
-        """Raises: ConfigError: webhooks or keys cannot be had with these settings."""
+        """Make the front end's parts.
+
+        Raises: ConfigError: webhooks or keys cannot be had with these settings.
+        """
         server, telemetry = settings.server, Telemetry()
         callers = Authenticator.make(settings)
         resolver = fetch.Resolver(server.allow_networks)
@@ -139,7 +142,10 @@ class FrontEnd:
         return tenant if self.callers or request.client is None else request.client.host
 
     async def job(self, job_id: str, tenant: str) -> Job:
-        """Raises: NotFound: there is none, or it is another tenant's, which is told alike."""
+        """Return a tenant's job.
+
+        Raises: NotFound: there is none, or it is another tenant's, which is told alike.
+        """
         job = await self.queue.get(job_id)
         if job is None or job.tenant != tenant:
             raise no_such_job(job_id)
@@ -189,7 +195,10 @@ _bearer = HTTPBearer(
 async def tenant_of_caller(
     front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> str:
-    """Raises: Unauthorized."""
+    """Return the tenant of a request's key.
+
+    Raises: Unauthorized.
+    """
     tenant = await _tenant(front, given)
     note(tenant=tenant)
     return tenant

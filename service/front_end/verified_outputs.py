@@ -36,7 +36,10 @@ class Intact:
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def read(self, output: Output) -> bytes:
-        """Raises: Gone, OutputDamaged, StoreError."""
+        """Return an output's bytes, as they were made.
+
+        Raises: Gone, OutputDamaged, StoreError.
+        """
         with _gone():
             data = await self._store.get(output.key)
         if len(data) != output.bytes:
@@ -46,7 +49,10 @@ class Intact:
         return data
 
     async def read_part(self, output: Output, start: int, end: int) -> bytes:
-        """Raises: as `read`."""
+        """Return a part of an output's bytes.
+
+        Raises: as `read`.
+        """
         version = (output.key, await self.check_size(output))
         if version not in self._known:
             data = await self.read(output)

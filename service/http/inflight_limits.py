@@ -36,7 +36,10 @@ class Shared:
 
     @contextmanager
     def holding(self, client: str, amount: int = 0) -> Iterator[Hold]:
-        """Raises: Busy, Unavailable: there is not as much left."""
+        """Hold a part of what a client may have, for as long as the block lasts.
+
+        Raises: Busy, Unavailable: there is not as much left.
+        """
         hold = self.hold(client)
         try:
             hold.add(amount)
@@ -85,7 +88,10 @@ class Hold:
     amount: int = 0
 
     def add(self, amount: int) -> None:
-        """Raises: Busy, Unavailable."""
+        """Hold more.
+
+        Raises: Busy, Unavailable.
+        """
         is_first = self.shared.of(self.client) == self.amount
         self.shared.take(self.client, amount, is_first=is_first)
         self.amount += amount

@@ -50,7 +50,10 @@ class JsonReader:
         return len(self._plain)
 
     def feed(self, piece: bytes) -> None:
-        """Raises: Malformed."""
+        """Read a piece of the text.
+
+        Raises: Malformed.
+        """
         data, at = self._rest + piece, 0
         self._rest = b""
         while at < len(data):

@@ -97,7 +97,10 @@ class Answer:
 
 @lru_cache(maxsize=128)
 def negotiate(header: str | None) -> Answer:
-    """Raises: NotAcceptable: nothing that there is fits."""
+    """Return the best of what the client accepts.
+
+    Raises: NotAcceptable: nothing that there is fits.
+    """
     accepted = acceptable(header or "*/*")
     if not accepted:
         raise NotAcceptable(f"there is {', '.join(OFFERS)}; ask for one of them, or for */*")

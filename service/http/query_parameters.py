@@ -11,7 +11,10 @@ from service.errors.problems import FieldError, Invalid
 
 
 async def check_query(request: Request) -> None:
-    """Raises: Invalid: names each parameter that the route does not have, or has twice."""
+    """Check the names of a request's query parameters.
+
+    Raises: Invalid: names each parameter that the route does not have, or has twice.
+    """
     if not request.scope["query_string"]:
         return
     known = _known(request)

@@ -104,7 +104,10 @@ class Producer(Calls):
         return await self._run(producer.ReadQuota(tenant, quota, self._settings.retention_s))
 
     async def get(self, job_id: str) -> Job | None:
-        """Raises: WireError: a newer Atelier wrote it."""
+        """Return a job; None: there is none.
+
+        Raises: WireError: a newer Atelier wrote it.
+        """
         return await self._run(producer.Get(job_id))
 
     async def list(

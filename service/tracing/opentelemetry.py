@@ -194,7 +194,11 @@ class Recorded(Span):
 
 
 def context_of(traceparent: str) -> SpanContext:
-    """Args: traceparent: of ours, or one that has gone through `spans.parse`."""
+    """Return the span's context of a traceparent.
+
+    Args:
+        traceparent: of ours, or one that has gone through `spans.parse`.
+    """
     _, trace, own, flags = traceparent.split("-")
     return SpanContext(int(trace, 16), int(own, 16), True, TraceFlags(int(flags, 16)))
 

@@ -36,7 +36,11 @@ class Span:
         """It went wrong; by what kind of error, of which there are few."""
 
     def end(self, at: float | None = None) -> None:
-        """Args: at: seconds since the epoch; None: now."""
+        """End the span.
+
+        Args:
+            at: seconds since the epoch; None: now.
+        """
 
 
 NOTHING = Span()

@@ -18,7 +18,11 @@ Warnings = Iterator[Warned]
 
 
 def all_warnings(case: Case, output: Mapping[str, Any]) -> list[Warned]:
-    """Args: output: as it was resolved."""
+    """Return every warning of a request.
+
+    Args:
+        output: as it was resolved.
+    """
     return [warning for check in _CHECKS for warning in check(case, output)]
 
 

@@ -29,9 +29,9 @@ def main() -> int:
     pipeline = ToyPipeline()
     signal.signal(signal.SIGUSR1, lambda *_: pipeline.compile_gate.set())
     signal.signal(signal.SIGUSR2, lambda *_: pipeline.gate.open())
-    vitals = Liveness()
+    liveness = Liveness()
     pool = settings.pools["toy"]
-    with http.shown("toy", pool.metrics_port, vitals) as shown:
+    with http.shown("toy", pool.metrics_port, liveness) as shown:
         assert shown
         print(shown.server_address[1], flush=True)
         sys.stdin.readline()  # the model is being loaded
@@ -40,7 +40,7 @@ def main() -> int:
         chosen = ChosenLayout(MeshShape().over(1), slots, ALL_ON_DEVICE, "it is small")
         layout = one_device(jax.devices()[0])
         mesh_slice = MeshSlice(layout, chosen)
-        return asyncio.run(serve(settings, "toy", pipeline, mesh_slice, OneHost(), vitals))
+        return asyncio.run(serve(settings, "toy", pipeline, mesh_slice, OneHost(), liveness))
 
 
 if __name__ == "__main__":

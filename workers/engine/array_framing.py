@@ -69,7 +69,10 @@ def received(read: Read) -> Message:
 
 
 def element_type(name: str) -> np.dtype:
-    """Raises: BadMessage: no plain number."""
+    """Return the NumPy type of a name.
+
+    Raises: BadMessage: no plain number.
+    """
     try:
         dtype = np.dtype(name)
     except TypeError as error:

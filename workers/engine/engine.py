@@ -113,8 +113,8 @@ class Engine:
         stages = ("prepare", "encode", "decode", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
         meter = StepMetrics(pipeline.spec.name, compiler.layout_of)
-        self.stepper = StepLoop(meter, compiler.weights, slots, self._launcher.fetch, self.die)
-        self.stepper.start()
+        self.step_loop = StepLoop(meter, compiler.weights, slots, self._launcher.fetch, self.die)
+        self.step_loop.start()
         self._launcher.on_loss(self.die)
 
     async def warm_up(self, requests: Sequence[Fields]) -> None:
@@ -138,7 +138,7 @@ class Engine:
         Nobody sees the image, but its programs, which are returned, know then how long all that
         takes.
 
-        Raises: PictureFailed, EngineDied: as `generate`.
+        Raises: GenerationFailed, EngineDied: as `generate`.
         """
         try:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
@@ -196,7 +196,7 @@ class Engine:
             on_compile: told there what it has to pay for, if it is the first to need programs.
 
         Raises:
-            PictureFailed: this image cannot be made; its neighbours are unharmed.
+            GenerationFailed: this image cannot be made; its neighbours are unharmed.
             EngineDied: no image can be made any more by this process.
         """
         doing, model = "preparing the request", self.pipeline.spec.name
@@ -257,16 +257,16 @@ class Engine:
         Returns when no step of it is under way: never where it has ended meanwhile.
         """
         still = asyncio.Event()
-        self.stepper.hold(row, partial(self._loop.call_soon_threadsafe, still.set))
+        self.step_loop.hold(row, partial(self._loop.call_soon_threadsafe, still.set))
         await still.wait()
 
     def go_on(self, row: Row) -> None:
         """Step a row again that was held."""
-        self.stepper.go_on(row)
+        self.step_loop.go_on(row)
 
     def close(self) -> None:
         """Stop after the step in flight. Images that are not done never will be."""
-        self.stepper.close(STUCK_S if self.died.done() else None)
+        self.step_loop.close(STUCK_S if self.died.done() else None)
         self.programs.close()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
@@ -412,7 +412,7 @@ class Engine:
         if row.all_sent:
             return row
         try:
-            self.stepper.submit(row)
+            self.step_loop.submit(row)
             return await self._unless_dead(ended)
         finally:
             row.canceled = True

@@ -58,7 +58,11 @@ class Origin:
 
     @classmethod
     def of(cls, fingerprint: str, fields: Fields, batching: BatchSizes) -> Origin:
-        """Args: fields: one image's resolved request, its seed too."""
+        """Return the origin of a request's snapshots.
+
+        Args:
+            fields: one image's resolved request, its seed too.
+        """
         text = json.dumps(dict(fields), sort_keys=True)
         return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest(), batching.told)
 
@@ -87,7 +91,10 @@ def to_bytes(kept: RowSnapshot, origin: Origin) -> bytes:
 
 
 def from_bytes(file: bytes, origin: Origin) -> RowSnapshot:
-    """Raises: Unfit: says why."""
+    """Return the snapshot of a file.
+
+    Raises: UnfitSnapshot: says why.
+    """
     data, checksum = file[: -hashlib.sha256().digest_size], file[-hashlib.sha256().digest_size :]
     if checksum != _checksum(data):
         raise UnfitSnapshot("the file is damaged")
@@ -119,7 +126,9 @@ def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
 def check_fit(
     kept: RowSnapshot, row: Mapping[str, Any], changes: frozenset[str], steps: int
 ) -> None:
-    """Raises: Unfit: the image cannot go on from there.
+    """Check a snapshot against the row that it goes on in.
+
+    Raises: UnfitSnapshot: the image cannot go on from there.
 
     Args:
         row: its row's leaves by name, for their shapes and types.

@@ -1,4 +1,4 @@
-"""Stepper: the loop that keeps the device at work, in a thread of its own.
+"""Step loop: what keeps the device at work, in a thread of its own.
 
 It does nothing but choose a batch, send its step, and look at the flags of the step before:
 whatever else an image needs is done elsewhere, beside it.
@@ -86,7 +86,7 @@ class StepLoop:
         self.settled = 0
         """Steps of batches that have ended."""
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="stepper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="step_loop", daemon=True)
         meter.has(slots)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Meter: what the steps of one engine add up to, for Prometheus."""
+"""Step metrics: what the steps of one engine add up to, for Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LabelValues:
 
 
 class StepMetrics:
-    """Of one engine; to be fed by its stepper's thread.
+    """Of one engine; to be fed by its step_loop's thread.
 
     Args:
         layout_of: how the slice splits a step of that way.

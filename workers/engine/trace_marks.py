@@ -1,4 +1,4 @@
-"""What the stepper writes into a recording. It costs nothing while none is taken."""
+"""What the step_loop writes into a recording. It costs nothing while none is taken."""
 
 STEP = "atelier step"
 """A wait for a step; it ends when the step's end is seen."""

@@ -42,9 +42,9 @@ class HealthPage(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, port: int, vitals: Liveness) -> None:
+    def __init__(self, port: int, liveness: Liveness) -> None:
         super().__init__(("", port), Handler)
-        self.vitals = vitals
+        self.liveness = liveness
         self.refresh: Callable[[], None] = lambda: None
         """Called before the metrics are told: what is only to be had by asking."""
         self._open: list[socket.socket] = []
@@ -81,9 +81,9 @@ class Handler(BaseHTTPRequestHandler):
         """Args are in the path: what follows a question mark is ignored."""
         match self.path.partition("?")[0]:
             case "/healthz":
-                self._tell(self.server.vitals.illness)
+                self._tell(self.server.liveness.illness)
             case "/readyz":
-                self._tell(self.server.vitals.unready)
+                self._tell(self.server.liveness.unready)
             case "/metrics":
                 self.server.refresh()
                 self._answer(HTTPStatus.OK, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(REGISTRY))
@@ -125,7 +125,7 @@ def hang_up(connection: socket.socket) -> None:
 
 
 @contextmanager
-def shown(pool: str, port: int | None, vitals: Liveness) -> Iterator[HealthPage | None]:
+def shown(pool: str, port: int | None, liveness: Liveness) -> Iterator[HealthPage | None]:
     """The page while this lasts; None: the pool has none.
 
     Raises: ConfigError: the port cannot be had.
@@ -134,7 +134,7 @@ def shown(pool: str, port: int | None, vitals: Liveness) -> Iterator[HealthPage 
         yield None
         return
     try:
-        page = HealthPage(port, vitals)
+        page = HealthPage(port, liveness)
     except OSError as error:
         said = f"pools.{pool}.metrics_port: {port} cannot be listened on: {error.strerror}"
         raise ConfigError(said) from None

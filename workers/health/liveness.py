@@ -1,4 +1,4 @@
-"""Vitals: how a pool's process is, for those who ask from other threads.
+"""Liveness: how a pool's process is, for those who ask from other threads.
 
 Alive is a process whose claim loop turns: it may load, compile, step or drain for as long as that
 takes, but its event loop has to run, and a claim has to come back, with or without Redis.

@@ -70,7 +70,7 @@ def own(devices: range | None) -> Sequence[jax.Device]:
 def choose(
     pool: PoolSettings, model: ModelSettings, sketch: Sketch, devices: Sequence[jax.Device]
 ) -> ChosenLayout:
-    """As the settings have it, or by the planner's reckoning; with what does not fit on the host.
+    """As the settings have it, or by the planner's estimate; with what does not fit on the host.
 
     `slots` decide nothing of that: other programs make other images, and pools that differ in
     their slots alone make the same.

@@ -86,7 +86,10 @@ class KeptFiles(Files):
 
 
 def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelSettings]:
-    """Raises: ConfigError: the pool or its model is not there, or one contradicts the other."""
+    """Return the settings of a pool and of its model.
+
+    Raises: ConfigError: the pool or its model is not there, or one contradicts the other.
+    """
     if pool_name not in settings.pools:
         raise ConfigError(f"pools.{pool_name}: there is no such pool; add [pools.{pool_name}]")
     pool = settings.pools[pool_name]
@@ -119,7 +122,10 @@ def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> N
 
 
 def check_flags(pool: PoolSettings, model: ModelSettings, chip: str | None, family: str) -> None:
-    """Raises: ConfigError: one of the pool's or of the operator's undoes the model's batching."""
+    """Check a pool's XLA flags.
+
+    Raises: ConfigError: one of the pool's or of the operator's undoes the model's batching.
+    """
     by_hand = [
         flag for name in xla_flags.VARIABLES.values() for flag in os.environ.get(name, "").split()
     ]

@@ -38,11 +38,14 @@ class Connection:
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Raises: LineLost."""
+        """Send a message.
+
+        Raises: ConnectionLost.
+        """
         self.send_packed(packed(message))
 
     def send_packed(self, data: bytes) -> None:
-        """As `send`. Raises: LineLost."""
+        """As `send`. Raises: ConnectionLost."""
         try:
             with self._sending:
                 self._socket.sendall(data)
@@ -50,7 +53,7 @@ class Connection:
             raise ConnectionLost(f"{self.peer} cannot be reached: {error}") from error
 
     def receive(self) -> Message:
-        """The next message. Raises: LineLost."""
+        """The next message. Raises: ConnectionLost."""
         try:
             return received(self._read)
         except TimeoutError as error:

@@ -75,7 +75,7 @@ def not_all_came(hosts: HostsSettings, seconds: float) -> str:
 def meet(hosts: HostsSettings, silence_s: float) -> list[Connection]:
     """The first process's lines to all others; any other's line to the first.
 
-    Raises: LineLost: somebody did not come.
+    Raises: ConnectionLost: somebody did not come.
     """
     if jax.process_index() == 0:
         return _invite(hosts, silence_s)
@@ -100,7 +100,7 @@ def listening(port: int) -> socket.socket:
 def gathered(server: socket.socket, count: int, token: str, silence_s: float) -> list[Connection]:
     """To the first `count` callers that know the token, each with an index of its own.
 
-    Raises: LineLost: they did not come in time.
+    Raises: ConnectionLost: they did not come in time.
     """
     until = time.monotonic() + MEET_S
     lines: dict[int, Connection] = {}
@@ -140,7 +140,7 @@ def _accept_invitation(silence_s: float) -> Connection:
 
 
 def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> Connection:
-    """The line of process `index` to the first one. Raises: LineLost: it does not answer."""
+    """The line of process `index` to the first one. Raises: ConnectionLost: it does not answer."""
     try:
         connection = socket.create_connection(address, MEET_S)
     except OSError as error:

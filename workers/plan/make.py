@@ -105,7 +105,10 @@ def _reading(ask: PlanRequest) -> dict[str, Any]:
 
 
 def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
-    """Raises: RequestError: a field that the model has not, or a size beyond its limits."""
+    """Check a request's fields and size.
+
+    Raises: RequestError: a field that the model has not, or a size beyond its limits.
+    """
     for name in request:
         if name not in spec.fields:
             raise RequestError(name, f"{spec.name} has no such field")
@@ -172,7 +175,7 @@ def planned(
     compiles: bool,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """The reckoning, and for TPUs the programs that the real compiler makes of it.
+    """The estimate, and for TPUs the programs that the real compiler makes of it.
 
     Args:
         compiles: whether to compile; without, and for GPUs, all is reckoned.
@@ -194,19 +197,19 @@ def planned(
         return plan
     tpu_compiler.prepare(ask.topology, sketch.family)
     found: list[CompiledProgram] = []
-    for program in _programs(ask, plan.reckoning):
+    for program in _programs(ask, plan.estimate):
         tell(f"{program.name}: {program.refused or 'compiled'} ({program.compile_s:.0f} s)")
         found.append(program)
     return replace(plan, programs=tuple(found))
 
 
-def _programs(ask: PlanRequest, reckoning: Estimate) -> Iterator[CompiledProgram]:
-    shape = reckoning.shape
+def _programs(ask: PlanRequest, estimate: Estimate) -> Iterator[CompiledProgram]:
+    shape = estimate.shape
     devices = tpu_compiler.devices_of(ask.topology, math.prod(shape.dcn.values()))
     kernel = kernel_for(devices[0], ask.activation_dtype or ask.dtype)
     own = eight_bit_for(devices[0].device_kind)
     layout = Layout(tpu_compiler.mesh_of(shape, devices), kernel, eight_bit=own)
-    residency = reckoning.residency
+    residency = estimate.residency
     pipeline: Pipeline = abstract(
         ask.model,
         ask.dtype,
@@ -217,5 +220,5 @@ def _programs(ask: PlanRequest, reckoning: Estimate) -> Iterator[CompiledProgram
     )
     (fields,) = warmup.requests(pipeline.spec, [ask.request])
     return programs(
-        pipeline, fields, layout, Interconnect.of(ask.topology.chip, shape), reckoning.slots
+        pipeline, fields, layout, Interconnect.of(ask.topology.chip, shape), estimate.slots
     )

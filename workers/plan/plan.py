@@ -26,9 +26,9 @@ class Plan:
     activation_dtype: str
     vae_tiling: bool
     eight_bit: EightBit | None
-    reckoning: Estimate
+    estimate: Estimate
     programs: tuple[CompiledProgram, ...] = ()
-    """Compiled ones; none where only the reckoning was asked for, or no compiler is at hand."""
+    """Compiled ones; none where only the estimate was asked for, or no compiler is at hand."""
 
     @property
     def chip(self) -> Chip:
@@ -43,7 +43,7 @@ class Plan:
     @property
     def memory(self) -> dict[str, int]:
         """Bytes a device, by kind: what the compiler says takes the place of what was reckoned."""
-        kinds = dict(self.reckoning.memory)
+        kinds = dict(self.estimate.memory)
         if self.programs:
             del kinds["reserve"]
             kinds["temporaries"] = max(
@@ -68,13 +68,13 @@ class Plan:
 
     def compute_s(self, name: str) -> float:
         """Return the estimated seconds of a program's products."""
-        return self.reckoning.passes[name].compute_s
+        return self.estimate.passes[name].compute_s
 
     def exchange_s(self, name: str) -> float:
         """Return the seconds of a program's exchange: as compiled, or estimated."""
         compiled = next((program for program in self.programs if program.name == name), None)
         if compiled is None or not compiled.traffic:
-            return self.reckoning.passes[name].traffic_s
+            return self.estimate.passes[name].traffic_s
         return compiled.traffic_s
 
     @property
@@ -88,7 +88,7 @@ class Plan:
         steps = self._of_all(self.sketch.steps)
         each = self._of_all(self.sketch.conditions)
         each += self.seconds("encode") + self.seconds("decode")
-        return steps + self.reckoning.slots * each
+        return steps + self.estimate.slots * each
 
     def _of_all(self, programs: Mapping[str, tuple[Any, int]]) -> float:
         """Seconds of programs that run so often."""

@@ -31,11 +31,11 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "activation_dtype": plan.activation_dtype,
         "vae_tiling": plan.vae_tiling,
         "eight_bit": plan.eight_bit,
-        "residency": residency_json(plan.reckoning.residency),
+        "residency": residency_json(plan.estimate.residency),
         "topology": plan.topology.name,
-        "devices": plan.reckoning.shape.devices,
-        "mesh": mesh_json(plan.reckoning.shape),
-        "slots": plan.reckoning.slots,
+        "devices": plan.estimate.shape.devices,
+        "mesh": mesh_json(plan.estimate.shape),
+        "slots": plan.estimate.slots,
         "fits": plan.fits,
         "memory_bytes": plan.memory,
         "limit_bytes": plan.chip.memory_bytes,
@@ -43,17 +43,17 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "step_s": plan.step_s,
         "request_s": plan.request_s,
         "steps": sum(count for _, count in plan.sketch.steps.values()),
-        "programs": [_program_json(plan, name) for name in plan.reckoning.passes],
+        "programs": [_program_json(plan, name) for name in plan.estimate.passes],
         "compiled": bool(plan.programs),
         "compile_s": sum(program.compile_s for program in plan.programs),
-        "why": plan.reckoning.why,
+        "why": plan.estimate.why,
         "how": how(plan),
         "versions": versions(),
     }
 
 
 def _program_json(plan: Plan, name: str) -> dict[str, Any]:
-    reckoned = plan.reckoning.passes[name]
+    reckoned = plan.estimate.passes[name]
     found = next((program for program in plan.programs if program.name == name), None)
     traffic = tuple(reckoned.traffic.values()) if found is None else found.traffic
     _, runs = {**plan.sketch.steps, **plan.sketch.conditions}.get(name, (None, 1))
@@ -146,7 +146,7 @@ def how(plan: Plan) -> str:
 
 
 def _brings(plan: Plan) -> bool:
-    return plan.reckoning.residency != ALL_ON_DEVICE
+    return plan.estimate.residency != ALL_ON_DEVICE
 
 
 def versions() -> dict[str, str | None]:
@@ -167,22 +167,22 @@ def as_text(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    shape, size = plan.reckoning.shape, ", ".join(f"{k} {v}" for k, v in plan.request.items())
+    shape, size = plan.estimate.shape, ", ".join(f"{k} {v}" for k, v in plan.request.items())
     eight = f", 8 bits {plan.eight_bit}" if plan.eight_bit else ""
     dtype = f"{plan.dtype} weights{eight}, {plan.activation_dtype} activations"
     yield f"{plan.sketch.model} ({dtype}; {size}) on {plan.topology.name}, {shape} [estimate]"
-    if plan.reckoning.why:
-        yield f"  {plan.reckoning.why}"
+    if plan.estimate.why:
+        yield f"  {plan.estimate.why}"
     tiles = ", decoded in tiles" if plan.vae_tiling else ""
-    yield f"  {plan.reckoning.residency}{tiles}"
+    yield f"  {plan.estimate.residency}{tiles}"
     yield _fit(plan)
     for kind, bytes_ in plan.memory.items():
         yield f"    {bytes_ / GIB:9.3f} GiB  {kind}"
     yield (
         f"  a step {duration(plan.step_s)}, a request {duration(plan.request_s)}"
-        f" ({plan.reckoning.slots} side by side) [estimate]"
+        f" ({plan.estimate.slots} side by side) [estimate]"
     )
-    for name in plan.reckoning.passes:
+    for name in plan.estimate.passes:
         yield from _program_lines(plan, name)
     if plan.programs:
         yield f"  compiled in {sum(program.compile_s for program in plan.programs):.0f} s"

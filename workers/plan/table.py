@@ -1,6 +1,6 @@
 """The tables of docs/performance/plans.md: `python -m workers.plan.table [PLAN.json …]`.
 
-Layouts by reckoning, in seconds; and from plans that `atelier plan --json` has compiled
+Layouts by estimate, in seconds; and from plans that `atelier plan --json` has compiled
 (each takes minutes), how they compare.
 """
 

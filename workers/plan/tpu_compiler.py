@@ -50,7 +50,10 @@ def prepare(topology: Topology, family: str) -> None:
 
 
 def devices_of(topology: Topology, slices: int = 1) -> Sequence[jax.Device]:
-    """Raises: PlanError: this libtpu does not know such a slice."""
+    """Return the devices of a slice, as libtpu describes them.
+
+    Raises: PlanError: this libtpu does not know such a slice.
+    """
     several = {"num_slices": slices} if slices > 1 else {}
     try:
         described = jax_internals.get_topology_desc(

@@ -44,7 +44,11 @@ class Capacity:
         return self.free
 
     def enter(self, pictures: int, is_suspect: bool = False) -> Places:
-        """Args: is_suspect: a pool has died with this job: nobody comes in beside it."""
+        """Take slots.
+
+        Args:
+            is_suspect: a pool has died with this job: nobody comes in beside it.
+        """
         return Places(self, pictures, is_suspect)
 
     def _change(self, pictures: int, jobs: int, suspects: int = 0) -> None:

@@ -9,7 +9,10 @@ from workers.programs import warmup
 
 
 def of_settings(model: ModelSettings, spec: ModelSpec) -> Sizes:
-    """Raises: ConfigError: a listed size is none that the model could serve."""
+    """Return the sizes that a model serves.
+
+    Raises: ConfigError: a listed size is none that the model could serve.
+    """
     if model.sizes == "any":
         return Sizes()
     if model.sizes == "listed":

@@ -32,15 +32,15 @@ class Preemption:
     def __init__(
         self,
         pool: str,
-        desk: RunningJobs,
+        running: RunningJobs,
         room: Capacity,
-        herald: CostReporter,
+        cost_reporter: CostReporter,
         settings: PoolSettings,
     ) -> None:
         self._pool = pool
-        self._desk = desk
+        self._running = running
         self._room = room
-        self._herald = herald
+        self._cost_reporter = cost_reporter
         self._quantum_s = settings.quantum_s
         self._ratio = settings.preemption_ratio
 
@@ -56,22 +56,22 @@ class Preemption:
     async def _make_room(self, queue: Queue) -> None:
         if not self._room.is_full:
             return
-        soonest_s, held = self._desk.full(self._quantum_s)
+        soonest_s, held = self._running.full(self._quantum_s)
         if not held:
             return
-        herald = self._herald
+        cost_reporter = self._cost_reporter
         full = FullPool(
             pool=self._pool,
-            model=herald.model,
-            slots=herald.facts.slots,
+            model=cost_reporter.model,
+            slots=cost_reporter.facts.slots,
             free=self._room.free,
             soonest_s=soonest_s,
             held=held,
-            warm=herald.warm,
-            slowness=herald.slowness,
-            slowness_in=herald.slowness_in,
+            warm=cost_reporter.warm,
+            slowness=cost_reporter.slowness,
+            slowness_in=cost_reporter.slowness_in,
         )
         pair = await queue.preempt(full, self._ratio, PUT_ASIDE_S)
-        if pair and await self._desk.put_aside(pair[0], PUT_ASIDE_S):
+        if pair and await self._running.put_aside(pair[0], PUT_ASIDE_S):
             log.info("job %s was put aside for %s", *pair)
-            metrics.preemptions.labels(herald.model).inc()
+            metrics.preemptions.labels(cost_reporter.model).inc()

@@ -1,4 +1,4 @@
-"""Desk: the jobs that a pool works on now, each in a task of its own."""
+"""Running jobs: those that a pool works on now, each in a task of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from workers.pool.usage import Bill
 from workers.retry import Patience, until_reached
 
 LOOK_EVERY_S = 0.1
-"""How often a draining desk looks whether its jobs still end in time."""
+"""How often a draining running looks whether its jobs still end in time."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class RunningJobs:
         self._preview_every_s = settings.preview_every_s
         self._patience = Patience(settings.store_patience_s)
         budget = Budget(settings.snapshot_share)
-        self._keeper = SnapshotStore(engine, queue, store, budget, self._patience)
+        self._snapshot_store = SnapshotStore(engine, queue, store, budget, self._patience)
         self.leases = Leases(queue, lease_s, self.drop)
         self._tasks: dict[JobRunner, asyncio.Task[None]] = {}
         self._owing: set[JobRunner] = set()
@@ -80,7 +80,7 @@ class RunningJobs:
         self.drop_job(job.id)  # an earlier claim of the same job: it has lapsed, or we had no other
         bill = Bill()
         progress = Progress(queue, claim, engine, self._preview_every_s, self.drop, bill)
-        snapshots = Snapshots(self._keeper, claim)
+        snapshots = Snapshots(self._snapshot_store, claim)
         places = self._room.enter(job.images, is_suspect=bool(job.deaths))
         work = JobRunner(
             claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill
@@ -103,7 +103,7 @@ class RunningJobs:
             if not work.is_ending:  # otherwise it is about to hear for itself what became of it
                 task = self._tasks[work]
                 task.cancel()
-                self._keeper.spawn(self._clear_up(work, task))
+                self._snapshot_store.spawn(self._clear_up(work, task))
 
     async def _clear_up(self, work: JobRunner, task: asyncio.Task[None]) -> None:
         try:
@@ -168,7 +168,7 @@ class RunningJobs:
         """Stop all work and release the jobs, unharmed, for other pools."""
         held = list(self._tasks.items())
         await asyncio.gather(*(self._give_back(work, task) for work, task in held))
-        await self._keeper.stop()
+        await self._snapshot_store.stop()
 
     async def _give_back(self, work: JobRunner, task: asyncio.Task[None]) -> None:
         await cancel(task)
@@ -199,7 +199,7 @@ class RunningJobs:
         if outcome != JobState.SUCCEEDED:
             if not work.bill.is_settled:
                 self._owing.add(work)
-            self._keeper.spawn(self._settle(work))
+            self._snapshot_store.spawn(self._settle(work))
         if work.may_compile or not self._tasks:  # for one that was not to come beside it
             self._queue.look_again(work.claim.job.model)
         metrics.jobs.labels(work.claim.job.model, outcome).inc()

@@ -1,4 +1,4 @@
-"""Keeper: brings the states of rows into the store, beside the steps."""
+"""Snapshot store: brings the states of rows into the store, beside the steps."""
 
 from __future__ import annotations
 
@@ -55,16 +55,26 @@ class SnapshotStore:
         await cancel(*self._tasks)
 
     def origin(self, fields: dict[str, Any]) -> Origin:
-        """Args: fields: one image's resolved request."""
+        """Return the origin of a request's snapshots.
+
+        Args:
+            fields: one image's resolved request.
+        """
         spec = self.engine.pipeline.spec
         return Origin.of(spec.fingerprint, with_levers(spec, fields), self.engine.batching)
 
     async def put(self, key: str, kept: RowSnapshot, origin: Origin) -> None:
-        """Raises: StoreError."""
+        """Store a snapshot.
+
+        Raises: StoreError.
+        """
         data = await asyncio.to_thread(to_bytes, kept, origin)
         await self.store.put(key, data, CONTENT_TYPE)
 
     async def get(self, key: str, origin: Origin) -> RowSnapshot:
-        """Raises: StoreError, Unfit."""
+        """Return a stored snapshot.
+
+        Raises: StoreError, UnfitSnapshot.
+        """
         data = await self.patience.until_stored(self.store.get, key)
         return await asyncio.to_thread(from_bytes, data, origin)

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class Snapshots:
     """Of one claim. To be used in the event loop."""
 
-    def __init__(self, keeper: SnapshotStore, claim: Claim) -> None:
-        self._keeper = keeper
+    def __init__(self, snapshot_store: SnapshotStore, claim: Claim) -> None:
+        self._snapshot_store = snapshot_store
         self._claim = claim
         self._kept = {snapshot.index: snapshot for snapshot in claim.job.snapshots}
         """As the queue knows it."""
@@ -57,7 +57,10 @@ class Snapshots:
         if snapshot is None or not snapshot.outputs:
             return None
         keys = [output.key for output in snapshot.outputs]
-        exists, until_stored = self._keeper.store.exists, self._keeper.patience.until_stored
+        exists, until_stored = (
+            self._snapshot_store.store.exists,
+            self._snapshot_store.patience.until_stored,
+        )
         found = await asyncio.gather(*(until_stored(exists, key) for key in keys))
         return snapshot if all(found) else None
 
@@ -67,11 +70,13 @@ class Snapshots:
         Args:
             fields: the image's resolved request.
         """
-        self._origins[number] = self._keeper.origin(fields)
+        self._origins[number] = self._snapshot_store.origin(fields)
         kept = await self._find(number)
         if kept is None:
             self._kept.pop(number, None)
-        self._accounts[number] = self._keeper.budget.account(kept.device_seconds if kept else 0)
+        self._accounts[number] = self._snapshot_store.budget.account(
+            kept.device_seconds if kept else 0
+        )
         return kept
 
     async def _find(self, number: int) -> RowSnapshot | None:
@@ -79,7 +84,7 @@ class Snapshots:
         if snapshot is None or snapshot.key is None:
             return None
         try:
-            kept = await self._keeper.get(snapshot.key, self._origins[number])
+            kept = await self._snapshot_store.get(snapshot.key, self._origins[number])
         except (StoreError, UnfitSnapshot) as error:
             log.warning("image %d of %s begins anew: %s", number, self._claim.job.id, error)
             return None
@@ -93,14 +98,17 @@ class Snapshots:
             return
         if number not in self._rows:
             self._meet(number, row)
-        is_idle, size = not (number in self._under_way or self._keeper.rests), self._sizes[number]
+        is_idle, size = (
+            not (number in self._under_way or self._snapshot_store.rests),
+            self._sizes[number],
+        )
         if is_idle and size is not None and self._accounts[number].pays(row, size):
             self._under_way.add(number)
-            self._keeper.spawn(self._keep_beside(number, row))
+            self._snapshot_store.spawn(self._keep_beside(number, row))
 
     def _meet(self, number: int, row: Row) -> None:
         self._rows[number] = row
-        self._sizes[number] = self._keeper.engine.snapshot_bytes(row)
+        self._sizes[number] = self._snapshot_store.engine.snapshot_bytes(row)
         if number in self._kept and row.done <= self._kept[number].step:
             del self._kept[number]  # it did not fit, and the engine began anew
 
@@ -131,7 +139,7 @@ class Snapshots:
     def go_on(self) -> None:
         """Undo `put_aside`."""
         for row in self._rows.values():
-            self._keeper.engine.go_on(row)
+            self._snapshot_store.engine.go_on(row)
 
     async def put_aside(self, boundary_s: float) -> None:
         """No further step of any image, and what is done is kept.
@@ -145,7 +153,7 @@ class Snapshots:
         row = self._rows[number]
         if row.done < len(row.steps):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._keeper.engine.hold(row), boundary_s)
+                await asyncio.wait_for(self._snapshot_store.engine.hold(row), boundary_s)
         await self._keep(number, row)
 
     def _is_finished(self, number: int) -> bool:
@@ -165,7 +173,7 @@ class Snapshots:
             try:
                 await self._keep_now(number, row)
             except (StoreError, EngineDied) as error:
-                self._keeper.rest()
+                self._snapshot_store.rest()
                 metrics.snapshot_failures.labels(self._claim.job.model).inc()
                 log.warning("image %d of %s is not kept: %s", number, self._claim.job.id, error)
 
@@ -177,7 +185,7 @@ class Snapshots:
         finally:
             self._spend(number, row, time.perf_counter() - started)
         if snapshot is not None and not await self._tell(snapshot):
-            await self._keeper.store.delete([str(snapshot.key)])
+            await self._snapshot_store.store.delete([str(snapshot.key)])
 
     def _spend(self, number: int, row: Row, seconds: float) -> None:
         self._accounts[number].spend(row, seconds)
@@ -185,12 +193,12 @@ class Snapshots:
 
     async def _store(self, number: int, row: Row) -> Snapshot | None:
         """None: there is nothing new, and the file that there is may be in use."""
-        kept = await self._keeper.engine.take_snapshot(row)
+        kept = await self._snapshot_store.engine.take_snapshot(row)
         if number in self._kept and self._kept[number].step >= kept.done:
             return None
         claim = self._claim
         key = snapshot_key(claim.job.id, claim.fence, number, kept.done)
-        await self._keeper.put(key, kept, self._origins[number])
+        await self._snapshot_store.put(key, kept, self._origins[number])
         return Snapshot(
             index=number,
             step=kept.done,
@@ -209,7 +217,7 @@ class Snapshots:
             if snapshot.key is not None and self._is_finished(snapshot.index):
                 return False
             kept = {**self._kept, snapshot.index: snapshot}
-            tell = self._keeper.queue.snapshot
+            tell = self._snapshot_store.queue.snapshot
             if not await until_reached(tell, self._claim, list(kept.values())):
                 return False
             self._kept = kept

@@ -74,7 +74,7 @@ class Worker:
 
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
-        lease_s: float, vitals: Liveness | None = None, served: Sizes = ANY_SIZE,
+        lease_s: float, liveness: Liveness | None = None, served: Sizes = ANY_SIZE,
     ) -> None:  # fmt: skip
         self.name = f"{name}-{secrets.token_hex(3)}"
         self.engine = engine
@@ -86,11 +86,13 @@ class Worker:
         told = {"batching": batching, "sizes": served}
         self._spec = engine.pipeline.spec.model_copy(update=told)
         self._room = Capacity(engine.slots)
-        self._herald = CostReporter(engine, queue, name)
-        self._desk = RunningJobs(engine, queue, store, self._room, lease_s, settings)
-        self._preemption = Preemption(self.name, self._desk, self._room, self._herald, settings)
+        self._cost_reporter = CostReporter(engine, queue, name)
+        self._running = RunningJobs(engine, queue, store, self._room, lease_s, settings)
+        self._preemption = Preemption(
+            self.name, self._running, self._room, self._cost_reporter, settings
+        )
         self._profiler = Profiler(self.name, engine, queue, store)
-        self.vitals = vitals or Liveness()
+        self.liveness = liveness or Liveness()
         self._is_ready = False
         self._drain = asyncio.Event()
         self._leave = asyncio.Event()
@@ -99,7 +101,7 @@ class Worker:
     @property
     def jobs(self) -> int:
         """That are worked on now."""
-        return self._desk.jobs
+        return self._running.jobs
 
     def stop(self) -> None:
         """The first call drains, the second leaves at once."""
@@ -123,13 +125,13 @@ class Worker:
 
         Raises: whatever keeps the model from being compiled.
         """
-        self.vitals.warms_up()
+        self.liveness.warms_up()
         helpers = spawn(
-            self.vitals.beat(),
+            self.liveness.beat(),
             self._beat(),
-            self._desk.leases.run(),
+            self._running.leases.run(),
             self._hear_cancels(),
-            self._herald.run(),
+            self._cost_reporter.run(),
             self._profiler.run(),
         )
         preempting = self._preemption.run(self._queue)
@@ -139,62 +141,62 @@ class Worker:
                 [*helpers, *main, self.engine.died], return_when=asyncio.FIRST_COMPLETED
             )
             raise_failures([*helpers, *main])
-            self.vitals.drains()
+            self.liveness.drains()
             metrics.ready.labels(self._spec.name).set(0)
             await cancel(*main)
-            await self._empty_desk()
+            await self._end_jobs()
         finally:
             await self._say_goodbye([*helpers, *main])
         return 1 if self.engine.died.done() else 0
 
     async def _serve(self, warmup: Sequence[Fields]) -> None:
         await self.engine.warm_up(warmup)
-        if broken := await measure(self.engine, warmup, await self._herald.known()):
+        if broken := await measure(self.engine, warmup, await self._cost_reporter.known()):
             await self._stay_unready(broken)
         if not self.engine.batching.is_exact:
             batching = await closeness(self.engine, warmup)
             self._spec = self._spec.model_copy(update={"batching": batching})
-        await self._herald.tell()
+        await self._cost_reporter.tell()
         self._is_ready = True
         await until_reached(self._register)
         log.info("pool %s is ready", self.name)
         metrics.ready.labels(self._spec.name).set(1)
-        self.vitals.serves()
+        self.liveness.serves()
         while True:
             pictures = await self._room.wait()
             for claim in await until_reached(self._claim, pictures):
-                self._desk.take(claim)
-            self.vitals.rests()
+                self._running.take(claim)
+            self.liveness.rests()
 
     async def _stay_unready(self, reason: str) -> None:
         """Until it is stopped: started again, it would load the same weights."""
         log.error("pool %s takes no jobs: %s", self.name, reason)
-        self.vitals.refuses(reason)
+        self.liveness.refuses(reason)
         await asyncio.Event().wait()
 
     async def _claim(self, pictures: int) -> Claims:
         """Raises: as `Queue.claim`."""
-        self.vitals.claims()
+        self.liveness.claims()
         return await self._queue.claim(
             self.name,
             self._spec.name,
             pictures,
             wait_s=CLAIM_WAIT_S,
-            warm=self._herald.warm,
-            slowness=self._herald.slowness,
-            slowness_in=self._herald.slowness_in,
+            warm=self._cost_reporter.warm,
+            slowness=self._cost_reporter.slowness,
+            slowness_in=self._cost_reporter.slowness_in,
             busy=lambda: self.jobs > 0,
             has_room=lambda: self._room.free >= pictures,
-            may_compile=lambda: self._desk.compiling < self._max_compiling,
+            may_compile=lambda: self._running.compiling < self._max_compiling,
         )
 
-    async def _empty_desk(self) -> None:
+    async def _end_jobs(self) -> None:
         """Let end what ends in time, put the rest aside. A dead engine's jobs end by themselves."""
         log.info("pool %s drains", self.name)
         self._is_ready = False  # nobody is to count on it for what comes now
         metrics.ready.labels(self._spec.name).set(0)
         limit_s = LAST_WORDS_S if self.engine.died.done() else self._drain_s
-        clearing = self._desk.clear(ENDING * limit_s, PUTTING_ASIDE * limit_s)
+        clearing = self._running.clear(ENDING * limit_s, PUTTING_ASIDE * limit_s)
         ends, telling = spawn(clearing, self._leave.wait()), spawn(self._announce())
         await asyncio.wait(
             ends,
@@ -207,7 +209,7 @@ class Worker:
         """Give back what is left, and be forgotten."""
         try:
             async with asyncio.timeout(LAST_WORDS_S):
-                await self._desk.give_back()
+                await self._running.give_back()
                 await cancel(*tasks)  # or a last heartbeat might come after it has left
                 await self._queue.unregister(self.name, self._spec.name)
         except (TimeoutError, *QUEUE_ERRORS) as error:
@@ -215,7 +217,7 @@ class Worker:
         await cancel(*tasks)
 
     async def _register(self) -> None:
-        facts = self._herald.facts
+        facts = self._cost_reporter.facts
         await self._queue.register(self.name, self._spec, ready=self._is_ready, facts=facts)
 
     async def _announce(self) -> None:
@@ -231,7 +233,7 @@ class Worker:
 
     async def _hear_cancels(self) -> None:
         async for job_id in self._queue.canceled():
-            self._desk.drop_job(job_id)
+            self._running.drop_job(job_id)
 
 
 def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -> int:
@@ -251,11 +253,11 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         raise ConfigError("redis.url: a pool needs the address of the queue")
     loading.set_up(pool, model, devices)
     use_compile_cache(settings.compile_folder)
-    vitals = Liveness()
+    liveness = Liveness()
     with (
         spans.exporting(settings.tracing, "atelier-pool", {"atelier.model": pool.model}),
-        http.shown(pool_name, pool.metrics_port, vitals) as shown,
-        reached(settings, vitals),
+        http.shown(pool_name, pool.metrics_port, liveness) as shown,
+        reached(settings, liveness),
         join_slice(pool.hosts, settings.queue.lease_s) as company,
     ):
         if not isinstance(company, LeaderLink):  # of a slice the first process tells
@@ -271,22 +273,22 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         batching = batch_sizes.of_settings(pool, model, layout, mesh_slice.chosen.slots)
         terms = Handshake.of(pipeline, layout, batching.sizes, batching.elastic)
         if isinstance(company, LeaderLink):
-            vitals.serves()
+            liveness.serves()
             company.follow(Follower(pipeline, layout, terms, mesh_slice.kept))
             return 0
         step_metrics.rate(pool.model, layout.mesh.devices.flat)
         launcher = Leader(company, terms) if company else OneHost()
-        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, vitals))
+        return asyncio.run(serve(settings, pool_name, pipeline, mesh_slice, launcher, liveness))
 
 
 @contextmanager
-def reached(settings: Settings, vitals: Liveness) -> Iterator[None]:
+def reached(settings: Settings, liveness: Liveness) -> Iterator[None]:
     """Enter when Redis answers: weights that nobody may ask for are not loaded.
 
     Raises: ConfigError: it answers, and is none for us.
     """
-    asyncio.run(connection.wait_until_reached(settings.redis, vitals.waits))
-    vitals.loads()
+    asyncio.run(connection.wait_until_reached(settings.redis, liveness.waits))
+    liveness.loads()
     yield
 
 
@@ -296,18 +298,18 @@ async def serve(
     pipeline: Pipeline,
     mesh_slice: MeshSlice,
     launcher: Launcher,
-    vitals: Liveness,
+    liveness: Liveness,
 ) -> int:
     """Serve one loaded model until a signal; the exit code."""
     pool_settings, model = loading.configured(settings, pool_name)
-    queue = await Queue.open_when_reached(settings, vitals.waits)
+    queue = await Queue.open_when_reached(settings, liveness.waits)
     queue.tally = metrics.tally
     layout, slots = mesh_slice.layout, mesh_slice.chosen.slots
     batching = batch_sizes.of_settings(pool_settings, model, layout, slots)
     engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.kept)
     store, lease_s = Store(settings.store_url), settings.queue.lease_s
     served = listed_sizes.of_settings(model, pipeline.spec)
-    pool = Worker(pool_name, engine, queue, store, pool_settings, lease_s, vitals, served)
+    pool = Worker(pool_name, engine, queue, store, pool_settings, lease_s, liveness, served)
     loop = asyncio.get_running_loop()
 
     def in_time(stop: Callable[[], None]) -> None:
@@ -337,7 +339,7 @@ def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
 
 
 def raise_failures(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Raises: what ended one of the tasks."""
+    """Raise what ended one of the tasks."""
     for task in tasks:
         if task.done():
             task.result()

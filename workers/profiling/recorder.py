@@ -102,19 +102,19 @@ class Profiler:
         return {"pool": self._pool, "model": name, **told}
 
     async def _runs_within(self, seconds: float) -> bool:
-        return await self._until(lambda: self._engine.stepper.load > 0, seconds)
+        return await self._until(lambda: self._engine.step_loop.load > 0, seconds)
 
     async def _record(self, folder: Path, wish: ProfileRequest) -> None:
-        stepper = self._engine.stepper
+        step_loop = self._engine.step_loop
         await asyncio.to_thread(jax.profiler.start_trace, str(folder), profiler_options=options())
         try:
-            enough = stepper.settled + min(wish.steps, MOST_STEPS) + AROUND
-            await self._until(lambda: stepper.settled >= enough, min(wish.seconds, MOST_S))
+            enough = step_loop.settled + min(wish.steps, MOST_STEPS) + AROUND
+            await self._until(lambda: step_loop.settled >= enough, min(wish.seconds, MOST_S))
         finally:
             await asyncio.shield(asyncio.to_thread(jax.profiler.stop_trace))
 
     async def _until(self, condition: Any, seconds: float) -> bool:
-        """Whether it came in that time. The stepper tells nobody: it has better things to do."""
+        """Whether it came in that time. The step_loop tells nobody: it has better things to do."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not condition():
@@ -146,7 +146,7 @@ class Profiler:
 
 
 def options() -> jax.profiler.ProfileOptions:
-    """Devices and the stepper's marks; no calls of Python, which would slow the pool down."""
+    """Devices and the step_loop's marks; no calls of Python, which would slow the pool down."""
     chosen = jax.profiler.ProfileOptions()
     chosen.python_tracer_level = 0
     chosen.host_tracer_level = 2  # of a CPU, its operations are the host's

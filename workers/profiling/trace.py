@@ -40,7 +40,11 @@ def find(folder: Path, ending: str) -> Path:
 
 
 def read(path: Path) -> Recording:
-    """Args: path: of an `.xplane.pb`."""
+    """Read a recording.
+
+    Args:
+        path: of an `.xplane.pb`.
+    """
     devices: defaultdict[str, list[ProfiledOp]] = defaultdict(list)
     marks: dict[str, list[Interval]] = {STEP: [], NO_WORK: []}
     for plane in ProfileData.from_file(str(path)).planes:
@@ -55,7 +59,7 @@ def read(path: Path) -> Recording:
 def _read_host(
     plane: Any, devices: dict[str, list[ProfiledOp]], marks: dict[str, list[Interval]]
 ) -> None:
-    """The stepper's marks; and where the host's own cores are the devices, what runs on them."""
+    """The step_loop's marks; and where the host's own cores are the devices, what runs on them."""
     for line in plane.lines:
         for event in line.events:
             name = event.name

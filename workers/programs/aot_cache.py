@@ -210,7 +210,10 @@ def packed(content: Any, key: Key) -> bytes:
 
 
 def unpacked(text: bytes, key: Key) -> Any:
-    """Raises: ValueError: of another key or damaged, and whatever pickle raises."""
+    """Return what a file holds.
+
+    Raises: ValueError: of another key or damaged, and whatever pickle raises.
+    """
     magic, rest = text[: len(MAGIC)], text[len(MAGIC) :]
     head, newline, body = rest.partition(b"\n")
     if magic != MAGIC or not newline:

@@ -72,7 +72,10 @@ def from_plain_values(values: PyTree) -> PyTree:
 
 
 def check_row(program: str, row: PyTree, expected: PyTree) -> None:
-    """Raises: TypeError: the program's row could not go on where the others do."""
+    """Check that a program's row goes on where the others do.
+
+    Raises: TypeError: the program's row could not go on where the others do.
+    """
     found, wanted = (
         {name: (leaf.shape, leaf.dtype) for name, leaf in leaves_by_name(tree).items()}
         for tree in (row, expected)

@@ -33,7 +33,10 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """Raises: PlanError: no such chip or size; names those that there are."""
+        """Parse a chip and a size, such as `v6e:2x4`.
+
+        Raises: PlanError: no such chip or size; names those that there are.
+        """
         match = re.fullmatch(r"(?P<chip>[\w-]+):(?P<size>\d+(?:x\d+)*)", text.lower())
         name = ALIASES.get(match["chip"], match["chip"]) if match else ""
         if match is None or name not in CHIPS:

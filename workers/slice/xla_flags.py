@@ -38,7 +38,10 @@ def of_settings(
 def check_batching(
     given: Sequence[str], chip: str | None, family: str, batching: str, table: Path = TABLE
 ) -> None:
-    """Raises: ValueError: a flag undoes what the table has for this kind of batching alone."""
+    """Check flags against those that exact batching needs.
+
+    Raises: ValueError: a flag undoes what the table has for this kind of batching alone.
+    """
     sets = [one for one in _sets(chip, family, batching, table) if "batching" in one]
     needed = merged(*(one.get(kind, ()) for one in sets for kind in VARIABLES))
     own = {name_of(flag): flag for flag in given}

@@ -27,7 +27,10 @@ MATRIX_REPEATS = 5
 
 
 def measured(ask: EngineCase) -> Result:
-    """Raises: as `deploy.bench.engine.ask.opened`; PictureFailed: a request could not be run."""
+    """Measure one model at one size.
+
+    Raises: as `deploy.bench.engine.ask.opened`; GenerationFailed: a request could not be run.
+    """
     started = time.perf_counter()
     model = opened(ask)
     jax.block_until_ready(

@@ -122,7 +122,10 @@ def explained(error: ValidationError) -> str:
 
 
 def write_trace(path: Path, asks: Iterable[TimedRequest]) -> None:
-    """Raises: UsageError: nothing can be written there."""
+    """Write requests to a file, to be sent again.
+
+    Raises: UsageError: nothing can be written there.
+    """
     lines = (ask.model_dump_json(exclude_defaults=True) for ask in asks)
     try:
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")

@@ -99,7 +99,10 @@ def read_mix(path: Path) -> dict[str, Any]:
 
 
 def mix_of(said: dict[str, Any]) -> Mix:
-    """Raises: UsageError: names every unknown key and every wrong value."""
+    """Return the mix of a parsed file.
+
+    Raises: UsageError: names every unknown key and every wrong value.
+    """
     try:
         mix = Mix.model_validate(said)
     except ValidationError as error:

@@ -70,7 +70,10 @@ async def models_of(server: Server, keys: Iterable[str | None]) -> Mapping[str, 
 
 
 def check_models(asks: Iterable[TimedRequest], models: Mapping[str, bool]) -> None:
-    """Raises: UsageError: names what the server has."""
+    """Check that the server has the models.
+
+    Raises: UsageError: names what the server has.
+    """
     there_is = "the server has " + ", ".join(sorted(models))
     for model in {ask.model for ask in asks}:
         if not model and len(models) > 1:

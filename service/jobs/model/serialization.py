@@ -50,7 +50,10 @@ def _text(name: str, value: Any) -> str:
 
 
 def from_hash(fields: Mapping[str, str]) -> Job:
-    """Raises: WireError: the job is of a newer wire version."""
+    """Return the job of a hash.
+
+    Raises: WireError: the job is of a newer wire version.
+    """
     version = int(fields["version"])
     if version > WIRE_VERSION:
         raise WireError(fields["id"], version, WIRE_VERSION)

@@ -227,7 +227,10 @@ class PasswordFile(CredentialProvider):
         self._file = file
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Raises: AuthenticationError: nothing can be read there, for the moment or for good."""
+        """Return user and password, read again.
+
+        Raises: AuthenticationError: nothing can be read there, for the moment or for good.
+        """
         try:
             password = self._file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -271,7 +274,10 @@ def waiting_twin(redis: Redis) -> Redis:
 
 
 def check_server(info: Mapping[str, Any], where: str) -> None:
-    """Raises: ConfigError: the server that says this of itself cannot carry the queue."""
+    """Check a server's version, mode and eviction policy.
+
+    Raises: ConfigError: the server that says this of itself cannot carry the queue.
+    """
     name, text, floor = "Redis", str(info["redis_version"]), MIN_REDIS
     if "valkey_version" in info:
         name, text, floor = "Valkey", str(info["valkey_version"]), MIN_VALKEY

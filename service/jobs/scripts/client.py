@@ -37,7 +37,10 @@ class Calls:
 
     @classmethod
     async def connect(cls, url: str, settings: QueueSettings) -> Self:
-        """Raises: ConfigError where Redis is not there, too old or may evict keys."""
+        """Return a client of a queue.
+
+        Raises: ConfigError where Redis is not there, too old or may evict keys.
+        """
         return cls(await connection.connect(RedisSettings(url=url)), settings)
 
     @classmethod
@@ -67,13 +70,19 @@ class Calls:
         return cls(connection.client(settings.redis), settings.queue)
 
     async def check(self, settings: Settings) -> None:
-        """Raises: as `connection.check`."""
+        """Check that the server can be used.
+
+        Raises: as `connection.check`.
+        """
         await connection.check(self._redis, settings.redis)
 
     async def check_when_reached(
         self, settings: Settings, note: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Raises: as `connection.check_when_reached`."""
+        """Wait for the server, and check it.
+
+        Raises: as `connection.check_when_reached`.
+        """
         await connection.check_when_reached(self._redis, settings.redis, note)
 
     async def close(self) -> None:

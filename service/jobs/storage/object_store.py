@@ -85,7 +85,10 @@ class Store:
             await obstore.put_async(self._store, key, data, attributes=attributes)
 
     async def get(self, key: str) -> bytes:
-        """Raises: NotStored, StoreError."""
+        """Return a file's bytes.
+
+        Raises: NotStored, StoreError.
+        """
         async with self._explained("read", key):
             return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
 
@@ -95,7 +98,10 @@ class Store:
             return bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
 
     async def stat(self, key: str) -> Stat:
-        """Raises: NotStored, StoreError."""
+        """Return a file's size and kind.
+
+        Raises: NotStored, StoreError.
+        """
         async with self._explained("look up", key):
             meta = await self._head(key)
         return Stat(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
@@ -109,7 +115,10 @@ class Store:
             raise
 
     async def exists(self, key: str) -> bool:
-        """Raises: StoreError."""
+        """Whether there is such a file.
+
+        Raises: StoreError.
+        """
         try:
             await self.stat(key)
         except NotStored:

@@ -58,7 +58,10 @@ def private_folder(folder: Path, setting: str, *, deep: bool = True) -> bool:
 
 
 def check_own(found: os.stat_result, path: Path) -> None:
-    """Raises: PermissionError: others than this user and root may have written it."""
+    """Check who may write to a file or folder.
+
+    Raises: PermissionError: others than this user and root may have written it.
+    """
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"{path} belongs to another user, or others may write to it")
 

@@ -95,7 +95,7 @@ async def test_a_picture_that_joins_and_leaves_midway_changes_nothing(
     stays = asyncio.create_task(make(engine, **long))
     await at_gate(pipeline)
     visits = asyncio.create_task(make(engine, **short))
-    await until(lambda: engine.stepper.load == 2)
+    await until(lambda: engine.step_loop.load == 2)
     pipeline.gate.open()
     for task, fields in ((visits, short), (stays, long)):
         assert_is_reference(await task, pipeline, **fields)
@@ -269,7 +269,7 @@ async def test_an_error_of_the_loop_itself_ends_every_picture(
 ) -> None:
     running = asyncio.create_task(make(engine, phase="gated"))
     await at_gate(pipeline)
-    engine.stepper.submit(None)  # what no caller would do
+    engine.step_loop.submit(None)  # what no caller would do
     pipeline.gate.open()
     with pytest.raises(EngineDied):
         await running

@@ -136,13 +136,13 @@ async def test_batches_that_others_have_measured_are_not_tried_again(
     """One image is made even so: that shows that it can be."""
     request = {**SMALL, "num_inference_steps": 20}
     await engine.warm_up([request])
-    herald = CostReporter(engine, queue, "toy")
-    layout = herald.facts.layout
-    assert await herald.known() == set()
+    cost_reporter = CostReporter(engine, queue, "toy")
+    layout = cost_reporter.facts.layout
+    assert await cost_reporter.known() == set()
     row = CostRow(step_s=1.0, encode_s=0.5, decode_s=2.0)
     told = {CostKey(BUCKET, name, size): row for name in (layout, "x") for size in (1, 2, 4)}
     await queue.measured(SPEC.name, told)
-    known = await herald.known()
+    known = await cost_reporter.known()
     assert known == {(BUCKET, 1), (BUCKET, 2), (BUCKET, 4)}
     await measure(engine, [request], known)
     assert {key.batch for key in engine.costs.rows(layout, 1)} == {1}
@@ -153,7 +153,7 @@ async def test_batches_that_others_have_measured_are_not_tried_again(
     for key in told:
         old = row.model_copy(update={"at": at}).model_dump_json()
         await empty_redis.hset(f"{PREFIX}costs:{SPEC.name}", key.wire(), old)
-    assert await herald.known() == set(), "that is too long ago"
+    assert await cost_reporter.known() == set(), "that is too long ago"
 
 
 async def test_a_request_that_fails_is_no_harm(engine: Engine) -> None:
@@ -197,18 +197,18 @@ async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyP
 
 
 async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
-    herald = CostReporter(engine, queue, "toy")
-    key = CostKey(BUCKET, herald.facts.layout, 1)
+    cost_reporter = CostReporter(engine, queue, "toy")
+    key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
     programs = programs_of(plain={Way(1): 1.0})
     engine.costs.uses(SMALL, programs)
-    await herald.tell()
+    await cost_reporter.tell()
     told = (await queue.costs(SPEC.name)).rows
     assert told[key].step_s == 1.0
-    await herald.tell()
+    await cost_reporter.tell()
     assert (await queue.costs(SPEC.name)).rows == told, "it was written again"
     for _ in range(20):
         programs.phases[StepProgram("plain")].times.observe(Way(1), 2.0)
-    await herald.tell()
+    await cost_reporter.tell()
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
 
 
@@ -216,13 +216,13 @@ async def test_what_was_measured_again_is_told_in_a_while(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
     """So that the front end knows that it still is so."""
-    herald = CostReporter(engine, queue, "toy")
-    key = CostKey(BUCKET, herald.facts.layout, 1)
+    cost_reporter = CostReporter(engine, queue, "toy")
+    key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
     programs = programs_of(plain={Way(1): 1.0})
     engine.costs.uses(SMALL, programs)
 
     async def told_at() -> float:
-        await herald.tell()
+        await cost_reporter.tell()
         return (await queue.costs(SPEC.name)).rows[key].at
 
     first = await told_at()
@@ -239,33 +239,33 @@ async def test_what_was_measured_again_is_told_in_a_while(
 async def test_a_table_that_was_lost_is_told_anew(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
-    herald = CostReporter(engine, queue, "toy")
+    cost_reporter = CostReporter(engine, queue, "toy")
     engine.costs.uses(SMALL, programs_of(plain={Way(1): 1.0}))
-    await herald.tell()
+    await cost_reporter.tell()
     await empty_redis.flushall()
-    await herald.tell()
+    await cost_reporter.tell()
     assert (await queue.costs(SPEC.name)).rows
 
 
 async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue) -> None:
-    herald = CostReporter(engine, queue, "toy")
+    cost_reporter = CostReporter(engine, queue, "toy")
     engine.costs.uses(SMALL, programs_of(plain={Way(1): 3.0}))
-    fast = dataclasses.replace(herald.facts, layout="faster")
+    fast = dataclasses.replace(cost_reporter.facts, layout="faster")
     await queue.register("other", SPEC, ready=True, facts=fast)
-    await herald.tell()
-    assert herald.slowness == 1.0
-    mine = (await queue.costs(SPEC.name)).rows[CostKey(BUCKET, herald.facts.layout, 1)]
+    await cost_reporter.tell()
+    assert cost_reporter.slowness == 1.0
+    mine = (await queue.costs(SPEC.name)).rows[CostKey(BUCKET, cost_reporter.facts.layout, 1)]
     quick = mine.model_copy(update={"step_s": 1.0})
     await queue.measured(SPEC.name, {CostKey(BUCKET, "faster", 1): quick})
-    await herald.tell()
-    assert (herald.slowness, herald.slowness_in) == (3.0, {BUCKET: 3.0})
+    await cost_reporter.tell()
+    assert (cost_reporter.slowness, cost_reporter.slowness_in) == (3.0, {BUCKET: 3.0})
 
 
 async def test_very_many_pools_look_less_often(engine: Engine, queue: Queue) -> None:
-    herald = CostReporter(engine, queue, "toy")
-    await herald.tell()
-    assert herald.pause_s == TELL_EVERY_S
+    cost_reporter = CostReporter(engine, queue, "toy")
+    await cost_reporter.tell()
+    assert cost_reporter.pause_s == TELL_EVERY_S
     for number in range(200):
-        await queue.register(f"pool-{number}", SPEC, ready=True, facts=herald.facts)
-    await herald.tell()
-    assert herald.pause_s == 2 * TELL_EVERY_S
+        await queue.register(f"pool-{number}", SPEC, ready=True, facts=cost_reporter.facts)
+    await cost_reporter.tell()
+    assert cost_reporter.pause_s == 2 * TELL_EVERY_S

@@ -46,13 +46,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def vitals(clock: Clock) -> Liveness:
+def liveness(clock: Clock) -> Liveness:
     return Liveness(clock)
 
 
 @pytest.fixture
-def page(vitals: Liveness) -> Iterator[HealthPage]:
-    with shown("toy", 0, vitals) as page:
+def page(liveness: Liveness) -> Iterator[HealthPage]:
+    with shown("toy", 0, liveness) as page:
         assert page
         yield page
 
@@ -69,9 +69,9 @@ def reason(answer: httpx.Response) -> str:
     return str(answer.json()["detail"])
 
 
-def one_beat(vitals: Liveness) -> None:
+def one_beat(liveness: Liveness) -> None:
     async def beat() -> None:
-        beating = asyncio.create_task(vitals.beat())
+        beating = asyncio.create_task(liveness.beat())
         await asyncio.sleep(0)
         beating.cancel()
 
@@ -89,36 +89,36 @@ def test_it_tells_three_things_and_no_more(http: httpx.Client) -> None:
     assert http.post("/healthz").status_code == 501
 
 
-def test_alive_while_the_loops_turn(http: httpx.Client, vitals: Liveness, clock: Clock) -> None:
+def test_alive_while_the_loops_turn(http: httpx.Client, liveness: Liveness, clock: Clock) -> None:
     clock.now += 10 * LOOP_S
     assert http.get("/healthz").is_success, "loading takes as long as it takes"
-    vitals.warms_up()
-    one_beat(vitals)
+    liveness.warms_up()
+    one_beat(liveness)
     assert reason(http.get("/readyz")) == WARMING_UP
-    vitals.serves()
+    liveness.serves()
     assert http.get("/readyz").is_success
     clock.now += LOOP_S + 1
     assert "event loop" in reason(http.get("/healthz"))
     assert "event loop" in reason(http.get("/readyz"))
-    one_beat(vitals)
+    one_beat(liveness)
     assert http.get("/healthz").is_success
 
 
 def test_a_claim_that_never_comes_back_is_an_illness(
-    http: httpx.Client, vitals: Liveness, clock: Clock
+    http: httpx.Client, liveness: Liveness, clock: Clock
 ) -> None:
-    vitals.serves()
-    vitals.claims()
+    liveness.serves()
+    liveness.claims()
     clock.now += CLAIM_S + 1
-    one_beat(vitals)
+    one_beat(liveness)
     assert "claim" in reason(http.get("/healthz"))
-    vitals.rests()  # full: a step may take for ever
+    liveness.rests()  # full: a step may take for ever
     clock.now += 100 * CLAIM_S
-    one_beat(vitals)
+    one_beat(liveness)
     assert http.get("/healthz").is_success
-    vitals.claims()
+    liveness.claims()
     clock.now += CLAIM_S + 1
-    vitals.drains()
+    liveness.drains()
     assert http.get("/healthz").is_success, "a drain has its own end"
     assert "drains" in reason(http.get("/readyz"))
 
@@ -148,12 +148,12 @@ async def test_a_pool_without_redis_lives(
         async with Redis.from_url(url) as redis:
             server = int((await redis.info("server"))["process_id"])
         async with at_work(pipeline, layout, queue, store, slots=1) as (pool, _):
-            vitals = pool.vitals
-            await until(lambda: vitals.unready is None)
-            claims = vitals.claims_begun
+            liveness = pool.liveness
+            await until(lambda: liveness.unready is None)
+            claims = liveness.claims_begun
             os.kill(server, signal.SIGKILL)
-            await until(lambda: vitals.claims_begun >= claims + 2)
-            assert vitals.illness is None
+            await until(lambda: liveness.claims_begun >= claims + 2)
+            assert liveness.illness is None
         await queue.close()
 
 

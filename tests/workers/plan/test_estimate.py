@@ -1,4 +1,4 @@
-"""The reckoning against programs that are really compiled, for virtual devices."""
+"""The estimate against programs that are really compiled, for virtual devices."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def test_an_engine_that_dies_is_a_death_of_its_jobs(
         await queue.put(job)
     async with at_work(pipeline, layout, brief, store) as (pool, task):
         await asyncio.to_thread(pipeline.gate.wait)
-        pool.engine.stepper.submit(None)  # what no caller would do
+        pool.engine.step_loop.submit(None)  # what no caller would do
         pipeline.gate.open()
         assert await asyncio.wait_for(task, DEADLINE_S) == 1
         assert await status(queue) == (0, False)
@@ -248,7 +248,7 @@ async def test_a_job_that_is_deleted_while_its_files_are_written_leaves_none(
         await queue.delete(job.id)
         await until(lambda: pool.jobs == 0)
         store.let.set()
-        await until(lambda: not {"SlowStore.put", "Desk._clear_up"} & doing())
+        await until(lambda: not {"SlowStore.put", "RunningJobs._clear_up"} & doing())
         assert not await asyncio.to_thread(files_in, tmp_path)
 
 

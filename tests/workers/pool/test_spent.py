@@ -114,7 +114,7 @@ async def test_what_is_compiled_for_a_job_that_left(
         else:
             await queue.redis.hset(f"{{atelier}}:job:{job.id}", "deadline_at", 1)
         await until(lambda: pool.jobs == 0)
-        assert pool._desk.compiling == 1
+        assert pool._running.compiling == 1
         await queue.put(waiting)
         before = await charged(queue, job)
         assert (await queue.get(waiting.id)).state is JobState.QUEUED
@@ -125,7 +125,7 @@ async def test_what_is_compiled_for_a_job_that_left(
             return await charged(queue, job) > before
 
         await until(is_charged)
-        assert pool._desk.compiling == 0
+        assert pool._running.compiling == 0
     if how != "deleted":
         usage = (await queue.get(job.id)).usage
         assert usage.compile_seconds == usage.device_seconds
@@ -154,8 +154,8 @@ async def test_a_bucket_at_hand_may_have_to_be_compiled_even_so(
     await queue.put(job)
     async with at_work(pipeline, layout, queue, store, WARM) as (pool, _):
         await until(lambda: compiles(queue, job))
-        assert pool._desk.compiling == 1
+        assert pool._running.compiling == 1
         pipeline.compile_gate.set()
         await queue.put(waiting)
         assert (await ended(queue, waiting)).state is JobState.SUCCEEDED
-        assert pool._desk.compiling == 0
+        assert pool._running.compiling == 0

@@ -71,9 +71,9 @@ async def test_a_model_of_no_finite_numbers_is_never_ready(
     pipeline: ToyPipeline, layout: Layout, queue: Queue, store: Store
 ) -> None:
     async with at_work(pipeline, layout, queue, store, warmup={"nan_at": 0}) as (pool, task):
-        await until(lambda: pool.vitals.unready == NO_NUMBERS)
+        await until(lambda: pool.liveness.unready == NO_NUMBERS)
         assert await status(queue) == (1, False)
-        assert pool.vitals.illness is None, "started again, it would load the same weights"
+        assert pool.liveness.illness is None, "started again, it would load the same weights"
         pool.stop()
         assert await asyncio.wait_for(task, DEADLINE_S) == 0
 
@@ -264,7 +264,7 @@ async def test_cancel_while_running_and_while_waiting_for_a_slot(
     await queue.put(many)
     async with at_work(pipeline, layout, queue, store) as (pool, _):
         await asyncio.to_thread(pipeline.gate.wait)
-        await until(lambda: pool.engine.stepper.load == 6)
+        await until(lambda: pool.engine.step_loop.load == 6)
         await queue.cancel(many.id)
         await until(lambda: pool.jobs == 0)
         begun = pipeline.gate.count

@@ -89,7 +89,7 @@ async def test_several_requests_at_once_swap_as_one(engine: Engine, experts: Two
     requests = [fields(4 + 2 * seed, seed) for seed in range(4)]
     async with asyncio.timeout(DEADLINE_S):
         made = asyncio.gather(*(engine.generate(request, {}) for request in requests))
-        await until(lambda: engine.stepper.load == 4)
+        await until(lambda: engine.step_loop.load == 4)
         experts.gate.open()
         pictures = await made
     assert swaps() - before == 2
