@@ -49,7 +49,7 @@ def generate(system: System, *arguments: str) -> list[Path]:
 def test_each_model_is_told_when_it_is_ready(system: System) -> None:
     assert system.url
     told = [line.split()[0] for line in system.lines if " is ready at " in line]
-    assert sorted(told[:-1]) == ["videos", "tiny"]
+    assert sorted(told[:-1]) == ["tiny", "videos"]
     assert told[-1] == "Atelier"
 
 

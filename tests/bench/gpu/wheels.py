@@ -39,7 +39,7 @@ NEEDED = (
     "httptools", "httpx", "httpx2", "idna", "importlib-metadata", "jaxtyping", "markdown-it-py",
     "mdurl", "obstore", "packaging", "prometheus-client", "psutil", "pydantic", "pydantic-core",
     "pydantic-settings", "pygments", "python-dotenv", "pyyaml", "qwix", "redis", "regex",
-    "requests", "rich", "sniffio", "starlette", "truststore", "typing-extensions",
+    "requests", "rich", "sniffio", "starlette", "tenacity", "truststore", "typing-extensions",
     "typing-inspection", "urllib3", "uvicorn", "uvloop", "wadler-lindig", "wcwidth", "zipp",
 )  # fmt: skip
 """Everything else that the stages import, what it imports included. No video codecs and no Redis

@@ -65,10 +65,10 @@ async def test_what_never_ends_is_left(
 WITH_A_HANDLER = """
 import os
 import sys
-from workers.multihost.exits import hear_of_ends, leave_on_sigterm
+from workers.multihost.exits import watch_exits, leave_on_sigterm
 
 leave_on_sigterm()
-hear_of_ends(lambda *_: os.write(1, b"told\\n"))  # a print may not interrupt another one
+watch_exits(lambda *_: os.write(1, b"told\\n"))  # a print may not interrupt another one
 os.write(1, b"there\\n")
 sys.stdin.read()
 """
