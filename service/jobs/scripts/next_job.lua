@@ -31,12 +31,16 @@ local function is_read(view, job)
   return job.version <= args.version
 end
 
-local known = {}
+local known, is_first = {}, true
 
 -- All its facts, of the very first, which nearly always is the one.
 local function look_at(id)
-  known[id] = known[id] or (next(known) and glance or facts_of)(id)
-  return known[id]
+  local job = known[id]
+  if not job then
+    job = is_first and facts_of(id) or glance(id)
+    known[id], is_first = job, false
+  end
+  return job
 end
 
 local function pass_over(view, id)
@@ -45,7 +49,9 @@ local function pass_over(view, id)
 end
 
 local function next_urgent(view)
-  local time_now, back, tags = virtual_time(args.model), view.back, {}
+  local back, tags = view.back, {}
+  if not back and redis.call('EXISTS', key('latest', args.model)) == 0 then return nil end
+  local time_now = virtual_time(args.model)
   if back then tags[back.tenant] = back.tag end
 
   local function is_near(job)
