@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,24 +12,13 @@ from prometheus_client import REGISTRY
 from models import registry
 from models.interface.pipeline import Pipeline, generate
 from models.parallel.axis_rules import Layout
+from tests.families.suite import SUITE
 from tests.workers.resume import disturbed_at
 from workers.engine.engine import Engine
 
 PIXEL_TOLERANCE = 2
 """Of 255: the engine's programs and the plain loop's differ by their batch, and so by rounding."""
-REQUEST: dict[str, Any] = {
-    "prompt": "a red circle moves",
-    "negative_prompt": "",
-    "seed": 1,
-    "width": 32,
-    "height": 48,
-    "num_frames": 5,
-    "fps": 8,
-    "num_inference_steps": 4,
-    "guidance_scale": 4.0,
-    "max_sequence_length": 16,
-    "num_images": 1,
-}
+REQUEST = SUITE["wan"].least_request
 
 
 @pytest.fixture(scope="module")
