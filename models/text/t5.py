@@ -161,7 +161,7 @@ class T5Block(nnx.Module):
         )
 
     def __call__(self, x: Float[Array, "batch tokens d_model"], bias: Array) -> Array:
-        """Attend, then feed forward; float32 between the layers where the checkpoint has it so."""
+        """Attend, then feed forward; both compute in their kernels' dtype."""
         dtype = self.attention.q.kernel.dtype
         x = x + self.attention(self.attention_norm(x).astype(dtype), bias)
         return x + self.feed_forward(self.feed_forward_norm(x).astype(dtype))
