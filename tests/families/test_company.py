@@ -125,7 +125,7 @@ def begun(engine: Engine, fields: Fields) -> Row:
 def stepped(engine: Engine, rows: list[Row]) -> list[bytes]:
     """The rows' latents after their first step, in one batch."""
     batch = Batch(rows[0].phase, tuple(rows), Way(ROWS))
-    states, _ = batch.run(engine.stepper._weights.load_expert(batch.phase.expert))
+    states, _ = batch.run(engine.step_loop._weights.load_expert(batch.phase.expert))
     return [np.asarray(state["latents"]).tobytes() for state in states[: len(rows)]]
 
 
