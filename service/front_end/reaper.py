@@ -14,16 +14,18 @@ log = logging.getLogger("atelier")
 
 
 async def sweep_forever(front: FrontEnd) -> None:
-    """A round every `reap_every_s`; what one leaves undone, the next does again.
+    """Sweep every `reap_every_s`; what a round leaves undone, a later one does, of any front end.
 
-    Jobs are taken back even while the store is away: their files wait here until it is there.
+    Jobs are taken back while the store is away, too. Their files stay listed in Redis until they
+    are deleted: a front end that dies in between loses none.
     """
-    gone: set[str] = set()
+    deleted: list[str] = []
     while True:
         try:
-            gone.update(await front.queue.reap())
-            await front.store.delete(gone)
-            gone.clear()
+            files = await front.queue.reap(deleted)
+            deleted = []
+            await front.store.delete(files)
+            deleted = files
         except (RedisError, OSError, StoreError) as error:
             log.warning("could not sweep: %s", error)
         await asyncio.sleep(front.settings.queue.reap_every_s)

@@ -5,6 +5,8 @@ What lapsed is taken back, what is over is forgotten.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from redis.asyncio import Redis
 
 from service.jobs import job_spans
@@ -27,12 +29,11 @@ class Maintenance(Calls):
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)
-        self._reaped: list[str] = []
         self._reap = new_call()
         """Kept until it has its answer: a reap may have been carried out without one, and its
         notes are told to no other call."""
 
-    async def reap(self) -> list[str]:
+    async def reap(self, deleted: Collection[str] = ()) -> list[str]:
         """Take back jobs whose lease lapsed, and forget what is over.
 
         Expires those past their deadline, forgets those past their retention, and models that no
@@ -40,14 +41,17 @@ class Maintenance(Calls):
 
         Counts what scripts have done to jobs beside their callers' errands, its own among them.
 
-        Returns: store keys to delete (one that ends in / stands for all below it). The next call
-            tells Redis that they are deleted; until then any process may be given them again.
+        Args:
+            deleted: store keys of an earlier call that the caller has deleted since.
+
+        Returns: store keys to delete (one that ends in / stands for all below it). Any process is
+            given them again, until one reports them deleted.
         """
         max_deaths = min(self._settings.max_deaths, self._settings.max_attempts)
         poisonous = JobError(code="poisonous", message=_poisonous(max_deaths))
-        more, done = True, self._reaped
+        more, done, files = True, list(deleted), list[str]()
         while more:
-            more, self._reaped, notes = await self._run(
+            more, files, notes = await self._run(
                 maintenance.Reap(
                     call=self._reap,
                     answer_ms=ANSWER_MS,
@@ -67,7 +71,7 @@ class Maintenance(Calls):
             for note in notes:
                 self.tally.hear(note)
                 job_spans.record_note(note)
-        return self._reaped
+        return files
 
     @property
     def _silence_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ from tests.service.eventually import eventually
 from tests.service.standin import MODEL, SPEC
 
 BRISK = QueueSettings(lease_s=0.02, retention_s=0.02, reap_every_s=0.01, max_attempts=1)
+
+
+class WatchedStore(Store):
+    """Counts the deletions that were tried."""
+
+    tries = 0
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        self.tries += bool(keys)
+        await super().delete(keys)
 
 
 async def sweeping(settings: Settings, redis_url: str, store: Store) -> tuple[Queue, Any]:
@@ -74,6 +85,35 @@ async def test_a_store_that_is_away_holds_up_no_job(
         await eventually(are_forgotten)
         folder.unlink()
         away.rename(folder)
+
+        async def gone() -> bool:
+            return not await store.exists(input_key(ended.id, "image"))
+
+        await eventually(gone)
+    await queue.close()
+
+
+async def test_files_outlive_a_front_end_that_could_not_delete_them(
+    settings: Settings, redis_url: str, empty_redis: Redis, tmp_path: Path
+) -> None:
+    """The store is away for as long as the first front end lives; the next one sweeps."""
+    folder = tmp_path / "store"
+    store = WatchedStore(str(folder))
+    queue, first = await sweeping(settings, redis_url, store)
+    ended = await put(queue, store)
+    away = folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    await queue.cancel(ended.id)
+
+    async def has_tried_twice() -> bool:
+        return store.tries > 1
+
+    async with first.router.lifespan_context(first):
+        await eventually(has_tried_twice)
+    folder.unlink()
+    away.rename(folder)
+    _, second = await sweeping(settings, redis_url, store)
+    async with second.router.lifespan_context(second):
 
         async def gone() -> bool:
             return not await store.exists(input_key(ended.id, "image"))

@@ -61,8 +61,8 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.server.run(self.server.redis.flushall())
         self.queues: dict[Any, Queue] = {}
-        self.given: dict[Any, set[str]] = {}
-        """What each of them has to delete from the store."""
+        self.given: set[str] = set()
+        """Store keys that the last reap gave to delete."""
         self.claims: list[Claim] = []
         self.count = 0
 
@@ -181,8 +181,7 @@ class History(RuleBasedStateMachine):
         async def end() -> None:
             for name in self.held.jobs:
                 await queue.cancel(name)
-            for _ in range(2):
-                await queue.reap()
+            await queue.reap(await queue.reap())
 
         self.server.run(end())
         left = {name.partition(":")[0] for name in self.server.dump().keys}

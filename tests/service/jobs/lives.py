@@ -176,7 +176,7 @@ class Lives(History):
                 self._snapshot(claim, kept, twice)
                 self._progress(claim, step, None, twice)
         if is_reaped:
-            self.reap(False, twice)
+            self.reap(False, False, twice)
 
     @rule(offers=OFFERS, how=st.sampled_from(["finish", *GIVE_UP]), twice=TWICE)
     def come_too_late(self, offers: list[tuple[int, Offer]], how: str, twice: bool) -> None:
@@ -311,16 +311,17 @@ class Lives(History):
         assert lost == self.model.renew(claims, lapses)
 
     # the clock
-    @rule(forgets=st.booleans(), twice=TWICE)
-    def reap(self, forgets: bool, twice: bool) -> None:
+    @rule(forgets=st.booleans(), deletes=st.booleans(), twice=TWICE)
+    def reap(self, forgets: bool, deletes: bool, twice: bool) -> None:
         leases = self.held.keys.get("leases", {})
         retention = {"retention_s": LAPSED_S} if forgets else {}
         queue = self.queue(twice, **retention)
-        answer = set(self.follow(queue.reap()))
+        deleted = self.given if deletes else set()
+        answer = set(self.follow(queue.reap(deleted)))
         for _ in range(1 + twice):
-            expected = self.model.reap(leases, self.given.pop(queue, set()), forgets)
+            expected = self.model.reap(leases, deleted, forgets)
         assert answer == expected
-        self.given[queue] = answer
+        self.given = answer
 
     def be_silent(self) -> None:
         """Since a `reap` nobody has reaped for so long that leases lapsed which nobody could renew;

@@ -139,7 +139,7 @@ def way(machine: Lives, name: str, script: str) -> None:
                 machine.claim_and_stall(OFFER, 0, [], True, False)
         case "excuse", _:
             machine.put("m", [WISH], False)
-            machine.reap(False, False)
+            machine.reap(False, False, False)
             machine.claim_and_stall(OFFER, 0, [], False, False)
             machine.be_silent()
         case "expire", "claim_jobs":
@@ -156,11 +156,11 @@ def way(machine: Lives, name: str, script: str) -> None:
         case "expire", "reap":
             claimed(soon)
             machine.let_time_pass(True)
-            machine.reap(False, False)
+            machine.reap(False, False, False)
         case "forget", "reap":
             claimed()
             machine.finish(0, 0.5, False)
-            machine.reap(True, False)
+            machine.reap(True, False, False)
         case _:
             claimed()
             machine.stop(0, script == "delete", False)
