@@ -77,4 +77,4 @@ async def swept(queue: Queue, store: Store) -> bool:
     """As the front end does."""
     files = await queue.reap()
     await store.delete(files)
-    return not files
+    return not await queue.reap(files)
