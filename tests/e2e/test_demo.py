@@ -1,4 +1,5 @@
-"""What `make demo` promises: a running system, its address, something of each model, and memory."""
+"""What `make demo` promises: a running system, its address, something of each model, and memory;
+and what the documents promise of it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from PIL import Image
 
 from deploy.local.demo import FIRST
 from deploy.local.supervisor import DEMO_FOLDER, demo_models
+from tests.e2e.documented import PAGES, examples, run_as_written
 from tests.e2e.system import DEADLINE_S, children, environment
 
 MOST_MIB = 4096
@@ -52,6 +54,7 @@ def test_the_demo_makes_something_of_each_model(tmp_path: Path) -> None:
                 address = printed[told.index("Make more")].split()[3]
                 assert httpx.get(f"{address}/readyz", trust_env=False).status_code == 200
                 assert used_mib(family(demo.pid)) < MOST_MIB
+                check_examples(address, tmp_path)
                 demo.terminate()
                 break
         printed += demo.stdout
@@ -60,6 +63,20 @@ def test_the_demo_makes_something_of_each_model(tmp_path: Path) -> None:
         file = tmp_path / ".atelier" / FIRST[model][1]
         assert any(str(file) in line for line in printed)
         check(file)
+
+
+def check_examples(address: str, folder: Path) -> None:
+    """Every example of the documents works, and leaves the image that it names."""
+    pages = set()
+    for page, code in examples():
+        pages.add(page)
+        printed = run_as_written(code, address, folder)
+        if name := re.search(r"\w+\.png", code):
+            check(folder / name[0])
+            (folder / name[0]).unlink()
+        else:
+            assert re.search("succeeded|queued", printed), f"{code}\n{printed}"
+    assert pages == set(PAGES)
 
 
 def check(file: Path) -> None:
