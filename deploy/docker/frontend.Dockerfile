@@ -21,6 +21,7 @@ RUN --mount=type=cache,target=/build/.cache/pip \
 COPY pyproject.toml README.md LICENSE atelier.py ./
 COPY service service
 COPY models/*.py models/
+COPY models/checkpoint models/checkpoint
 COPY models/spec models/spec
 COPY deploy/*.py deploy/
 COPY deploy/admin deploy/admin

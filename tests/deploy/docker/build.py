@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from tests.deploy.docker.context import Context
 from tests.deploy.docker.dockerfile import Dockerfile, Instruction, Stage, filled
@@ -99,17 +99,12 @@ class Builder:
 
     def _copy(self, each: Instruction, machine: Machine, values: Mapping[str, str]) -> None:
         *sources, target = filled(each.text, values).split()
-        at = machine.root / str(PurePosixPath(machine.workdir, target)).lstrip("/")
         if "from" in each.flags:
+            at = machine.root / target.lstrip("/")
             source = self._stage_root(each.flags["from"]) / sources[0].lstrip("/")
             shutil.copytree(source, at, symlinks=True, copy_function=link, dirs_exist_ok=True)
             return
-        for path in (path for pattern in sources for path in self.context.matching(pattern)):
-            into_folder = path.is_file() and (target.endswith("/") or len(sources) > 1)
-            for file in self.context.files(path):
-                to = at / (path.name if into_folder else file.relative_to(path))
-                to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, to)
+        self.context.copy(sources, target, machine.root / machine.workdir.lstrip("/"))
 
     def _stage_root(self, name: str) -> Path:
         if name not in self._built:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,15 @@ class Context:
         if not found:
             raise FileNotFoundError(f"{pattern}: not in the build's context")
         return found
+
+    def copy(self, patterns: list[str], target: str, folder: Path) -> None:
+        """Copy what COPY names to its target, which is relative to that folder."""
+        for path in (path for pattern in patterns for path in self.matching(pattern)):
+            into_folder = path.is_file() and (target.endswith("/") or len(patterns) > 1)
+            for file in self.files(path):
+                to = folder / target / (path.name if into_folder else file.relative_to(path))
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, to)
 
 
 def _pattern(rule: str) -> re.Pattern[str]:

@@ -1,4 +1,5 @@
-"""A front end runs with its lock's packages alone, and says what pools would take."""
+"""A front end runs with its lock's packages and its image's files alone, and says what pools would
+take."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from deploy.exit_codes import EXIT_CONFIG
-from tests.deploy.docker.dockerfile import ROOT
+from tests.deploy.docker.context import Context
+from tests.deploy.docker.dockerfile import FOLDER, ROOT, Dockerfile
 from tests.deploy.docker.locks import read
 from tools.image_locks import lock_file
 
@@ -25,7 +27,7 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of this environment, those that the lock names."""
+    """Packages of this environment that the lock names, and the image's copy of the project."""
     folder = tmp_path_factory.mktemp("packages")
     for name in read(lock_file("frontend").read_text("utf-8")):
         if name == "async-timeout" and sys.version_info >= (3, 11, 3):  # for Pythons before
@@ -34,12 +36,17 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
             if not (folder / top).exists():
                 (folder / top).symlink_to(Path(str(found.locate_file(top))))
+    context = Context(ROOT)
+    stages = Dockerfile.read(FOLDER / "frontend.Dockerfile").stages
+    copies = [each for stage in stages for each in stage.instructions if each.name == "COPY"]
+    for *sources, target in (each.text.split() for each in copies if "from" not in each.flags):
+        context.copy(sources, target, folder)
     return folder
 
 
 def python(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """This interpreter with these packages, and the project."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{packages}"}
+    """This interpreter with these packages, and nothing else of the project's."""
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=packages)
 
