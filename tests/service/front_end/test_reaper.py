@@ -112,7 +112,7 @@ async def test_files_outlive_a_front_end_that_could_not_delete_them(
         await eventually(has_tried_twice)
     folder.unlink()
     away.rename(folder)
-    _, second = await sweeping(settings, redis_url, store)
+    other, second = await sweeping(settings, redis_url, store)
     async with second.router.lifespan_context(second):
 
         async def gone() -> bool:
@@ -120,3 +120,4 @@ async def test_files_outlive_a_front_end_that_could_not_delete_them(
 
         await eventually(gone)
     await queue.close()
+    await other.close()
