@@ -45,7 +45,7 @@ class BadAddress(Exception):
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One server-sent event of a job; `id` resumes after it."""
+    """Server-sent event of a job; `id` resumes after it."""
 
     id: str
     name: str
@@ -53,7 +53,7 @@ class JobEvent:
 
 
 class Client:
-    """One job at one server. Use as a context manager."""
+    """Client of one job at one server. Use as a context manager."""
 
     def __init__(self, server: str, key: str | None = None) -> None:
         """`key` is an API key; None: the server wants none. Raises: BadAddress."""
@@ -153,12 +153,12 @@ class Client:
 
 
 def _path(job_id: str | None) -> str:
-    """Whatever somebody calls a job, it is one segment."""
+    """Return the path of a job; whatever its id contains stays one segment."""
     return f"/v1/jobs/{quote(job_id or '', safe='')}"
 
 
 def _says(detail: str, line: str) -> bool:
-    """Whether the detail has the message of that line already."""
+    """Return whether the detail contains the message of that line already."""
     return line in detail or line.partition(": ")[2] in detail
 
 

@@ -36,7 +36,7 @@ from service.tracing import spans
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
-"""Of uvicorn's own."""
+"""Interval of uvicorn's own tick."""
 SWEEP_TICKS = 10
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -106,7 +106,7 @@ def make_server(app: FastAPI, settings: Settings) -> HttpServer:
 
 
 def serve(settings: Settings, *, fd: int | None = None) -> int:
-    """One front end, until a signal ends it; the exit code.
+    """Serve one front end until a signal ends it; return the exit code.
 
     Args:
         fd: a socket that listens already; without it, one is opened as the settings say.
@@ -141,7 +141,7 @@ async def _serve(settings: Settings, fd: int | None) -> int:
 
 
 async def _is_checked(queue: Queue, settings: Settings, address: str) -> bool:
-    """Whether Redis answers yet. Raises: ConfigError: it cannot carry the queue, or has no key."""
+    """Return whether Redis answers yet. Raises: ConfigError: it is unfit, or has no key."""
     try:
         await queue.check(settings)
         await check_first_key(settings, address)

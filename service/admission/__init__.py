@@ -1,4 +1,4 @@
-"""From a body to a job in the queue: parse, resolve, price, submit.
+"""Path from a body to a queued job: parse, resolve, price, submit.
 
 May import `front_end`, `validation` and what is below them.
 """

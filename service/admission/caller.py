@@ -1,4 +1,4 @@
-"""Who sends a request."""
+"""Sender of a request: tenant, client, and how long its work is wanted."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Parsed:
     body: GenerateRequest
     idempotency_key: str | None
     media_types: tuple[str, ...]
-    """What the Accept header wants, best first, where it wants bytes."""
+    """Media types of the Accept header, best first, where it asks for bytes."""
 
 
 def parse_body(body: Mapping[str, Any]) -> GenerateRequest:

@@ -1,4 +1,4 @@
-"""What a tenant is told of its quotas, in the headers `RateLimit-Policy` and `RateLimit`.
+"""Quotas of a tenant in the headers `RateLimit-Policy` and `RateLimit`.
 
 `device-seconds` and `stored-bytes` are no units that the draft registers; left out, the unit would
 be read as requests, which is wrong, and an unknown one is not.
@@ -24,7 +24,7 @@ NAMES = {
     "device-seconds": "device-seconds an hour",
     "stored-bytes": "stored bytes",
 }
-"""Of the quotas: how the headers have them, and in words."""
+"""Quota names as the headers spell them, and in words."""
 
 
 def policy(limits: TenantSettings) -> dict[str, str]:
@@ -71,7 +71,7 @@ async def of_tenant(front: FrontEnd, tenant: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def quota_headers(front: FrontEnd, tenant: str) -> AsyncIterator[None]:
-    """Whatever is refused in here tells of the tenant's quotas, too, while Redis is there."""
+    """Add the tenant's quota headers to every refusal raised inside, while Redis is there."""
     try:
         yield
     except Problem as problem:

@@ -18,7 +18,7 @@ from service.schemas.request import GenerateRequest
 from service.settings.tenants import TenantSettings
 
 Refused = (DeadlineTooSoon, DeadlineTooShort, QueueFull, QuotaExceeded, IdempotencyConflict)
-"""What the queue raises instead of taking a job."""
+"""Errors that the queue raises instead of taking a job."""
 
 
 async def problem_of(front: FrontEnd, error: Exception, limits: TenantSettings) -> Problem:
@@ -60,7 +60,7 @@ async def _beyond_quota(front: FrontEnd, error: QuotaExceeded, limits: TenantSet
 
 @dataclass
 class Attempt:
-    """One attempt of a client to have a request admitted."""
+    """Attempt of a client to have a request admitted."""
 
     body: GenerateRequest | None = None
     """Once it is read."""

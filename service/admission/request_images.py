@@ -22,12 +22,12 @@ from service.http import fetch
 from service.schemas.request import http_url
 
 _LETTERS = (bytes.maketrans(b"-_", b"+/"), b" \t\r\n")
-"""What is replaced, and what is left out."""
+"""Characters to replace in base64, and characters to drop."""
 _PERCENT = (
     ("%2B", "+"), ("%2b", "+"), ("%2F", "/"), ("%2f", "/"), ("%3D", "="), ("%3d", "="),
     ("%0D", ""), ("%0d", ""), ("%0A", ""), ("%0a", ""), ("%20", ""),
 )  # fmt: skip
-"""What URIs write otherwise, of base64."""
+"""Percent-encoded characters of base64 in URIs, and what they stand for."""
 _SLICE_CHARS = 2**18
 
 
@@ -87,7 +87,7 @@ async def _fetch(front: FrontEnd, url: str, client: str) -> bytes:
 
 
 def is_url(value: str) -> bool:
-    """Whether a field's value is an address, not a file."""
+    """Return whether a field's value is an address, not a file."""
     return value[:8].lower().startswith(("http://", "https://"))
 
 

@@ -68,7 +68,7 @@ async def _delete_images(front: FrontEnd, priced: Priced) -> None:
 
 
 async def _too_soon(front: FrontEnd, job: Job) -> DeadlineTooSoon | DeadlineTooShort | None:
-    """Why its deadline cannot be met by all that waits and runs now; None: it can, or who knows."""
+    """Return why present load rules the deadline out; None: it does not, or nobody knows."""
     deadline_s = job.request.get("deadline_s")
     if deadline_s is None or job.run_s is None:
         return None

@@ -1,4 +1,4 @@
-"""Which host names requests may be for.
+"""Host names that requests may be for.
 
 A page of a foreign origin can point its own name at this server (DNS rebinding) and then read
 answers as its own. Its requests carry that name in `Host`; they never carry an address, because
@@ -18,7 +18,7 @@ from service.errors.problems import Malformed, Misdirected, Problem, render
 from service.settings.server import ServerSettings
 
 WATCHED_PATHS = frozenset(("/healthz", "/readyz", "/metrics"))
-"""What probes and Prometheus ask for by any name; it tells of no tenant."""
+"""Paths that probes and Prometheus ask for by any host name; they show nothing of tenants."""
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]{1,255})(?::[0-9]{0,5})?", re.ASCII)
 LOOPBACK = ("localhost", "*.localhost")
@@ -39,7 +39,7 @@ def host_of(values: Sequence[bytes]) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether that is a number, and no name that somebody could point elsewhere."""
+    """Return whether a host is a number, not a name that somebody could point elsewhere."""
     try:
         ip_address(host.strip("[]"))
     except ValueError:
@@ -48,7 +48,7 @@ def is_address(host: str) -> bool:
 
 
 def is_known(host: str, names: Sequence[str]) -> bool:
-    """Whether the names have that host: itself, or by `*.` in front of what it ends with."""
+    """Return whether the names include that host: itself, or by a `*.` in front of its ending."""
     return any(
         host == name or (name.startswith("*.") and host.endswith(name[1:])) for name in names
     )

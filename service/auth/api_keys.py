@@ -22,11 +22,11 @@ PREFIX = "atl"
 ID_BYTES = 6
 SECRET_BYTES = 32
 TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a tenant may be called: it stands in names of Redis keys, and in settings."""
+"""Names that a tenant may have: they become parts of Redis keys and settings."""
 
 
 class ApiKey(BaseModel):
-    """What is kept of a key. `created_at` is seconds since the epoch, by Redis's clock."""
+    """Record of a key in Redis. `created_at` is seconds since the epoch, by Redis's clock."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,11 +73,11 @@ class ApiKeys:
         return sorted(found, key=lambda key: key.created_at)
 
     async def any(self) -> bool:
-        """Whether there is any key."""
+        """Return whether there is any key."""
         return bool(await self._redis.exists(API_KEYS))
 
     async def revoke(self, key_id: str) -> bool:
-        """Whether there was such a key."""
+        """Revoke a key; return whether it existed."""
         return bool(await self._redis.hdel(API_KEYS, key_id))
 
     async def find(self, text: str) -> ApiKey | None:
@@ -106,7 +106,7 @@ def check_tenant(name: str) -> None:
 
 
 def id_of(text: str) -> str:
-    """What of it may be told: the id, where it is the text of a key."""
+    """Return the part of it that may be shown: the id, where it is the text of a key."""
     prefix, _, rest = text.partition("_")
     return rest.partition("_")[0] if prefix == PREFIX else text
 

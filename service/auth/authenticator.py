@@ -1,4 +1,4 @@
-"""Who asks: tenants by the keys that they send."""
+"""Authentication: tenants by the API keys that they send."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Authenticator:
         self._keys = keys
         self._max_age_s = max_age_s
         self._known: dict[str, tuple[str, float]] = {}
-        """By digest of a key: its tenant, and when that was read."""
+        """Tenant of each key's digest, and when that was read."""
 
     @classmethod
     def make(cls, settings: Settings) -> Authenticator | None:
-        """None where no keys are wanted. Raises: ConfigError."""
+        """Build an authenticator; None where no keys are required. Raises: ConfigError."""
         server = settings.server
         if not wants_keys(server, server.host):
             return None
@@ -64,7 +64,7 @@ class Authenticator:
         await self._keys.close()
 
     async def tenant(self, text: str) -> str | None:
-        """Whose key that is; None: nobody's."""
+        """Return the tenant of a key; None if it is nobody's."""
         digest = digest_of(text)
         tenant, read_at = self._known.get(digest, ("", -float("inf")))
         if time.monotonic() - read_at < self._max_age_s:

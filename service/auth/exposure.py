@@ -1,4 +1,4 @@
-"""Who can reach the server by its address, and whether they need keys."""
+"""Exposure of the server: who can reach its address, and whether they need keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.settings.settings import Settings
 
 
 def wants_keys(server: ServerSettings, address: str) -> bool:
-    """Whether a server that listens there asks for API keys."""
+    """Return whether a server that listens at that address requires API keys."""
     return not is_local(address) if server.keys == "auto" else server.keys
 
 
@@ -29,13 +29,13 @@ def listening_at(settings: Settings, address: str) -> Settings:
 
 
 def local_url(host: str, port: int) -> str:
-    """Where this machine reaches a server that listens at that address."""
+    """Return the URL by which this machine reaches a server that listens at that address."""
     shown = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 def address_of(listener: socket.socket) -> str:
-    """Where a socket listens that somebody else has opened; a path is this machine's own."""
+    """Return the address of a socket that somebody else has opened; a path counts as localhost."""
     if listener.family == socket.AF_UNIX:
         return "localhost"
     return str(listener.getsockname()[0])

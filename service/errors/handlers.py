@@ -1,4 +1,4 @@
-"""Which exception becomes which problem: the last stop of every request that went wrong."""
+"""Mapping of exceptions to problems: the last stop of every request that went wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REDIS_AWAY = (
     OutOfMemoryError,
     NoPermissionError,
 )
-"""What redis-py raises while the server is unreachable, failing over, full, or not for us."""
+"""Errors of redis-py while the server is unreachable, failing over, full, or refuses us."""
 REDIS_UNFIT = frozenset({"MISCONF", "NOREPLICAS", "BUSY"})
 """First words of other answers that tell of the server's state, and nothing of the request: its
 disk is full, its replicas are away, a script holds it up."""

@@ -1,4 +1,4 @@
-"""Every error that a client can meet, as RFC 9457 problem+json.
+"""Errors that a client can meet, as RFC 9457 problem+json.
 
 The same body carries `error: {message, type, param, code}`, which clients of the OpenAI kind read.
 """
@@ -19,20 +19,20 @@ from service.errors.headers import SAFE_HEADERS
 MEDIA_TYPE = "application/problem+json"
 
 MAX_ERRORS = 16
-"""Told of one request; a hostile one may have any number."""
+"""Maximum number of field errors reported for one request; a hostile one may have any number."""
 MAX_NAME_CHARS = 80
 
 
 @dataclass(frozen=True)
 class FieldError:
-    """One thing that is wrong with one field of the body, or with one header."""
+    """Error in one field of the body, or in one header."""
 
     field: str
     message: str
 
 
 class Problem(Exception):
-    """What a client is told when a request cannot be answered; subclasses fix the status.
+    """Answer to a request that cannot be served; subclasses fix the status.
 
     Args:
         detail: what happened and what to do, for people.
@@ -108,7 +108,7 @@ class Conflict(Problem):
 
 
 class Gone(Problem):
-    """It was there, and has left."""
+    """Problem of a resource that existed and has been removed."""
 
     status, code = 410, "gone"
 
@@ -144,7 +144,7 @@ class Misdirected(Problem):
 
 
 class Unservable(Problem):
-    """What was asked for cannot be done, now or later."""
+    """Problem of a request that cannot be served, now or later."""
 
     status, code = 422, "invalid_request"
 
@@ -175,7 +175,7 @@ class HeadersTooLarge(Problem):
 
 
 class Unavailable(Busy):
-    """Something that the service stands on is away for the moment."""
+    """Problem of a dependency that is away for the moment."""
 
     status, code = 503, "unavailable"
 

@@ -1,4 +1,4 @@
-"""What the front end says of costs and waits: from copies of what Redis holds, a moment old."""
+"""Costs and waits as the front end quotes them: from copies of what Redis holds, a moment old."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 TABLE_AGE_S = 1.0
 OUTLOOK_AGE_S = 0.25
 READING_SHARE = 0.02
-"""Of all time that may go into reading one thing anew: what is dear to read may get older."""
+"""Maximum share of time spent rereading one value: what is slow to read may get older."""
 
 NO_POOL_S = 30.0
-"""What a client is told to wait where no pool is ready that would make room."""
+"""Retry delay where no ready pool could make room."""
 
 
 class Copies(Generic[T]):
-    """One of each model, read again when it is older than `age_s`; callers at once share a read."""
+    """Cache of a value a model, reread after `age_s`; concurrent callers share a read."""
 
     def __init__(self, read: Callable[[str], Awaitable[T]], age_s: float) -> None:
         self._read = read
@@ -43,7 +43,7 @@ class Copies(Generic[T]):
         return copy
 
     def last(self, model: str) -> T | None:
-        """As it was read last, however old."""
+        """Return the last value read, however old."""
         copy, _ = self._copies.get(model, (None, 0.0))
         return copy
 
@@ -67,7 +67,7 @@ class CostCache:
         self._outlooks = Copies[WaitEstimator](self._look, OUTLOOK_AGE_S)
 
     async def predict(self, model: str, bucket: str, steps: int, images: int) -> Cost | None:
-        """What a request costs on the fastest ready pool; None: nothing tells.
+        """Predict a request's cost on the fastest ready pool; None: nothing is known.
 
         Args:
             steps: over all images, as `Job.steps`.
@@ -79,7 +79,7 @@ class CostCache:
         return (await self._tables.get(model)).compile_s(bucket)
 
     async def is_tried(self, job: Job, cost: Cost) -> bool:
-        """Whether a job is taken whose deadline a doubtful cost rules out.
+        """Return whether to admit a job whose deadline a doubtful cost rules out.
 
         Nobody knows any more what it costs: one of its bucket at a time is, or none would ever be
         measured again.
@@ -90,7 +90,7 @@ class CostCache:
         return await self._queue.tries(job.model, job.bucket, cost.stands_s)
 
     async def newcomer(self, job: Job) -> Place:
-        """Where a job would stand if it were put now."""
+        """Return the place that a job would get if it were put now."""
         return (await self._outlooks.get(job.model)).newcomer(job)
 
     async def thinned_s(self, job: Job, within_s: float) -> float | None:
@@ -112,7 +112,7 @@ class CostCache:
         return NO_POOL_S if starts_s is None else starts_s
 
     def accepted(self, job: Job) -> None:
-        """It was put: it goes before others that come before the next look."""
+        """Count a job that was just put: it goes before others that come before the next read."""
         if outlook := self._outlooks.last(job.model):
             outlook.accepted(job)
 

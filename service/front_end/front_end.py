@@ -1,4 +1,4 @@
-"""What the routes work with: one `FrontEnd` an app, and the copy of the models it keeps."""
+"""Shared state of the routes: one `FrontEnd` an app, with its cached list of models."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _unknown_model(name: str | None, there_is: list[str]) -> NotFound:
 
 @dataclass
 class FrontEnd:
-    """Everything that outlives a request."""
+    """State that outlives a request."""
 
     settings: Settings
     queue: Queue
@@ -92,16 +92,16 @@ class FrontEnd:
     models: Models
     costs: CostCache
     resolver: fetch.Resolver
-    """Of hosts that requests name."""
+    """Resolver of hosts that requests name."""
     http: httpx.AsyncClient
-    """For images that clients give the address of."""
+    """Client for images that requests give the address of."""
     fetches: FairLimiter
     """Places for fetching them."""
     images: ImageChecks
     webhooks: Webhooks
     outputs: Intact
     callers: Authenticator | None
-    """None: everybody may ask, without a key."""
+    """Authenticator; None: everybody may ask, without a key."""
     bodies: Shared
     """Bytes of requests and outputs in flight."""
     waits: Shared
@@ -138,7 +138,7 @@ class FrontEnd:
         )
 
     def client_of(self, request: Request, tenant: str) -> str:
-        """Who shares its part of what is bounded: a tenant, or without keys an address."""
+        """Return who shares a part of a bounded resource: tenant, or without keys address."""
         return tenant if self.callers or request.client is None else request.client.host
 
     async def job(self, job_id: str, tenant: str) -> Job:
@@ -225,4 +225,4 @@ async def _tenant(front: FrontEnd, given: HTTPAuthorizationCredentials | None) -
 
 
 Tenant = Annotated[str, Depends(tenant_of_caller)]
-"""Whose request it is: its key's tenant, or where no keys are wanted everybody's."""
+"""Tenant of a request: its key's, or everybody's where no keys are required."""

@@ -1,4 +1,4 @@
-"""Whether a request would be accepted and served now, and how much waits."""
+"""Readiness: whether a request would be accepted and served now, and how much is queued."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECK_S = 2.0
 
 
 async def reasons_against(front: FrontEnd) -> dict[str, str]:
-    """Why this front end is not ready, by check; empty: it is."""
+    """Return why this front end is not ready, by check; empty: it is ready."""
     reasons = {**await _queue(front), **await _store(front)}
     return dict(sorted(reasons.items()))
 

@@ -20,7 +20,7 @@ log = logging.getLogger("atelier")
 REMEMBERED = 10_000
 """Files whose bytes are known to be right, so that a range reads no more than itself."""
 SHORT_BYTES = 2**16
-"""Of what is hashed in the event loop: a fraction of a millisecond."""
+"""Maximum size hashed in the event loop: a fraction of a millisecond."""
 
 
 class Intact:

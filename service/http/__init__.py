@@ -1,4 +1,4 @@
-"""What HTTP takes: bodies, negotiation, ranges, limits, fetching and checking files of clients.
+"""HTTP beneath the routes: bodies, negotiation, ranges, limits, clients' files.
 
 May import `errors`, `schemas`, `metrics`.
 """

@@ -16,19 +16,19 @@ from service.http.json_reader import JsonReader
 T = TypeVar("T")
 
 DRAIN_S = 5.0
-"""How long the rest of a body that is too large is read and thrown away."""
+"""Time for reading and dropping the rest of a body that is too large."""
 
 SLICE_BYTES = 2**14
-"""Of what is read at once: others get their turn after a few milliseconds at the most."""
+"""Bytes handled at once: other requests get their turn after a few milliseconds at the most."""
 
 SHORT_BYTES = 2**14
-"""Of what is parsed and validated in the event loop: a millisecond or two."""
+"""Maximum size parsed and validated in the event loop: a millisecond or two."""
 
 
 async def read_json(
     request: Request, max_bytes: int, hold: Hold, validate: Callable[[dict[str, Any]], T]
 ) -> T:
-    """What a validation makes of the body, a JSON object.
+    """Read the body, a JSON object, and return what `validate` makes of it.
 
     Args:
         hold: counts the body's bytes as they arrive.

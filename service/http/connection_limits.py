@@ -35,28 +35,28 @@ from service.settings.settings import Settings
 log = logging.getLogger("atelier")
 
 MAX_TARGET_BYTES = 8 * 2**10
-"""Of a request's path and query."""
+"""Maximum size of a request's path and query."""
 MAX_HEAD_BYTES = 32 * 2**10
-"""Of a request line and its headers; of the trailers of a chunked body, too."""
+"""Maximum size of a request line with its headers, and of the trailers of a chunked body."""
 MAX_HEADERS = 100
 MAX_FRAMING_BYTES = 2**20
-"""Of a chunked body beside its data: sizes, extensions, trailers."""
+"""Maximum size of a chunked body beside its data: sizes, extensions, trailers."""
 MAX_PIPELINED = 8
 """Requests that wait on one connection for the answer of an earlier one."""
 
 LINGER_S = 1.0
-"""How long a refused client's further bytes are read and dropped, so that it sees the answer."""
+"""Time for reading and dropping a refused client's further bytes, so that it sees the answer."""
 DRAIN_S = 5.0
-"""How long a client may go on to send a body that was answered already."""
+"""Time for a client to go on sending a body that was answered already."""
 LOG_EVERY_S = 10.0
 RETRY_AFTER_S = 2.0
 
 MAX_CONNECTIONS = 4096
 """Unless the settings or the descriptor limit say otherwise."""
 MAX_DESCRIPTORS = 65_536
-"""That the process asks for if its hard limit allows them."""
+"""Number of descriptors that the process asks for if its hard limit allows them."""
 CONNECTION_SHARE = 0.75
-"""Of the descriptors that connections may take; Redis, the store and webhooks need the others."""
+"""Share of descriptors for connections; Redis, the store and webhooks need the others."""
 
 
 REASONS = (
@@ -64,14 +64,14 @@ REASONS = (
     "not_http", "headers_too_large", "target_too_long", "framing_too_large", "pipelined",
     "foreign_target", "unwanted_body",
 )  # fmt: skip
-"""Why connections are closed, as metrics and the log call it."""
+"""Reasons for closing a connection, as metrics and the log name them."""
 
 
 class Phase(Enum):
-    """Whose turn it is on a connection, and for what."""
+    """Phase of a connection: whose turn it is, and for what."""
 
     IDLE = auto()
-    """Between two requests."""
+    """Idle between two requests."""
     HEAD = auto()
     BODY = auto()
     ANSWER = auto()
@@ -94,7 +94,7 @@ class ConnectionLimits:
     """Bytes a second, of bodies and of answers."""
     connections: int
     drain_bytes: int
-    """Of a body, after its answer."""
+    """Maximum number of body bytes read after its answer."""
 
     @classmethod
     def of(cls, settings: Settings) -> ConnectionLimits:
@@ -128,7 +128,7 @@ def raise_descriptor_limit() -> None:
 
 @dataclass
 class Connections:
-    """All connections of one server."""
+    """Open connections of one server."""
 
     limits: ConnectionLimits
     closed: Metric
@@ -196,17 +196,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = shared.limits
         self.phase = Phase.HEAD
         self.since = self.loop.time()
-        """When the phase began."""
+        """Start of the phase."""
         self._deadline = self.since + self._limits.header_s
-        """Of the phase; moved on while we do not read."""
+        """Deadline of the phase; moved on while we do not read."""
         self._is_refused = False
         self._messages = 0
         self._has_begun = False
-        """Whether any byte of the request that is read now has come."""
+        """Whether any byte of the current request has arrived."""
         self._head_bytes = 0
         """Received of a head that is not complete."""
         self._headers_bytes = 0
-        """Of its complete headers."""
+        """Size of its complete headers."""
         self._body_bytes = 0
         """Received since the headers' end, framing included."""
         self._data_bytes = 0
@@ -214,9 +214,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Bytes of the body up to which a client may go on after its answer."""
         self._trailers = 0
         self._plain_head: bytes | None = None
-        """Of a request that asks for an upgrade: what is to be parsed in its place."""
+        """Head to parse in place of a request that asks for an upgrade."""
         self._unsent: tuple[float, int] | None = None
-        """When bytes of answers were last seen waiting for the client, and how many."""
+        """Last time that bytes of answers were seen waiting for the client, and how many."""
 
     # Connection
 
@@ -261,7 +261,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._check_body()
 
     def _feed_head(self, data: bytes) -> bytes:
-        """What is left behind the first bytes. Raises: Refused."""
+        """Parse a part of the head; return the bytes behind it. Raises: Refused."""
         part = data[: MAX_HEAD_BYTES - self._head_bytes]
         messages = self._messages
         self._parse(part)
@@ -408,7 +408,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.drop(SILENCE[self.phase])
 
     def _reads(self, now: float) -> bool:
-        """Whether the client takes its answer fast enough."""
+        """Return whether the client reads its answer fast enough."""
         if not (self.flow.write_paused or self.transport.is_closing()):
             self._unsent = None
             return True
@@ -464,7 +464,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _is_ours(target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether the target is a path, or a whole address on the host that the headers name."""
+    """Return whether the target is a path, or an address on the host that the headers name."""
     if target.startswith(b"/") or target == b"*":
         return True
     authority = target.partition(b"://")[2].partition(b"/")[0]
@@ -472,5 +472,5 @@ def _is_ours(target: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _is_coded(headers: list[tuple[bytes, bytes]]) -> bool:
-    """Whether there is a Transfer-Encoding, which an old proxy in front would not have read."""
+    """Return whether there is a Transfer-Encoding, which an old proxy would not have read."""
     return any(name == b"transfer-encoding" for name, _ in headers)

@@ -10,11 +10,11 @@ from contextlib import ExitStack, asynccontextmanager
 from service.http.inflight_limits import Shared
 
 _Line = OrderedDict[asyncio.Future[None], None]
-"""Those of one tenant who wait, in the order in which they came."""
+"""Waiting callers of one tenant, in the order in which they came."""
 
 
 class FairQueue:
-    """At most `each` places of one name.
+    """Limiter of `each` concurrent holders a name.
 
     A free place goes to the tenants by turns, and of one tenant to whoever came first. Nothing here
     takes longer where more wait.
@@ -25,10 +25,10 @@ class FairQueue:
         self.taken: Counter[str] = Counter()
         """Places, by name."""
         self._lines: dict[str, OrderedDict[str, _Line]] = {}
-        """By name and tenant; the one whose turn is next stands first."""
+        """Waiting lines by name and tenant; the tenant whose turn is next stands first."""
 
     def has_place(self, name: str) -> bool:
-        """Whether this name may take another place."""
+        """Return whether this name may take another slot."""
         return self.taken[name] < self._each
 
     async def take(self, name: str, tenant: str) -> None:
@@ -83,7 +83,7 @@ class FairQueue:
 
 
 class FairLimiter:
-    """At most `total` places: `each` for one tenant, `per_host` for one host.
+    """Limiter of `total` concurrent holders: `each` for one tenant, `per_host` for one host.
 
     They are waited for one after the other: whoever waits for a host holds no place but its
     tenant's, and whoever waits for one of `total` has the other two.

@@ -24,7 +24,7 @@ LookUp = Callable[[str, int], list[str]]
 """Host and port to addresses."""
 
 _UNICAST = ipaddress.ip_network("2000::/3")
-"""All of IPv6 that is given out to hosts of the internet."""
+"""Block of IPv6 that is assigned to hosts of the internet."""
 _TRANSLATED = tuple(ipaddress.ip_network(network) for network in ("2002::/16", "2001::/32"))
 """6to4 and Teredo: public by the registry, yet they can lead to any IPv4 address. (So can NAT64,
 which lies outside of `_UNICAST`.)"""
@@ -38,8 +38,8 @@ LOOKUP_S = 5.0
 REFUSED_S = 0.25
 """A name is refused after a multiple of this: how long it took says nothing about it."""
 CONNECTIONS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
-"""Each request has a connection of its own: one is known by its address, and must not serve another
-host there, for whose name its certificate was not checked."""
+"""Connection limits without keep-alive: a connection is known by its address, and must not serve
+another host there, for whose name its certificate was not checked."""
 
 
 class ForbiddenAddress(httpx.ConnectError):
@@ -52,7 +52,7 @@ class ForbiddenAddress(httpx.ConnectError):
 
 
 def is_allowed(address: Address, networks: Sequence[Network] = ()) -> bool:
-    """Whether a client may make us talk to that address."""
+    """Return whether a client may make us connect to that address."""
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     if any(address in network for network in networks):
@@ -69,7 +69,7 @@ def host_of(url: httpx.URL) -> str:
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """All addresses of a host; none where there is no such host."""
+    """Look up a host's addresses; an empty list where there is no such host."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -93,7 +93,7 @@ class Resolver:
         self.places = FairLimiter(LOOKUPS, LOOKUPS_EACH, line=line)
 
     async def resolve(self, host: str, port: int, tenant: str) -> str:
-        """One address of the host, after all of them were checked.
+        """Look up a host and return one of its addresses, after checking all of them.
 
         Raises:
             ForbiddenAddress: one of them is not public, nor in `networks`; or there is none.

@@ -23,9 +23,9 @@ from models.spec.image_files import ImageFileError, check
 
 LENGTH_BYTES = 8
 BASE_BYTES = 256 * 2**20
-"""Of memory: the interpreter, its libraries, and the file itself."""
+"""Memory of a child without pixels: the interpreter, its libraries, and the file itself."""
 BYTES_A_PIXEL = 24
-"""Of memory: a WebP has four copies of four bytes each while it is decoded, a progressive JPEG its
+"""Memory a pixel: WebP holds four copies of four bytes while it is decoded, a progressive JPEG its
 coefficients beside two."""
 
 
@@ -53,7 +53,7 @@ def confine(max_pixels: int) -> None:
 
 
 def memory_bytes(max_pixels: int) -> int:
-    """Of memory that one child may have."""
+    """Return the memory that one child may use."""
     return BASE_BYTES + BYTES_A_PIXEL * max_pixels
 
 

@@ -21,10 +21,10 @@ from service.http.fair_limiter import FairLimiter
 from service.settings.settings import Settings
 
 LENGTH_BYTES = 8
-"""As the child reads them."""
+"""Width of the length prefix that the child reads."""
 PROGRAM = Path(__file__).with_name("image_check_process.py")
 WALL_TIMES = 12
-"""How many times its processor time a child may take by the clock: on a busy machine it waits."""
+"""Ratio of wall time to processor time that a child may take: on a busy machine it waits."""
 
 
 class ImageChecks:
@@ -42,11 +42,11 @@ class ImageChecks:
         self.places = FairLimiter(count, max(1, count - 1) if has_tenants else count)
         self._idle: list[Process] = []
         self._all: set[Process] = set()
-        """Those that may run."""
+        """Children that may run."""
         self._is_closed = False
 
     async def check(self, data: bytes, tenant: str) -> ImageFile:
-        """What kind of file it is. Raises: ImageFileError."""
+        """Check a file and return what kind it is. Raises: ImageFileError."""
         async with self.places.place(tenant):
             child = await self._child()
             try:
@@ -60,7 +60,7 @@ class ImageChecks:
             return await self._read(child, answer)
 
     async def _read(self, child: Process, line: bytes) -> ImageFile:
-        """What the child said. Raises: ImageFileError."""
+        """Parse the child's answer. Raises: ImageFileError."""
         if not line:
             raise self._why(await self._end(child))
         answer: dict[str, Any] = json.loads(line)
@@ -81,7 +81,7 @@ class ImageChecks:
         return ImageFileError(f"takes more than {self._cpu_s:g} s to decode; save it again as PNG")
 
     async def _child(self) -> Process:
-        """One that waits for work, or a new one."""
+        """Return an idle child, or start one."""
         while self._idle:
             child = self._idle.pop()
             if child.returncode is None:
@@ -99,7 +99,7 @@ class ImageChecks:
         return child
 
     async def _end(self, child: Process) -> int:
-        """Its exit code."""
+        """Kill a child and return its exit code."""
         if child.returncode is None:
             with suppress(ProcessLookupError):
                 # Not by its own `kill`, which asks after it first: of a child that has just ended

@@ -1,4 +1,4 @@
-"""What all requests together, and those of one client, may hold at the same time."""
+"""Limits on bytes held at the same time, by all requests and by those of one client."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Shared:
             hold.close()
 
     def hold(self, client: str) -> Hold:
-        """Nothing yet; whoever gets it closes it."""
+        """Return an empty hold; its owner closes it."""
         return Hold(self, client)
 
     def take(self, client: str, amount: int, *, is_first: bool) -> None:
@@ -81,7 +81,7 @@ class Shared:
 
 @dataclass
 class Hold:
-    """What one request holds."""
+    """Bytes held by one request."""
 
     shared: Shared
     client: str
@@ -97,7 +97,7 @@ class Hold:
         self.amount += amount
 
     def pass_on(self) -> Hold:
-        """What is held, for somebody else to close."""
+        """Move what is held to a new hold, for somebody else to close."""
         other = Hold(self.shared, self.client, self.amount)
         self.amount = 0
         return other

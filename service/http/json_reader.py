@@ -14,14 +14,14 @@ from typing import Any
 from service.errors.problems import Malformed
 
 MAX_DEPTH = 16
-"""Of nested lists and objects; the deepest field of the API needs four."""
+"""Maximum depth of nested lists and objects; the deepest field of the API needs four."""
 MAX_TOKENS = 30_000
 """Brackets, commas, names and values; a list of 10,000 numbers has 20,000."""
 MAX_NUMBER_CHARS = 512
 MAX_PLAIN_BYTES = 2**20
-"""Of everything but long texts."""
+"""Maximum size of everything but long texts."""
 LONG_TEXT_BYTES = 2**17
-"""From here on a text is kept aside; longer than any prompt."""
+"""Length from which a text is stored separately; longer than any prompt."""
 
 _TOKEN = re.compile(rb'"[^"\\]{0,1000}+"|["\[\]{},]|[^"\[\]{},:\s]++')
 """A short text without escapes, the beginning of any other, a bracket, a comma, or a word."""
@@ -31,14 +31,14 @@ _CONTROLS = bytes(range(32))
 
 
 class JsonReader:
-    """One JSON object, fed in pieces."""
+    """Incremental reader of one JSON object."""
 
     def __init__(self) -> None:
         self._plain = bytearray()
         """The document, with NaN for each long text: nobody else may write that."""
         self._long: list[str] = []
         self._text: _Text | None = None
-        """What is being read, inside of a text."""
+        """Text that is being read, while inside of one."""
         self._rest = b""
         """A token or an escape that the end of a piece has cut."""
         self._tokens = 0
@@ -62,7 +62,7 @@ class JsonReader:
             raise Malformed(f"the body has more than {MAX_PLAIN_BYTES} bytes beside its images")
 
     def _read_tokens(self, data: bytes, start: int) -> int:
-        """Where a text begins, or the end."""
+        """Scan tokens up to where a text begins, or to the end; return that position."""
         for token in _TOKEN.finditer(data, start):
             first = token[0][:1]
             self._tokens += 1
@@ -90,7 +90,7 @@ class JsonReader:
         return Malformed(f"the body has more than {MAX_TOKENS} names, values and commas")
 
     def _read_text(self, data: bytes, start: int) -> int:
-        """Where the text ends, or the end."""
+        """Scan a text up to where it ends, or to the end of the data; return that position."""
         assert self._text is not None
         end = data.find(b'"', start)
         end = len(data) if end < 0 else end
@@ -181,7 +181,7 @@ def _check_word(word: bytes) -> None:
 
 
 def _where(error: ValueError) -> str:
-    """What is wrong, without the body in the message."""
+    """Describe what is wrong, without quoting the body."""
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} is no UTF-8"
     if isinstance(error, json.JSONDecodeError):

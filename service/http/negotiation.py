@@ -1,4 +1,4 @@
-"""How a client wants its answer, by HTTP's own means: Accept and Prefer."""
+"""Content negotiation by HTTP's own headers: Accept and Prefer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from service.schemas.request import MEDIA_TYPES
 JSON = "application/json"
 EVENTS = "text/event-stream"
 OFFERS = (JSON, EVENTS, *MEDIA_TYPES.values())
-"""Every answer that /v1/generate has, the preferred ones first."""
+"""Media types that /v1/generate can answer with, the preferred ones first."""
 
 MAX_ENTRIES = 64
-"""Of an Accept header; each is held against every offer."""
+"""Maximum number of Accept entries; each is matched against every offer."""
 
 DEFAULT_WAIT_S = 60.0
-"""Of `Prefer: wait` without a number."""
+"""Default of `Prefer: wait` without a number."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """One entry of an Accept header."""
+    """Entry of an Accept header."""
 
     pattern: str
     quality: float
@@ -82,10 +82,10 @@ def _rank(ranges: Sequence[Range], offer: str) -> tuple[float, int, int] | None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What POST /v1/generate was asked to answer with."""
+    """Form of answer that POST /v1/generate was asked for."""
 
     media_types: tuple[str, ...]
-    """Of images or video that the client takes, the best first; empty: the job as JSON."""
+    """Media types of images or video that the client takes, best first; empty: the job as JSON."""
     events: bool = False
     """The job's events as a stream."""
 

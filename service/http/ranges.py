@@ -37,6 +37,6 @@ def _bounds(first: str, last: str, size: int) -> tuple[int, int]:
 
 
 def is_known(if_none_match: str | None, etag: str) -> bool:
-    """Whether the client holds that version already."""
+    """Return whether the client holds that version already."""
     tags = {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}
     return etag in tags or "*" in tags

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.errors.headers import SAFE_HEADERS
 
 MEDIA_POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'"
-"""Of files, which browsers wrap into a page of their own."""
+"""Policy of files, which browsers wrap into a page of their own."""
 
 
 class SecureAnswers:

@@ -11,7 +11,7 @@ from service.tracing.log_context import note
 from service.tracing.span import Span
 
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
-"""Asked for every few seconds by whoever watches."""
+"""Paths that monitors ask for every few seconds."""
 SERVER_ERROR = 500
 
 
@@ -58,7 +58,7 @@ def traceparent(headers: Headers) -> str | None:
 
 
 def _describe(span: Span, scope: Scope, status: int) -> None:
-    """By the route alone: what a client writes into an address is its own."""
+    """Describe a span by its route alone: what a client writes into an address is private."""
     route = getattr(scope.get("route"), "path", None)
     method = scope["method"] if scope["method"] in METHODS else "_OTHER"
     span.rename(f"{method} {route}" if route else method)

@@ -37,7 +37,7 @@ from service.jobs.scripts.consumer import Spent
 from service.settings.queue import QueueSettings
 
 MAX_PREVIEWS = 4
-"""Of one running job; some kilobytes each, gone when it ends."""
+"""Maximum number of previews of a running job; some kilobytes each, gone when it ends."""
 
 NO_BUCKETS: Mapping[str, float] = MappingProxyType({})
 
@@ -51,12 +51,12 @@ class Claim:
     job: Job
     fence: int
     queued_at: float | None = None
-    """When it came to the queue, or back, by Redis's clock."""
+    """Time at which it joined or rejoined the queue, by Redis's clock."""
 
 
 @dataclass(frozen=True)
 class Doing:
-    """What a pool says that it does with a job."""
+    """Stage that a pool reports of a job."""
 
     stage: Stage
     expected_s: float | None = None
@@ -71,7 +71,7 @@ class Consumer(Calls):
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)
         self._unanswered: dict[str, str] = {}
-        """By pool: the claim that it got no answer to."""
+        """Unanswered claim of each pool."""
 
     async def register(
         self, pool: str, spec: ModelSpec, *, ready: bool, facts: PoolFacts | None = None
@@ -160,7 +160,7 @@ class Consumer(Calls):
         self._subscriber.wake(keys.QUEUED, model)
 
     async def _or_release(self, once: Callable[[], Coroutine[Any, Any, Claims]]) -> Claims:
-        """One try; what it took is given back if the caller is cancelled meanwhile."""
+        """Try once to claim; release what it took if the caller is cancelled meanwhile."""
         call = asyncio.ensure_future(once())
         try:
             return await asyncio.shield(call)
@@ -288,7 +288,7 @@ class Consumer(Calls):
     async def fail(
         self, claim: Claim, error: JobError, *, retry: bool = False, spent: Spent | None = None
     ) -> JobState | None:
-        """With retry it goes back to the queue, until `max_attempts`. None: no longer ours."""
+        """Fail a job, or requeue it with `retry` until `max_attempts`. None: the claim is lost."""
         answer = await self._run(
             consumer.Fail(
                 claim.job.id,

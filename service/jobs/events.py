@@ -1,4 +1,4 @@
-"""What happens to a job, as a capped stream that a client can leave and come back to."""
+"""Events of a job, as a capped stream that a client can leave and come back to."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Page:
-    """What a job's streams held after some id, and how the job stood then."""
+    """Events of a job after some id, and the job's state at that time."""
 
     events: tuple[Event, ...]
     last: int
     """Id of the newest event there ever was; 0 for none."""
     state: JobState | None
-    """None: there is no such job."""
+    """State of the job; None: there is no such job."""
 
 
 def parse_id(text: str) -> int:
@@ -55,7 +55,7 @@ def parse_id(text: str) -> int:
 
 
 async def read(redis: Redis, job_id: str, after: int) -> Page:
-    """One look, in one round trip."""
+    """Read a page in one round trip."""
     async with redis.pipeline(transaction=True) as pipe:
         pipe.hmget(keys.job(job_id), "state", "events")
         pipe.xrange(keys.events(job_id), min=f"({after}")

@@ -22,7 +22,7 @@ LOST, EXPIRED = "lost", "expired"
 
 
 def about(job: Job) -> Attributes:
-    """What each span of a job says of it; nothing of what it asks for but its size.
+    """Return the attributes common to all spans of a job; of its request only the size.
 
     `gen_ai.` by OpenTelemetry's conventions for generative AI, where they have a name for it.
     """
@@ -47,7 +47,7 @@ def waited(claim: Claim) -> None:
 
 
 def attempt(claim: Claim) -> AbstractContextManager[Span]:
-    """What a pool does for one claim."""
+    """Begin the span of one claim in a pool."""
     job = claim.job
     attributes = {
         **about(job),

@@ -1,4 +1,4 @@
-"""What the queue needs done now and then, by any process.
+"""Periodic maintenance of the queue, by any process.
 
 What lapsed is taken back, what is over is forgotten.
 """
@@ -20,7 +20,7 @@ REAP_BATCH = 200
 """Jobs of one kind that one script takes back, so that it never holds Redis up for long."""
 REAP_FILES = 2000
 REAPS = 2
-"""In how many of its intervals a reap comes for certain. After a longer silence without one, leases
+"""Number of intervals in which a reap certainly comes. After a longer silence without one, leases
 may have lapsed that nobody could renew."""
 
 

@@ -129,7 +129,7 @@ class Producer(Calls):
         return page
 
     async def queue_snapshot(self, model: str) -> QueueSnapshot:
-        """One look at what waits and what runs, to estimate waits from."""
+        """Read what is queued and what runs, to estimate waits from."""
         return await self._run(producer.ReadQueue(model, LOOKED_AT))
 
     async def rank(self, job: Job) -> int | None:
@@ -168,15 +168,15 @@ class Producer(Calls):
         return await self._run(producer.ReadModels())
 
     async def depths(self) -> dict[str, Depth]:
-        """How much is to be done, by registered model."""
+        """Read the depth of the queue by registered model."""
         return await self._run(producer.Depths(LOOKED_AT))
 
     async def costs(self, model: str) -> CostTable:
-        """What pools have measured."""
+        """Read what pools have measured."""
         return await self._run(producer.ReadCosts(model))
 
     async def tries(self, model: str, bucket: str, every_s: float) -> bool:
-        """Whether the caller may try what that bucket costs: one may in that time."""
+        """Return whether the caller may try that bucket's cost: one caller may in that time."""
         name = keys.tried(model, bucket)
         return bool(await self._redis.set(name, "", nx=True, px=round(every_s * 1000)))
 

@@ -12,25 +12,25 @@ from service.jobs.redis import keys
 from service.jobs.scripts.client import Calls
 
 KEPT_S = 600
-"""How long an answer is kept."""
+"""Lifetime of an answer."""
 MARGIN_S = 120.0
-"""For a pool to see a request, and to read what it has recorded."""
+"""Margin for a pool to see a request, and to read what it has recorded."""
 MOST_STEPS, MOST_S = 100, 300
-"""Of one recording: the pool has it in its memory, then in its /tmp, and gigabytes there would be
-the pool's end."""
+"""Limits of one recording: the pool has it in memory, then in /tmp, where gigabytes would end
+it."""
 
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """For a profile of one pool."""
+    """Request for a profile of one pool."""
 
     steps: int
-    """To record; the profile ends with them, or with its time."""
+    """Steps to record; the profile ends with them, or with its time."""
     seconds: float
     wait_s: float = 0.0
-    """How long to wait for something to run."""
+    """Time to wait for something to run."""
     raw: bool = False
-    """Whether the recording itself is to be stored."""
+    """Whether to store the recording itself."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
@@ -46,7 +46,7 @@ class Profiles(Calls):
     """
 
     async def ask_profile(self, pool: str, wish: ProfileRequest) -> float | None:
-        """None: it is asked; or else how many seconds at most the pool is busy with another one."""
+        """Request a profile; None, or the most seconds for which another one is recorded."""
         name, text = keys.profile(pool), json.dumps(asdict(wish))
         if await self._redis.set(name, text, nx=True, ex=math.ceil(wish.at_most_s)):
             return None
@@ -58,13 +58,13 @@ class Profiles(Calls):
         return None if text is None else dict(json.loads(text))
 
     async def drop_profile(self, pool: str, wish: ProfileRequest) -> None:
-        """It is not wanted any more, or it has been answered."""
+        """Drop a request that is not wanted any more or has been answered."""
         text = await self._redis.get(keys.profile(pool))
         if text is not None and json.loads(text)["id"] == wish.id:
             await self._redis.delete(keys.profile(pool))
 
     async def wanted_profile(self, pool: str) -> ProfileRequest | None:
-        """What is asked of that pool; of a newer command what is known here."""
+        """Read the profile requested of that pool; fields of a newer command are ignored."""
         text = await self._redis.get(keys.profile(pool))
         if text is None:
             return None

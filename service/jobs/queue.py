@@ -43,4 +43,4 @@ __all__ = [
 
 
 class Queue(Producer, Consumer, Maintenance, Profiles, Announcements):
-    """All sides of it, over one connection."""
+    """Queue with all of its sides, over one connection."""

@@ -38,5 +38,5 @@ class Announcements(Calls):
         await self._run(webhooks.AnnounceLater(one.job_id, one.tenant, in_s, one.failed))
 
     async def announce_no_more(self, one: Announcement) -> None:
-        """It was taken, or is given up."""
+        """Remove a message that was delivered or is given up."""
         await self._run(webhooks.AnnounceNoMore(one.job_id, one.tenant))

@@ -45,12 +45,12 @@ ADMISSION_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 
 COMMON_REFUSALS = (
     "invalid_request", "queue_full", "quota_exceeded", "deadline_too_soon", "store_unreachable",
 )  # fmt: skip
-"""Told of with 0 before the first one, which is no increase otherwise, and which an alert may wait
-for; others appear when they happen."""
+"""Refusals exported with 0 before the first one, so that it is an increase that alerts see; others
+appear when they happen."""
 
 
 class Telemetry:
-    """What the front end counts.
+    """Metrics of the front end.
 
     Label values come from routes, registered models and our code, never from a client, so there are
     few of them.

@@ -49,7 +49,7 @@ class QueueGauges:
         )
 
     def look(self, models: Mapping[str, ModelStatus], depths: Mapping[str, Depth]) -> None:
-        """What the queue has said now, by registered model."""
+        """Export the queue's state by registered model."""
         self._up.set(1)
         self._tell(models, depths)
 
@@ -74,7 +74,7 @@ class QueueGauges:
 
 
 def replace(gauge: Gauge, values: Iterable[tuple[tuple[str, ...], float]]) -> None:
-    """All labelled values of a gauge by these, so that what is gone stops being told."""
+    """Replace all labelled values of a gauge, so that what is gone is no longer exported."""
     gauge.clear()
     for labels, value in values:
         gauge.labels(*labels).set(value)

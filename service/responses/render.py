@@ -69,7 +69,7 @@ async def show_what_fits(front: FrontEnd, job: Job, hold: Hold) -> JobView:
 
 
 def _inline_bytes(job: Job) -> int:
-    """Of the files that the job shows in itself, in base64."""
+    """Size of the files that the job shows inline, in base64."""
     asked = job.request.get("output", {}).get("inline", False)
     return sum(4 * math.ceil(output.bytes / 3) for output in job.outputs) if asked else 0
 
@@ -111,7 +111,7 @@ def names_of(job: Job) -> dict[str, str]:
 
 @contextmanager
 def told_by_name(job: Job) -> Iterator[None]:
-    """Whatever is away from here on, the client learns which job was accepted.
+    """Name the accepted job in any error raised inside.
 
     Raises: Unavailable: instead of what Redis and the store raise.
     """
@@ -151,7 +151,7 @@ async def bytes_answer(
 
 
 def without_output(job: Job) -> Problem:
-    """Why there are no bytes to answer with."""
+    """Return the problem that explains why there are no bytes to answer with."""
     rest: dict[str, Any] = {"headers": names_of(job), "members": {"job_id": job.id}}
     if job.error:
         kind = Unservable if job.error.code == "invalid_request" else JobFailed
@@ -168,7 +168,7 @@ def without_output(job: Job) -> Problem:
 async def output_answer(
     front: FrontEnd, job: Job, index: int, headers: Headers, client: str
 ) -> Response:
-    """One output of a job: whole, in part, not again, or from the object store.
+    """Answer with one output of a job: whole, in part, not modified, or from the object store.
 
     Raises: Problem.
     """

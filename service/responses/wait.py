@@ -49,7 +49,7 @@ async def _next(items: AsyncIterator[T]) -> tuple[T] | None:
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; it is cancelled when the client leaves. The body has to be read already.
+    """Return the work's result; cancel it when the client leaves. The body must be read already.
 
     Raises: ClientDisconnect.
     """

@@ -1,4 +1,4 @@
-"""What the routes can answer, as OpenAPI wants to be told."""
+"""Responses of the routes, described for OpenAPI."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ RETRY_AFTER_S = 2.0
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """This process answers."""
+    """Answer that this process is alive."""
     return Health()
 
 

@@ -1,4 +1,4 @@
-"""All routes of a front end, and what each refuses alike: unknown query parameters."""
+"""Registration of a front end's routes; each refuses unknown query parameters."""
 
 from __future__ import annotations
 

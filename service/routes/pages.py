@@ -78,6 +78,6 @@ def content_security_policy(page: str) -> str:
 
 
 def _hash(page: str, tag: str) -> str:
-    """Of the page's one inline element of that kind, as the policy writes it."""
+    """Hash of the page's one inline element of that kind, as the policy writes it."""
     (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""What a request may ask for at most: a model's limits, tightened by the server's."""
+"""Upper bounds of a request: a model's limits, tightened by the server's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from service.settings.limits import LimitSettings
 
 
 class Bounds(Limits):
-    """What holds here: the stricter of the model's limits and the server's."""
+    """Bounds that hold here: the stricter of the model's limits and the server's."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     max_clip_pixels: int
-    """Of a whole video: width times height times frames."""
+    """Maximum pixels of a whole video: width times height times frames."""
     max_prompt_chars: int
-    """Of each prompt."""
+    """Maximum characters of each prompt."""
 
 
 def bounds_of(model: Limits, server: LimitSettings) -> Bounds:

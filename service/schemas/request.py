@@ -31,7 +31,7 @@ MEDIA_TYPES = {
     "webm": "video/webm",
     "gif": "image/gif",
 }
-"""Of each output format."""
+"""Media type of each output format."""
 
 EndEvent = Literal["succeeded", "failed", "canceled", "expired"]
 END_EVENTS: tuple[EndEvent, ...] = ("succeeded", "failed", "canceled", "expired")
@@ -41,7 +41,7 @@ _PLAIN = {"type": "string", "pattern": r"^[^\u0000-\u0008\u000b\u000c\u000e-\u00
 
 
 MAX_TEXT_CHARS = 2**20
-"""Of any text but an image, whatever the settings say: what is searched in milliseconds."""
+"""Maximum length of any text but an image, whatever the settings say: searched in milliseconds."""
 
 
 def _plain(text: str) -> str:
@@ -121,7 +121,7 @@ TITLES = {
     "num_inference_steps": "Steps",
     "true_cfg_scale": "True CFG scale",
 }
-"""For forms, where a field's name alone does not read well."""
+"""Titles for forms, where a field's name alone does not read well."""
 
 
 def title_of(field: str, _: object) -> str:
@@ -280,7 +280,7 @@ SERVICE_FIELDS = frozenset(
 
 
 def model_fields(request: GenerateRequest) -> dict[str, Any]:
-    """What the client set of the fields that are the model's business."""
+    """Return the fields that the client has set and the model serves."""
     given = request.model_dump(exclude_none=True)
     kept = given.keys() - SERVICE_FIELDS | given.keys() & {"prompt", "seed", "num_images"}
     return {name: value for name, value in given.items() if name in kept}

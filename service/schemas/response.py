@@ -1,4 +1,4 @@
-"""What clients are shown: jobs, models and problems, as api.md spells them."""
+"""Views that clients see: jobs, models and problems."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class ProgressView(View):
 
 
 class DetailView(View):
-    """What a running job does now: the least advanced of its images."""
+    """Current stage of a running job: that of its least advanced image."""
 
     stage: Stage
     since: str
     expected_s: float | None
-    """How long `compiling` takes in all, by what was measured before; null where nobody knows, and
-    of any other stage."""
+    """Total time expected of `compiling`, by earlier measurements; null where unknown, and of any
+    other stage."""
 
 
 class QueueView(View):
@@ -56,7 +56,7 @@ NOWHERE = QueueView(position=None, eta_s=None)
 
 
 class OutputView(View):
-    """One output of a job."""
+    """Output of a job."""
 
     index: int
     url: str
@@ -67,7 +67,8 @@ class OutputView(View):
     sha256: str
     bytes: int
     num_frames: int | None
-    """Of a video in one file, as the next two are; null of an image and of a single frame."""
+    """Number of frames of a video in one file, as the next two are; null of an image and of a
+    single frame."""
     fps: float | None
     duration_s: float | None
     base64: str | None = None
@@ -89,12 +90,12 @@ class JobView(View):
     """Null unless it is running, and until its pool has said so."""
     queue: QueueView
     request: dict[str, Any]
-    """Every field as it was resolved, the seed too; an image is told by its key in the store."""
+    """Resolved fields, the seed included; an image is shown by its key in the store."""
     outputs: list[OutputView]
     usage: Usage
     error: JobError | None
     warnings: list[Warned]
-    """What was accepted but not as written: fields without effect, prompts that were cut."""
+    """Warnings about fields without effect, and prompts that were cut."""
     metadata: dict[str, str]
 
 
@@ -117,7 +118,7 @@ class ModelView(View):
     fields: list[str]
     """Request fields that it serves; any other is refused by name."""
     needs: dict[str, list[Need]]
-    """By field, what must hold for it to have an effect; without that a job gets a warning."""
+    """Conditions of a field's effect, by field; where they do not hold a job gets a warning."""
     limits: Bounds
     defaults: dict[str, Any]
     task_defaults: dict[str, dict[str, Any]]

@@ -8,7 +8,7 @@ from service.settings.section import Section
 
 
 class LimitSettings(Section):
-    """What the front end takes at most, whatever the model could do."""
+    """Limits of the front end, whatever the model could do."""
 
     max_side_px: int = Field(4096, gt=0)
     """Maximum width and height."""

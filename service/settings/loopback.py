@@ -1,4 +1,4 @@
-"""Which addresses this machine alone reaches."""
+"""Addresses that only this machine reaches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address
 
 
 def is_local(address: str) -> bool:
-    """Whether this machine alone reaches that address: a number, or a name that leads to some."""
+    """Return whether only this machine reaches that address, a number or a name."""
     try:
         found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # no such name; who would listen there says so

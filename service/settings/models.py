@@ -33,7 +33,7 @@ class SizeSettings(Section):
 
 
 class ModelSettings(Section):
-    """How a model is loaded and served."""
+    """Settings of how a model is loaded and served."""
 
     source: str
     """Folder in diffusers' layout, hub id with an optional @revision, or single file."""

@@ -23,8 +23,7 @@ class PoolSettings(Section):
     """Devices of one worker on each of its hosts. Left out: what `mesh` says, or its share of the
     host."""
     mesh: Literal["auto"] | MeshSettings = "auto"
-    """How a mesh slice splits its work. "auto": chosen for the model, the chips and their
-    memory."""
+    """Parallelism of a mesh slice. "auto": chosen for the model, the chips and their memory."""
     table: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Rows of the sharding table that differ: logical axis to mesh axes."""
     slots: int | None = Field(None, gt=0)

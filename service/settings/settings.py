@@ -87,7 +87,7 @@ class Settings(BaseSettings):
 
     @property
     def tenant_classes(self) -> list[str]:
-        """All that metrics may tell of."""
+        """Metrics classes of all tenants."""
         named = {tenant.metrics_class for tenant in self.tenants.values()}
         return sorted(named | {TenantSettings().metrics_class})
 

@@ -8,7 +8,7 @@ from service.settings.section import Section
 
 
 class TenantSettings(Section):
-    """What a tenant may have. Left out of a tenant's section: no limit."""
+    """Limits of a tenant. Left out of a tenant's section: no limit."""
 
     weight: float = Field(1, gt=0, allow_inf_nan=False)
     """Share of the workers, against those of other tenants with queued jobs."""

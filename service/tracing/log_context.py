@@ -1,4 +1,4 @@
-"""What a log line is about: job, tenant, pool and trace, wherever in the code it is written.
+"""Context of a log line: job, tenant, pool and trace, wherever in the code it is written.
 
 Never what a job asks for: prompts and keys have no place in logs. We write none; what others say,
 such as the text of an exception, may quote a prompt, and is cleared of it before it is written.
@@ -18,9 +18,9 @@ FIELDS = ("job", "tenant", "pool", "trace_id", "span_id")
 
 HIDDEN = "[prompt]"
 LEAST_CHARS = 4
-"""Of a prompt that is told from other words."""
+"""Minimum length of a prompt that is distinguished from other words."""
 MOST_LINES = 100
-"""Of one prompt that are looked for one by one; a hostile one has any number."""
+"""Maximum number of lines of one prompt searched for separately; a hostile one has any number."""
 
 _everywhere: dict[str, str] = {}
 _here: ContextVar[Mapping[str, str] | None] = ContextVar("about", default=None)
@@ -28,19 +28,19 @@ _hidden: ContextVar[tuple[str, ...]] = ContextVar("hidden", default=())
 
 
 def everywhere(**fields: str) -> None:
-    """Of all that this process says, in any of its threads, from now on."""
+    """Set fields of all later log lines of this process, in any of its threads."""
     _everywhere.update(_known(fields))
 
 
 def note(**fields: str | None) -> None:
-    """Of all that is said from now on in this task, and in tasks that it begins; None: no more."""
+    """Set fields of later log lines of this task and of tasks that it begins; None removes one."""
     known = {**(_here.get() or {}), **_known(fields)}
     _here.set({name: value for name, value in known.items() if value is not None})
 
 
 @contextmanager
 def about(**fields: str) -> Iterator[None]:
-    """Of what is said in here."""
+    """Set fields of log lines written inside."""
     token = _here.set({**(_here.get() or {}), **_known(fields)})
     try:
         yield
@@ -49,7 +49,7 @@ def about(**fields: str) -> Iterator[None]:
 
 
 def context_fields() -> dict[str, str]:
-    """What is known here and now, in the order of `FIELDS`."""
+    """Return the fields known here and now, in the order of `FIELDS`."""
     known = {**_everywhere, **(_here.get() or {})}
     return {name: known[name] for name in FIELDS if name in known}
 
@@ -67,7 +67,7 @@ def hide_prompts(request: Mapping[str, Any]) -> None:
 
 
 def _spelled(text: str) -> Iterator[str]:
-    """As messages and traces of exceptions may have it, which indent lines of groups."""
+    """Yield the spellings of a text in messages and traces of exceptions, which indent groups."""
     yield text
     yield from text.splitlines()[:MOST_LINES]
     yield repr(text)[1:-1]
@@ -75,7 +75,7 @@ def _spelled(text: str) -> Iterator[str]:
 
 
 def cleared(text: str) -> str:
-    """What may be written of a text here and now."""
+    """Replace prompts in a text that is logged here and now."""
     for prompt in _hidden.get():
         text = text.replace(prompt, HIDDEN)
     return text

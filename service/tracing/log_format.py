@@ -1,4 +1,4 @@
-"""What a process writes to standard error, and how: one event a line, for people or as JSON."""
+"""Log lines on standard error: one event a line, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Format = Literal["text", "json"]
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line.
+    """Formatter of one JSON object a line.
 
     With time (RFC 3339, UTC), level, logger, message; job, tenant, pool, trace_id and span_id where
     they are known; exception where there is one, with its trace.
@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """For people who look on; what it is about is in the message where it matters."""
+    """Formatter for people; the message names what it is about where it matters."""
 
     def __init__(self) -> None:
         super().__init__(TEXT, "%H:%M:%S")
@@ -54,13 +54,13 @@ class TextFormatter(logging.Formatter):
 
 
 def rfc3339(seconds: float) -> str:
-    """Of seconds since the epoch: `2026-05-04T03:02:01.123Z`."""
+    """Format seconds since the epoch: `2026-05-04T03:02:01.123Z`."""
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 def log_to_stderr(level: str, form: Format = "text") -> None:
-    """One line an event: ours from `level` on, other people's from warnings on."""
+    """Log one line an event: ours from `level` on, other libraries' from warnings on."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

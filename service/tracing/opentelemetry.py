@@ -35,15 +35,15 @@ from service.settings.tracing import TracingSettings
 from service.tracing.span import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
 
 SEND_EVERY_S = 1.0
-"""What a process that is killed had to tell of the last second is lost."""
+"""Interval between batches: a process that is killed loses the last second's spans."""
 TIMEOUT_S = 10.0
-"""Of one batch, its repeats included."""
+"""Timeout of one batch, its repeats included."""
 LAST_WORDS_S = 1.0
-"""How long a process that ends tries to send what is left."""
+"""Time that an ending process has to send what is left."""
 COMPLAIN_EVERY_S = 60.0
 MAX_QUEUED = 4096
 MAX_CHARS = 256
-"""Of one attribute."""
+"""Maximum length of one attribute."""
 
 KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "consumer": SpanKind.CONSUMER}
 
@@ -55,7 +55,7 @@ class Ids(RandomIdGenerator):
         self._next: ContextVar[str | None] = ContextVar("identity", default=None)
 
     def name_next(self, identity: str | None) -> None:
-        """Of the span that this task begins next."""
+        """Set the identity of the span that this task begins next."""
         self._next.set(identity)
 
     def generate_span_id(self) -> int:
@@ -68,7 +68,7 @@ class Ids(RandomIdGenerator):
 
 
 class Seldom(logging.Filter):
-    """One line a minute of the exporter's complaints.
+    """Filter that passes one complaint of the exporter a minute.
 
     It complains of each attempt, and a collector may be away for a night.
     """
@@ -78,7 +78,7 @@ class Seldom(logging.Filter):
         self._from = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether enough time has passed since the last complaint."""
+        """Return whether enough time has passed since the last complaint."""
         if record.created < self._from:
             return False
         self._from = record.created + COMPLAIN_EVERY_S

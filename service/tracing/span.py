@@ -13,12 +13,12 @@ NONE: Attributes = {}
 
 
 class Span:
-    """One that nobody records; `otel.py` has the other kind."""
+    """Span that nobody records; `opentelemetry.py` has the other kind."""
 
     traceparent: str | None = None
     """Names it for others, as W3C Trace Context writes it."""
     names: Mapping[str, str] = {}
-    """It and its trace, as log lines have them."""
+    """Ids of the span and its trace, as log lines show them."""
 
     def set(self, attributes: Attributes) -> None:
         """Set attributes."""
@@ -30,10 +30,10 @@ class Span:
         """Add an event."""
 
     def link(self, traceparent: str | None) -> None:
-        """To a span of another trace."""
+        """Link to a span of another trace."""
 
     def fail(self, kind: str) -> None:
-        """It went wrong; by what kind of error, of which there are few."""
+        """Mark it as failed, by a kind of error of which there are few."""
 
     def end(self, at: float | None = None) -> None:
         """End the span.

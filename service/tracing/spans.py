@@ -126,14 +126,14 @@ def begin(
 
 @contextmanager
 def span(name: str, attributes: Attributes = NONE) -> Iterator[Span]:
-    """One as long as this block, below the span that this task is in."""
+    """Open a span for this block, below the span that this task is in."""
     with within(begin(name, attributes)) as one:
         yield one
 
 
 @contextmanager
 def saying(attributes: Attributes) -> Iterator[None]:
-    """All spans that begin in this block say so, too."""
+    """Add attributes to all spans that begin in this block."""
     token = _of_all.set({**_of_all.get(), **attributes})
     try:
         yield
@@ -143,7 +143,7 @@ def saying(attributes: Attributes) -> Iterator[None]:
 
 @contextmanager
 def within(one: Span) -> Iterator[Span]:
-    """What is begun in this block is below that span, and log lines name it. It ends here."""
+    """Make a span the parent of what begins in this block, and end it; log lines name it."""
     if one is NOTHING:
         yield one
         return
@@ -162,7 +162,7 @@ def within(one: Span) -> Iterator[Span]:
 
 
 def kind_of(error: BaseException) -> str:
-    """Its code, where it has one of ours, or its class: never its text."""
+    """Return an error's code where it has one of ours, or its class: never its text."""
     code = getattr(error, "code", None)
     return code if isinstance(code, str) else type(error).__name__
 

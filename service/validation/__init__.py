@@ -1,4 +1,4 @@
-"""Whether a request is valid for its model, and what its defaults are. Pure.
+"""Validation of requests for their model, and defaults. Pure.
 
 May import `errors`, `schemas`.
 """

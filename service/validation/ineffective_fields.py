@@ -12,7 +12,7 @@ from service.validation.rules import Case
 LOSSLESS = frozenset({"png", "gif"})
 """Formats without a quality."""
 SEED_BITS = 32
-"""That torch's generator reads."""
+"""Bits of a seed that torch's generator reads."""
 
 Warnings = Iterator[Warned]
 

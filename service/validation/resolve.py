@@ -31,13 +31,13 @@ class Resolved:
 
     task: Task
     fields: dict[str, Any]
-    """Every field of the model's business, with its value."""
+    """Fields that the model serves, each with its value."""
     output: dict[str, Any]
     """format, quality (may be None), inline."""
     steps: int
     """Denoising steps over all images."""
     warnings: list[Warned]
-    """What of it has no effect, or not the one it names."""
+    """Warnings about fields without effect, or with another than they name."""
 
 
 def resolve(
@@ -89,7 +89,7 @@ def with_size_of(request: GenerateRequest, image: ImageFile, spec: ModelSpec) ->
 
 
 def task_of(given: Mapping[str, Any], spec: ModelSpec) -> Task:
-    """What the request asks of this model: decided by the images that come with it."""
+    """Return the task that the request asks for, decided by the images that come with it."""
     video = any(task.endswith("-to-video") for task in spec.tasks)
     if "mask_image" in given:
         return "inpainting"
@@ -129,7 +129,7 @@ def _output(
 
 
 def _is_in_parts(format: str, task: Task, fields: Mapping[str, Any]) -> bool:
-    """Whether one video becomes several files: its frames."""
+    """Return whether one video becomes several files: its frames."""
     is_clip = task.endswith("-to-video") and fields.get("num_frames", 1) > 1
     return is_clip and format in IMAGE_FORMATS
 

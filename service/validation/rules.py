@@ -1,4 +1,4 @@
-"""What can be wrong with a request that is well formed.
+"""Rules for well-formed requests: what can still be wrong with them.
 
 Each check holds it against its model's limits and ours, and names every field that is out of them.
 """
@@ -37,15 +37,15 @@ PICTURE_WORDS = {
 
 @dataclass(frozen=True)
 class Case:
-    """What a check looks at."""
+    """Request under check, with its model and limits."""
 
     spec: ModelSpec
     limits: LimitSettings
     task: Task
     fields: Mapping[str, Any]
-    """With the defaults filled in."""
+    """Fields with the defaults filled in."""
     given: Mapping[str, Any]
-    """What the client has set of them."""
+    """Fields that the client has set."""
 
     @property
     def bounds(self) -> Bounds:
@@ -208,7 +208,7 @@ def _wrong_sigmas(case: Case) -> Errors:
 
 
 def _untaken_step_lists(case: Case) -> Errors:
-    """Those that the chosen scheduler, or else the checkpoint's own, cannot run."""
+    """Report step lists that the chosen scheduler, or the checkpoint's own, cannot run."""
     scheduler = case.given.get("scheduler", {}).get("name", case.spec.scheduler)
     taken = case.spec.step_lists.get(scheduler, STEP_LISTS)
     for name in sorted((STEP_LISTS & case.given.keys()) - taken):

@@ -10,7 +10,7 @@ from service.errors.problems import FieldError
 
 
 def wrong_scheduler(chosen: Mapping[str, Any], spec: ModelSpec) -> Iterator[FieldError]:
-    """What is wrong with the name, or with the options beside it.
+    """Report errors in the scheduler's name and in the options beside it.
 
     Args:
         chosen: `name`, and options by name.

@@ -1,4 +1,4 @@
-"""How many denoising steps a request runs."""
+"""Number of denoising steps that a request runs."""
 
 from __future__ import annotations
 

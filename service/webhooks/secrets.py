@@ -27,7 +27,7 @@ MAX_VALID = 2
 
 
 class WebhookSecret(BaseModel):
-    """What is kept of a secret. `created_at` is seconds since the epoch, by Redis's clock."""
+    """Record of a secret in Redis. `created_at` is seconds since the epoch, by Redis's clock."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,12 +71,12 @@ class WebhookSecrets:
         return sorted(found, key=lambda one: one.created_at)
 
     async def of(self, tenant: str) -> list[WebhookSecret]:
-        """Those of a tenant that are valid, newest first."""
+        """Return a tenant's valid secrets, newest first."""
         text = await self._redis.hget(WEBHOOK_SECRETS, tenant)
         return _SECRETS.validate_json(text) if text else []
 
     async def revoke(self, secret_id: str) -> bool:
-        """Whether there was such a secret."""
+        """Revoke a secret; return whether it existed."""
         for one in await self.all():
             if one.id == secret_id:
                 while not await self._replace(one.tenant, lambda v: _without(v, secret_id)):
@@ -85,7 +85,7 @@ class WebhookSecrets:
         return False
 
     async def _replace(self, tenant: str, change: Change) -> bool:
-        """Whether nobody else has changed them meanwhile."""
+        """Replace a tenant's secrets; return False if somebody else changed them meanwhile."""
         async with self._redis.pipeline(transaction=True) as pipe:
             await pipe.watch(WEBHOOK_SECRETS)
             text = await pipe.hget(WEBHOOK_SECRETS, tenant)

@@ -67,7 +67,7 @@ def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) ->
 
 
 def payload(job: Job) -> bytes:
-    """What is told of an ended job."""
+    """Return the body of the message about an ended job."""
     told = {
         "type": f"job.{job.state}",
         "timestamp": datetime.fromtimestamp(job.finished_at or 0, UTC).isoformat(),
@@ -119,7 +119,7 @@ class Webhooks:
                 await asyncio.sleep(self._settings.poll_every_s)
 
     async def _due(self) -> list[Announcement]:
-        """As many as there are places for."""
+        """Claim as many due messages as there are free slots."""
         if not self._places.free:
             return []
         try:
@@ -134,7 +134,7 @@ class Webhooks:
             return []
 
     async def _settle(self, one: Announcement) -> None:
-        """One attempt, and what follows from it; whatever goes wrong is this message's alone."""
+        """Make one delivery attempt and record its result; errors stay with this message."""
         note(job=one.job_id, tenant=one.tenant)  # a task of its own has this one attempt
         try:
             job = await self._queue.get(one.job_id)
@@ -161,7 +161,7 @@ class Webhooks:
         await self._queue.announce_later(again, pause_s * random.uniform(1, 1.2))
 
     async def _send(self, url: httpx.URL, job: Job) -> bool:
-        """Whether the address has taken it, or wants no more."""
+        """Send a message; return whether the address took it, or wants no more."""
         keys = await self.keys.of(job.tenant)
         if not keys:
             log.warning("the webhook of %s cannot be signed: its tenant has no secret", job.id)

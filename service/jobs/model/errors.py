@@ -1,4 +1,4 @@
-"""What can go wrong between front end, queue, pools and store."""
+"""Errors between front end, queue, pools and store."""
 
 from __future__ import annotations
 

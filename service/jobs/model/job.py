@@ -15,7 +15,7 @@ WIRE_VERSION = 1
 DEFAULT_TENANT = "default"
 """Everybody, where no keys are wanted."""
 DEFAULT_CLASS = "default"
-"""What metrics call tenants that the settings put into no other class."""
+"""Metrics class of tenants that the settings put into no other class."""
 ErrorCode = Literal[
     "out_of_memory", "non_finite", "invalid_request", "store", "poisonous", "lost", "internal"
 ]
@@ -23,7 +23,7 @@ PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
 
 class Output(BaseModel):
-    """One file in the store: an image, a video, or one frame of a video.
+    """File in the store: an image, a video, or one frame of a video.
 
     Frames are counted on over the videos of a job: frame f of video i has the index i * frames + f.
     """
@@ -32,7 +32,7 @@ class Output(BaseModel):
 
     index: int
     key: str
-    """Where the store keeps it."""
+    """Key of the file in the store."""
     content_type: str
     width: int
     height: int
@@ -40,7 +40,7 @@ class Output(BaseModel):
     sha256: str
     bytes: int
     num_frames: int | None = None
-    """Of a video in one file, as the next two are; null of an image."""
+    """Number of frames of a video in one file, as the next two are; null of an image."""
     fps: float | None = None
     duration_s: float | None = None
 
@@ -54,32 +54,32 @@ class Death(BaseModel):
     step: int
     """The last that the pool told of."""
     at: float
-    """When the lease was found to have lapsed: seconds since the epoch."""
+    """Time at which the lapsed lease was found: seconds since the epoch."""
 
 
 class JobError(BaseModel):
-    """Why a job failed: `code` for programs, `message` for people (what happened, what to do)."""
+    """Reason for a job's failure: `code` for programs, `message` for people."""
 
     model_config = ConfigDict(frozen=True)
 
     code: ErrorCode
     message: str
     deaths: list[Death] = Field(default_factory=list)
-    """Of a poisonous job: the pools that died with it, oldest first."""
+    """Deaths of the pools that ran a poisonous job, oldest first."""
 
 
 class Warned(BaseModel):
-    """What was accepted but not as written."""
+    """Warning about a field that was accepted but not used as written."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     field: str
-    """Of the request; a member of one with a dot: `scheduler.flow_shift`."""
+    """Field of the request; a member of one with a dot: `scheduler.flow_shift`."""
     message: str
 
 
 class Snapshot(BaseModel):
-    """What is kept of one image of an unended job.
+    """Saved progress of one image of an unended job.
 
     Its state in the store or, where the image is finished already, its files.
     """
@@ -87,40 +87,41 @@ class Snapshot(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     index: int
-    """Of the image."""
+    """Index of the image."""
     step: int
     """Denoising steps done."""
     fence: int
-    """Of the claim that kept it."""
+    """Fence of the claim that saved it."""
     device_seconds: float = 0.0
     key: str | None = None
-    """Where the store has the state; None: the image is finished."""
+    """Key of the state in the store; None: the image is finished."""
     outputs: tuple[Output, ...] = ()
-    """Of a finished image."""
+    """Outputs of a finished image."""
 
 
 class Usage(BaseModel):
-    """What a job has taken."""
+    """Resources that a job has used."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     steps: int = 0
     """Denoising steps that ran, summed over the images."""
     device_seconds: float = 0.0
-    """Of a mesh slice, in all attempts: encoding, steps, decoding, and `compile_seconds`."""
+    """Seconds of a mesh slice, in all attempts: encoding, steps, decoding, and
+    `compile_seconds`."""
     compile_seconds: float = 0.0
-    """Of these, for compiling programs that this job was the first to need, however it ends: what
-    is still being compiled then is added when that is over."""
+    """Seconds of these for compiling programs that this job was the first to need, however it ends:
+    what is still being compiled then is added when that is over."""
     queue_seconds: float = 0.0
 
 
 Stage = Literal["loading_adapters", "compiling", "denoising", "decoding", "storing"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-"""Of a running job, in their order."""
+"""Stages of a running job, in order."""
 
 
 class Detail(BaseModel):
-    """What a running job does now: the least advanced of its images."""
+    """Current stage of a running job: that of its least advanced image."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -128,11 +129,11 @@ class Detail(BaseModel):
     since: float
     """Seconds since the epoch."""
     expected_s: float | None = None
-    """How long it takes, of compiling; None: nobody knows."""
+    """Expected duration of compiling; None: unknown."""
 
 
 class Job(BaseModel):
-    """One accepted request. Times are seconds since the epoch, by Redis's clock."""
+    """Accepted request. Times are seconds since the epoch, by Redis's clock."""
 
     model_config = ConfigDict(hide_input_in_errors=True)  # errors end in logs
 
@@ -143,46 +144,46 @@ class Job(BaseModel):
     """`ModelSpec.bucket` of the request: jobs of one model and bucket are claimed together."""
     tenant: str = DEFAULT_TENANT
     tenant_class: str = DEFAULT_CLASS
-    """What metrics call its tenant."""
+    """Metrics class of its tenant."""
     priority: int = PRIORITIES["normal"]
     state: JobState = JobState.QUEUED
     created_at: float = 0.0
     started_at: float | None = None
     finished_at: float | None = None
     deadline_at: float | None = None
-    """After this the answer is of no use: the job expires."""
+    """Time after which the answer is of no use: the job expires."""
     request: dict[str, Any] = Field(default_factory=dict)
-    """Every field as it was resolved, the seed too; images are replaced by their store key."""
+    """Resolved fields, the seed included; images are replaced by their store key."""
     images: int = Field(default=1, ge=1)
-    """How many images or videos: number i has seed + i."""
+    """Number of images or videos: number i has seed + i."""
     step: int = 0
     steps: int = 0
     """Denoising steps done and to do, over all images of the job."""
     attempts: int = 0
-    """How often a pool has claimed it."""
+    """Number of claims by pools."""
     pool: str | None = None
     """The one that claimed it last."""
     detail: Detail | None = None
-    """While it is running, as soon as the pool has said so."""
+    """Stage while it is running, as soon as the pool has reported one."""
     outputs: list[Output] = Field(default_factory=list)
     usage: Usage = Usage()
     error: JobError | None = None
     warnings: list[Warned] = Field(default_factory=list)
-    """What of its request has no effect, or not the one it names."""
+    """Warnings about fields of the request without effect, or with another than they name."""
     cost: float = Field(default=1.0, gt=0)
     """Device-seconds that it is predicted to take: what its tenant is charged."""
     compile_s: float = Field(default=0.0, ge=0)
-    """Of `cost`, what compiling its programs is predicted to take: 0 where a pool has them."""
+    """Share of `cost` that compiling its programs is predicted to take: 0 where a pool has them."""
     max_compiling: int | None = None
     """Jobs of its tenant that may be compiled for at the same time; None: any."""
     run_s: float | None = None
     """Seconds that it would take alone on the fastest pool, compiled; None: not known."""
     weight: float = Field(default=1.0, gt=0)
-    """Its tenant's share, against those of others."""
+    """Weight of its tenant's share against others'."""
     snapshots: list[Snapshot] = Field(default_factory=list)
-    """Of its images, one each at the most; none of a job that has ended."""
+    """Snapshots of its images, at most one each; none of a job that has ended."""
     deaths: list[Death] = Field(default_factory=list)
-    """Of its pools, since it was last known to have got further than where one died."""
+    """Deaths of its pools since it was last known to have got further than where one died."""
     metadata: dict[str, str] = Field(default_factory=dict)
     traceparent: str | None = None
     """The span of the request that it came with, as W3C Trace Context writes it."""

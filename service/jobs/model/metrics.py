@@ -1,4 +1,4 @@
-"""What becomes of jobs, counted for Prometheus by the process whose call made it so.
+"""Metrics of jobs, counted for Prometheus by the process whose call changed the job.
 
 A job's end is counted once: by the pool that finishes or fails it, by the front end that cancels
 it. What a script does beside its caller's errand (a deadline that has passed, a lease that has
@@ -22,21 +22,21 @@ WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 12
 DURATION_BUCKETS_S = (
     0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 240, 480, 720, 1200, 1800, 3600, 7200,
 )  # fmt: skip
-"""From an image of a distilled model to a video in high resolution, behind a queue."""
+"""Buckets from an image of a distilled model to a queued video in high resolution."""
 
 LOST, EXCUSED = "lost", "excused"
 RETRY_REASONS = (LOST, EXCUSED, "store", "internal")
-"""Why a job goes back to the queue: its lease lapsed, its lease lapsed while nobody could be heard,
-or what its pool says (a `JobError.code`)."""
+"""Reasons for requeuing a job: its lease lapsed, its lease lapsed while nobody could be heard, or
+what its pool reports (a `JobError.code`)."""
 SET_ASIDE: ErrorCode = "poisonous"
-"""Why jobs fail beside the errand of a caller."""
+"""Failure that no caller reports: the queue sets it."""
 MET, MISSED = "met", "missed"
 OUTCOMES = tuple(sorted(ENDED))
 
 
 @dataclass(frozen=True)
 class End:
-    """Of one job. Times are seconds since the epoch, by Redis's clock."""
+    """End of one job. Times are seconds since the epoch, by Redis's clock."""
 
     model: str
     outcome: JobState
@@ -45,7 +45,7 @@ class End:
     tenant_class: str = DEFAULT_CLASS
     deadline_at: float | None = None
     failure: ErrorCode | None = None
-    """Why, where it failed."""
+    """Reason, where it failed."""
 
     @classmethod
     def of(
@@ -146,7 +146,7 @@ class JobMetrics:
             self.deadlines.labels(model, tenant_class, attained)
 
     def claimed(self, job: Job) -> None:
-        """For the first time."""
+        """Count a job's first claim."""
         waited_s = (job.started_at or job.created_at) - job.created_at
         self.wait.labels(job.model, job.tenant_class).observe(max(0.0, waited_s))
 
@@ -165,7 +165,7 @@ class JobMetrics:
         self.retries.labels(model, reason).inc()
 
     def hear(self, said: Mapping[str, Any]) -> None:
-        """One of the notes that the scripts leave behind (`note` in life.lua)."""
+        """Count one of the notes that the scripts leave behind (`note` in life.lua)."""
         event, model = said["event"], said["model"]
         if event in (LOST, EXCUSED):
             self.reclaimed.labels(model).inc()

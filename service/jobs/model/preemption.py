@@ -1,4 +1,4 @@
-"""What a full pool says of itself when it asks whether something should go before what it holds."""
+"""State of a full pool that asks whether a queued job should preempt what it holds."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class FullPool:
     free: int
     """Slots: none or, of a pool that has claimed beyond them, less."""
     soonest_s: float
-    """Until one is free by itself."""
+    """Time until a slot becomes free by itself."""
     held: Sequence[Held]
-    """Of its jobs, those that may be put aside."""
+    """Jobs of the pool that may be preempted."""
     warm: Sequence[str] = ()
-    """As `Queue.claim` takes them."""
+    """Warm buckets, as `Queue.claim` takes them."""
     slowness: float = 1.0
     slowness_in: Mapping[str, float] = field(default_factory=dict)

@@ -37,7 +37,7 @@ _EMPTY = Job(id="", model="", bucket="").model_dump(mode="json", exclude={"reque
 
 
 def to_hash(job: Job) -> dict[str, str]:
-    """Every field that has a value, but for structures that are empty."""
+    """Convert a job to a hash of every field that has a value; empty structures are left out."""
     fields = job.model_dump(mode="json", exclude_none=True)
     for name in STRUCTURES & _EMPTY.keys() & fields.keys():
         if fields[name] == _EMPTY[name]:
@@ -82,5 +82,5 @@ def warnings_json(warnings: Sequence[Warned]) -> str:
 
 
 def snapshots_json(snapshots: Sequence[Snapshot]) -> str:
-    """Without nulls: a script reads it."""
+    """Serialize snapshots without nulls: a script reads them."""
     return _SNAPSHOTS.dump_json(list(snapshots), exclude_none=True).decode()

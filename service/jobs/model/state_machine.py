@@ -18,26 +18,26 @@ class JobState(StrEnum):
     RUNNING = "running"
     """Claimed: one pool holds the lease."""
     SUCCEEDED = "succeeded"
-    """All outputs are in the store."""
+    """State in which all outputs are in the store."""
     FAILED = "failed"
-    """It cannot be served; `error` says why."""
+    """State of a job that cannot be served; `error` says why."""
     CANCELED = "canceled"
     """The client stopped it."""
     EXPIRED = "expired"
-    """Its deadline passed before it was done."""
+    """State of a job whose deadline passed before it was done."""
 
     @property
     def ended(self) -> bool:
-        """Whether it is an end state."""
+        """True for an end state."""
         return self in ENDED
 
 
 class By(StrEnum):
-    """Who moves a job."""
+    """Actor that moves a job."""
 
     CLIENT = "client"
     POOL = "pool"
-    """Any that serves the model."""
+    """Pool that serves the model."""
     HOLDER = "holder"
     """The pool that claimed it last, while it is running: by its fence."""
     CLOCK = "clock"
@@ -46,18 +46,18 @@ class By(StrEnum):
 
 @dataclass(frozen=True)
 class Transition:
-    """One transition of the state machine."""
+    """Transition of the state machine."""
 
     name: str
     before: tuple[JobState | None, ...]
-    """Any of these; None: there is no such job."""
+    """States it may start from; None: there is no such job."""
     after: JobState | None
     by: By
     when: str
     scripts: tuple[str, ...]
-    """Those of `scripts/` that may make it."""
+    """Scripts of `scripts/` that may make it."""
     attempts: int = 0
-    """What is added to the job's count of attempts, as in the next two."""
+    """Increment of the job's count of attempts, as in the next two."""
     fence: int = 0
     deaths: int = 0
 
@@ -68,7 +68,7 @@ class Transition:
 
     @property
     def is_back(self) -> bool:
-        """Whether the job waits again: with as many steps done as are kept of it."""
+        """True if the job is queued again, with the steps of its snapshots done."""
         return self.after is QUEUED and None not in self.before
 
 

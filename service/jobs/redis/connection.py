@@ -42,7 +42,7 @@ WANTED = (
 )
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-"""Between two attempts to reach a server for the first time."""
+"""Pauses between attempts to reach a server for the first time."""
 REMIND_EVERY_S = 30.0
 """Seconds between two log lines about a server that still does not answer."""
 
@@ -91,7 +91,7 @@ async def check(redis: Redis, settings: RedisSettings) -> None:
 async def check_when_reached(
     redis: Redis, settings: RedisSettings, note: Callable[[str], None] = lambda _: None
 ) -> None:
-    """As `check`, again and again until the server answers.
+    """Repeat `check` until the server answers.
 
     Args:
         note: is given why it does not answer yet.
@@ -112,7 +112,7 @@ async def check_when_reached(
 
 
 async def wait_until_reached(settings: RedisSettings, note: Callable[[str], None]) -> None:
-    """As `check_when_reached`, with a client of its own. Raises: ConfigError: as `check`."""
+    """Run `check_when_reached` with a client of its own. Raises: ConfigError: as `check`."""
     redis = client(settings)
     try:
         await check_when_reached(redis, settings, note)
@@ -121,7 +121,7 @@ async def wait_until_reached(settings: RedisSettings, note: Callable[[str], None
 
 
 def lacks(settings: RedisSettings) -> str:
-    """What should guard a server that not this machine alone reaches, and does not."""
+    """Name the guards that a server reachable by other machines should have, and lacks."""
     parts = urlsplit(settings.url or "")
     if not parts.hostname or is_local(parts.hostname):
         return ""
@@ -134,7 +134,7 @@ def lacks(settings: RedisSettings) -> str:
 
 
 def refused(settings: RedisSettings, error: Exception) -> ConfigError:
-    """What to raise in place of what redis-py raised while a server was checked."""
+    """Convert redis-py's error from checking a server into ours."""
     where = shown(str(settings.url))
     causes = list(_causes(error))
     if any(isinstance(one, AuthenticationError | NoPermissionError) for one in causes):
@@ -170,7 +170,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_of_tls(error: BaseException) -> bool:
-    """Whether certificates or protocols do not fit; not where a handshake is only broken off."""
+    """Return whether certificates or protocols do not fit; False for a handshake broken off."""
     broken_off = ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
     return isinstance(error, ssl.SSLError) and not isinstance(error, broken_off)
 

@@ -1,4 +1,4 @@
-"""Every Redis key and its lifetime.
+"""Redis keys and their lifetimes.
 
 All keys share one hash tag: a cluster keeps them in one slot, so that a script may touch any.
 
@@ -103,7 +103,7 @@ def profile(pool: str) -> str:
 
 
 def profiled(wish_id: str) -> str:
-    """What became of that profile."""
+    """Key of a profile's result."""
     return f"{PREFIX}profiled:{wish_id}"
 
 

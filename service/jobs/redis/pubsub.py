@@ -1,4 +1,4 @@
-"""One connection a process that hears every wake-up and tells those who wait for it.
+"""Connection, one a process, that hears every wake-up and passes it to those who wait for it.
 
 Messages can get lost with a connection, so each new connection wakes everybody: whoever waits
 looks for itself, in Redis, before and after.
@@ -57,7 +57,7 @@ class Subscriber:
 
     @contextmanager
     def feed(self, channel: str) -> Iterator[asyncio.Queue[str | None]]:
-        """Every message of the channel from now on; None is the last, on `close`."""
+        """Yield a queue of the channel's messages from now on; None is the last, on `close`."""
         messages: asyncio.Queue[str | None] = asyncio.Queue()
         self._feeds[channel].add(messages)
         self._start()
@@ -67,7 +67,7 @@ class Subscriber:
             self._feeds[channel].discard(messages)
 
     def wake(self, channel: str, message: str) -> None:
-        """Whoever waits for that here, as if it had come."""
+        """Wake whoever waits for that message here, as if it had come."""
         for wake in self._wakes.get((channel, message), ()):
             wake.set()
 

@@ -1,4 +1,4 @@
-"""What a job costs, who goes first, and how long a job waits. Pure: values in, values out.
+"""Cost, order and waits of jobs. Pure: values in, values out.
 
 It may import `model`.
 """

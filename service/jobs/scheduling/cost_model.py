@@ -1,4 +1,4 @@
-"""What a request costs: the table that pools measure, and what is predicted from it.
+"""Cost model: the table that pools measure, and predictions from it.
 
 A row holds for one bucket, on one layout of one kind of pool, in batches of one size. All seconds
 are of a whole mesh slice, however many devices it has.
@@ -18,10 +18,10 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 VOLUME_FIELDS = ("width", "height", "num_frames")
-"""Of a bucket: their product is what work is in proportion to."""
+"""Fields of a bucket whose product work is proportional to."""
 STANDS_S, TRIED_SHARE = 60.0, 0.05
-"""How long a cost stands that nobody measures again; and the share of a pool's time, at the most,
-that goes into trying it."""
+"""Lifetime of a cost that nobody measures again; and the maximum share of a pool's time that goes
+into trying it."""
 MAX_COSTS = 4096
 """Rows of one model's table; those measured longest ago leave."""
 
@@ -47,29 +47,29 @@ class CostKey(NamedTuple):
 
 
 class CostRow(BaseModel):
-    """As measured."""
+    """Measured cost."""
 
     model_config = ConfigDict(frozen=True)
 
     step_s: float = Field(gt=0)
-    """Of one step of the whole batch."""
+    """Seconds of one step of the whole batch."""
     encode_s: float = Field(ge=0)
-    """Of one image, as the next one: text and images of the request; the VAE."""
+    """Seconds of one image, as the next one: encoding its text and images; the VAE."""
     decode_s: float = Field(ge=0)
     devices: int = 1
-    """Of the slice."""
+    """Number of devices of the slice."""
     compile_s: float | None = Field(default=None, ge=0)
-    """Until an image of the bucket could begin that no programs were there for; None: there were,
-    whenever it was asked for."""
+    """Time until an image of the bucket could begin that had no programs; None: it always had
+    them."""
     samples: int = 1
     """Steps that it was measured on."""
     at: float = 0.0
-    """When the table got it, by Redis's clock."""
+    """Time at which the table got it, by Redis's clock."""
 
 
 @dataclass(frozen=True)
 class PoolFacts:
-    """What a pool announces of itself."""
+    """Description that a pool announces of itself."""
 
     layout: str
     slots: int
@@ -80,35 +80,35 @@ class PoolFacts:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one request, on the fastest pool that is there."""
+    """Cost of one request on the fastest pool that is there."""
 
     seconds: float
     """Alone: encoding, all steps, decoding."""
     device_seconds: float
-    """Its share of the slice where batches are as large as pays: encoding, steps, decoding."""
+    """Share of the slice where batches are as large as pays: encoding, steps, decoding."""
     decode_s: float
-    """Of `seconds`, what comes after the last step."""
+    """Part of `seconds` that comes after the last step."""
     scaled: float = 1.0
-    """How many times as large as the bucket that it was predicted from; 1: it was measured."""
+    """Size relative to the bucket that it was predicted from; 1: it was measured."""
     at: float = field(default=0.0, compare=False)
-    """When that was measured last, by Redis's clock."""
+    """Time of the last measurement, by Redis's clock."""
 
     @property
     def stands_s(self) -> float:
-        """How long it holds without being measured again."""
+        """Lifetime without a new measurement."""
         return max(STANDS_S, self.seconds / TRIED_SHARE)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one bucket on one layout."""
+    """Timing of one bucket on one layout."""
 
     encode_s: float
     decode_s: float
     step_s: Mapping[int, float]
-    """By batch size."""
+    """Seconds a step by batch size."""
     at: float = 0.0
-    """When it was measured last, by Redis's clock."""
+    """Time of the last measurement, by Redis's clock."""
 
     def scaled(self, ratio: float) -> Timing:
         """Return the cost of a bucket so many times as large.
@@ -123,7 +123,7 @@ class Timing:
         return Timing(self.encode_s, self.decode_s * ratio, steps, self.at)
 
     def cost(self, steps: int, images: int, scaled: float = 1.0) -> Cost:
-        """Of so many images; `steps` is over all of them."""
+        """Cost of so many images; `steps` is over all of them."""
         around_s = images * (self.encode_s + self.decode_s)
         sweep_s = min(math.ceil(images / size) * s for size, s in self.step_s.items())
         share_s = min(seconds / size for size, seconds in self.step_s.items())
@@ -138,17 +138,17 @@ class Timing:
 
 @dataclass(frozen=True)
 class CostTable:
-    """All that is known of one model."""
+    """Measurements of one model."""
 
     rows: Mapping[CostKey, CostRow] = field(default_factory=dict)
     """Rows stay when their pools leave: a fleet may scale from zero."""
     pools: Mapping[str, PoolFacts] = field(default_factory=dict)
-    """By name: the ready ones that say what they are."""
+    """Ready pools that describe themselves, by name."""
     at: float = field(default=0.0, compare=False)
-    """When it was read, by Redis's clock."""
+    """Time at which it was read, by Redis's clock."""
 
     def is_doubtful(self, cost: Cost) -> bool:
-        """Whether a pool that is there may well be faster than that.
+        """Return whether a pool that is there may well be faster than that cost.
 
         It was measured long ago, or scaled down from a larger size, which says too much.
         """
@@ -168,12 +168,12 @@ class CostTable:
         return min((cost for cost in costs if cost), key=lambda cost: cost.seconds, default=None)
 
     def predict_on(self, layout: str, bucket: str, steps: int, images: int) -> Cost | None:
-        """As `predict`, on the pools of one layout."""
+        """Run `predict` on the pools of one layout."""
         found = self._nearest(layout, bucket)
         return found and found[0].cost(steps, images, found[1])
 
     def _nearest(self, layout: str, bucket: str) -> tuple[Timing, float] | None:
-        """As measured there, or scaled from the bucket of the nearest size; and by how much."""
+        """Return the timing of the bucket, or of the nearest size, scaled; and the ratio."""
         timings = self.timings.get(layout, {})
         if bucket in timings:
             return timings[bucket], 1.0
@@ -198,7 +198,7 @@ class CostTable:
 
     @cached_property
     def compiled(self) -> Mapping[str, Mapping[str, float]]:
-        """By layout and bucket, what compiling took."""
+        """Compile times by layout and bucket."""
         found: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for key, row in self.rows.items():
             if row.compile_s is not None:
@@ -229,7 +229,7 @@ class CostTable:
         return median(ratios.values()) if ratios else 1.0
 
     def _by_size(self, layout: str) -> Mapping[str, float]:
-        """As `slowness_by_bucket`, against what others would take by what is near in size."""
+        """Compute `slowness_by_bucket` against the nearest sizes of other layouts."""
         found = {}
         for bucket, mine in self.timings.get(layout, {}).items():
             near = [self._nearest(other, bucket) for other in self._ready - {layout}]
@@ -244,7 +244,7 @@ class CostTable:
 
     @cached_property
     def timings(self) -> Mapping[str, Mapping[str, Timing]]:
-        """By layout and bucket."""
+        """Timings by layout and bucket."""
         grouped: defaultdict[tuple[str, str], dict[int, CostRow]] = defaultdict(dict)
         for key, row in self.rows.items():
             grouped[key.layout, key.bucket][key.batch] = row
@@ -261,7 +261,7 @@ def _alone_s(timing: Timing) -> float:
 
 
 def expected_s(compiled: Mapping[str, float], bucket: str) -> float | None:
-    """Of compiling a bucket, by what it or others took; it hardly depends on their size."""
+    """Expected time of compiling a bucket, by what it or others took; it hardly depends on size."""
     return compiled.get(bucket, median(compiled.values()) if compiled else None)
 
 

@@ -1,4 +1,4 @@
-"""Who comes before whom in a model's queue, reckoned from what is known of each tenant.
+"""Order between tenants in a model's queue, computed from what is known of each tenant.
 
 The order is start-time fair queueing (`scripts/order.lua`): a tenant's jobs start in virtual time
 at its tag, and one job's device-seconds over its weight after each other. A tenant's jobs count
@@ -21,13 +21,13 @@ LEAST_S = 1e-9
 
 @dataclass(frozen=True)
 class Tenant:
-    """One with queued jobs."""
+    """Tenant with queued jobs."""
 
     name: str
     order: float
-    """Its tag, less what the priority of its first job is worth."""
+    """Tag, less what the priority of its first job is worth."""
     tag: float
-    """Where its first job starts in virtual time."""
+    """Start of its first job in virtual time."""
     seconds: float
     """Device-seconds of its queued jobs, as predicted."""
     weight: float
@@ -44,7 +44,7 @@ class Tenant:
         return self.mean_s / self.weight
 
     def before(self, order: float, name: str) -> float:
-        """How many of its jobs start before that place in the order; between two jobs a part."""
+        """Number of its jobs before that place in the order; fractional between two jobs."""
         if not self.jobs or (order, name) <= (self.order, self.name):
             return 0.0
         return min(self.jobs, 1 + max(0.0, (order - self.order) / self.pace - 0.5))
@@ -81,7 +81,7 @@ class FairShares:
         self._rise = [sums(bend[column] for bend in bends) for column in range(1, 5)]
 
     def before(self, order: float, name: str) -> Ahead:
-        """What all of them have before that place in the order."""
+        """Sum up the jobs of all tenants before that place in the order."""
         first = bisect_left(self._firsts, (order, name))
         bend = bisect_right(self._bends, order)
         jobs, jobs_at_0, seconds, seconds_at_0 = (column[bend] for column in self._rise)

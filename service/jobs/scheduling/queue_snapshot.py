@@ -1,4 +1,4 @@
-"""One look at a model's queue: what `scripts/read_queue.lua` saw."""
+"""Snapshot of a model's queue, as `scripts/read_queue.lua` reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Urgent:
     """A queued job with a deadline."""
 
     latest: float
-    """Its latest start, in seconds since the epoch."""
+    """Latest start, in seconds since the epoch."""
     tenant: str
     seconds: float
     """Device-seconds."""
@@ -24,7 +24,7 @@ class Urgent:
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """What `scripts/read_queue.lua` saw."""
+    """Answer of `scripts/read_queue.lua`."""
 
     now: float = 0.0
     virtual: float = 0.0
@@ -32,14 +32,14 @@ class QueueSnapshot:
     idle: Mapping[str, float] = field(default_factory=dict)
     """Tags of tenants without queued jobs."""
     urgent: Sequence[Urgent] = ()
-    """By latest start; of very many the first ones."""
+    """Urgent jobs by latest start; of very many the first ones."""
     running: Sequence[Running] = ()
     seen: float = 1.0
-    """Which share of what runs that is: of very much, only the first part is looked at."""
+    """Share of what runs that was read: of very much, only the first part is."""
 
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> QueueSnapshot:
-        """What the script gives."""
+        """Parse the script's answer."""
         now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, kept, running, seen = (
             answer
         )
@@ -79,7 +79,7 @@ def _tenants(
 
 
 def _without(backlogs: Mapping[str, float], kept: Sequence[str]) -> dict[str, float]:
-    """What is left to do of the tenants' jobs."""
+    """Subtract finished work from the tenants' backlogs."""
     left = dict(backlogs)
     for tenant, seconds in _rows(kept, 2):
         left[tenant] = max(0.0, left.get(tenant, 0.0) - float(seconds))

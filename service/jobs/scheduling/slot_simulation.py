@@ -1,4 +1,4 @@
-"""When a job can start and end: the slots of all ready pools, and what they are busy with."""
+"""Simulation of slots: when a job can start and end on all ready pools."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ONE_BY_ONE = 256
 
 @dataclass(frozen=True)
 class Load:
-    """What one job asks of a pool."""
+    """Work of one job for a pool."""
 
     device_seconds: float
     alone_s: float | None
-    """None: not known."""
+    """Seconds it takes alone; None: unknown."""
     images: int = 1
 
     def lasts(self, slots: int, rows: int) -> float:
@@ -44,7 +44,7 @@ class Pool:
     name: str
     slots: int
     slowness: float = 1.0
-    """How many times as long all takes as on the fastest."""
+    """Duration relative to the fastest pool."""
     layout: str = ""
 
 
@@ -57,29 +57,29 @@ class Running:
     done: float
     """Share of its steps, from 0 to 1."""
     step_s: float = 0.0
-    """Of one of its steps."""
+    """Seconds of one of its steps."""
     yields_to_s: float = 0.0
-    """It is put aside for a job that takes no longer and would miss its deadline."""
+    """Duration up to which a job that would miss its deadline preempts it."""
 
 
 @dataclass(frozen=True)
 class SimulatedSlot:
-    """One slot."""
+    """Slot of a pool."""
 
     free_at: float
     """Seconds from now."""
     slots: int
-    """Of its pool, as the next two."""
+    """Number of slots of its pool; the next two are of its pool, too."""
     slowness: float
     layout: str
 
 
 Takes = Callable[[float, str], bool]
-"""Whether a slot that is free so many seconds from now, of a pool of that layout, takes a job."""
+"""Predicate: whether a slot free in so many seconds, of a pool of that layout, takes a job."""
 
 
 class SlotSimulation:
-    """All slots, with what runs on them laid out to its end.
+    """Simulated slots, with what runs on them until its end.
 
     Args:
         is_crowded: others wait, so that what becomes free is taken.
@@ -100,7 +100,7 @@ class SlotSimulation:
     def start(
         self, jobs: float, mean_s: float, takes: Takes | None = None
     ) -> tuple[float, SimulatedSlot] | None:
-        """When a job starts that so many others go before, and where; None: there is no slot.
+        """Return when and where a job starts behind so many others; None: there is no slot.
 
         Args:
             mean_s: device-seconds of one of those.
@@ -147,7 +147,7 @@ class SlotSimulation:
         return heap, level
 
     def _level(self, device_seconds: float) -> float:
-        """To where the slots are filled when so much work is poured over them."""
+        """Return the time to which so much work fills the slots."""
         if device_seconds <= 0:
             return 0.0
         taking_part = bisect_right(self._levels, device_seconds)

@@ -1,4 +1,4 @@
-"""How long a job has to wait, reckoned from one look at its model's queue.
+"""Wait estimates, computed from one snapshot of a model's queue.
 
 An estimate: jobs count with their tenant's mean cost, batches are taken to be as large as pays,
 warm shapes to go in turn, and nobody is foreseen who has not come yet. That others are put aside is
@@ -31,18 +31,17 @@ ASKED_EVERY_S = 1.0
 
 
 OVERDUE = 0.25
-"""Of the time that compiling has taken, what it is expected to take more when that is longer than
-it should."""
+"""Further share of the past compile time expected when compiling is overdue."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Of the order, in device-seconds."""
+    """Rules of the order, in device-seconds."""
 
     advance_s: float
-    """What a level of priority is worth between tenants."""
+    """Worth of a level of priority between tenants."""
     credit_s: float
-    """By how much deadlines may bring a tenant ahead of its share."""
+    """Credit by which deadlines may bring a tenant ahead of its share."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Place:
 
 
 class WaitEstimator:
-    """What can be said of each job after one look. Costs little a job, however many wait."""
+    """Estimator of all jobs' waits after one read. Costs little a job, however many are queued."""
 
     def __init__(self, look: QueueSnapshot, table: CostTable, rules: Rules) -> None:
         self.look = look
@@ -66,12 +65,12 @@ class WaitEstimator:
         self._tenants = dict(look.tenants)
         self._urgent = list(look.urgent)
         self._servers_of: dict[frozenset[str], SlotSimulation] = {}
-        """By the layouts of their pools."""
+        """Simulations by the layouts of their pools."""
         self._slowness: dict[str, Mapping[str, float]] = {}
-        """By bucket and layout."""
+        """Slowness by bucket and layout."""
 
     def queued(self, job: Job, rank: int) -> Place:
-        """Of a job that waits, or comes now.
+        """Estimate the place of a job that is queued, or arrives now.
 
         Args:
             rank: how many of its tenant's jobs go before it.
@@ -101,7 +100,7 @@ class WaitEstimator:
         return min(found, place(room), key=lambda one: one.ends_s or 0) if room else found
 
     def newcomer(self, job: Job) -> Place:
-        """Of a job that may be put now: behind all of its tenant."""
+        """Estimate the place of a job put now: behind all of its tenant."""
         tenant = self._tenants.get(job.tenant)
         return self.queued(job, tenant.jobs if tenant else 0)
 
@@ -151,7 +150,7 @@ class WaitEstimator:
         return compiling_s(job, self.look.now) + left_s
 
     def _takes(self, job: Job, load: Load) -> Takes | None:
-        """As `claim_jobs.lua`: who is too slow for its deadline leaves it to a faster one."""
+        """Mirror `claim_jobs.lua`: a pool too slow for a deadline leaves the job to others."""
         if job.deadline_at is None or load.alone_s is None:
             return None
         left_s, alone_s = job.deadline_at - self.look.now, load.alone_s
@@ -163,7 +162,7 @@ class WaitEstimator:
         return takes
 
     def _room_for(self, bucket: str, load: Load) -> SlotSimulation | None:
-        """Where pools put jobs aside for one that would be late; None: none does."""
+        """Simulate pools that preempt jobs for one that would be late; None: none does."""
         slowness = self._slowness_in(bucket)
 
         def left(one: Running) -> Running:
@@ -180,7 +179,7 @@ class WaitEstimator:
         return SlotSimulation(self._seen_pools, running, self._waiting > 0)
 
     def _slowness_in(self, bucket: str) -> Mapping[str, float]:
-        """By layout: how many times as long as on the fastest a job of that bucket takes."""
+        """Slowness by layout, relative to the fastest for a job of that bucket."""
         if bucket not in self._slowness:
             self._slowness[bucket] = {
                 pool.layout: self._by_bucket[pool.layout].get(bucket, pool.slowness)
@@ -194,7 +193,7 @@ class WaitEstimator:
         return {layout: self._table.slowness_by_bucket(layout) for layout in layouts}
 
     def _within_reach(self, takes: Takes) -> SlotSimulation:
-        """Of the pools that take it now: those take what goes before it, too."""
+        """Simulate only the pools that take it now: those take what goes before it, too."""
         layouts = frozenset(layout for layout in self._layouts if takes(0.0, layout))
         if layouts not in self._servers_of:
             pools = [pool for pool in self._seen_pools if pool.layout in layouts]
@@ -254,7 +253,7 @@ class WaitEstimator:
         return total
 
     def _within_credit(self, tenant: Tenant, urgent: Ahead, virtual: float) -> float:
-        """How many of these jobs may go out of turn before virtual time is that far."""
+        """Number of these jobs that may go out of turn before virtual time is that far."""
         credit_s = (virtual - tenant.tag) * tenant.weight + self._rules.credit_s
         if credit_s < 0:
             return 0.0
@@ -264,7 +263,7 @@ class WaitEstimator:
         return self._table.predict(job.bucket, job.steps - done, job.images)
 
     def _load(self, job: Job, done: int) -> Load | None:
-        """After so many steps, by what is known now, or was known when it was put."""
+        """Load of a job after so many steps, by what is known now, or was known when it was put."""
         if cost := self._cost(job, done):
             return Load(cost.device_seconds, cost.seconds, job.images)
         if job.run_s is None:
@@ -321,7 +320,7 @@ class WaitEstimator:
 
 
 def compiling_s(job: Job, now: float) -> float:
-    """What is left of compiling a running job's programs.
+    """Remaining time of compiling a running job's programs.
 
     What has taken longer than expected is expected to take a while yet.
     """

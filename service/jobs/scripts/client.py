@@ -1,4 +1,4 @@
-"""What all sides of the queue share: the connection, and how a script is called."""
+"""Base of all sides of the queue: the connection, and how a script is called."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.settings.redis import RedisSettings
 from service.settings.settings import Settings
 
 ANSWER_MS = 60_000
-"""How long the answer of a call is kept for its repeat: longer than a client goes on trying."""
+"""Lifetime of an answer kept for a repeated call: longer than a client goes on trying."""
 
 
 class Calls:
@@ -55,7 +55,7 @@ class Calls:
 
     @classmethod
     async def open_when_reached(cls, settings: Settings, note: Callable[[str], None]) -> Self:
-        """As `open`, but a server that does not answer is waited for. Raises: ConfigError."""
+        """Open a queue; wait for a server that does not answer. Raises: ConfigError."""
         queue = cls.unchecked(settings)
         try:
             await queue.check_when_reached(settings, note)

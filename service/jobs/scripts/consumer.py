@@ -17,7 +17,7 @@ class Spent(NamedTuple):
     """Device-seconds that one claim has taken by now."""
 
     device_s: float
-    """With what compiling took."""
+    """Device-seconds, compiling included."""
     compile_s: float
 
 
@@ -48,7 +48,7 @@ class Failed(NamedTuple):
 
     state: JobState
     finished_at: float | None
-    """None: it may be tried again."""
+    """Time of its end; None: it may be tried again."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Measured(Silent):
 
     model: str
     rows: Sequence[tuple[str, Mapping[str, float | None]]]
-    """By the key of the table: a row's fields."""
+    """Rows to store: key in the table, and fields."""
     max_rows: int
     """Rows that are kept; the oldest leave."""
 
@@ -128,7 +128,7 @@ class Preempt(FullPool, Script[MakesRoom | None]):
     """Find a job that a full pool should put aside. The last three are as of a `ClaimJobs`."""
 
     ratio: float
-    """Least wait for a free slot, over the time that the waiting job takes."""
+    """Least ratio of the wait for a free slot to the duration of the waiting job."""
     room_s: float
     """Time in which no other pool makes room for that one."""
     version: int
@@ -175,7 +175,7 @@ class RecordSnapshots(IfHeld):
     """Record the snapshots of a job's images."""
 
     snapshots: str = field(metadata=TEXT)
-    """As JSON."""
+    """Snapshots as JSON."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Warn(IfHeld):
     """Record what of a job's request has no effect."""
 
     warnings: str = field(metadata=TEXT)
-    """As JSON."""
+    """Warnings as JSON."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Finish(OfClaim[float | None]):
 
     outputs: str = field(metadata=TEXT)
     usage: str = field(metadata=TEXT)
-    """As JSON; its seconds are this claim's."""
+    """Usage as JSON; its seconds are this claim's."""
 
     @staticmethod
     def parse(answer: str | None) -> float | None:
@@ -224,7 +224,7 @@ class Fail(OfClaim[Failed | None]):
     max_attempts: int
     spent: Spent | None
     error: str = field(metadata=TEXT)
-    """As JSON."""
+    """Error as JSON."""
 
     @staticmethod
     def parse(answer: Sequence[Any] | None) -> Failed | None:

@@ -27,7 +27,7 @@ class ModelStatus:
     pools: tuple[str, ...]
     """Names of the pools that serve it now (their heartbeat is fresh)."""
     ready: bool
-    """At least one of them has finished its warm-up."""
+    """Whether at least one of them has finished its warm-up."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Depth:
     queued: int
     running: int
     oldest_s: float
-    """Since the queued job that has waited longest came, or came back; 0: none waits."""
+    """Seconds since the longest-waiting queued job joined or rejoined; 0: none is queued."""
     backlog_s: float
     """Device-seconds, as predicted: of what is queued, and of what running jobs have left."""
 
@@ -50,7 +50,7 @@ class Stored(NamedTuple):
 
 
 class OverQuota(NamedTuple):
-    """Why a `Put` was refused, and what its tenant has taken."""
+    """Quota that refused a `Put`, and the tenant's usage."""
 
     quota: str
     standing: quota_usage.QuotaUsage

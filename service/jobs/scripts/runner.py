@@ -20,7 +20,7 @@ from service.jobs.redis.keys import PREFIX
 from service.jobs.scripts.script import Answer, Common, Script
 
 SHARED = ("common", "order", "quota", "life")
-"""What goes before every script, in this order."""
+"""Sources prepended to every script, in this order."""
 OF_TWO = {"delete": "forget", "reap": "forget", "claim_jobs": "next_job", "preempt": "next_job"}
 """Text prepended to these two each, after the shared ones."""
 PREPENDED = {*SHARED, *OF_TWO.values()}

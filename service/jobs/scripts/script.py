@@ -1,4 +1,4 @@
-"""One call of a Lua script: its arguments by name, its texts, and the type of its answer."""
+"""Call of a Lua script: its arguments by name, its texts, and the type of its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the object store."""
+"""Errors of the object store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class StoreError(Exception):
 
 
 class NotStored(StoreError):
-    """There is nothing under that key."""
+    """Error of a key that holds nothing."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the store holds nothing under {key!r}: it has left or never was")

@@ -32,36 +32,36 @@ MAX_PARALLEL = 16
 ANSWER_S = 120.0
 """A store that takes longer than that for one file hangs."""
 OWN_RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
-"""Of an object store's client, which would try for minutes: whoever calls knows for how long."""
+"""Retries of the object store's own client, which would try for minutes: callers bound the time."""
 REDIRECT_S = 3600.0
-"""How long a redirect to the object store can be followed."""
+"""Lifetime of a redirect to the object store."""
 
 NO_BUCKET = "NoSuchBucket"
 """The error's code at S3 and GCS, whose clients have one kind of error for a missing file, too."""
 
 
 def input_key(job_id: str, field: str) -> str:
-    """Where the image of a request's field lies."""
+    """Return the key of the image in a request's field."""
     return f"inputs/{job_id}/{field}"
 
 
 def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
-    """Where one output of one claim lies: a stale claim never overwrites its successor's."""
+    """Return the key of one output of one claim: a stale claim never overwrites its successor's."""
     return f"outputs/{job_id}/{fence}-{index}{mimetypes.guess_extension(content_type) or ''}"
 
 
 def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
-    """Where the state of one image lies: a stale claim never overwrites its successor's."""
+    """Return the key of one image's state: a stale claim never overwrites its successor's."""
     return f"snapshots/{job_id}/{fence}-{index}-{step}"
 
 
 def job_folders(job_id: str) -> list[str]:
-    """All that the store has of a job, as `Store.delete` takes it."""
+    """Return all keys of a job, as `Store.delete` takes them."""
     return [f"{kind}/{job_id}/" for kind in ("inputs", "outputs", "snapshots")]
 
 
 class Stat(NamedTuple):
-    """What a store knows of a file without reading it."""
+    """Facts about a file that need no reading of it."""
 
     bytes: int
     version: str
@@ -69,7 +69,7 @@ class Stat(NamedTuple):
 
 
 class Store:
-    """One place for files, by key."""
+    """Store of files by key."""
 
     def __init__(self, url: str, answer_s: float = ANSWER_S) -> None:
         """Raises: ConfigError: the address is none of a store, or lacks something."""
@@ -115,7 +115,7 @@ class Store:
             raise
 
     async def exists(self, key: str) -> bool:
-        """Whether there is such a file.
+        """Return whether there is such a file.
 
         Raises: StoreError.
         """
@@ -126,7 +126,7 @@ class Store:
         return True
 
     async def delete(self, keys: Iterable[str]) -> None:
-        """What is there of them; a key that ends in / stands for all below it.
+        """Delete those that exist; a key that ends in / stands for all below it.
 
         Raises: StoreError.
         """
@@ -147,7 +147,7 @@ class Store:
             await self._delete_one(entry["path"])
 
     async def _delete_folder(self, root: Path, folder: str) -> None:
-        """With what no list shows: empty folders, and files half written by a process that died."""
+        """Delete what no list shows: empty folders and files that a dead process half wrote."""
         with suppress(NotStored):
             async with self._explained("delete", folder):
                 await asyncio.to_thread(_remove_folder, root / folder)
@@ -208,7 +208,7 @@ def _open(url: str) -> ObjectStore:
 
 
 def _remove_folder(folder: Path) -> None:
-    """And the one that it lies in, if that is empty then. Raises: OSError."""
+    """Remove a folder, and its parent if that is empty then. Raises: OSError."""
     shutil.rmtree(folder)
     with suppress(OSError):
         folder.parent.rmdir()

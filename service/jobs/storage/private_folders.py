@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def be_private() -> None:
-    """Whatever this process and its children make is their user's alone."""
+    """Set a umask that leaves what this process and its children make to their user alone."""
     os.umask(OTHERS)
 
 
