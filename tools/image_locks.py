@@ -36,7 +36,7 @@ images), and the processors."""
 
 
 class Disagreement(Exception):
-    """One text can't serve all processors of an image."""
+    """Text can't serve all processors of an image."""
 
 
 def main(found: Iterable[Entry]) -> int:

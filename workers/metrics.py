@@ -17,7 +17,7 @@ from prometheus_client import Counter, Gauge, Histogram
 STEP_BUCKETS_S = (
     0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.35, 0.5, 1, 2, 3.5, 5, 10, 20, 40, 80,
 )  # fmt: skip
-"""From a small image on a fast chip to a video in high resolution on a slow one."""
+"""Buckets from a small image on a fast chip to a video in high resolution on a slow one."""
 STAGE_BUCKETS_S = (
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200, 2400,
 )  # fmt: skip
@@ -28,9 +28,9 @@ PROGRAMS = ("encode", "step", "decode", "preview")
 CACHE_RESULTS = ("hit", "miss")
 EXECUTABLE_RESULTS = ("hit", "miss", "refused", "unkept")
 OTHER = "other"
-"""What a label says beyond the values that it may have."""
+"""Label value that stands for all values beyond those listed."""
 MEMORY_KINDS = {"in_use": "bytes_in_use", "peak": "peak_bytes_in_use", "limit": "bytes_limit"}
-"""Of a device's memory, and what its runtime calls them."""
+"""Kinds of device memory, and the runtime's names for them."""
 
 
 stages = Histogram(
@@ -159,7 +159,7 @@ def building(model: str) -> Iterator[None]:
 
 
 def swap(model: str, seconds: float) -> None:
-    """One network came to the device, in this time."""
+    """Count one network that came to the device, and its time."""
     swaps.labels(model).inc()
     swap_seconds.labels(model).inc(seconds)
 

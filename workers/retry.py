@@ -20,7 +20,7 @@ from tenacity import (
 from service.jobs.storage.errors import NotStored, StoreError
 
 QUEUE_ERRORS = (RedisError, OSError)
-"""What a queue raises when Redis cannot be reached."""
+"""Errors of a queue when Redis cannot be reached."""
 PAUSES_S = wait_exponential(multiplier=0.1, max=2.0)
 
 log = logging.getLogger(__name__)
@@ -43,10 +43,11 @@ async def until_reached(call: Callable[P, Awaitable[T]], *args: P.args, **kwargs
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a store that fails is tried again."""
+    """Patience with a store that fails: how long it is tried again."""
 
     seconds: float
-    """From the first call on; then another worker, with another way to the store, may try."""
+    """Seconds from the first call on; then another worker, with another way to the store, may
+    try."""
 
     async def until_stored(
         self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs

@@ -172,7 +172,7 @@ def reached(state_dir: Path) -> Iterator[str]:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Whether a server runs on that folder, or is starting or ending there."""
+    """Return whether a server runs on that folder, or is starting or ending there."""
     if not (folder / LOCK).exists():
         return False
     with (folder / LOCK).open() as file:

@@ -52,7 +52,7 @@ def importing_ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Child:
-    """One process at a time, in a process group of its own, so that Ctrl-C reaches us alone."""
+    """Process at a time, in a process group of its own, so that Ctrl-C reaches us alone."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ Take = Callable[[int], Memory]
 
 
 class DiskFile:
-    """One file, to be read from any thread."""
+    """File, to be read from any thread."""
 
     def __init__(self, path: Path) -> None:
         """Raises: OSError."""
@@ -38,7 +38,7 @@ class DiskFile:
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is read past the page cache."""
+        """Return whether it is read past the page cache."""
         return self._is_direct
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ LENGTH_BYTES = 8
 
 @dataclass(frozen=True)
 class Tensor:
-    """One array of a safetensors file, not read yet."""
+    """Array of a safetensors file, not read yet."""
 
     key: str
     file: DiskFile
@@ -118,7 +118,7 @@ class Filling:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is only to be had as a whole."""
+        """Return whether it is only to be had as a whole."""
         return self.prepare is not None
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:

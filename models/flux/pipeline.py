@@ -33,7 +33,7 @@ from models.vae.tiled import tiled
 
 
 class FluxNetworks(NamedTuple):
-    """One value a network of the checkpoint: modules, graphs or weights."""
+    """Value a network of the checkpoint: modules, graphs or weights."""
 
     transformer: Any
     clip: Any

@@ -28,7 +28,7 @@ MAX_SEQUENCE_LENGTH = 512
 
 @dataclass(frozen=True, config=REQUEST)
 class FluxRequest:
-    """One image. Names are diffusers' arguments of FluxPipeline and FluxImg2ImgPipeline."""
+    """Image. Names are diffusers' arguments of FluxPipeline and FluxImg2ImgPipeline."""
 
     prompt: str
     seed: Seed

@@ -33,7 +33,7 @@ Networks = TypeVar("Networks", bound=tuple[Any, ...])
 
 @dataclass(frozen=True)
 class Draft:
-    """One image or video as its family lays it out, before presets change its steps."""
+    """Image or video as its family lays it out, before presets change its steps."""
 
     bucket: str
     inputs: Mapping[str, np.ndarray]

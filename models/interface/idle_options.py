@@ -45,7 +45,7 @@ def _is_idle(
 
 
 def same(plan: Plan, other: Plan) -> bool:
-    """Whether two plans are of the same steps, to the bit."""
+    """Return whether two plans are of the same steps, to the bit."""
     names = {field.name for field in fields(Plan)} - {"values"}
     columns = plan.values.keys() == other.values.keys() and all(
         np.array_equal(column, other.values[name]) for name, column in plan.values.items()

@@ -50,7 +50,7 @@ class RequestWarning:
 
 @dataclass(frozen=True)
 class Step:
-    """One denoising step of one row, decided on the host before the first one runs."""
+    """Denoising step of one row, decided on the host before the first one runs."""
 
     phase: StepProgram
     """Which program runs it: rows of one bucket and phase are batched together."""
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One image or video, ready for the device."""
+    """Image or video, ready for the device."""
 
     bucket: str
     """Key of the row's compiled shape: rows with equal keys can be batched. (Inputs of `encode`
@@ -76,7 +76,7 @@ class Prepared:
 
 
 class Pipeline(Protocol):
-    """One loaded model. All device functions are pure and may be jitted by the caller."""
+    """Loaded model. All device functions are pure and may be jitted by the caller."""
 
     spec: ModelSpec
     weights: PyTree

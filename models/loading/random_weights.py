@@ -89,7 +89,7 @@ class RandomWeights(Shapes):
 
 
 def _is_stacked(leaf: nnx.Variable) -> bool:
-    """Whether its first axis is that of the layers."""
+    """Return whether its first axis is that of the layers."""
     return "layers" in (leaf.get_metadata().get("axes") or ())
 
 

@@ -122,7 +122,7 @@ def check_finite(name: str, network: nnx.Module) -> None:
 
 
 def is_finite(leaf: nnx.Variable) -> bool:
-    """Whether an array is, as far as it lies on devices of this process; a mere shape is."""
+    """Return whether an array is, as far as it lies on devices of this process; a mere shape is."""
     array = leaf.get_value()
     shards = array.addressable_shards if isinstance(array, jax.Array) else ()
     return all(np.isfinite(one.data).all() for one in shards if one.replica_id == 0)

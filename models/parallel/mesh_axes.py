@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Axis(NamedTuple):
-    """One way to split work over devices."""
+    """Way to split work over devices."""
 
     name: str
     """As settings, plans and messages have it."""

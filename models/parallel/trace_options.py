@@ -20,7 +20,7 @@ from models.spec.quality_presets import EightBitProducts
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """One device, exact products, whole images and scanned layers, unless said otherwise."""
+    """Device, exact products, whole images and scanned layers, unless said otherwise."""
 
     layout: Layout | None = None
     """Layout of the mesh slice; None: one device, nothing is split."""

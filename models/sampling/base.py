@@ -76,7 +76,7 @@ def with_noise(latents: Latents, noise: Latents | None, scale: Float[Array, " ba
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """One method of denoising with its options. Instances are frozen and hashable."""
+    """Method of denoising with its options. Instances are frozen and hashable."""
 
     TAKES: ClassVar[frozenset[str]]
     """Of `timesteps` and `sigmas`, those of a request's own that `plan` may be given."""

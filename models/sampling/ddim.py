@@ -79,7 +79,7 @@ class DDIM(NoiseSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Whether it thresholds is part of the arithmetic."""
+        """Return whether it thresholds is part of the arithmetic."""
         return DDIMStep(self.thresholding)
 
     def plan(

@@ -99,7 +99,7 @@ class DPMSolver(MultistepSchedule):
 
     @property
     def stochastic(self) -> bool:
-        """Whether noise is added at every step."""
+        """Return whether noise is added at every step."""
         return self.algorithm_type.startswith("sde-")
 
     @property

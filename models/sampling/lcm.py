@@ -80,7 +80,7 @@ class LCM(NoiseSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Whether it thresholds is part of the arithmetic."""
+        """Return whether it thresholds is part of the arithmetic."""
         return LCMStep(self.thresholding)
 
     def plan(

@@ -92,17 +92,18 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def stochastic(self) -> bool:
-        """Whether noise is added at every step."""
+        """Return whether noise is added at every step."""
         return False
 
     @property
     def solves_for_noise(self) -> bool:
-        """Whether the integral is over the predicted noise instead of the denoised latents."""
+        """Return whether the integral is over the predicted noise instead of the denoised
+        latents."""
         raise NotImplementedError
 
     @property
     def thresholds(self) -> bool:
-        """Whether denoised latents are thresholded."""
+        """Return whether denoised latents are thresholded."""
         return self.thresholding
 
     @property

@@ -31,7 +31,7 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class Solver:
-    """One method's arithmetic. Fields are plain literals: `str` writes them, `parse` reads them."""
+    """Method's arithmetic. Fields are plain literals: `str` writes them, `parse` reads them."""
 
     METHOD: ClassVar[str]
     """The first word of its text form."""

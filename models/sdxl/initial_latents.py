@@ -24,7 +24,7 @@ Noise = Float32[np.ndarray, "h w latent"]
 
 @dataclass(frozen=True)
 class Draws:
-    """One image's generator, and what shape and precision it draws in."""
+    """Image's generator, and what shape and precision it draws in."""
 
     generator: TorchGenerator
     h: int

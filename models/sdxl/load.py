@@ -118,7 +118,7 @@ def read_preparation(
 
 
 def forced_zeros(source: Source) -> bool:
-    """Whether the UNet gets zeros where a request has no negative prompt."""
+    """Return whether the UNet gets zeros where a request has no negative prompt."""
     return bool(read_model_index(source.folder).get("force_zeros_for_empty_prompt", True))
 
 

@@ -22,7 +22,7 @@ from models.sdxl.prepare import Preparation
 
 
 class SdxlNetworks(NamedTuple):
-    """One value a network of the checkpoint: modules, graphs or weights."""
+    """Value a network of the checkpoint: modules, graphs or weights."""
 
     unet: Any
     clip: Any

@@ -28,7 +28,7 @@ Size = tuple[Offset, Offset]
 
 @dataclass(frozen=True, config=REQUEST)
 class SdxlRequest:
-    """One image. Names are diffusers' arguments of the three StableDiffusionXL pipelines."""
+    """Image. Names are diffusers' arguments of the three StableDiffusionXL pipelines."""
 
     prompt: str
     seed: Seed

@@ -106,7 +106,7 @@ def scheduler_config(file: Path, base: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def detect(file: Path) -> bool:
-    """Whether this is an SDXL in one file. Raises: CheckpointError: it cannot be read."""
+    """Return whether this is an SDXL in one file. Raises: CheckpointError: it cannot be read."""
     keys = _shapes(file).keys()
     is_sdxl = {CONV_IN, LABELS} <= keys and not any(_absent(keys))
     return is_sdxl and keys.isdisjoint(OTHERWISE_TRAINED)

@@ -33,7 +33,7 @@ Places = Mapping[str, tuple[Path | ComponentFiles, Renames]]
 
 
 class Source(NamedTuple):
-    """One checkpoint."""
+    """Checkpoint."""
 
     folder: Path
     file: Path | None = None

@@ -34,7 +34,7 @@ class Need(BaseModel):
     """Tasks that the need is for; empty: all."""
 
     def is_met(self, values: Mapping[str, Any]) -> bool:
-        """Whether the need is met.
+        """Return whether the need is met.
 
         Args:
             values: the resolved fields, with `task`, and `scheduler` as a name.
@@ -87,7 +87,7 @@ class Size(BaseModel):
         return f"{self.width} x {self.height}{frames}"
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
-        """Whether a request is of that size, whatever the length of its text."""
+        """Return whether a request is of that size, whatever the length of its text."""
         sides = (fields.get("width"), fields.get("height")) == (self.width, self.height)
         return sides and self.num_frames in (None, fields.get("num_frames"))
 
@@ -118,7 +118,7 @@ class Batching(BaseModel):
 
 
 class ModelSpec(BaseModel):
-    """One model as the API sees it."""
+    """Model as the API sees it."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -18,7 +18,7 @@ _TYPES: Mapping[Kind, tuple[tuple[type, ...], str]] = {
 
 
 class Option(BaseModel):
-    """One option of a scheduler, as front ends and workers check it."""
+    """Option of a scheduler, as front ends and workers check it."""
 
     model_config = ConfigDict(frozen=True)
 

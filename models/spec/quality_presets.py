@@ -68,7 +68,7 @@ class GuidanceInterval(Frozen):
         return self
 
     def has(self, step: int, steps: int) -> bool:
-        """Whether that step is guided."""
+        """Return whether that step is guided."""
         return int(self.start * steps) <= step < int(self.stop * steps)
 
 

@@ -85,7 +85,7 @@ class WanCheckpoint:
 
     @property
     def joins_picture(self) -> bool:
-        """Whether mask and image latents are further channels beside the noisy ones."""
+        """Return whether mask and image latents are further channels beside the noisy ones."""
         return self.from_image and not self.expand_timesteps
 
     @property
@@ -103,7 +103,7 @@ class WanCheckpoint:
 
     @property
     def needs_last_image(self) -> bool:
-        """Whether it goes from a first image to a last one."""
+        """Return whether it goes from a first image to a last one."""
         return self.transformer.pos_embed_seq_len is not None
 
     def _check_experts(self) -> None:
@@ -160,7 +160,7 @@ class WanCheckpoint:
 
 
 def has(index: Mapping[str, Any], component: str) -> bool:
-    """Whether model_index.json names that component, and not as [null, null]."""
+    """Return whether model_index.json names that component, and not as [null, null]."""
     return index.get(component) not in (None, [None, None])
 
 

@@ -40,7 +40,8 @@ class Experts:
 
 
 def must_swap(experts_bytes: Sequence[int], rest_bytes: int, limit_bytes: int | None) -> bool:
-    """Whether the experts have to take turns on the device instead of lying there side by side.
+    """Return whether the experts have to take turns on the device instead of lying there side by
+    side.
 
     Args:
         experts_bytes: of each expert's weights; a single one has nobody to take turns with.

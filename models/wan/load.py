@@ -158,7 +158,7 @@ def parameter_bytes(module: nnx.Module | None) -> int:
 
 
 def _swaps(networks: WanNetworks) -> bool:
-    """Whether this machine's device is too small for both experts."""
+    """Return whether this machine's device is too small for both experts."""
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
     sizes = {name: parameter_bytes(module) for name, module in networks._asdict().items()}
     experts = [sizes.pop(name) for name in EXPERTS]

@@ -44,7 +44,7 @@ from models.wan.step_table import phases_of, plan_of, steps_of
 
 
 class WanNetworks(NamedTuple):
-    """One value a network of the checkpoint: modules, graphs or weights; None: it has none."""
+    """Value a network of the checkpoint: modules, graphs or weights; None: it has none."""
 
     transformer: Any
     transformer_2: Any

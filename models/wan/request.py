@@ -17,7 +17,7 @@ MAX_SEQUENCE_LENGTH = 512
 
 @dataclass(frozen=True, config=REQUEST)
 class WanRequest:
-    """One video. Names are diffusers' arguments of WanPipeline and WanImageToVideoPipeline."""
+    """Video. Names are diffusers' arguments of WanPipeline and WanImageToVideoPipeline."""
 
     prompt: str
     seed: Seed

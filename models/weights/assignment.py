@@ -124,5 +124,5 @@ def _fits(found: Shape, expected: Shape, path: str) -> bool:
 
 
 def is_kernel(path: str) -> bool:
-    """Whether torch has this leaf's axes in another order."""
+    """Return whether torch has this leaf's axes in another order."""
     return path.endswith("kernel")

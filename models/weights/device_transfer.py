@@ -33,7 +33,7 @@ _scratch = threading.local()
 
 @dataclass(frozen=True)
 class Read:
-    """One thread's work: a part of a leaf."""
+    """Thread's work: a part of a leaf."""
 
     nbytes: int
     """That it holds, from here on."""
@@ -44,7 +44,7 @@ class Read:
 
 
 class Laid(Protocol):
-    """One leaf on its way."""
+    """Leaf on its way."""
 
     def reads(self) -> Iterator[Read]:
         """In any threads, side by side."""
@@ -71,7 +71,7 @@ class Leaf:
     """None: JAX's default device."""
 
     def turns(self, filling: Filling) -> bool:
-        """Whether that has its axes in another order."""
+        """Return whether that has its axes in another order."""
         return self.is_kernel != filling.goal.transposed
 
 
@@ -169,7 +169,7 @@ class OnDevice:
 
 
 def may_share(stored: np.ndarray, sent: jax.Array) -> bool:
-    """Whether the array may be that memory itself: a CPU takes what is aligned as it is."""
+    """Return whether the array may be that memory itself: a CPU takes what is aligned as it is."""
     return any(device.platform == "cpu" for device in sent.devices())
 
 

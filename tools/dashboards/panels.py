@@ -14,7 +14,7 @@ Thresholds = Sequence[tuple[float, str]]
 
 @dataclass(frozen=True)
 class Query:
-    """One PromQL expression, and what its series are called."""
+    """PromQL expression, and what its series are called."""
 
     expr: str
     legend: str = ""
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Panel:
-    """One image. Its id is its own for good: alerts lead to it by that."""
+    """Image. Its id is its own for good: alerts lead to it by that."""
 
     id: int
     title: str

@@ -17,7 +17,7 @@ import numpy as np
 HEAD = struct.Struct("!I")
 MAX_HEAD_BYTES = 1 << 20
 KINDS = "biufV"
-"""Of array elements: no objects, no texts. (V: NumPy's letter for bfloat16.)"""
+"""Kinds of array elements: no objects, no texts. (V: NumPy's letter for bfloat16.)"""
 
 Read = Callable[[int], bytearray]
 """Exactly so many bytes."""
@@ -34,7 +34,7 @@ class Message:
 
 
 class BadMessage(ValueError):
-    """Not a message of ours."""
+    """Error of bytes that are no message of ours."""
 
 
 def packed(message: Message) -> bytes:
@@ -83,7 +83,7 @@ def element_type(name: str) -> np.dtype:
 
 
 def length(value: Any) -> int:
-    """Of an axis. Raises: BadMessage."""
+    """Return the length of an axis. Raises: BadMessage."""
     if type(value) is not int or value < 0:
         raise BadMessage(f"an axis of length {value!r}")
     return value

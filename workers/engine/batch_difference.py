@@ -1,4 +1,4 @@
-"""How near an image is to itself in other company, where batches have several sizes.
+"""Difference of an image between batch sizes, where batches have several.
 
 Measured, by drawing it by each way of stepping.
 """

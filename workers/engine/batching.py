@@ -1,4 +1,4 @@
-"""Which rows share the next step, and in which of the compiled ways."""
+"""Choice of the rows that share the next step, and of its compiled layout."""
 
 from __future__ import annotations
 

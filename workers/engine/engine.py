@@ -47,19 +47,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STUCK_S = 1.0
-"""How long a dead engine waits for its last step, which may wait for a device that is gone."""
+"""Time that a dead engine waits for its last step, which may wait for a device that is gone."""
 LOOK_AGAIN_S = 60.0
-"""After a bucket's programs were not in files; looking takes a fifth of a millisecond."""
+"""Pause before a bucket's programs are looked for in files again; a look takes 0.2 ms."""
 
 
 OnStage = Callable[[Stage, float | None], None]
-"""Told in the event loop what is done with an image now and, of compiling, the expected seconds;
-None: nothing tells."""
+"""Callback in the event loop: the stage of an image and, of compiling, the expected seconds; None:
+unknown."""
 
 
 @dataclass(frozen=True)
 class EngineOutput:
-    """One finished image or video.
+    """Finished image or video.
 
     `device_seconds` is its share of the steps with it, and what its encoding and decoding take;
     `own_seconds` leaves out what earlier claims had taken.
@@ -74,7 +74,7 @@ class EngineOutput:
 
 
 class Engine:
-    """One pipeline on one mesh slice, to be used from one event loop.
+    """Engine of one pipeline on one mesh slice, to be used from one event loop.
 
     Args:
         layout: how the slice splits its work.
@@ -100,9 +100,9 @@ class Engine:
         self.costs = LatencyStats(pipeline.spec)
         self._loop = asyncio.get_running_loop()
         self._look_again: dict[str, float] = {}
-        """When a bucket may be looked for in files again, by the loop's clock."""
+        """Time from which a bucket may be looked for in files again, by the loop's clock."""
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
-        """Has a result only if nothing can be launched any more."""
+        """Death of the engine; has a result only when nothing can be launched any more."""
         self._launcher = launcher or OneHost()
         compiler = Compiler(pipeline, layout, kept)
         self._compiler = compiler
@@ -186,7 +186,7 @@ class Engine:
         on_stage: OnStage = lambda stage, expected_s: None,
         on_compile: Callable[[Compilation], None] = lambda compilation: None,
     ) -> EngineOutput:
-        """One image from one request. To cancel it, cancel the task.
+        """Generate one image from one request. To cancel it, cancel the task.
 
         Args:
             on_step: told of each step that is done, in the event loop.
@@ -239,7 +239,7 @@ class Engine:
         return await self._show("preview", row.programs.preview, row)
 
     async def take_snapshot(self, row: Row) -> RowSnapshot:
-        """What another engine needs to go on with this row, copied beside its steps.
+        """Copy what another engine needs to go on with this row, beside its steps.
 
         Raises: EngineDied.
         """
@@ -278,7 +278,7 @@ class Engine:
         on_stage: OnStage = lambda stage, s: None,
         on_compile: Callable[[Compilation], None] = lambda compilation: None,
     ) -> BucketPrograms:
-        """This image's programs, as soon as it can begin with it."""
+        """Return this image's programs, as soon as it can begin with them."""
         programs = self._programs_of(fields, prepared)
         own = programs.compilation if programs.compilation.take() else None
         if own:
@@ -315,7 +315,7 @@ class Engine:
             waits = False
 
     def _learn(self, compilation: Compilation, fields: Fields) -> None:
-        """How long compiling took, for the next one, and for the next start."""
+        """Record how long compiling took, for the next estimate and for the next start."""
         bucket, took_s = self.costs.bucket(fields), compilation.can_begin()
         if took_s is not None and bucket:
             self.costs.compiled(bucket, took_s)
@@ -373,7 +373,7 @@ class Engine:
     def _take_up(
         self, programs: BucketPrograms, prepared: Prepared, start: Checked, kept: RowSnapshot
     ) -> Checked:
-        """Where the image begins: after the steps that were done before, if they were its own."""
+        """Return where the image begins: after the steps done before, if they were its own."""
         row = self._launcher.leaves(start.state)
         try:
             names = needed(programs.changes(prepared.steps), self.batching.is_exact)
@@ -391,7 +391,7 @@ class Engine:
         start: Checked,
         on_step: Callable[[Row], None],
     ) -> Row:
-        """Through the step loop; a canceled task takes its row out of it."""
+        """Denoise through the step loop; a canceled task takes its row out of it."""
         ended: asyncio.Future[Row] = self._loop.create_future()
 
         def hand_over(row: Row, failure: GenerationFailed | None) -> None:
@@ -418,7 +418,7 @@ class Engine:
             row.canceled = True
 
     def die(self, error: Exception) -> None:
-        """Nothing can be launched any more, for this reason. From any thread."""
+        """Stop launching for good, for this reason. From any thread."""
         if not isinstance(error, EngineDied):
             error = EngineDied(f"the step loop ended by {type(error).__name__}: {error}")
         self._loop.call_soon_threadsafe(self._bury, error)
@@ -428,13 +428,13 @@ class Engine:
             self.died.set_result(died)
 
     async def _run(self, stage: str, function: Callable[..., T], *args: Any) -> T:
-        """In the stage's thread."""
+        """Run a function in the stage's thread."""
         here = copy_context()  # so that what is said there is told as this job's
         work = self._loop.run_in_executor(self._threads[stage], here.run, function, *args)
         return await self._unless_dead(work)
 
     async def _unless_dead(self, work: asyncio.Future[T]) -> T:
-        """What work gives that a dead engine may never end. Raises: EngineDied."""
+        """Await work that a dead engine may never end. Raises: EngineDied."""
         either: list[asyncio.Future[Any]] = [work, self.died]
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -461,7 +461,7 @@ async def ready(*programs: Future[Any]) -> None:
 
 
 def span_attributes(row: Row, start: Checked) -> Attributes:
-    """What its span says of a denoising that is done."""
+    """Return the span attributes of a finished denoising."""
     return {
         "atelier.steps": len(row.steps),
         "atelier.steps.before": start.done,

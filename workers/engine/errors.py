@@ -1,4 +1,4 @@
-"""Why an image could not be made, in the terms of the job that asked for it."""
+"""Reasons why an image could not be made, in the terms of the job that asked for it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from models.interface.pipeline import RequestError
 from service.jobs.model.job import JobError
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-"""How XLA spells it, on every platform."""
+"""Spelling of XLA, on every platform."""
 NON_FINITE = "non_finite"
 
 
 class GenerationFailed(Exception):
-    """This image cannot be made; its neighbours are unharmed."""
+    """Failure of one image; its neighbours are unharmed."""
 
     def __init__(self, error: JobError) -> None:
         super().__init__(f"{error.code}: {error.message}")
@@ -19,11 +19,11 @@ class GenerationFailed(Exception):
 
 
 class EngineDied(RuntimeError):
-    """Nothing can be launched any more: the process should be replaced."""
+    """Death of the engine: nothing can be launched any more, and the process should be replaced."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether the error says that a device has no memory left."""
+    """Return whether the error says that a device has no memory left."""
     return isinstance(error, MemoryError) or OUT_OF_MEMORY in str(error)
 
 
@@ -37,7 +37,7 @@ def non_finite(step: int, steps: int) -> GenerationFailed:
 
 
 def generation_failed(error: Exception, doing: str) -> GenerationFailed:
-    """Any error that ends one image, told to the client; `doing` is what was going on.
+    """Convert an error that ends one image for the client; `doing` is what was going on.
 
     The error itself is its cause.
     """

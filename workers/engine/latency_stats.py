@@ -1,4 +1,4 @@
-"""What this pool has measured, by the buckets that the queue knows.
+"""Latencies that this pool has measured, by the queue's buckets.
 
 Times are medians of the latest fifteen. They follow a machine that changes; and what now and then
 holds one up does not count, such as a neighbour's encoding or decoding between two steps: that has
@@ -26,14 +26,14 @@ MAX_BUCKETS = 32
 
 
 class LatencyStats:
-    """Which shapes each bucket has, and what they cost. To be used from one thread."""
+    """Programs of each bucket, and their costs. To be used from one thread."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
         self._buckets: dict[str, dict[str, BucketPrograms]] = {}
-        """By the queue's bucket and by the engine's, which knows more; the last used one last."""
+        """Programs by the queue's bucket and by the engine's, which knows more; last used last."""
         self._compiled: dict[str, float] = {}
-        """By bucket, what compiling took here."""
+        """Compile time measured here, by bucket."""
         self.in_files: dict[str, float] = {}
         """The same of buckets whose programs lie in files."""
         self.elsewhere: Mapping[str, float] = {}
@@ -67,7 +67,7 @@ class LatencyStats:
         return tuple(dict.fromkeys([*self.warm, *self.in_files]))[:MAX_BUCKETS]
 
     def is_compiled(self, bucket: str) -> bool:
-        """Whether programs of this bucket lie compiled."""
+        """Return whether programs of this bucket lie compiled."""
         return bucket in self.at_hand
 
     def compiled(self, bucket: str, seconds: float) -> None:
@@ -80,11 +80,11 @@ class LatencyStats:
             del self._compiled[next(iter(self._compiled))]
 
     def expected_s(self, bucket: str) -> float | None:
-        """What compiling a bucket's programs will take; None: nothing tells."""
+        """Return the expected compile time of a bucket's programs; None: unknown."""
         return expected_s({**self.elsewhere, **self.in_files, **self._compiled}, bucket)
 
     def rows(self, layout: str, devices: int) -> dict[CostKey, CostRow]:
-        """What is known by now."""
+        """Return the costs known by now."""
         found = {}
         for bucket, shapes in self._buckets.items():
             compile_s = self._compiled.get(bucket, self.in_files.get(bucket))
@@ -95,7 +95,7 @@ class LatencyStats:
 
 
 def is_warm(programs: BucketPrograms) -> bool:
-    """Whether everything that a request needs is compiled."""
+    """Return whether everything that a request needs is compiled."""
     return bool(programs.encoders) and all(map(is_ready, programs.necessary()))
 
 
@@ -112,7 +112,7 @@ def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
 
 
 def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:
-    """By batch size; of several layouts for one size, the one that the steps take."""
+    """Rows by batch size; of several layouts for one size, the one that the steps take."""
     measured = [programs for programs in shapes if programs.decode_times.median is not None]
     weights = {
         programs: sum(p.times.steps for p in programs.phases.values()) for programs in measured
@@ -132,7 +132,7 @@ def _rows(shapes: Iterable[BucketPrograms], devices: int) -> dict[int, CostRow]:
 
 
 def _step_seconds(phases: Iterable[Phase]) -> dict[int, float]:
-    """By batch size, the mean over the steps of all phases that know it."""
+    """Step times by batch size: the mean over the steps of all phases that know it."""
     times: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
     for phase in phases:
         for size, seconds in _fastest(phase).items():

@@ -14,7 +14,7 @@ from workers.programs.conditioning import Conditions, computed
 
 @dataclass(frozen=True)
 class Checked:
-    """How far a row is, as one value for other threads to read."""
+    """Progress of a row, as one value for other threads to read."""
 
     state: PyTree
     done: int
@@ -23,7 +23,7 @@ class Checked:
 
 @dataclass(eq=False)
 class Row:
-    """Its state is held twice: as last seen to be finite, and as last sent for.
+    """State of one image in the batch, held twice: as last seen finite, and as last sent.
 
     The loop sends step k+1 before it knows how step k went; `known` is where it returns to when
     that was too bold.
@@ -32,14 +32,14 @@ class Row:
     programs: BucketPrograms
     steps: tuple[Step, ...]
     known: PyTree
-    """On the device: the state after `done` steps, all of them checked."""
+    """State on the device after `done` steps, all of them checked."""
     on_step: Callable[[Row], None]
-    """Told of each checked step, in the loop's thread: hand over and return."""
+    """Callback of each checked step, in the loop's thread: hand over and return."""
     on_end: Callable[[Row, GenerationFailed | None], None]
-    """Told once, there too: all steps are done, or why not. Not called for a canceled row."""
+    """Callback of the end, once, there too: done, or why not. Not called for a canceled row."""
 
     state: PyTree = None
-    """On the device: the state after `sent` steps, perhaps still being computed."""
+    """State on the device after `sent` steps, perhaps still being computed."""
     done: int = 0
     sent: int = 0
     epoch: int = 0
@@ -49,17 +49,17 @@ class Row:
     ticket: int = 0
     """Drawn anew with each step that is sent; the lowest goes first."""
     alone: bool = False
-    """After a failed batch: no neighbours and no step ahead, until one step has gone well."""
+    """Whether it runs without neighbours, after a failed batch, until one step has gone well."""
     canceled: bool = False
     """Set from any thread: no further step is sent."""
     held: bool = False
     """Set from any thread: no further step is sent, but the row keeps its slot."""
     on_still: Callable[[], Any] | None = None
-    """Of a held row: told once, in the loop's thread, when no step of it is under way."""
+    """Callback of a held row, once, in the loop's thread, when no step of it is under way."""
     device_seconds: float = 0.0
-    """Its share of the time of the batches that it was in."""
+    """Share of the time of the batches that it was in."""
     conditions: Conditions | None = None
-    """Of the next steps, where they were computed."""
+    """Conditions of the next steps, where they were computed."""
 
     def __post_init__(self) -> None:
         self._before_s = self.device_seconds
@@ -68,17 +68,17 @@ class Row:
 
     @property
     def own_seconds(self) -> float:
-        """Of `device_seconds`, without those of earlier claims."""
+        """Device-seconds without those of earlier claims."""
         return self.device_seconds - self._before_s
 
     @property
     def all_sent(self) -> bool:
-        """Whether every step has been sent to the device."""
+        """Return whether every step has been sent to the device."""
         return self.sent == len(self.steps)
 
     @property
     def sendable(self) -> bool:
-        """Whether its next step may be sent now."""
+        """Return whether its next step may be sent now."""
         unsure = self.alone and self.sent > self.done
         return not (self.canceled or self.held or self.all_sent or unsure)
 
@@ -94,7 +94,7 @@ class Row:
 
     @property
     def phase(self) -> Phase:
-        """Of the next step."""
+        """Phase of the next step."""
         return self.programs.phases[self.next_step.phase]
 
     def send(self, state: PyTree, ticket: int) -> None:
@@ -105,7 +105,7 @@ class Row:
             self.conditions = None
 
     def load_conditions(self, program: Program, weights: list[Any]) -> Conditions:
-        """Those of the next step; what is not there yet is computed."""
+        """Return the conditions of the next step; compute them where they are missing."""
         phase = self.next_step.phase
         if self.conditions is None or not self.conditions.serve(phase, self.sent):
             self.conditions = None  # freed first
@@ -113,7 +113,7 @@ class Row:
         return self.conditions
 
     def advance(self, state: PyTree, device_seconds: float) -> None:
-        """One more step is done, and its state is finite."""
+        """Advance by one step whose state is finite."""
         self.known, self.alone = state, False
         self.done += 1
         self.device_seconds += device_seconds

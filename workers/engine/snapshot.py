@@ -1,4 +1,4 @@
-"""What is kept of an unfinished image, for another pool to go on with it: as bytes, and back.
+"""Snapshots of unfinished images, for another pool to go on with: to bytes and back.
 
 Only what steps change is kept. What they leave as it is (embeddings, an image's conditions) is
 encoded again.
@@ -27,34 +27,35 @@ VERSION = 1
 """Grows when an older reader would misread a newer file."""
 KIND = "atelier-snapshot"
 CACHE = f"['{KEPT}']"
-"""What the names of a step cache's leaves begin with."""
+"""Prefix of the names of a step cache's leaves."""
 
 
 class UnfitSnapshot(Exception):
-    """What was kept is not of this image, or cannot be read: the image begins anew."""
+    """Error of a snapshot that is of another image or unreadable: the image begins anew."""
 
 
 @dataclass(frozen=True)
 class RowSnapshot:
-    """How far one image is, on the host."""
+    """Progress of one image, on the host."""
 
     done: int
     """Steps."""
     device_seconds: float
     leaves: Mapping[str, np.ndarray]
-    """Of its row, by name: those that steps change."""
+    """Leaves of its row that steps change, by name."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose state it is: the same model must go on with the same request, by the same steps."""
+    """Owner of a state: the same model must go on with the same request, by the same steps."""
 
     fingerprint: str
-    """Of the model."""
+    """Fingerprint of the model."""
     request: str
     """Digest of the image's own request."""
     batching: str
-    """As `BatchSizes.told`: half an image by one program and half by another is neither's."""
+    """Name of the batching, by `BatchSizes.told`: half an image by one program and half by another
+    is neither's."""
 
     @classmethod
     def of(cls, fingerprint: str, fields: Fields, batching: BatchSizes) -> Origin:
@@ -112,7 +113,7 @@ def from_bytes(file: bytes, origin: Origin) -> RowSnapshot:
 
 
 def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
-    """What is kept of the leaves that steps change.
+    """Return which of the leaves that steps change a snapshot needs.
 
     A step cache is as large as the network is wide; without one the next step runs whole, and the
     image is another one by a little.

@@ -19,7 +19,7 @@ MARKS = 16
 
 @contextmanager
 def stage(model: str, name: str) -> Iterator[Span]:
-    """One image is in that stage meanwhile, and gets through it."""
+    """Time one image's stage, unless it fails."""
     started = time.perf_counter()
     with spans.span(name) as span:
         yield span

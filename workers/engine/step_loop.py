@@ -46,7 +46,7 @@ class Sent:
 
     batch: Batch
     epochs: tuple[int, ...]
-    """Of its rows when it was sent."""
+    """Epochs of its rows when it was sent."""
     states: tuple[PyTree, ...]
     finite: jax.Array
     sent_at: float
@@ -79,9 +79,9 @@ class StepLoop:
         self._in_flight: deque[Sent] = deque()
         self._tickets = itertools.count(1)
         self._free_since = 0.0
-        """When the last step that was looked at had ended."""
+        """End of the last step that was looked at."""
         self._at_work = 0.0
-        """When the loop last woke up or sent a step."""
+        """Time at which the loop last woke up or sent a step."""
         self._wake = threading.Event()
         self.settled = 0
         """Steps of batches that have ended."""
@@ -185,11 +185,11 @@ class StepLoop:
         self._in_flight.append(Sent(batch, epochs, states, finite, sent_at))
 
     def _is_present(self, batch: Batch) -> bool:
-        """Whether the network that this step needs is on the device."""
+        """Return whether the network that this step needs is on the device."""
         return batch.phase.expert in (None, self._weights.resident)
 
     def _bring_weights(self, batch: Batch) -> list[Any]:
-        """What this step needs, swapped in if need be. That is no wait for the host."""
+        """Return the weights of this step, swapped in if need be. That is no wait for the host."""
         is_present = self._is_present(batch)
         weights = self._weights.load_expert(batch.phase.expert)
         if not is_present:

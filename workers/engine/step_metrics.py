@@ -16,8 +16,8 @@ from workers.programs.step_latency import Way
 from workers.slice.device_chip import known_chip
 
 MAX_SHAPES = 16
-"""That are told by name, the first ones: those of the warm-up, and what came next. Clients choose
-sizes as they like, and each would be a series of its own."""
+"""Maximum number of buckets with labels of their own: those of the warm-up, and the next ones.
+Clients choose sizes as they like, and each would be a series."""
 WHOLE = "one device"
 
 
@@ -36,7 +36,7 @@ class LabelValues:
 
 
 class StepMetrics:
-    """Of one engine; to be fed by its step_loop's thread.
+    """Metrics of one engine; to be fed by its step loop's thread.
 
     Args:
         layout_of: how the slice splits a step of that way.
@@ -80,7 +80,7 @@ class StepMetrics:
 
 
 def has_result(future: Future[float]) -> bool:
-    """Whether the future has a result."""
+    """Return whether the future has a result."""
     return future.done() and not future.cancelled() and future.exception() is None
 
 
@@ -99,7 +99,7 @@ def rate(model: str, devices: Iterable[jax.Device]) -> None:
 
 
 def report_memory(devices: Iterable[jax.Device]) -> None:
-    """What of their memory this process's devices have in use now. From any thread."""
+    """Report the memory in use on this process's devices. From any thread."""
     for device in devices:
         stats = device.memory_stats() or {}
         for kind, name in metrics.MEMORY_KINDS.items():

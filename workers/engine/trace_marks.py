@@ -1,4 +1,4 @@
-"""What the step_loop writes into a recording. It costs nothing while none is taken."""
+"""Marks that the step loop writes into a recording. They cost nothing while none is taken."""
 
 STEP = "atelier step"
 """A wait for a step; it ends when the step's end is seen."""

@@ -24,7 +24,7 @@ from workers.health.liveness import Liveness
 MAX_OPEN = 32
 """Connections: of more the oldest is closed, so that nobody keeps others out."""
 PATIENCE_S = 5.0
-"""With a client that says nothing."""
+"""Time limit for a client that says nothing."""
 RETRY_AFTER_S = 2
 
 log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a scrape is no event, and an address is the client's own text."""
+        """Log nothing: a scrape is no event, and an address is the client's own text."""
 
 
 def hang_up(connection: socket.socket) -> None:

@@ -40,7 +40,7 @@ class Liveness:
 
     @property
     def illness(self) -> str | None:
-        """Why the process should be replaced; None: it should not."""
+        """Reason to replace the process; None: there is none."""
         now, beat_at, since = self._clock(), self._beat_at, self._claims_since
         if self._reason == DRAINING:
             return None  # that has an end of its own
@@ -52,11 +52,11 @@ class Liveness:
 
     @property
     def unready(self) -> str | None:
-        """Why it takes no jobs; None: it does."""
+        """Reason for taking no jobs; None: it takes them."""
         return self._reason or self.illness
 
     def waits(self, reason: str) -> None:
-        """For Redis, before it loads or after."""
+        """Report that it waits for Redis, before it loads or after."""
         self._reason = f"{WAITING}: {reason}"
 
     def loads(self) -> None:
@@ -68,7 +68,7 @@ class Liveness:
         self._reason = WARMING_UP
 
     def refuses(self, reason: str) -> None:
-        """To take jobs, for as long as it lives."""
+        """Report that it will take no jobs for as long as it lives."""
         self._reason = reason
 
     def serves(self) -> None:
@@ -85,11 +85,11 @@ class Liveness:
         self._claims_since = self._clock()
 
     def rests(self) -> None:
-        """It waits for room, however long that takes, or works on what it has claimed."""
+        """Report that it waits for capacity, however long that takes, or works on claims."""
         self._claims_since = None
 
     async def beat(self) -> None:
-        """Until canceled: the event loop turns."""
+        """Record, until canceled, that the event loop turns."""
         while True:
             self._beat_at = self._clock()
             await asyncio.sleep(BEAT_S)

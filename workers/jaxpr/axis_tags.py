@@ -1,4 +1,4 @@
-"""What is known of a value in a traced program: which logical axes it is split over."""
+"""Tags of values in a traced program: the logical axes that each is split over."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Tag:
-    """Of one value. A value that depends on weights alone is one, too."""
+    """Tag of one value. A value that depends on weights alone is a weight, too."""
 
     sizes: Sizes = field(default_factory=dict)
-    """Of an activation: the axes that it may be split over."""
+    """Axes that an activation may be split over, with their sizes."""
     dims: Axes | None = None
-    """Of a weight: the logical axis of each dimension."""
+    """Logical axis of each dimension of a weight."""
     logits: bool = False
-    """Of attention: never written to memory by the kernels that serve."""
+    """Whether it is attention's logits, which the serving kernels never write to memory."""
 
     @property
     def is_weight(self) -> bool:
-        """Whether the value is a parameter."""
+        """Return whether the value is a parameter."""
         return self.dims is not None
 
 
 def activation(tags: Iterable[Tag]) -> Tag:
-    """Of what is made of these: split wherever one of them is."""
+    """Return the tag of what is made of these: split wherever one of them is."""
     found = [tag for tag in tags if not tag.is_weight]
     sizes = union(*(tag.sizes for tag in found))
     return Tag(sizes, logits=any(tag.logits for tag in found))
@@ -45,7 +45,7 @@ def union(*sizes: Sizes) -> Sizes:
 
 
 def constrained(axes: Axes, shape: tuple[int, ...], tag: Tag) -> Tag:
-    """As a constraint in the program says; a value that is not batched may have lost its rows."""
+    """Return the tag after a constraint; a value that is not batched may have lost its rows."""
     if tag.is_weight:
         return Tag(dims=axes)
     sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis is not None}
@@ -70,6 +70,6 @@ def reshaped(dims: Axes, before: tuple[int, ...], after: tuple[int, ...]) -> Axe
 
 
 def in_use(dims: Axes, shape: tuple[int, ...]) -> Sizes:
-    """Of a weight while its layer runs: what splits its storage alone has been gathered."""
+    """Return a weight's axes while its layer runs: what splits only its storage is gathered."""
     pairs = zip(dims, shape, strict=True)
     return {axis: size for axis, size in pairs if axis is not None and axis not in STORED}

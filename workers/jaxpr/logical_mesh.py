@@ -1,4 +1,4 @@
-"""One trace for all layouts: a mesh whose axes are the networks' own logical ones.
+"""Mesh whose axes are the networks' own logical ones: one trace for all layouts.
 
 Every axis has size 1, so nothing is split; but each constraint in the traced program says which
 logical axes it stands on, and from those and a layout's table follows each device's share.

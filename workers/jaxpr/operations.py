@@ -28,7 +28,7 @@ INSIDE = ("heads", "mlp")
 
 @dataclass(frozen=True)
 class Op:
-    """One product or convolution. FLOPs and bytes of all devices together."""
+    """Product or convolution. FLOPs and bytes of all devices together."""
 
     kind: Kind
     flops: float
@@ -36,27 +36,27 @@ class Op:
     """Activations read and written."""
     weight_bytes: float
     axes: Pairs
-    """That split it: the activation's, and the weight's while it is in use."""
+    """Axes that split it: the activation's, and the weight's while it is in use."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What devices must tell each other where an axis is split. Bytes of all devices together."""
+    """Communication where an axis is split. Bytes of all devices together."""
 
     kind: Literal["attention", "reduce", "halo", "output"]
     on: str
     """The logical axis; of an output, all that it has."""
     sent_bytes: float
     axes: Pairs
-    """Of the value that is sent."""
+    """Axes of the value that is sent."""
     heads: int = 1
     kv_bytes: float = 0
-    """Of attention: keys and values; `sent_bytes` are those, the queries and the result."""
+    """Bytes of attention's keys and values; `sent_bytes` are those, the queries and the result."""
 
 
 @dataclass
 class Work:
-    """Of one program, each entry with how often it runs."""
+    """Work of one program, each entry with how often it runs."""
 
     ops: Counter[Op] = field(default_factory=Counter)
     exchanges: Counter[Exchange] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ class Work:
 
 
 def work_of(jaxpr: Any, arguments: Sequence[Tag]) -> tuple[Work, dict[Any, Tag]]:
-    """Of a closed jaxpr whose arguments have these tags; and the tags of all that it makes."""
+    """Count the work of a closed jaxpr whose arguments have these tags; and tag its results."""
     walk = _Walk(Work())
     tags = walk.run(jaxpr.jaxpr, arguments, 1)
     for tag, atom in zip(tags, jaxpr.jaxpr.outvars, strict=True):
@@ -84,11 +84,11 @@ def nbytes(aval: Any) -> float:
 
 
 ROWS = ("picture_rows", "rows")
-"""Of images: an autoencoder's, a network's."""
+"""Row axes of images: an autoencoder's, a network's."""
 
 
 def pairs(sizes: Sizes, picture: bool = False) -> Pairs:
-    """Of axes that stand on the same devices, one counts: rows or tokens, rows or columns."""
+    """Return one of the axes that share devices: rows or tokens, rows or columns."""
     others = {"picture_columns"} if "picture_rows" in sizes else set()
     if picture and "rows" in sizes:
         others.add("tokens")
@@ -98,7 +98,7 @@ def pairs(sizes: Sizes, picture: bool = False) -> Pairs:
 
 
 class _Walk:
-    """Through the equations, in order; inner programs where they are called."""
+    """Walk through the equations, in order; through inner programs where they are called."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -144,7 +144,7 @@ class _Walk:
         yield from results
 
     def _while(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Its body as if it ran once: how often, nobody can say."""
+        """Count its body as if it ran once: how often, nobody can say."""
         params = equation.params
         body = params["body_jaxpr"].jaxpr
         return iter(self.run(body, tags[params["cond_nconsts"] :], times))
@@ -215,7 +215,7 @@ class _Walk:
     def _product(
         self, equation: Any, tags: list[Tag], flops: float, batched: int, times: int
     ) -> Tag:
-        """Of two activations: attention's first (logits) or second product, or a small one."""
+        """Count a product of two activations: attention's logits, its second, or a small one."""
         left, right = (atom.aval for atom in equation.invars)
         out = equation.outvars[0].aval
         sizes = dict(union(tags[0].sizes, tags[1].sizes))
@@ -258,7 +258,7 @@ class _Walk:
         yield Tag(seen.sizes)
 
     def _reduce_sum(self, equation: Any, tags: list[Tag], times: int) -> Iterator[Tag]:
-        """Over an image's rows: a norm by groups."""
+        """Count a reduction over an image's rows: a norm by groups."""
         value, out = equation.invars[0].aval, equation.outvars[0].aval
         sizes = tags[0].sizes
         whole = len(equation.params["axes"]) > 1 and value.ndim > 3
@@ -288,13 +288,13 @@ def is_by_platform(equation: Any) -> bool:
 
 
 def chosen_branches(equation: Any) -> Any:
-    """Those of a `cond` that may run; of branches by platform the last: for all others."""
+    """Return the branches of a `cond` that may run; of branches by platform the last."""
     branches = equation.params["branches"]
     return branches[-1:] if is_by_platform(equation) else branches
 
 
 def inner_jaxpr(equation: Any) -> Any:
-    """Of a call (jit, custom derivatives, checkpoint); None: no call."""
+    """Return the jaxpr of a call (jit, custom derivatives, checkpoint); None: no call."""
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         inner = equation.params.get(name)
         if inner is not None:

@@ -1,4 +1,4 @@
-"""What a program holds at once, beside its arguments: an estimate, made before any compiler.
+"""Peak memory of a program beside its arguments: an estimate, made before any compiler.
 
 Elementwise results are taken to be fused into whoever reads them, and logits to stay inside the
 attention kernel; all else lives from the equation that makes it to the last that reads it.
@@ -55,7 +55,7 @@ def peak(jaxpr: Any, tags: Mapping[Any, Tag]) -> Live:
 
 
 def _last_reads(jaxpr: Any, written: set[Any]) -> dict[Any, int]:
-    """By value, the last equation that needs it; the results are needed to the end."""
+    """Return the last equation that needs each value; results are needed to the end."""
     last = {var: len(jaxpr.eqns) for var in _variables(jaxpr.outvars)}
     for at in reversed(range(len(jaxpr.eqns))):
         equation = jaxpr.eqns[at]

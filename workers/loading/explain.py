@@ -1,4 +1,4 @@
-"""Where each array of a model lies on its slice, and how each activation is split: as text."""
+"""Explanation of a layout as text: where each array lies, and how each activation is split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE = "whole on every device"
 
 
 def explain(settings: Settings, pool_name: str, devices: range | None = None) -> str:
-    """For one pool of the settings, on this machine's devices; no weights are read.
+    """Explain one pool of the settings on this machine's devices; no weights are read.
 
     Raises: as `workers.pool.worker.run_pool`.
     """
@@ -55,7 +55,7 @@ def _head(name: str, pool: PoolSettings, opened: MeshSlice) -> str:
 
 
 def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
-    """Each parameter of each network: its shape, and what its axes are split over."""
+    """Yield each parameter of each network: its shape, and what its axes are split over."""
     for network, state in pipeline.weights._asdict().items():
         if state is None:
             continue
@@ -73,7 +73,7 @@ def of_weights(pipeline: Pipeline, layout: Layout) -> Iterator[str]:
 def of_activations(
     pipeline: Pipeline, opened: MeshSlice, fields: Fields, rows: int
 ) -> Iterator[str]:
-    """Of one denoising step of so many rows, in the order in which they are made."""
+    """Yield the activations of one denoising step of so many rows, in the order they are made."""
     prepared = warmup.prepare(pipeline, fields)
     row = Tracer(pipeline, opened.layout).encode(prepared.inputs).out_info
     size = f"{prepared.width} x {prepared.height}"

@@ -29,13 +29,13 @@ from workers.slice.mesh_shape import MeshShape, slots_of
 
 @dataclass(frozen=True)
 class ChosenLayout:
-    """What a slice is to do."""
+    """Layout and residency chosen for a slice."""
 
     shape: MeshShape
     slots: int
     residency: Residency
     why: str
-    """Of the shape."""
+    """Reason for the shape."""
 
 
 def see_only(devices: range | None) -> None:
@@ -70,7 +70,7 @@ def own(devices: range | None) -> Sequence[jax.Device]:
 def choose(
     pool: PoolSettings, model: ModelSettings, sketch: Sketch, devices: Sequence[jax.Device]
 ) -> ChosenLayout:
-    """As the settings have it, or by the planner's estimate; with what does not fit on the host.
+    """Choose by the settings or the planner's estimate; what does not fit goes to the host.
 
     `slots` decide nothing of that: other programs make other images, and pools that differ in
     their slots alone make the same.
@@ -117,7 +117,7 @@ def _with(
 
 
 def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]) -> int:
-    """As the settings have them; where these say nothing, no more than there is memory for.
+    """Return the slots of the settings; where they say nothing, as many as memory allows.
 
     Raises: ValueError: there is memory for fewer; says for how many.
     """
@@ -137,7 +137,7 @@ def _slots(pool: PoolSettings, shape: MeshShape, need: Callable[[int], Estimate]
 def _soonest(
     sketch: Sketch, chip: Chip, each: int, hosts: int, table: Table, residency: Residency
 ) -> Estimate:
-    """Of the layouts with each axis that may lie between hosts. Raises: NothingFits: none does."""
+    """Choose among layouts by the axis between hosts. Raises: NothingFits: none does."""
     between = [{axis: hosts} for axis in CROSSING] if hosts > 1 else [None]
     found, refused = [], []
     for dcn in between:

@@ -62,13 +62,13 @@ class MeshSlice:
     layout: Layout
     chosen: ChosenLayout
     model: ModelSettings | None = None
-    """With what these devices have made necessary; None: the settings' own."""
+    """Settings with what these devices have made necessary; None: the settings' own."""
     kept: Executables = field(default_factory=NoExecutables)
     """Programs and facts of that model, from starts before."""
 
 
 class KeptFiles(Files):
-    """Everything from the checkpoint's files; what is worked out of them, from the start before."""
+    """Files of the checkpoint; results derived from them come from the start before."""
 
     def __init__(self, opened: MeshSlice) -> None:
         self._kept = opened.kept
@@ -105,7 +105,7 @@ def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelS
 
 
 def set_up(pool: PoolSettings, model: ModelSettings, devices: range | None) -> None:
-    """What JAX reads when it starts: visible devices, flags, precision. Says what it set.
+    """Set what JAX reads at its start: visible devices, flags, precision. Logs what it set.
 
     Raises: ConfigError: the devices cannot be had so, or a flag undoes the model's batching.
     """
@@ -187,7 +187,7 @@ def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
 
 
 def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Rounding | None:
-    """Of its weights to 8 bits, to numbers that the device multiplies fast.
+    """Return the rounding of weights to 8 bits, to numbers that the device multiplies fast.
 
     Args:
         device: None: shapes alone are asked for.

@@ -10,11 +10,11 @@ from PIL import Image
 
 CONTENT_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 QUALITY = 90
-"""Of JPEG and WebP unless the request says another."""
+"""Quality of JPEG and WebP unless the request names another."""
 LOSSLESS = 100
 """The quality at which WebP is lossless."""
 PNG_LEVEL = 1
-"""Of zlib: level 6 takes about five times as long for files a tenth smaller."""
+"""Level of zlib: level 6 takes about five times as long for files a tenth smaller."""
 
 
 def encode(pixels: np.ndarray, format: str, quality: int | None = None) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 from workers.media import image, video
 
 DEFAULT_FPS = 16.0
-"""Of a video whose model says nothing of it; what Wan was trained on."""
+"""Frame rate of a video whose model names none; what Wan was trained on."""
 PREVIEW_FORMAT, PREVIEW_QUALITY = "webp", 75
 
 
@@ -24,13 +24,13 @@ class File:
     width: int
     height: int
     num_frames: int | None = None
-    """Of a video, as the next two are."""
+    """Number of frames of a video, as the next two are."""
     fps: float | None = None
     duration_s: float | None = None
 
 
 def files(pixels: np.ndarray, request: Mapping[str, Any]) -> Iterator[File]:
-    """One file; of a video whose format is one of images, one file a frame.
+    """Yield the files of an image or video; of image formats, one file a frame.
 
     Args:
         pixels: uint8 [height, width, 3] or [frames, height, width, 3].
@@ -48,7 +48,7 @@ def files(pixels: np.ndarray, request: Mapping[str, Any]) -> Iterator[File]:
 
 
 def count(pixels: np.ndarray, request: Mapping[str, Any]) -> int:
-    """How many files those are."""
+    """Return the number of those files."""
     format = request.get("output", {}).get("format", "png")
     return 1 if pixels.ndim == 3 or format in video.CONTENT_TYPES else len(pixels)
 

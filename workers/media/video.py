@@ -22,11 +22,11 @@ from PIL import Image
 from workers.media.image import LOSSLESS, QUALITY
 
 CONTENT_TYPES = {"mp4": "video/mp4", "webm": "video/webm", "gif": "image/gif"}
-"""Of the formats that a request may name for a video in one file."""
+"""Content types of the formats that a request may name for a video in one file."""
 THREADS = 4
-"""Of an encoder, on any machine: the bytes depend on their number, and on nothing else around."""
+"""Threads of an encoder, on any machine: the bytes depend on their number alone."""
 EXACTLY = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.BITEXACT
-"""How RGB becomes YUV: the same on any processor."""
+"""Conversion of RGB to YUV: the same on any processor."""
 CENTISECONDS = 100
 """A GIF counts time in hundredths of a second."""
 GIF_COLOURS = 256
@@ -37,7 +37,7 @@ PALETTE_FRAMES = 8
 
 @dataclass(frozen=True)
 class Encoder:
-    """One of FFmpeg's, and how a quality from 1 to 100 reads there."""
+    """Encoder of FFmpeg, and how a quality from 1 to 100 maps to its own."""
 
     container: str
     container_options: Mapping[str, str]
@@ -49,7 +49,7 @@ class Encoder:
     """Sides must be whole multiples of it."""
 
     def crf(self, quality: int) -> int:
-        """Its constant rate factor: lower is better."""
+        """Return its constant rate factor: lower is better."""
         return round(self.crf_at_0 + (self.crf_at_100 - self.crf_at_0) * quality / 100)
 
 
@@ -148,7 +148,7 @@ def round_up(side: int, multiple: int) -> int:
 
 
 def _gif(frames: np.ndarray, fps: float) -> bytes:
-    """Every frame in the one palette that suits them all."""
+    """Encode frames in the one palette that suits them all."""
     palette = _palette(frames)
     images = [Image.fromarray(pixels).quantize(palette=palette, dither=DITHER) for pixels in frames]
     ends = [round(CENTISECONDS * number / fps) for number in range(len(frames) + 1)]

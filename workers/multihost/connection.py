@@ -14,7 +14,7 @@ from collections.abc import Callable
 from workers.engine.array_framing import BadMessage, Message, packed, received
 
 BEATS = 5
-"""In the time after which a silent peer counts as gone."""
+"""Number of heartbeats in the time after which a silent peer counts as gone."""
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class ConnectionLost(ConnectionError):
 
 
 class Connection:
-    """One end of a connected socket.
+    """End of a connected socket.
 
     Args:
         peer: what the other end is called in messages.
@@ -45,7 +45,7 @@ class Connection:
         self.send_packed(packed(message))
 
     def send_packed(self, data: bytes) -> None:
-        """As `send`. Raises: ConnectionLost."""
+        """Send a packed message. Raises: ConnectionLost."""
         try:
             with self._sending:
                 self._socket.sendall(data)

@@ -1,4 +1,4 @@
-"""How a process ends at once, whatever its other threads wait for."""
+"""Immediate exit of a process, whatever its other threads wait for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def leave_on_sigterm() -> None:
 
 
 def watch_exits(handler: Callable[[int, FrameType | None], None]) -> None:
-    """From now on SIGTERM and SIGINT are this handler's; nobody leaves at once any more."""
+    """Give SIGTERM and SIGINT to this handler from now on; nobody leaves at once any more."""
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, handler)
     signal.set_wakeup_fd(-1)

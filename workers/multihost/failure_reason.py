@@ -1,4 +1,4 @@
-"""Why a process of a slice ends, in one line: for its own log, and for those of the others."""
+"""Reason why a process of a slice ends, in one line, for its own log and the others'."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from workers.engine.errors import is_out_of_memory
 from workers.multihost.connection import ConnectionLost
 
 CAUSE_S = 1.0
-"""For the word of a process that is gone, which a line brings at once."""
+"""Time to wait for the last word of a process that is gone, which its connection brings at once."""
 
 
 def is_own(error: Exception) -> bool:
-    """Whether no other process can have caused it.
+    """Return whether no other process can have caused it.
 
     An error of a collective may mean that one of the others is gone, and does not say which.
     """

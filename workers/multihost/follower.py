@@ -1,4 +1,4 @@
-"""Every process of a slice but the first: it does as it is told, in the order that it is told."""
+"""Follower: every process of a slice but the first; it does what the leader does, in its order."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Follower:
         )
         self._buckets: dict[int, BucketPrograms] = {}
         self.rows: dict[int, PyTree] = {}
-        """And rows' conditions; by the numbers that the first process knows them by."""
+        """Rows, and rows' conditions, by the leader's numbers."""
         self._last_step: PyTree = None
-        """What the last one gives."""
+        """Result of the last step."""
         self.launched: SimpleQueue[PyTree] = SimpleQueue()
-        """What each launch gives, to be waited for by someone else."""
+        """Result of each launch, for another thread to wait for."""
         self._commands = {
             "terms": self._agree,
             "beat": lambda message: None,

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Followers:
-    """Any of them that is lost ends the slice: at once, or as `on_loss` has it."""
+    """Connections to all followers; the loss of any ends the slice: at once, or by `on_loss`."""
 
     def __init__(self, lines: Sequence[Connection], silence_s: float) -> None:
         self.dropped: deque[int] = deque()
@@ -35,7 +35,7 @@ class Followers:
         self._loss: EngineDied | None = None
         self._tell_loss: Callable[[Exception], None] = lambda error: leave(1, error)
         self._asked: list[bool] = []
-        """Whether at once, each time that a follower was asked to end."""
+        """Requests of followers to end, each whether at once."""
         self._stop: Mapping[bool, Callable[[], Any]] = {}
         self._listening = [
             listen(line, partial(self._hear, line.peer), self._miss) for line in lines
@@ -43,7 +43,7 @@ class Followers:
         self._beating = beat(lambda: self._send("beat", {}, {}), silence_s, self._ended)
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
-        """From now on tell this, in any thread, instead of leaving at once."""
+        """Report a loss to this callback, in any thread, instead of leaving at once."""
         with self._lock:
             self._tell_loss = tell
         if self._loss is not None:
@@ -65,13 +65,13 @@ class Followers:
             raise self.lose(str(error)) from error
 
     def fail(self, error: Exception) -> EngineDied:
-        """As `lose`, by an error in this process; it may be that of another that is gone."""
+        """Call `lose` for an error in this process; it may be that of another that is gone."""
         if not is_own(error):
             self._lost.wait(CAUSE_S)
         return self.lose(f"the first process failed: {reason(error)}")
 
     def lose(self, why: str) -> EngineDied:
-        """Nothing can be launched any more: what to raise then. All are told, the first time."""
+        """End the slice; return what to raise then. All are told, the first time."""
         with self._lock:
             is_first, tell = self._loss is None, self._tell_loss
             if self._loss is None:
@@ -89,7 +89,7 @@ class Followers:
                 line.send(Message("failed", {"why": why}))
 
     def close(self) -> None:
-        """All leave in order. Does not return if one of them is lost: it ends this process."""
+        """Let all leave in order. A loss meanwhile ends this process, without a return."""
         self._ended.set()
         if self._loss is not None:
             leave(1, self._loss)

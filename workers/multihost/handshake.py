@@ -1,4 +1,4 @@
-"""What the processes of a slice have to agree on, and what they tell each other of a shape."""
+"""Agreement between the processes of a slice, and what they tell each other of a bucket."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Handshake:
     """Processes that differ in any of these would run other programs, and wait for ever."""
 
     jax: str
-    """Its version."""
+    """Version of JAX."""
     model: str
-    """Its fingerprint."""
+    """Fingerprint of the model."""
     mesh: dict[str, int]
     table: dict[str, list[str]]
     kernel: str
     devices: list[int]
     sizes: list[int]
-    """Of compiled batches."""
+    """Sizes of compiled batches."""
     elastic: bool
 
     @classmethod
@@ -68,13 +68,13 @@ class Handshake:
         return asdict(self)
 
     def difference(self, theirs: Mapping[str, Any]) -> str:
-        """What is not the same, in words; empty: nothing."""
+        """Describe what differs; empty: nothing."""
         ours = self.as_json()
         return difference(ours, {name: theirs.get(name) for name in ours})
 
 
 def settings_of(pool: PoolSettings, model: ModelSettings) -> dict[str, Any]:
-    """All of a process that decides what it loads and compiles, known before it does, as JSON.
+    """Return all that decides what a process loads and compiles, before it does, as JSON.
 
     Raises: CheckpointError: the model's files are not there.
     """
@@ -100,7 +100,7 @@ def _named(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
-    """What is not the same in the first process, in words; empty: nothing."""
+    """Describe what differs in the first process; empty: nothing."""
     return "; ".join(
         f"{name} is {ours.get(name)} here and {theirs.get(name)} in the first process"
         for name in {**ours, **theirs}
@@ -109,7 +109,7 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 
 def outline(prepared: Prepared) -> dict[str, Any]:
-    """All that decides which programs an image needs, as JSON: no values."""
+    """Return all that decides which programs an image needs, as JSON: no values."""
     values = {step.phase: step.values for step in prepared.steps}
     return {
         "bucket": prepared.bucket,

@@ -32,7 +32,7 @@ class LeaderLink:
         self._commands: SimpleQueue[Message] = SimpleQueue()
         self._leaving = threading.Event()
         self._signals: SimpleQueue[int | None] = SimpleQueue()
-        """None when the first process has said to leave."""
+        """Signals received; None when the leader has said to leave."""
         listen(line, self._hear, self._lost)
         beat(lambda: line.send(Message("beat")), silence_s, self._leaving)
 
@@ -51,7 +51,7 @@ class LeaderLink:
             self._line.send(Message("failed", {"why": reason(error)}))
 
     def follow(self, follower: Follower) -> None:
-        """Do as the first process says until it says to leave. In the main thread.
+        """Follow the leader until it says to leave. In the main thread.
 
         A signal to end is passed on: the first process ends what is begun, and tells all.
         """

@@ -1,4 +1,4 @@
-"""How the processes of one slice find each other: through JAX first, then by lines of our own.
+"""Rendezvous of one slice's processes: through JAX first, then by connections of our own.
 
 Only those that JAX has joined learn where the leader listens, and the secret that opens a line.
 """
@@ -23,17 +23,17 @@ from workers.multihost.connection import Connection, ConnectionLost
 from workers.multihost.exits import leaving_after
 
 ARRIVE_S = 900
-"""For all processes to come: another host may be fetching its image still."""
+"""Time for all processes to come: another host may be fetching its image still."""
 SPARE_S = 60
-"""That JAX waits longer: at its own deadline it aborts the process, with another sentence."""
+"""Extra time for JAX: at its own deadline it aborts the process, with another sentence."""
 INVITATION_BYTES = 1024
 MEET_S = 120.0
-"""From JAX's joining to the last line: all processes are there, and nothing is loaded yet."""
+"""Time from JAX's joining to the last connection: all processes are there, nothing is loaded."""
 HELLO = 1 / 3
-"""Of the silence that counts as a loss: what a caller may take to say who it is. The others, who
+"""Share of the silence that counts as a loss: time for a caller to say who it is. The others, who
 are not spoken to meanwhile, wait for that long."""
 SHUTDOWN_S = 30
-"""How long a process that leaves waits for the others to leave too."""
+"""Time that a leaving process waits for the others to leave too."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def join(hosts: HostsSettings, arrive_s: int = ARRIVE_S) -> None:
 
 
 def not_all_came(hosts: HostsSettings, seconds: float) -> str:
-    """What process `hosts.index` says when it has waited for so long."""
+    """Explain that process `hosts.index` has waited for so long in vain."""
     own = "this one" if hosts.index is None else f"this one, process {hosts.index},"
     where = hosts.coordinator or "the coordinator"
     return (
@@ -91,14 +91,14 @@ def _invite(hosts: HostsSettings, silence_s: float) -> list[Connection]:
 
 
 def listening(port: int) -> socket.socket:
-    """On every address of this host."""
+    """Listen on every address of this host."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
 
 
 def gathered(server: socket.socket, count: int, token: str, silence_s: float) -> list[Connection]:
-    """To the first `count` callers that know the token, each with an index of its own.
+    """Accept the first `count` callers that know the token, each with an index of its own.
 
     Raises: ConnectionLost: they did not come in time.
     """
@@ -121,7 +121,7 @@ def gathered(server: socket.socket, count: int, token: str, silence_s: float) ->
 
 
 def _index(line: Connection, token: str) -> int | None:
-    """Of the process that calls; None: it is none of ours."""
+    """Return the index of the calling process; None: it is none of ours."""
     try:
         hello = line.receive()
     except ConnectionLost as error:
@@ -152,7 +152,7 @@ def call(address: tuple[str, int], token: str, index: int, silence_s: float) -> 
 
 
 def own_address(hosts: HostsSettings) -> str:
-    """Where the other hosts reach this one: where they have found JAX's coordinator."""
+    """Return the address by which other hosts reach this one: that of JAX's coordinator."""
     if hosts.coordinator is not None:
         return hosts.coordinator.rpartition(":")[0].strip("[]")
     return socket.gethostbyname(socket.gethostname())

@@ -1,4 +1,4 @@
-"""One process among those of its slice, from JAX's joining to the common end."""
+"""Session of one process in its slice, from JAX's joining to the common end."""
 
 from __future__ import annotations
 

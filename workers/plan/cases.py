@@ -103,7 +103,7 @@ def compiled(case: Case, rows: int = 1) -> str:
 
 
 def fingerprints(names: Sequence[str]) -> dict[str, str]:
-    """Of each case's program as it is now. For a process of its own: an option of JAX changes."""
+    """Return fingerprints of the cases' programs. Sets a JAX option: use an own process."""
     # Kernels would bring along where their sources lie, and in which lines.
     jax.config.update("jax_traceback_in_locations_limit", NO_PLACES)
     return {name: fingerprint(CASES[name], lowered(CASES[name]).as_text()) for name in names}

@@ -1,4 +1,4 @@
-"""What devices tell each other, by formula: bytes that one of them sends, and how long it takes."""
+"""Collectives by formula: bytes that one device sends, and how long that takes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from workers.slice.mesh_shape import MeshShape
 
 @dataclass(frozen=True)
 class Traffic:
-    """One kind of collective of one program."""
+    """Traffic of one kind of collective of one program."""
 
     name: str
     ici_bytes: float
-    """That one device sends."""
+    """Bytes that one device sends."""
     dcn_bytes: float
     count: float
     seconds: float
@@ -38,7 +38,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """Which mesh axes go between slices or hosts, and how fast everything is."""
+    """Interconnect: which mesh axes go between slices or hosts, and all speeds."""
 
     chip: Chip
     between: frozenset[str]
@@ -67,7 +67,7 @@ class Interconnect:
 def traffic(
     program: TracedProgram, layout: Layout, wires: Interconnect, rows: int
 ) -> Mapping[str, Traffic]:
-    """Of one run of a program, by kind."""
+    """Return the traffic of one run of a program, by kind."""
     total: dict[str, Traffic] = {}
     for one in _all(program, layout, wires, rows):
         if one.count and one.ici_bytes + one.dcn_bytes:

@@ -21,20 +21,20 @@ from workers.slice.chips import GIB, Chip
 from workers.slice.mesh_shape import MeshShape
 
 RESERVE = 0.03
-"""Of a device's memory: compiled programs, and gaps between buffers."""
+"""Share of a device's memory for compiled programs, and gaps between buffers."""
 ROW_COPIES = 3
-"""Of each request's state: what a step reads, what it writes, and one that waits for a slot."""
+"""Copies of each request's state: read by a step, written by it, and waiting for a slot."""
 CONDITIONS_COPIES = 2
-"""Of each request's conditions: those that a step in flight reads, and the next ones."""
+"""Copies of each request's conditions: those that a step in flight reads, and the next ones."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of one program on one device."""
+    """Run of one program on one device."""
 
     flops: float
     compute_s: float
-    """Of matrix units or memory, whichever takes longer, operation by operation."""
+    """Time of matrix units or memory, whichever takes longer, operation by operation."""
     traffic: Mapping[str, Traffic]
 
     @property
@@ -44,7 +44,7 @@ class Pass:
 
     @property
     def seconds(self) -> float:
-        """As if nothing was sent while something is computed."""
+        """Seconds as if nothing was sent while something is computed."""
         return self.compute_s + self.traffic_s
 
 
@@ -59,11 +59,11 @@ class Estimate:
     memory: Mapping[str, int]
     """Bytes a device by kind: weights by network, rows, temporaries, reserve."""
     passes: Mapping[str, Pass]
-    """By program: `encode`, `decode`, the step of each phase, and its conditions if it has any."""
+    """Passes by program: `encode`, `decode`, the step of each phase, and its conditions if any."""
     phase: str
-    """That has most steps."""
+    """Phase that has most steps."""
     request_s: float
-    """Of `slots` requests side by side: all steps, and one encoding and decoding each."""
+    """Seconds of `slots` requests side by side: all steps, one encoding and decoding each."""
     residency: Residency = ALL_ON_DEVICE
     why: str = field(default="", compare=False)
 
@@ -89,7 +89,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether a device's memory holds it."""
+        """Return whether a device's memory holds it."""
         return self.spare_bytes >= 0
 
     @property
@@ -98,7 +98,7 @@ class Estimate:
         return self.slots / self.request_s
 
     def refusal(self) -> str:
-        """Why it does not fit, with the numbers."""
+        """Return why it does not fit, with the numbers."""
         kinds = ", ".join(f"{kind} {size / GIB:.2f}" for kind, size in self.memory.items())
         return (
             f"{self.shape} needs about {self.total_bytes / GIB:.2f} GiB a device, but "
@@ -122,7 +122,7 @@ def estimate(
     table: Table = TABLE,
     residency: Residency = ALL_ON_DEVICE,
 ) -> Estimate:
-    """What a layout takes, and how long a step and a request.
+    """Estimate what a layout takes, and how long a step and a request are.
 
     Args:
         shape: with every size known (`Shape.over`).
@@ -186,7 +186,7 @@ def _memory(
 
 
 def weight_bytes(weights: tuple[Weight, ...], layout: Layout) -> dict[str, int]:
-    """On one device, by network; exact."""
+    """Weight bytes on one device, by network; exact."""
     sizes: Counter[str] = Counter()
     for weight in weights:
         sizes[weight.network] += weight.on_one(layout)
@@ -194,14 +194,14 @@ def weight_bytes(weights: tuple[Weight, ...], layout: Layout) -> dict[str, int]:
 
 
 def row_bytes(sketch: Sketch, layout: Layout) -> int:
-    """On one device; exact."""
+    """Bytes of a row on one device; exact."""
     return sum(leaf.on_one(layout) for leaf in sketch.row)
 
 
 def _temporaries(
     program: TracedProgram, layout: Layout, rows: int, on_host: frozenset[str] = frozenset()
 ) -> int:
-    """At the fullest moment, with the weights of a layer that is gathered or brought."""
+    """Temporary bytes at the peak, with the weights of a layer that is gathered or loaded."""
     total = 0.0
     for axes, size in program.peak.items():
         times = rows if any(axis == "batch" for axis, _ in axes) else 1

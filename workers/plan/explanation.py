@@ -1,4 +1,4 @@
-"""Why a layout is as it is, in a sentence that a log can show."""
+"""Explanation of a layout, in a sentence that a log can show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.slice.chips import GIB
 
 
 def why(chosen: Estimate, sketch: Sketch, refused: Sequence[Estimate]) -> str:
-    """Which axes it has and what for, and what it takes: all of it estimated."""
+    """Explain which axes it has and what for, and what it takes: all of it estimated."""
     said = [reason(chosen, sketch, refused) for reason in (_cfg, _context, _tensor, _fsdp, _data)]
     parts = "; ".join(part for part in said if part) or "nothing is split"
     return (

@@ -1,4 +1,4 @@
-"""What a compiled program's text says: its collectives with their bytes, loops counted.
+"""Reader of a compiled program's text: its collectives with their bytes, loops counted.
 
 The compiler's own `cost_analysis` counts a loop's body once and knows nothing of wires.
 """
@@ -41,22 +41,22 @@ _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
 
 @dataclass(frozen=True)
 class Collective:
-    """One of a program's collectives."""
+    """Collective of a program."""
 
     kind: str
     sent_bytes: float
-    """By one device, each time."""
+    """Bytes sent by one device, each time."""
     crosses: bool
     """Whether it goes between slices."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Of one compiled program, each entry with how often it runs."""
+    """Collectives of one compiled program, each with how often it runs."""
 
     collectives: Counter[Collective]
     cycles: int
-    """By the compiler's own estimate, where its text has one: TPUs'."""
+    """Cycles by the compiler's own estimate, where its text has one: TPUs'."""
 
 
 def read(text: str, slices: Sequence[int]) -> Reading:
@@ -77,7 +77,7 @@ def read(text: str, slices: Sequence[int]) -> Reading:
 
 
 def collectives(lines: Iterable[str], slices: Sequence[int] | None = None) -> Iterator[Collective]:
-    """Of one computation.
+    """Yield the collectives of one computation.
 
     Args:
         slices: as `read`; None: all devices are in one.
@@ -89,7 +89,7 @@ def collectives(lines: Iterable[str], slices: Sequence[int] | None = None) -> It
 
 
 def cycles(line: str) -> int:
-    """That the compiler expects of one operation; 0 where it says nothing."""
+    """Return the cycles that the compiler expects of one operation; 0 where it says nothing."""
     return sum(int(n) for n in _CYCLES.findall(line))
 
 
@@ -115,7 +115,7 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def times(computations: dict[str, list[str]]) -> Counter[str]:
-    """How often each computation runs."""
+    """Count how often each computation runs."""
     found: Counter[str] = Counter()
 
     def visit(name: str, count: int) -> None:
@@ -141,7 +141,7 @@ def _called(line: str) -> list[str]:
 
 
 def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
-    """Of each computation, the body of the outermost loop that it runs in; ENTRY where in none."""
+    """Return each computation's outermost loop body; ENTRY where it is in none."""
     around: dict[str, str] = {}
     bodies = set()
     for name, lines in computations.items():
@@ -160,7 +160,7 @@ def outermost(computations: dict[str, list[str]]) -> dict[str, str]:
 
 
 def _trips(line: str, condition: list[str]) -> int:
-    """Of a loop over a range; 1 where nobody can say."""
+    """Return the trip count of a loop over a range; 1 where nobody can say."""
     known = _TRIPS.search(line)
     if known:
         return int(known["n"])
@@ -183,7 +183,7 @@ def _collective(line: str, slices: Sequence[int] | None) -> Collective | None:
 
 
 def _crosses(line: str, slices: Sequence[int]) -> bool:
-    """Whether any of a permute's pairs, or the first group, is in more than one slice."""
+    """Return whether any of a permute's pairs, or the first group, is in more than one slice."""
     pairs = _PAIRS.search(line)
     found = re.findall(r"\d+,\d+", pairs["pairs"]) if pairs else []
     groups = [_numbers(pair) for pair in found] or [_group(line)]

@@ -25,7 +25,7 @@ from workers.slice.chips import CLOCK_HZ
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """One compiled program, on one device."""
+    """Compiled program, on one device."""
 
     name: str
     """`encode`, `decode`, or a phase's step."""
@@ -36,14 +36,14 @@ class CompiledProgram:
     temporary_bytes: int
     code_bytes: int
     flops_once: float
-    """As the compiler counts: a loop's body once."""
+    """FLOPs as the compiler counts: a loop's body once."""
     bytes_once: float
     traffic: tuple[Traffic, ...]
     """Collectives by kind, loops counted."""
     cycles_s: float | None
     """The compiler's own estimate of its operations one after the other, loops counted."""
     refused: str = ""
-    """Why it did not compile; the numbers are all 0 then."""
+    """Reason why it did not compile; the numbers are all 0 then."""
 
     @property
     def traffic_s(self) -> float:
@@ -54,7 +54,7 @@ class CompiledProgram:
 def programs(
     pipeline: Pipeline, fields: Fields, layout: Layout, wires: Interconnect, slots: int
 ) -> Iterator[CompiledProgram]:
-    """Each of the engine's programs for this request, the steps first.
+    """Yield each of the engine's programs for this request, the steps first.
 
     Args:
         pipeline: abstract, its parameters placed by `layout`.
@@ -99,7 +99,7 @@ def _program(
 
 
 def concrete(mesh: Mesh | AbstractMesh) -> Mesh:
-    """That mesh, as one of devices."""
+    """Return that mesh, as one of devices."""
     if isinstance(mesh, AbstractMesh):
         raise TypeError("nothing can be compiled for devices that are abstract")
     return mesh

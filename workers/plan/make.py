@@ -1,4 +1,4 @@
-"""What `atelier plan` asks for → a search, or a plan."""
+"""Entry of `atelier plan`: from its options to a search or a plan."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class PlanRequest:
     """Fields that differ from the model's defaults."""
     mesh: Literal["auto"] | MeshShape = "auto"
     dcn: Mapping[str, int] | None = None
-    """Where "auto" has several slices or hosts: the axes between them."""
+    """Axes between slices or hosts, where "auto" has several of them."""
     dtype: str = "bfloat16"
     slots: int | None = None
     """Requests side by side; None: one for each part of `data`."""
     activation_dtype: str | None = None
-    """None: as the weights."""
+    """Dtype of activations; None: the weights'."""
     vae_tiling: bool | None = None
-    """Whether images are decoded in tiles; this and the next two: None is where the memory
-    demands it, as a pool has it."""
+    """Whether images are decoded in tiles; this and the next two: None is where the memory demands
+    it, as in a pool."""
     swap_experts: bool | None = None
     encoders_on_host: bool | None = None
     eight_bit: EightBit | None = None
-    """Where blocks have weights of 8 bits; None: nowhere."""
+    """Blocks with weights of 8 bits; None: none."""
 
     @property
     def slices(self) -> int:
@@ -63,7 +63,7 @@ class PlanRequest:
 
 
 def settled(ask: PlanRequest) -> tuple[PlanRequest, Sketch]:
-    """Whether in tiles, and what is asked of devices then.
+    """Settle whether to decode in tiles, and sketch what is asked of devices then.
 
     Raises: PlanError, RequestError: the model cannot make it; CheckpointError: no such model.
     """
@@ -123,7 +123,7 @@ def check(spec: ModelSpec, request: Mapping[str, Any]) -> None:
 
 
 def searched(ask: PlanRequest, sketch: Sketch) -> Found:
-    """With everything on the device if any layout has room for it, or else as a pool would."""
+    """Search with everything on the device if that fits any layout, or else as a pool would."""
     chip, devices = ask.topology.chip, ask.topology.devices
     for residency in residencies(sketch, ask.swap_experts, ask.encoders_on_host):
         found = search(sketch, chip, devices, dcn=ask.dcn, residency=residency)

@@ -55,7 +55,7 @@ def sketch_of(
     check: Callable[[ModelSpec], None] = lambda spec: None,
     **how: Any,
 ) -> Sketch:
-    """What a request of that model asks of devices, whatever they are: for `reckon` and `search`.
+    """Sketch what a model's request asks of devices, whatever they are: for `reckon` and `search`.
 
     Args:
         request: fields that differ from the model's defaults, such as height and width.
@@ -81,7 +81,7 @@ def sketch_of(
 
 @contextmanager
 def _folder(source: str) -> Iterator[str]:
-    """Where the configs are; a file, with its own place for them, is left as it is."""
+    """Return the folder of the configs; a file, with its own place for them, is left as it is."""
     if source in published.CHECKPOINTS:
         with TemporaryDirectory() as folder:
             published.write(source, Path(folder))

@@ -1,4 +1,4 @@
-"""Which networks lie in host memory because a device has no room for all of them all the time."""
+"""Offload: networks that lie in host memory because a device cannot hold all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.plan.trace import Sketch, Weight
 
 @dataclass(frozen=True)
 class Residency:
-    """All others lie on the device."""
+    """Residency of networks: those named are off the device, all others on it."""
 
     on_host: frozenset[str] = frozenset()
     """Networks that are brought a layer at a time when they are used: encoders."""
@@ -19,7 +19,7 @@ class Residency:
     """Networks of which one is on the device, the others on the host: experts."""
 
     def keeps(self, weight: Weight) -> bool:
-        """Whether a weight lies on the device (or would, by turns).
+        """Return whether a weight lies on the device (or would, by turns).
 
         Of networks on the host the vectors alone do, as `models.weights.loader.beside` has them.
         """
@@ -40,7 +40,7 @@ ALL_ON_DEVICE = Residency()
 def residencies(
     sketch: Sketch, swap_experts: bool | None, encoders_on_host: bool | None
 ) -> Iterator[Residency]:
-    """What can be tried, the fastest first.
+    """Yield the residencies that can be tried, the fastest first.
 
     Args:
         swap_experts, encoders_on_host: as the settings have it; None: either way.
@@ -52,7 +52,7 @@ def residencies(
 
 
 def choices(setting: bool | None, possible: bool) -> tuple[bool, ...]:
-    """Whether to do it: as it was set, or first without and then with."""
+    """Return the choices: as it was set, or first without and then with."""
     if not possible:
         return (False,)
     return (False, True) if setting is None else (setting,)

@@ -25,12 +25,12 @@ MOVES = frozenset(
     | {"dynamic-update-slice", "fusion", "get-tuple-element", "iota", "pad", "parameter"}
     | {"reshape", "slice", "transpose", "tuple"}
 )
-"""What a fusion may hold that only moves numbers to other places."""
+"""Operations that only move numbers to other places, as a fusion may hold them."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a computation; how often that runs beside it."""
+    """Operation of a computation; how often that runs beside it."""
 
     name: str
     kind: Kind
@@ -41,7 +41,7 @@ class Operation:
     operands: tuple[tuple[int, ...], ...]
     """Shapes of what a kernel reads; of others nothing."""
     source: str
-    """Where in the traced program it comes from."""
+    """Place in the traced program that it comes from."""
     cycles: int
     runs: int
     within: str
@@ -54,7 +54,7 @@ class Operation:
 
 
 def operations(text: str) -> Iterator[Operation]:
-    """Those that take time, in the order of the text.
+    """Yield the operations that take time, in the order of the text.
 
     Args:
         text: `Compiled.as_text()`.
@@ -110,7 +110,7 @@ def _operands(line: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _codes(line: str, computations: Mapping[str, list[str]]) -> Iterator[str]:
-    """Of all that is fused, however deep."""
+    """Yield the codes of all that is fused, however deep."""
     called = _CALLS.search(line)
     for inner in computations.get(called["name"], ()) if called else ():
         match = _OPERATION.match(inner)

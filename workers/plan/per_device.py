@@ -1,4 +1,4 @@
-"""How much of a value or of some work one device has under a layout."""
+"""Share of a value or of some work that one device has under a layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.jaxpr.operations import Pairs
 
 
 def scaled(axes: Pairs, rows: int) -> Pairs:
-    """Of so many requests side by side."""
+    """Scale axes to so many requests side by side."""
     return tuple((axis, size * rows if axis == "batch" else size) for axis, size in axes)
 
 
@@ -23,7 +23,7 @@ def split_axes(layout: Layout, axes: Pairs) -> dict[str, MeshAxes]:
 
 
 def share(layout: Layout, axes: Pairs) -> float:
-    """Of the fullest device: 1 where nothing is split."""
+    """Return the share of the fullest device: 1 where nothing is split."""
     parts = split_axes(layout, axes)
     counts = [(size, layout.devices(parts[axis])) for axis, size in axes]
     return math.prod(math.ceil(size / count) / size for size, count in counts)

@@ -16,13 +16,13 @@ from workers.slice.topology import Topology
 
 @dataclass(frozen=True)
 class Plan:
-    """One layout of one slice."""
+    """Layout of one slice."""
 
     sketch: Sketch
     topology: Topology
     request: Mapping[str, Any]
     dtype: str
-    """Of the weights."""
+    """Dtype of the weights."""
     activation_dtype: str
     vae_tiling: bool
     eight_bit: EightBit | None
@@ -59,11 +59,11 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether every program compiles and a device holds them."""
+        """Return whether every program compiles and a device holds them."""
         return not self.refused and self.spare_bytes >= 0
 
     def seconds(self, name: str) -> float:
-        """Of one run of a program: computing as reckoned, sending as compiled."""
+        """Seconds of one run of a program: computing by estimate, sending as compiled."""
         return self.compute_s(name) + self.exchange_s(name)
 
     def compute_s(self, name: str) -> float:
@@ -79,12 +79,12 @@ class Plan:
 
     @property
     def step_s(self) -> float:
-        """Of the phase that has most steps."""
+        """Seconds of a step of the phase that has most steps."""
         return self.seconds(self.sketch.phase)
 
     @property
     def request_s(self) -> float:
-        """Of all requests side by side: every step, and one encoding and decoding each."""
+        """Seconds of all requests side by side: every step, one encoding and decoding each."""
         steps = self._of_all(self.sketch.steps)
         each = self._of_all(self.sketch.conditions)
         each += self.seconds("encode") + self.seconds("decode")

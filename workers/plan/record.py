@@ -1,4 +1,4 @@
-"""What the TPU's compiler said of each case, and of which program: docs/performance/schedule.json.
+"""Record of what the TPU's compiler said of each case: docs/performance/schedule.json.
 
 Compiling the cases takes minutes, lowering them seconds. A schedule is the same as long as program,
 flags, chips and compiler are, so that what was recorded of these need not be compiled again.
@@ -24,16 +24,16 @@ class Stale(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """What was compiled, with which versions."""
+    """Record of what was compiled, with which versions."""
 
     versions: Mapping[str, str | None]
     programs: Mapping[str, str]
-    """By case: `workers.plan.cases.fingerprint`."""
+    """Fingerprints by case: `workers.plan.cases.fingerprint`."""
     steps: Mapping[str, Step]
-    """By case, without their single operations."""
+    """Steps by case, without their single operations."""
 
     def holds(self, name: str, program: str, versions: Mapping[str, str | None]) -> bool:
-        """Whether compiling would say the same."""
+        """Return whether compiling would say the same."""
         same = self.versions[COMPILER] == versions[COMPILER]
         return same and self.programs.get(name) == program
 

@@ -131,7 +131,7 @@ def _reckoning_json(one: Estimate) -> dict[str, Any]:
 
 
 def how(plan: Plan) -> str:
-    """What the seconds rest on."""
+    """Describe what the seconds rest on."""
     by = plan.chip.efficiency
     sent = "as compiled" if any(program.traffic for program in plan.programs) else "by formula"
     return (

@@ -65,13 +65,13 @@ class Attention:
 
     shape: Shape
     heads: int
-    """Of all of them, each for all rows and prompts."""
+    """Number of heads of all of them, each for all rows and prompts."""
     seconds: float
-    """Of one run of the part."""
+    """Seconds of one run of the part."""
 
     @property
     def flops(self) -> float:
-        """Of one run, padding counted as work."""
+        """FLOPs of one run, padding counted as work."""
         return 4.0 * self.heads * self.shape.dim * self.shape.queries * self.shape.keys
 
 
@@ -85,19 +85,19 @@ class Part:
     name: str
     runs: int
     seconds: Mapping[Kind, float]
-    """Of one run, of XLA's own operations."""
+    """Seconds of one run, of XLA's own operations."""
     attention_s: float
-    """Of one run; 0 where nobody asked for it."""
+    """Seconds of attention in one run; 0 where nobody asked for it."""
     sent_bytes: Mapping[str, float]
-    """Of one run, by kind of collective."""
+    """Bytes sent in one run, by kind of collective."""
     operations: Sequence[Operation]
     """The longest first."""
     attention: Sequence[Attention] = ()
-    """By shape, where somebody asked for it."""
+    """Attention by shape, where somebody asked for it."""
 
     @property
     def xla_s(self) -> float:
-        """All but attention: linears, norms, residuals, RoPE, and every copy between them."""
+        """Seconds of all but attention: linears, norms, residuals, RoPE, and their copies."""
         return sum(self.seconds.values())
 
 
@@ -158,24 +158,24 @@ def _part(
 
 
 def is_attention(one: Operation) -> bool:
-    """Whether an operation is a kernel of attention."""
+    """Return whether an operation is a kernel of attention."""
     return one.kind == "kernel" and one.name.startswith("upright")
 
 
 def shape_of(kernel: Operation) -> Shape:
-    """Of one head, padding included: queries [heads, dim, tokens], keys [heads, tokens, dim]."""
+    """Return one head's padded shape: queries [heads, dim, tokens], keys [heads, tokens, dim]."""
     (_, dim, queries), (_, keys, _) = kernel.operands[:2]
     return Shape(DTYPE, dim, queries, keys)
 
 
 def attention_flops(name: str) -> float:
-    """Of a step's attention on one device, without what is padded."""
+    """FLOPs of a step's attention on one device, without what is padded."""
     return flops(name)["attention"]
 
 
 @cache
 def flops(name: str) -> Mapping[str, float]:
-    """Of a step on one device, by kind of work, without what is padded. Nothing is compiled."""
+    """FLOPs of a step on one device, by kind of work, without padding. Nothing is compiled."""
     case = CASES[name]
     sketch = sketch_of(case.model, DTYPE, case.request)
     work = next(iter(sketch.steps.values()))[0].work
@@ -198,12 +198,12 @@ def in_child(function: Callable[..., Result], *arguments: object) -> Result:
 
 @dataclass(frozen=True)
 class Step:
-    """What the compiler says of one case."""
+    """Schedule of one case, as the compiler gives it."""
 
     name: str
     parts: Sequence[Part]
     attention_flops: float
-    """Of a device, without what is padded."""
+    """FLOPs of attention on a device, without what is padded."""
 
     @property
     def case(self) -> Case:
@@ -239,7 +239,7 @@ class Step:
 
     @property
     def attention(self) -> list[Attention]:
-        """Of the whole step, by shape, the longest first."""
+        """Attention of the whole step, by shape, the longest first."""
         heads: Counter[Shape] = Counter()
         seconds: dict[Shape, float] = defaultdict(float)
         for part in self.parts:

@@ -1,4 +1,4 @@
-"""Every layout of a slice, reckoned and put in order; and why the best one is."""
+"""Search over every layout of a slice, in order of cost."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LAST = ("fsdp", "tensor", "ring", "data")
 
 @dataclass(frozen=True)
 class Found:
-    """All layouts of a slice, the best first."""
+    """Layouts of a slice, the best first."""
 
     latency: tuple[Estimate, ...]
-    """That fit with one request at a time, by the time of that request."""
+    """Layouts that fit with one request at a time, by the time of that request."""
     throughput: tuple[Estimate, ...]
-    """That fit with a request in each part of `data`, by requests a second."""
+    """Layouts that fit with a request in each part of `data`, by requests a second."""
     refused: tuple[Estimate, ...]
-    """That do not fit with one request, the smallest first."""
+    """Layouts that do not fit with one request, the smallest first."""
 
 
 def search(
@@ -67,7 +67,7 @@ def search(
 
 
 def shapes(sketch: Sketch, devices: int, dcn: Mapping[str, int]) -> Iterator[MeshShape]:
-    """Those that leave no device idle: cfg where there is guidance, tensor where heads divide."""
+    """Yield shapes with no idle device: cfg where guided, tensor where heads divide."""
     between = {axis: dcn.get(axis, 1) for axis in AXIS_NAMES}
     for sizes in factors(devices, len(AXIS_NAMES)):
         ici = dict(zip(AXIS_NAMES, sizes, strict=True))
@@ -85,7 +85,7 @@ def rows(sketch: Sketch, shape: MeshShape) -> int:
 
 
 def factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write a number as so many factors, in order."""
+    """Yield every way to write a number as so many factors, in order."""
     if parts == 1:
         yield (number,)
         return
@@ -95,7 +95,7 @@ def factors(number: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def ordered(reckoned: Iterable[Estimate], cost: Callable[[Estimate], float]) -> list[Estimate]:
-    """Those that fit, by cost; of those that tie, the simpler one first."""
+    """Sort those that fit by cost; of those that tie, the simpler one first."""
     left = sorted((one for one in reckoned if one.fits), key=cost)
     result: list[Estimate] = []
     while left:

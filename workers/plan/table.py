@@ -71,7 +71,7 @@ def row(sketch: Sketch, one: Estimate) -> str:
 
 
 def compiled_rows(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Of one plan, as its JSON has it: program by program."""
+    """Yield the rows of one plan, as its JSON has it: program by program."""
     sizes = {axis: size for axis, size in plan["mesh"]["ici"].items() if size > 1}
     layout = " · ".join(f"{axis} {size}" for axis, size in sizes.items())
     for program in plan["programs"]:

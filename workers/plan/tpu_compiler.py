@@ -65,7 +65,7 @@ def devices_of(topology: Topology, slices: int = 1) -> Sequence[jax.Device]:
 
 
 def mesh_of(shape: MeshShape, devices: Sequence[jax.Device]) -> Mesh:
-    """As a pool's, but for DCN: its slices are none of processes here."""
+    """Build a mesh as a pool does, but for DCN: its slices are none of processes here."""
     if all(size == 1 for size in shape.dcn.values()):
         return make_mesh(shape, devices)
     ici, dcn = ([sizes[axis] for axis in AXIS_NAMES] for sizes in (shape.ici, shape.dcn))

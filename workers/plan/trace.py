@@ -29,7 +29,7 @@ from workers.programs.tracer import Tracer
 
 @dataclass(frozen=True)
 class RowLeaf:
-    """One array that lies on the devices, whatever runs."""
+    """Array that lies on the devices, whatever runs."""
 
     shape: tuple[int, ...]
     itemsize: int
@@ -48,25 +48,25 @@ class RowLeaf:
 
 @dataclass(frozen=True)
 class Weight(RowLeaf):
-    """One parameter."""
+    """Parameter of a network."""
 
     network: str
 
 
 @dataclass(frozen=True)
 class TracedProgram:
-    """One of the engine's programs, for one row."""
+    """Traced program of the engine, for one row."""
 
     work: Work
     peak: Live
     """Temporaries at the fullest moment."""
     weights: tuple[Weight, ...]
-    """That it reads."""
+    """Weights that it reads."""
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """What one request of one size asks of a device."""
+    """Sketch of what one request of one size asks of a device."""
 
     model: str
     family: str
@@ -74,24 +74,24 @@ class Sketch:
     row: tuple[RowLeaf, ...]
     encode: TracedProgram
     steps: Mapping[str, tuple[TracedProgram, int]]
-    """By phase: its step, and how many of them."""
+    """Steps by phase: the program, and how many of them."""
     decode: TracedProgram
     conditions: Mapping[str, tuple[TracedProgram, int]]
-    """Of the phases that have them: what computes them for several steps, and how often. Their
-    weights stay where they lie, so none is named."""
+    """Conditions of the phases that have them: what computes them for several steps, and how often.
+    Their weights stay where they lie, so none is named."""
     conditions_bytes: int
-    """That a row has while it is denoised."""
+    """Bytes of conditions that a row has while it is denoised."""
     prompts: int
     """Passes of a step: 2 where guidance is used."""
 
     @property
     def phase(self) -> str:
-        """That has most steps."""
+        """Phase that has most steps."""
         return max(self.steps, key=lambda name: self.steps[name][1])
 
     @property
     def heads(self) -> frozenset[int]:
-        """Of every attention among tokens."""
+        """Head counts of every attention among tokens."""
         return frozenset(
             dict(op.axes)["heads"]
             for program, _ in self.steps.values()
@@ -101,7 +101,7 @@ class Sketch:
 
     @property
     def tokens(self) -> int:
-        """Of the longest sequence that a step attends over; 0 where there is none."""
+        """Length of the longest sequence that a step attends over; 0 where there is none."""
         axes = (dict(op.axes) for program, _ in self.steps.values() for op in program.work.ops)
         return max((sizes.get("tokens", 0) for sizes in axes), default=0)
 
@@ -115,7 +115,7 @@ class Sketch:
 
 
 def sketch(pipeline: Pipeline, fields: Fields, logical: Layout) -> Sketch:
-    """Of a request, traced and not compiled: seconds, whatever the size.
+    """Sketch a request, traced and not compiled: seconds, whatever the size.
 
     Args:
         pipeline: as `models.loading.sources.SHAPES` makes it, its parameters placed by `logical`.
@@ -180,7 +180,7 @@ def _bytes(tree: Any) -> int:
 
 
 def _conditions(tracer: Tracer, prepared: Prepared, row: Any) -> dict[str, tuple[Traced, int]]:
-    """By phase, where the family has them; and how often they are computed."""
+    """Conditions by phase, where the family has them; and how often they are computed."""
     values = {step.phase: step.values for step in prepared.steps}
     traced = {phase: tracer.conditions(phase, some, row) for phase, some in values.items()}
     chunks = {(step.phase, first(at)) for at, step in enumerate(prepared.steps)}

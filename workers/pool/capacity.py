@@ -32,12 +32,12 @@ class Capacity:
 
     @property
     def is_full(self) -> bool:
-        """Of images: with one of them less there would be room."""
+        """True while all slots for images are taken: one image less would leave capacity."""
         in_bounds = not self._suspects and self._jobs < JOBS_A_SLOT * self._slots
         return in_bounds and self._pictures >= self._slots
 
     async def wait(self) -> int:
-        """Until there is room: for how many images."""
+        """Wait for capacity; return for how many images."""
         while self.free <= 0:
             self._changed.clear()
             await self._changed.wait()
@@ -69,23 +69,23 @@ class Places:
 
     @property
     def pictures(self) -> int:
-        """That still have their place."""
+        """Number of images that still have their slot."""
         return len(self._taken)
 
     def step(self, picture: int, steps_to_go: int) -> None:
-        """One image has done a step."""
+        """Count one image's step."""
         if steps_to_go <= LEAVING_STEPS and picture in self._taken:
             self._taken.remove(picture)
             self._room._change(-1, 0)
 
     def wait(self, picture: int) -> None:
-        """One image waits for its programs: others may have its place meanwhile."""
+        """Free the slot of an image that waits for its programs: others may have it meanwhile."""
         if picture in self._taken:
             self._taken.remove(picture)
             self._room._change(-1, 0)
 
     def come_back(self, picture: int) -> None:
-        """It has them: it takes a place again, beyond the slots where there is none."""
+        """Take a slot again for an image with its programs, even beyond the slots."""
         self._taken.add(picture)
         self._room._change(1, 0)
 

@@ -26,19 +26,19 @@ from workers.programs.step_latency import TRIALS
 from workers.retry import QUEUE_ERRORS
 
 MEASURE_S = 10.0
-"""What a warm-up request may take for batches of several images; one image alone is measured
+"""Maximum time of a warm-up request for batches of several images; one image alone is measured
 however long it takes."""
 ROUNDS = 20
-"""Of full batches at the most: each tries several sizes, and a size may never come up."""
+"""Maximum number of full batches: each tries several sizes, and a size may never come up."""
 TELL_EVERY_S, APART_S = 5.0, 0.05
-"""Of one pool; and between those of all ready pools of a model, on average: a look at the table of
-a thousand takes Redis a millisecond and a half."""
+"""Interval of one pool's reports; and of all ready pools of a model together, on average: reading
+the table of a thousand takes Redis 1.5 ms."""
 WORTH_TELLING = 0.05
-"""By how much of itself a time has to change."""
+"""Relative change of a time that is worth a report."""
 KNOWN_S = 86400.0
-"""How long a pool that starts trusts what others of its kind have measured of batches."""
+"""Age up to which a starting pool trusts what others of its kind have measured of batches."""
 CONFIRM_S = 20.0
-"""After so long a time that has not changed is told again if it was measured again."""
+"""Interval after which an unchanged time is reported again if it was measured again."""
 
 NO_NUMBERS = (
     "no warm-up request gave finite numbers: the checkpoint's weights are damaged, or its dtype is"
@@ -102,7 +102,7 @@ async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
 
 
 def sizes(programs: BucketPrograms) -> frozenset[int]:
-    """Of the batches that it has programs for."""
+    """Return the batch sizes that it has programs for."""
     return frozenset(way.size for phase in programs.phases.values() for way in phase.ways)
 
 
@@ -121,7 +121,7 @@ async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
 
 
 async def _together(engine: Engine, fields: Fields) -> None:
-    """As many as there are slots. Raises: the first failure."""
+    """Try out as many as there are slots. Raises: the first failure."""
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(engine.slots):
@@ -143,16 +143,16 @@ class CostReporter:
         self.model = engine.pipeline.spec.name
         self._told: Mapping[CostKey, CostRow] = {}
         self.pause_s = TELL_EVERY_S
-        """Until it tells again."""
+        """Pause until the next report."""
         self._layout = describe(pool, engine.layout, engine.batching)
         self.slowness = 1.0
-        """How many times as long an image takes here as on the fastest ready pool."""
+        """Duration of an image here relative to the fastest ready pool."""
         self.slowness_in: Mapping[str, float] = {}
         """The same of each bucket that others have measured, too."""
 
     @property
     def facts(self) -> PoolFacts:
-        """What the pool announces of itself now."""
+        """Return what the pool announces of itself now."""
         return PoolFacts(self._layout, self._engine.slots, self._engine.costs.at_hand)
 
     @property
@@ -161,7 +161,7 @@ class CostReporter:
         return list(self._engine.costs.at_hand)
 
     async def known(self) -> Known:
-        """What pools of this kind have measured lately; nothing where Redis does not answer."""
+        """Return what pools of this kind have measured lately; empty while Redis is away."""
         try:
             table = await self._queue.costs(self.model)
         except QUEUE_ERRORS as error:
@@ -174,13 +174,13 @@ class CostReporter:
         }
 
     async def run(self) -> None:
-        """Until canceled: every few seconds what is new, of very many pools less often."""
+        """Report news every few seconds, until canceled; less often where there are many pools."""
         while True:
             await asyncio.sleep(self.pause_s)
             await self.tell()
 
     async def tell(self) -> None:
-        """Without Redis it is told the next time."""
+        """Report news; without Redis, the next time."""
         devices = self._engine.layout.mesh.size
         rows = self._engine.costs.rows(self._layout, devices)
         try:

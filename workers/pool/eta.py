@@ -13,7 +13,7 @@ class Eta:
     """Wall-clock time, neighbours and all."""
 
     row: Row
-    """With its first step here done."""
+    """Row with its first step here done."""
     first: int = field(init=False)
     begun_at: float = field(init=False)
     latest: float = field(init=False)
@@ -23,12 +23,12 @@ class Eta:
         self.begun_at = self.latest = time.monotonic()
 
     def step(self) -> None:
-        """One more is done."""
+        """Count one more step."""
         self.latest = time.monotonic()
 
     @property
     def seconds_left(self) -> float | None:
-        """Of its steps; None: too few are done to tell."""
+        """Seconds left of its steps; None: too few are done to tell."""
         done = self.row.done - self.first
         if not done:
             return None

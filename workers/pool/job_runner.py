@@ -70,12 +70,12 @@ class JobRunner:
         """Whether it needs programs that may have to be compiled."""
         self.places = places
         self.span = NOTHING
-        """This attempt's."""
+        """Span of this attempt."""
         self.is_ending = False
         """The queue is being told the end, and will answer whether the claim was still ours."""
 
     async def run(self) -> str:
-        """Do the job. Returns its outcome: succeeded, failed, queued (again), or lost.
+        """Do the job; return its outcome: succeeded, failed, queued (again), or lost.
 
         A job whose engine dies is lost, as with a pool that dies: its lease lapses, and it goes on
         alone elsewhere. Given back as tried, it would take its neighbours along again and again.
@@ -98,7 +98,7 @@ class JobRunner:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of its steps, by its pace, or as predicted while it has none; None: nothing tells."""
+        """Seconds left of its steps, by their pace or as predicted; None: unknown."""
         left = [pace.seconds_left for pace in self._paces.values()]
         known = [one for one in left if one is not None]
         if known or self._job.run_s is None:
@@ -106,7 +106,7 @@ class JobRunner:
         return self._job.run_s * (1 - self._job.step / max(1, self._job.steps))
 
     def may_yield(self, quantum_s: float) -> bool:
-        """Whether it may be preempted.
+        """Return whether it may be preempted.
 
         It has run for that long, which pays for it, and not as one that a pool has died with.
         """
@@ -115,7 +115,7 @@ class JobRunner:
         return has_run and is_free and self._snapshots.pay_aside
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether it may, by what is known of its pace."""
+        """Return whether it may, by what is known of its pace."""
         if self._is_aside or self._waiting:
             return False  # how long compiling takes, and what comes after it, nobody knows
         left = [pace.seconds_left for pace in self._paces.values()]
@@ -132,7 +132,7 @@ class JobRunner:
             log.warning("what job %s has done last is not kept: no time", self._job.id)
 
     async def put_aside_whole(self, seconds: float) -> bool:
-        """As `put_aside`, but where not all can be kept it goes on. Whether it was put aside."""
+        """Put aside only if all can be kept, and go on otherwise; return whether it was."""
         await self.put_aside(seconds)
         if self._snapshots.are_complete and not self.is_ending:
             return True
@@ -142,7 +142,7 @@ class JobRunner:
         return False
 
     async def _make(self) -> tuple[list[Output], Usage]:
-        """All images, side by side; the first that fails stops the others."""
+        """Make all images, side by side; the first that fails stops the others."""
         telling = asyncio.create_task(self._progress.run())
         try:
             images = await self._read_images()
@@ -176,7 +176,7 @@ class JobRunner:
         return {name: await until_stored(self._store.get, key) for name, key in keys.items()}
 
     async def _make_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
-        """One image with its files, made here or by an earlier claim."""
+        """Return one image with its files, made here or by an earlier claim."""
         made = await self._snapshots.finished(number)
         if made is None:
             made = await self._finish_one(number, images)
@@ -273,7 +273,7 @@ class JobRunner:
         )
 
     async def _put(self, key: str, file: File) -> None:
-        """To its end, even where the work is stopped: half a write can't be called back."""
+        """Store to the end, even where the work is stopped: half a write can't be called back."""
         put = self._store.put(key, file.data, file.content_type)
         storing = asyncio.create_task(put)
         self._storing.add(storing)

@@ -15,7 +15,7 @@ JOB_OUTCOMES = ("succeeded", "failed", "queued", "lost", "dropped")
 CONTENT_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "video/mp4", "video/webm")
 
 tally = JobMetrics(REGISTRY)
-"""Of the jobs that end, start and go back by this pool's calls."""
+"""Metrics of the jobs that end, start and go back by this pool's calls."""
 snapshots = Counter(
     "atelier_snapshots_total", "Snapshots taken of unfinished images and videos.", ["model"]
 )
@@ -79,6 +79,6 @@ def finished(job: Job, outputs: Iterable[Output], usage: Usage) -> None:
 
 
 def snapshot(model: str, seconds: float) -> None:
-    """One try, beside the steps, took this long."""
+    """Count one attempt, beside the steps, and its time."""
     snapshots.labels(model).inc()
     snapshot_seconds.labels(model).inc(seconds)

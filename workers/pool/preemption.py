@@ -21,13 +21,13 @@ from workers.retry import QUEUE_ERRORS
 ASK_EVERY_S = 1.0
 """The queue is asked, by a pool that is full and has something to put aside."""
 PUT_ASIDE_S = 30.0
-"""For a step to end, and for what is done to be kept."""
+"""Time for a step to end, and for what is done to be kept."""
 
 log = logging.getLogger(__name__)
 
 
 class Preemption:
-    """Of one pool."""
+    """Preemption of one pool's jobs."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Preemption:
         self._ratio = settings.preemption_ratio
 
     async def run(self, queue: Queue) -> None:
-        """Until canceled; a job that is on its way then is the drain's to keep."""
+        """Preempt until canceled; a job being put aside then is the drain's to keep."""
         while True:
             await asyncio.sleep(min(ASK_EVERY_S, self._quantum_s))
             try:

@@ -17,13 +17,13 @@ from workers.pool.usage import Bill
 from workers.retry import QUEUE_ERRORS
 
 MIN_INTERVAL_S = 0.05
-"""Between two messages of one job: faster steps are told of together."""
+"""Minimum interval between two messages of one job: faster steps are reported together."""
 
 log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Of one job, over all its images. Only the latest state is sent.
+    """Progress of one job, over all its images. Only the latest state is sent.
 
     Args:
         preview_every_s: 0: no previews.
@@ -50,27 +50,27 @@ class Progress:
         for snapshot in claim.job.snapshots:
             self._done[snapshot.index] = snapshot.step
         self._told = list(self._done)
-        """What the queue knows of it."""
+        """Steps that the queue knows of."""
         self._latest: Row | None = None
         self._doing: dict[int, Doing] = {}
-        """Of the images that have begun."""
+        """Stages of the images that have begun."""
         self._told_of: Doing | None = None
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
 
     def step(self, picture: int, row: Row) -> None:
-        """One image has done a step. To be called in the event loop."""
+        """Count one image's step. To be called in the event loop."""
         self._done[picture] = row.done
         self._latest = row
         self._news.set()
 
     def stage(self, picture: int, stage: Stage, expected_s: float | None = None) -> None:
-        """One image has come to that stage. To be called in the event loop."""
+        """Set one image's stage. To be called in the event loop."""
         self._doing[picture] = Doing(stage, expected_s)
         self._news.set()
 
     def close(self) -> None:
-        """All steps are done: `run` tells what it has not told yet, and ends."""
+        """End `run`, once it has reported what it has not reported yet."""
         self._closing.set()
         self._news.set()
 

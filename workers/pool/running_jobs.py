@@ -30,7 +30,7 @@ from workers.pool.usage import Bill
 from workers.retry import Patience, until_reached
 
 LOOK_EVERY_S = 0.1
-"""How often a draining running looks whether its jobs still end in time."""
+"""Interval at which a draining pool looks whether its jobs still end in time."""
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class RunningJobs:
         self.leases = Leases(queue, lease_s, self.drop)
         self._tasks: dict[JobRunner, asyncio.Task[None]] = {}
         self._owing: set[JobRunner] = set()
-        """That have left while programs are compiled on their account, which nobody can stop."""
+        """Jobs that have left while programs are compiled on their account, which nobody can
+        stop."""
 
     @property
     def jobs(self) -> int:
@@ -91,11 +92,11 @@ class RunningJobs:
         job_spans.waited(claim)
 
     def drop(self, claim: Claim) -> None:
-        """It is no longer ours: its rows leave with the next step, and nobody need be told."""
+        """Drop a job that is no longer ours: its rows leave with the next step."""
         self._drop(work for work in self._tasks if work.claim is claim)
 
     def drop_job(self, job_id: str) -> None:
-        """As `drop`, by the job's id."""
+        """Drop a job by its id."""
         self._drop(work for work in self._tasks if work.claim.job.id == job_id)
 
     def _drop(self, works: Iterable[JobRunner]) -> None:

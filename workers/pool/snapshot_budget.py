@@ -11,13 +11,13 @@ from workers.engine.row import Row
 
 FIRST_S = 0.05
 FIRST_BYTES_A_S = 50e6
-"""What a first snapshot is taken to cost, before one of its bucket was measured: a slow store's."""
+"""Assumed cost of a first snapshot, before one of its bucket was measured: a slow store's."""
 MEMORY = 8
 """Latest snapshots of one bucket that count."""
 
 
 class Budget:
-    """Of a pool.
+    """Budget of a pool's snapshots.
 
     Args:
         share: of the steps' time; 0: nothing is kept but when the pool drains.
@@ -41,12 +41,12 @@ class Budget:
         return max(measured) if measured else FIRST_S + size / FIRST_BYTES_A_S
 
     def account(self, device_seconds: float) -> Account:
-        """Of one image that begins now. Args: device_seconds: that it took in earlier claims."""
+        """Open the account of an image; `device_seconds` is what it took in earlier claims."""
         return Account(self, self._share, device_seconds)
 
 
 class Account:
-    """Of one image: what its snapshots have cost, and what they may."""
+    """Account of one image: what its snapshots have cost, and what they may."""
 
     def __init__(self, budget: Budget, share: float, begun_at: float) -> None:
         self._budget = budget
@@ -55,12 +55,12 @@ class Account:
         self._spent = 0.0
 
     def pays(self, row: Row, size: int) -> bool:
-        """Whether the steps that are done pay for one more snapshot."""
+        """Return whether the steps that are done pay for one more snapshot."""
         earned = self._share * (row.device_seconds - self._begun_at)
         return self._spent + self._budget.expected(row.programs.bucket, size) <= earned
 
     def pays_aside(self, row: Row, size: int) -> bool:
-        """Whether the steps that are done pay for putting the image aside once.
+        """Return whether the steps that are done pay for putting the image aside once.
 
         As much again as the budget of its other snapshots.
         """

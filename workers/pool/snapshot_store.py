@@ -17,12 +17,12 @@ from workers.retry import Patience
 
 CONTENT_TYPE = "application/octet-stream"
 REST_S = 1.0
-"""After a snapshot that could not be kept: a store that is away costs little, and would be asked at
-each step."""
+"""Pause after a snapshot that failed: a store that is away costs little, and would be asked at each
+step."""
 
 
 class SnapshotStore:
-    """What the snapshots of all jobs of a pool share."""
+    """Resources that the snapshots of all jobs of a pool share."""
 
     def __init__(
         self, engine: Engine, queue: Queue, store: Store, budget: Budget, patience: Patience
@@ -36,22 +36,22 @@ class SnapshotStore:
         self._rests_until = 0.0
 
     def rest(self) -> None:
-        """Something could not be kept: nothing is tried for a while."""
+        """Pause snapshots after one that could not be stored."""
         self._rests_until = time.monotonic() + REST_S
 
     @property
     def rests(self) -> bool:
-        """Whether the store is left alone for a while, after failures."""
+        """Return whether the store is left alone for a while, after failures."""
         return time.monotonic() < self._rests_until
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """To its end, even where its job is given up: it clears up behind itself."""
+        """Run work to its end, even where its job is given up: it cleans up after itself."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Whatever is under way: leave it."""
+        """Cancel whatever is under way."""
         await cancel(*self._tasks)
 
     def origin(self, fields: dict[str, Any]) -> Origin:

@@ -29,17 +29,17 @@ log = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """Of one claim. To be used in the event loop."""
+    """Snapshots of one claim. To be used in the event loop."""
 
     def __init__(self, snapshot_store: SnapshotStore, claim: Claim) -> None:
         self._snapshot_store = snapshot_store
         self._claim = claim
         self._kept = {snapshot.index: snapshot for snapshot in claim.job.snapshots}
-        """As the queue knows it."""
+        """Snapshots as the queue knows them."""
         self._origins: dict[int, Origin] = {}
         self._accounts: dict[int, Account] = {}
         self._rows: dict[int, Row] = {}
-        """Of the images that have done a step here."""
+        """Rows of the images that have done a step here."""
         self._sizes: dict[int, int | None] = {}
         """Bytes, of their states; None: they cannot be kept."""
         self._keeping: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -65,7 +65,7 @@ class Snapshots:
         return snapshot if all(found) else None
 
     async def begin(self, number: int, fields: dict[str, Any]) -> RowSnapshot | None:
-        """What an earlier claim has kept of this image; None: nothing that could be used.
+        """Return an earlier claim's snapshot of this image; None: nothing that could be used.
 
         Args:
             fields: the image's resolved request.
@@ -93,7 +93,7 @@ class Snapshots:
         return kept
 
     def step(self, number: int, row: Row) -> None:
-        """One image has done a step: keep it if that pays."""
+        """Take a snapshot of an image after a step if that pays."""
         if row.canceled:
             return
         if number not in self._rows:
@@ -118,12 +118,12 @@ class Snapshots:
         self._rows.pop(snapshot.index, None)
 
     def holds(self, output: Output) -> bool:
-        """Whether the queue knows this file as one of a finished image."""
+        """Return whether the queue knows this file as one of a finished image."""
         return any(output in snapshot.outputs for snapshot in self._kept.values())
 
     @property
     def pay_aside(self) -> bool:
-        """Whether what is done pays for putting the job aside; not before an image has begun."""
+        """True if what is done pays for putting the job aside; not before an image began."""
         return bool(self._rows) and all(map(self._pays_aside, self._rows))
 
     def _pays_aside(self, number: int) -> bool:
@@ -132,7 +132,7 @@ class Snapshots:
 
     @property
     def are_complete(self) -> bool:
-        """Whether all that is done is kept."""
+        """Return whether all that is done is kept."""
         kept = {number: snapshot.step for number, snapshot in self._kept.items()}
         return all(kept.get(number, 0) >= row.done for number, row in self._rows.items())
 
@@ -166,7 +166,7 @@ class Snapshots:
             self._under_way.discard(number)
 
     async def _keep(self, number: int, row: Row) -> None:
-        """One at a time of each image."""
+        """Store an image's snapshot, one at a time."""
         if self._sizes[number] is None:
             return
         async with self._keeping[number]:
@@ -192,7 +192,7 @@ class Snapshots:
         metrics.snapshot(self._claim.job.model, seconds)
 
     async def _store(self, number: int, row: Row) -> Snapshot | None:
-        """None: there is nothing new, and the file that there is may be in use."""
+        """Store a snapshot; None: nothing is new, and the file that there is may be in use."""
         kept = await self._snapshot_store.engine.take_snapshot(row)
         if number in self._kept and self._kept[number].step >= kept.done:
             return None

@@ -1,4 +1,4 @@
-"""What one claim takes of its mesh slice."""
+"""Usage of a mesh slice by one claim."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from workers.programs.compilation import Compilation
 
 
 class Bill:
-    """Of one claim, over all its images: what earlier claims have taken is not in it."""
+    """Bill of one claim, over all its images, without what earlier claims have used."""
 
     def __init__(self) -> None:
         self._pictures: dict[int, float] = {}
         self._compilations: list[Compilation] = []
 
     def step(self, picture: int, row: Row) -> None:
-        """One image has done a step."""
+        """Record one image's step."""
         self._pictures[picture] = row.own_seconds
 
     def finish(self, picture: int, device_s: float) -> None:
-        """One image is done; it took that in all."""
+        """Record that one image is done; it took that in all."""
         self._pictures[picture] = device_s
 
     def compile(self, compilation: Compilation) -> None:
-        """It was the first to need these programs: it pays for them, also if it leaves without."""
+        """Charge a compilation that this claim was the first to need, used or not."""
         self._compilations.append(compilation)
 
     @property
     def spent(self) -> Spent:
-        """Until now."""
+        """Usage until now."""
         return self._with(sum(one.spent_s for one in self._compilations))
 
     @property
@@ -46,7 +46,7 @@ class Bill:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is compiled on its account any more."""
+        """Return whether nothing is compiled on its account any more."""
         return all(one.is_over for one in self._compilations)
 
     async def settled(self) -> None:

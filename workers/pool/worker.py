@@ -54,23 +54,23 @@ from workers.retry import QUEUE_ERRORS, until_reached
 
 ANY_SIZE = Sizes()
 CLAIM_WAIT_S = 5.0
-"""How long one claim waits for a job to come."""
+"""Time that one claim waits for a job to come."""
 HEARTBEATS = 3
 """Chances to be heard before a pool counts as gone."""
 ENDING, PUTTING_ASIDE = 0.5, 0.3
-"""Of the time that a drain has: for jobs to end, and to put aside those that do not."""
+"""Shares of a drain's time: for jobs to end, and to put aside those that do not."""
 LAST_WORDS_S = 5.0
-"""How long a leaving pool tries to reach Redis; leases say the same a little later."""
+"""Time that a leaving pool tries to reach Redis; leases say the same a little later."""
 DRAINED = 0.98
-"""Of the time that a drain has, after which the process ends whatever it is doing."""
+"""Share of a drain's time after which the process ends whatever it is doing."""
 TIDY_S = 1.0
-"""For the threads of a pool that has said all it had to say."""
+"""Time for the threads of a pool that has reported all it had to."""
 
 log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One engine at work for one queue."""
+    """Worker with one engine and one queue."""
 
     def __init__(
         self, name: str, engine: Engine, queue: Queue, store: Store, settings: PoolSettings,
@@ -100,7 +100,7 @@ class Worker:
 
     @property
     def jobs(self) -> int:
-        """That are worked on now."""
+        """Number of jobs this worker is running."""
         return self._running.jobs
 
     def stop(self) -> None:
@@ -169,7 +169,7 @@ class Worker:
             self.liveness.rests()
 
     async def _stay_unready(self, reason: str) -> None:
-        """Until it is stopped: started again, it would load the same weights."""
+        """Stay unready until stopped: started again, it would load the same weights."""
         log.error("pool %s takes no jobs: %s", self.name, reason)
         self.liveness.refuses(reason)
         await asyncio.Event().wait()

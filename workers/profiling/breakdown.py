@@ -1,4 +1,4 @@
-"""Where the time of steps went: intervals of a device's operations → shares of a window.
+"""Breakdown of steps' time: intervals of a device's operations → shares of a window.
 
 A moment counts once. Where a step's program computes it is compute, whatever is communicated
 meanwhile; where it only communicates it is communication; where neither runs, another program may;
@@ -16,19 +16,19 @@ from itertools import pairwise
 
 Interval = tuple[float, float]
 Intervals = Sequence[Interval]
-"""In order and without overlap, where it is not said otherwise."""
+"""Intervals in order and without overlap, where it is not said otherwise."""
 
 TOP = 12
 """Operations that a report names."""
 
 
 class Kind(StrEnum):
-    """What a device is busy with."""
+    """Kind of work that a device is busy with."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     OTHER = "other"
-    """Of another program than a step's: encoding, decoding, previews, copies."""
+    """Work of another program than a step's: encoding, decoding, previews, copies."""
     FRAME = "frame"
     """A loop or call around other operations: it computes where none of them communicates."""
 
@@ -40,11 +40,11 @@ COLLECTIVE = re.compile(
 )
 FRAMES = re.compile(r"%?(while|call|conditional)(\.\d+)?( =.*)?")
 STEP_PROGRAM = re.compile(r"jit_step\b")
-"""What XLA calls a step's program (`Tracer.step`)."""
+"""Name that XLA gives a step's program (`Tracer.step`)."""
 
 
 def kind_of(name: str, program: str | None, category: str = "") -> Kind:
-    """Of one operation.
+    """Return the kind of one operation.
 
     Args:
         program: that it is part of; None: nothing tells, which counts as a step's.
@@ -60,7 +60,7 @@ def kind_of(name: str, program: str | None, category: str = "") -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledOp:
-    """One run of one operation on one device. Times in seconds of the recording."""
+    """Run of one operation on one device. Times in seconds of the recording."""
 
     name: str
     kind: Kind
@@ -70,18 +70,18 @@ class ProfiledOp:
 
 @dataclass(frozen=True)
 class Recording:
-    """What was recorded of one process."""
+    """Recording of one process."""
 
     devices: Mapping[str, Sequence[ProfiledOp]]
     steps: Sequence[float]
-    """When the end of a step was seen."""
+    """Times at which the end of a step was seen."""
     no_work: Intervals
-    """When there was nothing to step; in any order."""
+    """Intervals in which there was nothing to step; in any order."""
 
 
 @dataclass(frozen=True)
 class Top:
-    """One of the operations that take longest."""
+    """Operation among those that take longest."""
 
     name: str
     kind: Kind
@@ -101,7 +101,7 @@ class Report:
     communication_s: float
     other_s: float
     waiting_s: float
-    """For the host, with something to step."""
+    """Seconds of waiting for the host, with something to step."""
     no_work_s: float
     hidden_s: float
     """Communication behind compute, which counts as that."""
@@ -109,12 +109,12 @@ class Report:
 
     @property
     def communication_share(self) -> float:
-        """Of the time in which there was something to do."""
+        """Share of communication in the time with something to do."""
         return self.communication_s / max(self.window_s - self.no_work_s, 1e-12)
 
 
 def report(recording: Recording, most_steps: int) -> Report | None:
-    """From the end of one step to that of the last; None: there are not two.
+    """Report from the end of one step to that of the last; None: there are not two.
 
     Args:
         most_steps: later ones are left out.
@@ -142,7 +142,7 @@ def report(recording: Recording, most_steps: int) -> Report | None:
 
 
 def _parts(ops: Iterable[ProfiledOp], window: Interval, idle: Intervals) -> tuple[float, ...]:
-    """Of one device, as `Report` has them: the five, and what is hidden."""
+    """Split the time of one device as `Report` does: the five parts, and what is hidden."""
     of: defaultdict[Kind, list[Interval]] = defaultdict(list)
     for op in ops:
         of[op.kind].append((op.start, op.end))

@@ -26,29 +26,29 @@ from workers.engine.step_metrics import layout_name
 from workers.retry import QUEUE_ERRORS
 
 LOOK_EVERY_S = 1.0
-"""Whether somebody asks; what one look costs Redis is less than a heartbeat."""
+"""Interval of looking for requests; a look costs Redis less than a heartbeat."""
 POLL_S = 0.02
 READ_S = 100.0
-"""How long a recording is read; whoever asked waits a little longer."""
+"""Time limit for reading a recording; whoever asked waits a little longer."""
 AROUND = 2
 """Steps beyond those that are wanted: the first one that is recorded has begun before."""
 KEPT_S = 300.0
-"""How long a recording lies in the store for whoever asked."""
+"""Lifetime of a recording in the store."""
 NICENESS = 10
 FILES = (".xplane.pb", ".trace.json.gz")
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Where `workers` is found, whatever this process's folder is."""
+"""Folder in which `workers` is found, whatever this process's folder is."""
 
 log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """What was recorded cannot be read; says why, and what to do."""
+    """Error of a recording that cannot be read; says why, and what to do."""
 
 
 class Profiler:
-    """Of one pool."""
+    """Profiler of one pool."""
 
     def __init__(self, pool: str, engine: Engine, queue: Queue, store: Store) -> None:
         self._pool = pool
@@ -58,7 +58,7 @@ class Profiler:
         self._kept: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until canceled: see to what is asked, one after the other."""
+        """Answer requests one after the other, until canceled."""
         while True:
             try:
                 if wish := await self._queue.wanted_profile(self._pool):
@@ -114,7 +114,7 @@ class Profiler:
             await asyncio.shield(asyncio.to_thread(jax.profiler.stop_trace))
 
     async def _until(self, condition: Any, seconds: float) -> bool:
-        """Whether it came in that time. The step_loop tells nobody: it has better things to do."""
+        """Return whether it came in that time. Polls: the step loop has better things to do."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not condition():
@@ -137,7 +137,7 @@ class Profiler:
         return kept
 
     async def _forget(self, folder: str) -> None:
-        """Whoever asked deletes it at once, unless it has died."""
+        """Delete a recording that nobody has fetched: whoever asked does so, unless it died."""
         await asyncio.sleep(KEPT_S)
         try:
             await self._store.delete([folder])

@@ -25,11 +25,11 @@ HOST = "/host:CPU"
 TPU_OPS = ("XLA Ops", "Async XLA Ops")
 MODULES = "XLA Modules"
 STREAM = "Stream"
-"""How a GPU's lines begin that have its kernels; the others are made from those."""
+"""Prefix of a GPU's lines that have its kernels; the others are derived from those."""
 
 
 MEMORY_BYTES = 4 << 30
-"""That the reading may take beside its pool: what a machine is short of, it takes from both."""
+"""Memory limit of the reading beside its pool: what a machine is short of, it takes from both."""
 
 
 def find(folder: Path, ending: str) -> Path:
@@ -73,7 +73,7 @@ def _read_host(
 
 
 def _device_ops(plane: Any) -> Iterator[ProfiledOp]:
-    """Of a GPU the kernels by stream, of a TPU the operations of its programs."""
+    """Yield a GPU's kernels by stream, a TPU's operations by program."""
     programs = ProgramRuns(line for line in plane.lines if line.name == MODULES)
     for line in plane.lines:
         if line.name in TPU_OPS or line.name.startswith(STREAM):
@@ -84,7 +84,7 @@ def _device_ops(plane: Any) -> Iterator[ProfiledOp]:
 
 
 class ProgramRuns:
-    """Which program a device was in at some moment, where its operations do not tell."""
+    """Lookup of the program that a device ran, where its operations do not name it."""
 
     def __init__(self, lines: Iterable[Any]) -> None:
         runs = sorted((e.start_ns, e.end_ns, e.name) for line in lines for e in line.events)

@@ -40,7 +40,7 @@ class AbstractArguments:
             self.of(leaf) if isinstance(leaf, tuple) else self._leaf(leaf, sharding)
             for leaf, sharding in zip(self.weights.common, shardings, strict=True)
         ]
-        """As `weights.common`."""
+        """Abstract form of `weights.common`."""
         self._tree = pipeline.weights
 
     def of(self, tree: PyTree) -> PyTree:
@@ -71,7 +71,7 @@ class AbstractArguments:
         }
 
     def stay_under(self, other: Layout) -> bool:
-        """Whether every weight lies where it does now under another layout, too."""
+        """Return whether every weight lies where it does now under another layout, too."""
         pairs = zip(
             jax.tree.leaves(self._tree),
             *(weight_shardings(layout, self._tree) for layout in (self.layout, other)),

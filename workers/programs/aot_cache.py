@@ -38,16 +38,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Key = Mapping[str, Any]
-"""What JSON can say: all that a program or a fact depends on."""
+"""Key as JSON: all that a program or a fact depends on."""
 
 MAGIC = b"atelier executable 1\n"
 MOST_BYTES = 32 << 30
-"""Of a folder; what was not used for the longest time goes. A TPU's program is up to 0.13 GB (a
+"""Size limit of a folder; the least recently used leaves. A TPU's program is up to 0.13 GB (a
 decoder), and a pool has a few dozen: this holds those of ten models and chips."""
 
 
 class Executables(Protocol):
-    """Where programs, and facts about them, come from."""
+    """Source of compiled programs, and of facts about them."""
 
     def program(
         self,
@@ -59,7 +59,7 @@ class Executables(Protocol):
         ...
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """What `find` gives for this key, of plain Python values."""
+        """Return what `find` gives for this key, of plain Python values."""
         ...
 
     def recall(self, key: Callable[[], Key]) -> Any:
@@ -68,7 +68,7 @@ class Executables(Protocol):
 
 
 class NoExecutables:
-    """Each program is compiled when it is asked for."""
+    """Source that compiles each program when it is asked for."""
 
     def program(
         self,
@@ -89,7 +89,7 @@ class NoExecutables:
 
 
 class ExecutableFiles:
-    """In a folder, to be used from any thread.
+    """Executables in a folder, to be used from any thread.
 
     Args:
         folder: made where it is not there.
@@ -146,7 +146,7 @@ class ExecutableFiles:
         return self._read({**self._common, **key()})
 
     def _read(self, key: Key) -> Any:
-        """None: there is none that can be used."""
+        """Read an entry; None: there is none that can be used."""
         path = self._path(key)
         try:
             text = read_own(path)
@@ -165,7 +165,7 @@ class ExecutableFiles:
         return content
 
     def _keep(self, key: Key, content: Callable[[], Any]) -> None:
-        """Nothing is lost where this fails: it is compiled again next time."""
+        """Write an entry. Nothing is lost where this fails: it is compiled again next time."""
         path = self._path(key)
         try:
             text = packed(content(), key)
@@ -194,7 +194,7 @@ class ExecutableFiles:
 
 
 def is_copied(devices: Sequence[jax.Device], heard: Sequence[str]) -> bool:
-    """Whether a program cannot be written down again.
+    """Return whether a program cannot be written down again.
 
     XLA's CPU programs that came out of a file lack the machine code of some of their functions then
     (jax 0.10.2), and say so only when they are called.
@@ -238,7 +238,7 @@ def read_own(path: Path) -> bytes:
 
 
 def write_whole(path: Path, text: bytes) -> None:
-    """At once: who reads it meanwhile reads what was there before, or nothing."""
+    """Write a file at once: concurrent readers see what was there before, or nothing."""
     other = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(other, "xb", opener=_own) as file:

@@ -1,4 +1,4 @@
-"""What a compiled program depends on beside its arguments: of this process, and of its model.
+"""Key of a compiled program beside its arguments: of this process, and of its model.
 
 Two processes with equal answers trace and compile the same from the same arguments. Whatever could
 make a difference is in here: better a program too many than a wrong one.
@@ -22,7 +22,7 @@ from models.interface.pipeline import PyTree
 from models.parallel.axis_rules import Layout
 
 PACKAGES = ("jax", "flax", "numpy", "ml_dtypes", "libtpu", "nvidia", "tokamax", "qwix")
-"""How the names of those begin that have a part in tracing, compiling or running."""
+"""Name prefixes of packages with a part in tracing, compiling or running."""
 ROOMS = ("models", "workers")
 DEMO = "models/demo"
 """Checkpoints, and how they are made: no part of any program."""
@@ -30,9 +30,9 @@ SUFFIXES = (".py", ".json", ".toml")
 FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 """Variables that XLA and the libraries below it read."""
 NO_MATTER = ("cache", "dump", "log", "traceback", "coordinat", "distributed", "transfer", "profil")
-"""In the names of JAX's options that change no program: where it keeps, and what it tells of it."""
+"""Parts of the names of JAX's options that change no program: where it caches, what it logs."""
 CPU_LINES = ("model name", "flags", "Features", "CPU part")
-"""Of /proc/cpuinfo: XLA compiles for the very processor that it runs on."""
+"""Lines of /proc/cpuinfo: XLA compiles for the very processor that it runs on."""
 
 
 def of_process() -> dict[str, Any]:
@@ -63,7 +63,7 @@ def packages() -> list[str]:
 
 @cache
 def code(root: Path) -> str:
-    """Of all sources that trace: a digest of their names and texts."""
+    """Digest of the names and texts of all sources that trace."""
     found = sha256()
     for path in sorted(_sources(root)):
         found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
@@ -121,7 +121,7 @@ def of_arguments(tree: PyTree) -> str:
 
 
 def of_model(fingerprint: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Its checkpoint, and what the settings make of that.
+    """Return the key of a model: its checkpoint, and what the settings make of that.
 
     Args:
         fingerprint: `ModelSpec.fingerprint`.

@@ -33,7 +33,7 @@ def side_by_side(layout: Layout, parts: int) -> Layout:
 def layouts_by_way(
     layout: Layout, sizes: Sequence[int], stays: Callable[[Layout], bool]
 ) -> Mapping[Way, Layout]:
-    """By which layout each way of stepping so many rows is compiled.
+    """Map each way of stepping so many rows to the layout it is compiled for.
 
     Args:
         stays: whether every weight lies as it does now under another layout, too; one that would

@@ -17,7 +17,7 @@ from service.settings.pools import PoolSettings
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Of all steps of one pool."""
+    """Batch sizes of all steps of one pool."""
 
     mode: Literal["exact", "fast"]
     sizes: tuple[int, ...]
@@ -27,7 +27,7 @@ class BatchSizes:
 
     @property
     def is_exact(self) -> bool:
-        """Whether pixels must not depend on the batch."""
+        """Return whether pixels must not depend on the batch."""
         return self.mode == "exact"
 
     @property
@@ -40,12 +40,12 @@ class BatchSizes:
 
 
 def exact(rows: int = 1) -> BatchSizes:
-    """One program a step, padded to that many rows: no bit can depend on how many there are."""
+    """Build sizes of one program a step, padded to that many rows: no bit depends on the rest."""
     return BatchSizes("exact", (rows,))
 
 
 def fast(slots: int, sizes: tuple[int, ...] = (), elastic: bool = True) -> BatchSizes:
-    """One row and several; measured times choose.
+    """Build sizes of one row and several; measured times choose.
 
     Args:
         sizes: empty: 1, 2, 4, … up to `slots`.

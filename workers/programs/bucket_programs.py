@@ -19,21 +19,22 @@ T = TypeVar("T")
 Program = Callable[..., Any]
 Compiling = Future[Program]
 Values = Mapping[str, np.ndarray | np.float32]
-"""Of one step of one row, by name."""
+"""Values of one step of one row, by name."""
 
 
 @dataclass(eq=False)
 class Phase:
-    """One kind of step of one bucket. Rows of equal phase may share a batch."""
+    """Kind of step of one bucket. Rows of equal phase may share a batch."""
 
     program: StepProgram
     expert: str | None = None
     """The swapped network that has to be on the device; None: all that it needs always is."""
     programs: dict[Way, Compiling] = field(default_factory=dict)
-    """By the way it is done: (weights, rows, values [batch, …]) → (rows, finite [batch]).
+    """Programs by batch layout: (weights, rows, values [batch, …]) → (rows, finite [batch]).
 
     With conditions there are two arguments more: those of each row, and which of them its step is
-    to have, int32 [batch]."""
+    to have, int32 [batch].
+    """
     conditions: Future[Program | None] = field(default_factory=lambda: finished(None))
     """(weights, row, values [steps, …]) → conditions [steps, …] (conditioning.py); of
     None: the family has none."""
@@ -43,11 +44,11 @@ class Phase:
     """Operations of one row's step; None: nobody has asked for them."""
     times: StepTimes = field(default_factory=StepTimes)
     limits: dict[int, int] = field(default_factory=dict)
-    """By parts: larger batches ran out of memory and are not tried again."""
+    """Largest batch by parts: larger ones ran out of memory and are not tried again."""
 
     @property
     def ways(self) -> list[Way]:
-        """What can run now, ascending."""
+        """Batch layouts that can run now, ascending."""
         return [
             way
             for way, program in sorted(self.programs.items())
@@ -61,7 +62,7 @@ class Phase:
 
     @property
     def necessary(self) -> list[Future[Any]]:
-        """What any row of this phase needs."""
+        """Programs that any row of this phase needs."""
         return [self.conditions, self.programs[self.smallest]]
 
     def shrink(self, way: Way) -> None:
@@ -74,7 +75,7 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What one image needs of a programs."""
+    """Needs of one image: its encoder and phases."""
 
     encoder: Hashable
     phases: frozenset[StepProgram]
@@ -82,36 +83,36 @@ class Asked:
 
 @dataclass(eq=False)
 class BucketPrograms:
-    """Everything that images of one bucket run."""
+    """Programs that images of one bucket run."""
 
     bucket: str
     row: Future[Any] = field(init=False)
-    """What a row looks like: a pytree of abstract arrays."""
+    """Abstract row: a pytree of abstract arrays."""
     encoders: dict[Hashable, Compiling] = field(default_factory=dict)
-    """By the inputs' names and shapes: (weights, inputs) → row."""
+    """Encoders by the inputs' names and shapes: (weights, inputs) → row."""
     phases: dict[StepProgram, Phase] = field(default_factory=dict)
     decode: Compiling = field(init=False)
     """(weights, row) → pixels, uint8 [height, width, 3]; of a video [frames, height, width, 3]."""
     preview: Compiling = field(init=False)
     """(weights, row) → a smaller image or video of the same kind."""
     compilation: Compilation = field(default_factory=Compilation)
-    """Of what an image has lacked last."""
+    """Compilation of what an image has lacked last."""
     made_by: dict[Future[Any], Compilation] = field(default_factory=dict)
-    """By program, the compilation that it is one of."""
+    """Compilation that each program belongs to."""
     awaited: list[Asked] = field(default_factory=list)
-    """By each image that waits, what it needs."""
+    """Needs of each image that waits."""
     encode_times: Recent = field(default_factory=Recent)
     decode_times: Recent = field(default_factory=Recent)
 
     @property
     def is_measured(self) -> bool:
-        """Every way of every phase has had its trials."""
+        """True once every batch layout of every phase has had its trials."""
         phases = self.phases.values()
         return all(phase.times.known().keys() >= set(phase.ways) for phase in phases)
 
     @property
     def around_s(self) -> float:
-        """What an image's encoding and decoding take, undisturbed; 0 where it was never done."""
+        """Median seconds of an image's encoding and decoding, undisturbed; 0 where never done."""
         return (self.encode_times.median or 0.0) + (self.decode_times.median or 0.0)
 
     def changes(self, steps: Iterable[Step]) -> frozenset[str]:
@@ -120,16 +121,16 @@ class BucketPrograms:
 
     @property
     def is_broken(self) -> bool:
-        """What any of its images needs did not compile. Another try may: start over."""
+        """True if what any of its images needs did not compile. Another try may: start over."""
         return bool(self.encoders) and any(failed(program) for program in self.necessary())
 
     def to_begin(self, encoder: Hashable, phases: Iterable[StepProgram]) -> list[Future[Any]]:
-        """What an image cannot begin without; the other batch sizes may follow."""
+        """Return the programs that an image cannot begin without; other batch sizes may follow."""
         chosen = [self.phases[name] for name in phases]
         return [self.encoders[encoder], *(one for phase in chosen for one in phase.necessary)]
 
     def necessary(self) -> list[Future[Any]]:
-        """What any image of this programs may need."""
+        """Return all programs that any image of this bucket may need."""
         of_steps = [one for phase in self.phases.values() for one in phase.necessary]
         return [*self.encoders.values(), *of_steps, self.decode, self.preview]
 
@@ -144,17 +145,17 @@ class BucketPrograms:
 
 
 def finished(result: T) -> Future[T]:
-    """One that nobody has to wait for."""
+    """Return a finished future, which nobody has to wait for."""
     future: Future[T] = Future()
     future.set_result(result)
     return future
 
 
 def is_ready(program: Future[Any]) -> bool:
-    """Whether the program is compiled."""
+    """Return whether the program is compiled."""
     return program.done() and not program.cancelled() and program.exception() is None
 
 
 def failed(program: Future[Any]) -> bool:
-    """Whether compiling the program failed."""
+    """Return whether compiling the program failed."""
     return program.done() and not program.cancelled() and program.exception() is not None

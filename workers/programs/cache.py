@@ -51,7 +51,7 @@ class ProgramCache:
         self._threads = ThreadPoolExecutor(COMPILERS, "compile")
 
     def of(self, prepared: Prepared) -> BucketPrograms:
-        """This image's programs; missing ones begin to compile, those it begins with first."""
+        """Return this image's programs; missing ones begin to compile, the first it needs first."""
         programs = self._find(prepared.bucket)
         self.grow(programs, prepared)
         return programs
@@ -101,7 +101,7 @@ class ProgramCache:
         programs.awaited.remove(asked)
 
     def _drop(self, programs: BucketPrograms, asked: Asked) -> None:
-        """What others have of the bucket stays, or it would be compiled twice."""
+        """Drop what nobody else waits for; the rest stays, or it would be compiled twice."""
         wanted = {name for other in programs.awaited for name in other.phases}
         is_encoder_wanted = any(other.encoder == asked.encoder for other in programs.awaited)
         if not is_encoder_wanted and programs.encoders[asked.encoder].cancel():
@@ -147,7 +147,7 @@ class ProgramCache:
             raise
 
     def close(self) -> None:
-        """What is being compiled is compiled to its end; the rest is dropped."""
+        """Drop what is queued for compiling; what is being compiled goes on to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _find(self, bucket: str) -> BucketPrograms:

@@ -30,25 +30,25 @@ class Compilation:
         self._left = optional
         self._busy_s = self._longest_s = 0.0
         self._under_way: dict[int, float] = {}
-        """By thread, since when a program is built there."""
+        """Start of the build in each thread."""
         self.programs: list[Future[Any]] = []
-        """All of them; only the event loop's thread looks here."""
+        """Programs of the compilation; only the event loop's thread reads this."""
         self._began_at: float | None = None
         self._on_begin: list[Callable[[], Any]] = []
         self._is_taken = False
         self.waited_s: float | None = None
-        """From the first program's beginning until the request could begin; None: not yet, or
-        nothing had to be compiled."""
+        """Seconds from the first program's beginning until the request could begin; None: not yet,
+        or nothing had to be compiled."""
 
     def take(self) -> bool:
-        """Whether the caller is the first to ask: the one who is charged."""
+        """Return whether the caller is the first to ask: the one who is charged."""
         with self._lock:
             is_first, self._is_taken = not self._is_taken, True
         return is_first
 
     @property
     def is_over(self) -> bool:
-        """Whether all of its programs are there, failed or dropped."""
+        """Return whether all of its programs are there, failed or dropped."""
         return all(program.done() for program in self.programs)
 
     async def over(self) -> None:

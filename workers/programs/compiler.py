@@ -144,7 +144,7 @@ class Compiler:
 
 
 class Encoding:
-    """One kind of inputs: what it makes a row of, and the program that does."""
+    """Encoding of one kind of inputs: the row it makes, and its program."""
 
     def __init__(
         self, tracer: Tracer, store: ProgramStore, inputs: Mapping[str, np.ndarray]
@@ -155,7 +155,7 @@ class Encoding:
 
     @cached_property
     def row(self) -> PyTree:
-        """What a row looks like, long before the program is compiled."""
+        """Abstract row, long before the program is compiled."""
         return from_plain_values(
             self._store.fact(
                 ("row",), self._inputs, lambda: as_plain_values(self._traced().out_info)

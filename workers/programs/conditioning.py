@@ -25,24 +25,24 @@ much, and Flux-dev has 2 MB a step and row."""
 
 @dataclass(frozen=True)
 class Conditions:
-    """Of some steps of one row and phase."""
+    """Conditions of some steps of one row and phase."""
 
     phase: StepProgram
     first: int
     """The step that they begin with; a multiple of `STEPS`, so that a row that goes on from a
     snapshot is told the same to the last bit."""
     tree: PyTree
-    """On the device: leaves [STEPS, …]."""
+    """Leaves on the device [STEPS, …]."""
 
     def serve(self, phase: StepProgram, step: int) -> bool:
-        """Whether these are the conditions of that step."""
+        """Return whether these are the conditions of that step."""
         return self.phase == phase and self.first == first(step)
 
 
 def computed(
     program: Program, weights: list[jax.Array], row: PyTree, steps: Sequence[Step], at: int
 ) -> Conditions:
-    """Of step `at` and those beside it, sent to the device.
+    """Compute the conditions of step `at` and those beside it, on the device.
 
     Args:
         row: on the device, as it is before any of them.
@@ -54,22 +54,22 @@ def computed(
 
 
 def first(step: int) -> int:
-    """Of those that are computed together with this one."""
+    """Return the first of the steps that are computed together with this one."""
     return step - place(step)
 
 
 def place(step: int) -> int:
-    """Of a step's conditions among those that are computed together."""
+    """Return the index of a step among those that are computed together."""
     return step % STEPS
 
 
 def columns(values: Sequence[Values]) -> Mapping[str, np.ndarray]:
-    """Of several steps, or rows: by name, with a new leading axis, float32."""
+    """Stack values of several steps, or rows: by name, with a new leading axis, float32."""
     return {name: np.stack([one[name] for one in values], dtype=np.float32) for name in values[0]}
 
 
 def gather_steps(trees: Sequence[PyTree], places: Int[Array, " batch"]) -> PyTree:
-    """Each row's conditions of its own next step, stacked on a leading row axis.
+    """Gather each row's conditions of its own next step, stacked on a leading row axis.
 
     Args:
         trees: leaves [STEPS, …].

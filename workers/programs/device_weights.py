@@ -39,9 +39,9 @@ class Weights:
             unstack(leaf) if stack else leaf
             for (_, leaf), stack in zip(leaves, stacks, strict=True)
         ]
-        """For programs that need no swapped network: those lie on the host in here."""
+        """Leaves for programs that need no swapped network: those lie on the host in here."""
         self.names = [jax.tree_util.keystr(path) for path, _ in leaves]
-        """Of all leaves, in their order."""
+        """Names of all leaves, in their order."""
         self.resident: str | None = None
         """The swapped network that is on the device."""
         self._model = model
@@ -53,7 +53,7 @@ class Weights:
                 self._places[network_name(path[0])].append(place)
 
     def is_swapped(self, network: str | None) -> bool:
-        """Whether that network has to be brought before it can be used."""
+        """Return whether that network has to be brought before it can be used."""
         return network in self._places
 
     def load_expert(self, network: str | None) -> list[Any]:
@@ -74,7 +74,7 @@ class Weights:
         return jax.tree.unflatten(self._tree, leaves)
 
     def _free(self) -> None:
-        """Not left to whoever else may still hold a reference."""
+        """Delete the resident network's arrays, whoever may still hold a reference."""
         leaving, self._present, self.resident = self._present, self.common, None
         for mine, other in zip(leaving, self.common, strict=True):
             if mine is not other:
@@ -91,5 +91,5 @@ class Weights:
 
 
 def network_name(key: Any) -> str:
-    """Of the first part of a leaf's path: an attribute of a NamedTuple, or a mapping's key."""
+    """Return the first part of a leaf's path: an attribute of a NamedTuple, or a mapping's key."""
     return str(key.name if isinstance(key, jax.tree_util.GetAttrKey) else key.key)

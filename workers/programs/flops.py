@@ -1,4 +1,4 @@
-"""How many operations one step of one image is, by the planner's count of the traced program.
+"""FLOPs of one step of one image, by the planner's count of the traced program.
 
 The compiler's own `cost_analysis` would not do: it counts a loop's body once, sees nothing of what
 kernels of their own do, and counts what a layout computes twice. So the step is traced as one
@@ -24,7 +24,7 @@ from workers.programs.device_weights import Weights
 def step_flops(
     pipeline: Pipeline, weights: Weights, phase: StepProgram, values: Values, row: PyTree
 ) -> float:
-    """Of one row. Traces, and compiles nothing.
+    """Count the FLOPs of one row. Traces, and compiles nothing.
 
     Args:
         values: one step's, for their names and shapes.

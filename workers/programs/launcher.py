@@ -37,7 +37,7 @@ class Launcher(Protocol):
         """Return a program that makes a row on every process."""
 
     def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
-        """What it gives is for steps to take, as rows are."""
+        """Compute conditions for steps to take, as rows are."""
         ...
 
     def step(
@@ -62,12 +62,12 @@ class Launcher(Protocol):
         ...
 
     def fetch(self, array: jax.Array) -> np.ndarray:
-        """As `wait`, of one array, which comes to the host."""
+        """Wait for one array, and bring it to the host."""
         ...
 
 
 class OneHost:
-    """All devices of the slice are this process's: programs are called as they are."""
+    """Launcher of a slice whose devices are all this process's: programs are called as they are."""
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
         """Do nothing: there is nobody to lose."""

@@ -24,17 +24,17 @@ class PlainArray(NamedTuple):
 
 
 def leaves_by_name(row: PyTree) -> dict[str, Any]:
-    """In the order in which programs take them."""
+    """Return leaves by name, in the order in which programs take them."""
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(row)}
 
 
 def row_shardings(row: PyTree, layout: Layout) -> PyTree:
-    """Where each leaf of a row lies."""
+    """Return the sharding of each leaf of a row."""
     return jax.tree.map(lambda leaf, axes: layout.sharding(axes, leaf.shape), row, axes_of(row))
 
 
 def axes_of(row: PyTree) -> PyTree:
-    """Of each leaf, the logical axis of each of its dimensions."""
+    """Return, for each leaf, the logical axis of each of its dimensions."""
 
     def axes(path: Any, leaf: Any) -> Axes:
         return SPLIT.get(jax.tree_util.keystr(path), (None,) * len(leaf.shape))
@@ -53,7 +53,7 @@ def with_leaves(row: PyTree, leaves: Mapping[str, np.ndarray]) -> PyTree:
 
 
 def placed(array: np.ndarray, like: jax.Array) -> jax.Array:
-    """Where `like` lies; each process of a slice places its own part."""
+    """Place an array as `like` lies; each process of a slice places its own part."""
     return jax.make_array_from_callback(array.shape, like.sharding, lambda index: array[index])
 
 

@@ -24,11 +24,12 @@ MEMORY = 15
 REFRESH = 500
 """Steps after which ways that were judged too slow get another trial."""
 HOPE = 0.9
-"""Of what another layout takes: a layout that was never tried is hoped to be faster."""
+"""Assumed step time of a layout that was never tried, as a fraction of another's, so that it gets
+tried."""
 
 
 class Way(NamedTuple):
-    """One compiled step."""
+    """Compiled step of a batch: its size, and the parts of the slice."""
 
     size: int
     """Rows."""
@@ -45,7 +46,7 @@ class StepTimes:
 
     @property
     def steps(self) -> int:
-        """That were observed, in all ways."""
+        """Number of steps observed, in all batch layouts."""
         return self._steps
 
     def known(self) -> dict[Way, tuple[float, ...]]:
@@ -89,14 +90,14 @@ def typical(seconds: Iterable[float]) -> float:
 
 
 class Recent:
-    """How long something takes, by its latest times."""
+    """Recent times of something, and their median."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=MEMORY)
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """What is done inside, unless it fails."""
+        """Time what is done inside, unless it fails."""
         started = time.perf_counter()
         yield
         self.observe(time.perf_counter() - started)
@@ -107,5 +108,5 @@ class Recent:
 
     @property
     def median(self) -> float | None:
-        """None: it was never done. From any thread."""
+        """Median of the latest times; None: it was never done. From any thread."""
         return median(times) if (times := tuple(self._seconds)) else None

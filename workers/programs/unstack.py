@@ -47,17 +47,17 @@ def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
 
 
 def is_of_blocks(axes: Axes) -> bool:
-    """Of a kernel that tokens are multiplied with: stacked, and none that makes modulations."""
+    """Return whether tokens are multiplied with a kernel: stacked, and none of modulations."""
     return "layers" in axes and "modulation" not in axes
 
 
 def is_wanted(layout: Layout) -> bool:
-    """On GPUs each of which has of a kernel just what its products read."""
+    """Return whether to unstack: on GPUs that each hold just what their products read."""
     return layout.platform == "gpu" and layout.size("embed") == 1
 
 
 def unstack(stack: Any) -> tuple[Any, ...]:
-    """Each layer's own array. The stack is freed; an abstract one gives abstract ones."""
+    """Split a stack into an array a layer, and free it; an abstract one stays abstract."""
     place = _of_layer(stack.sharding, stack.ndim)
     if isinstance(stack, jax.ShapeDtypeStruct):
         layer = jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype, sharding=place)
@@ -71,7 +71,7 @@ def unstack(stack: Any) -> tuple[Any, ...]:
 
 
 def _of_layer(place: Sharding, axes: int) -> Sharding:
-    """Where a layer of a stack lies."""
+    """Return the sharding of a layer of a stack."""
     if not isinstance(place, NamedSharding):
         return place
     over = (*place.spec, *[None] * (axes - len(place.spec)))

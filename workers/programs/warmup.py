@@ -18,7 +18,7 @@ from models.interface.step_program import StepProgram
 from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
 
 SIDE_PX = 64
-"""Of a stand-in; it is resized like any other image."""
+"""Side of a stand-in image; it is resized like any other."""
 
 
 def requests(spec: ModelSpec, settings: Sequence[Mapping[str, Any]]) -> list[Fields]:

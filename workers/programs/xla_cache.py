@@ -22,7 +22,7 @@ EVENTS = {
     "/jax/compilation_cache/cache_hits": "hit",
     "/jax/compilation_cache/cache_misses": "miss",
 }
-"""As JAX names them."""
+"""Events as JAX names them."""
 
 _heard = threading.local()
 
@@ -71,7 +71,7 @@ def _count() -> None:
 
 @contextmanager
 def answers() -> Iterator[list[str]]:
-    """What the cache answers to whatever this thread compiles in here."""
+    """Collect what the cache answers to whatever this thread compiles inside."""
     heard: list[str] = []
     _heard.answers = heard
     try:

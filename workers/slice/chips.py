@@ -37,19 +37,19 @@ AMPERE = Efficiency(matmul=0.65, attention=0.55, conv=0.4)
 
 @dataclass(frozen=True)
 class Chip:
-    """One device as JAX counts them. Bytes and seconds; one direction of every wire."""
+    """Device as JAX counts them. Bytes and seconds; one direction of every wire."""
 
     name: str
     kind: Literal["tpu", "gpu"]
     peak_flops: float
     """A second, bfloat16, dense."""
     memory_bytes: int
-    """That programs may have."""
+    """Memory that programs may have."""
     memory_bytes_s: float
     ici_bytes_s: float
-    """To its neighbours in the slice, or through the host's switch, for one collective."""
+    """Rate to its neighbours in the slice, or through the host's switch, for one collective."""
     dcn_bytes_s: float
-    """Between slices or hosts, a device."""
+    """Rate between slices or hosts, a device."""
     efficiency: Efficiency
     chips: float = 1
     """Chips that one device is; 0.5 where JAX sees two devices a chip."""
@@ -74,7 +74,7 @@ TPU_7X = Chip(
 )
 
 GPU_SHARE = 0.92
-"""Of a GPU's memory: the rest is the driver's, CUDA's and the libraries'."""
+"""Share of a GPU's memory: the rest is the driver's, CUDA's and the libraries'."""
 
 
 def _gpu(
@@ -100,10 +100,10 @@ CHIPS: Mapping[str, Chip] = {
         _gpu("l4", 121, 24, 300, 32, AMPERE),
     )
 }
-"""By name, as topologies begin with it."""
+"""Chips by name, as topologies begin with it."""
 
 COLLECTIVE_S = 5e-6
-"""What a collective takes before its first byte. An assumption."""
+"""Latency of a collective before its first byte. An assumption."""
 
 CLOCK_HZ: Mapping[str, float] = {
     "v4": 1.05e9,
@@ -112,4 +112,4 @@ CLOCK_HZ: Mapping[str, float] = {
     "v6e": 1.75e9,
     "tpu7x": 2.2e9,
 }
-"""Of a TPU's cores: the rated peak over what its matrix units do in a cycle."""
+"""Clock of a TPU's cores: the rated peak over what its matrix units do in a cycle."""

@@ -27,9 +27,9 @@ KINDS: Mapping[str, str] = {
     "L40S": "l40s",
     "L4": "l4",
 }
-"""What a device's kind begins with, or has in it → the chip. The first that matches counts."""
+"""Chip by a pattern of a device's kind. The first that matches counts."""
 CPU = Chip("cpu", "gpu", 1e11, 4 * GIB, 2e10, 5e9, 1e9, BROAD_TPU)
-"""Of any machine: ranks layouts, and claims nothing about seconds."""
+"""Chip that stands for any machine: ranks layouts, and claims nothing about seconds."""
 
 
 def chip_of(devices: Sequence[jax.Device]) -> Chip:
@@ -44,7 +44,7 @@ def chip_of(devices: Sequence[jax.Device]) -> Chip:
 
 
 def known_chip(device: jax.Device) -> Chip | None:
-    """As the table has it; None: it is no accelerator, or none of those."""
+    """Return the chip of the table; None: no accelerator, or none of those."""
     if device.platform == "cpu":
         return None
     seen = device.device_kind

@@ -1,4 +1,4 @@
-"""What accelerators this machine has, and which of them a process sees: settled before JAX starts.
+"""Accelerators of this machine, and which of them a process sees: settled before JAX starts.
 
 No JAX in here: it would take hold of them.
 """
@@ -22,7 +22,7 @@ TPUS: Mapping[str, str] = {
 """PCI device → chip. Source: jax/_src/hardware_utils.py."""
 
 BOUNDS: Mapping[int, str] = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
-"""How so many chips of one host lie beside each other, as libtpu counts them."""
+"""Arrangement of so many chips of one host, as libtpu counts them."""
 
 
 def chip(pci: Path = Path("/sys/bus/pci/devices")) -> str | None:
@@ -56,7 +56,7 @@ def visible(devices: Sequence[int]) -> dict[str, str]:
 
 
 def _among(shown: str, devices: Sequence[int]) -> str:
-    """Those of the GPUs that an operator shows; none of none."""
+    """Return those of the GPUs that an operator shows; none of none."""
     gpus = shown.split(",") if shown else []
     if gpus and len(gpus) <= max(devices):
         raise ValueError(f"CUDA_VISIBLE_DEVICES={shown} has no GPU number {max(devices)}")

@@ -30,5 +30,5 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device]) -> Mesh:
 
 
 def one_device(device: jax.Device) -> Layout:
-    """Nothing is split."""
+    """Build a layout that splits nothing."""
     return Layout(make_mesh(MeshShape().over(1), [device]), xla_kernel)

@@ -48,7 +48,7 @@ class MeshShape:
                 raise ValueError(f"only one {kind} axis may be -1: {in_words(sizes)}")
 
     def over(self, devices: int, hosts: int = 1, heads: Collection[int] = ()) -> MeshShape:
-        """With every size known, over so many devices on each of so many hosts (or TPU slices).
+        """Return the shape with every size known, over so many devices on each of the hosts.
 
         Args:
             heads: head counts of the attentions that it has to divide.
@@ -91,7 +91,7 @@ class MeshShape:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no size is left to whoever counts the devices."""
+        """Return whether no size is left to whoever counts the devices."""
         return REST not in (*self.ici.values(), *self.dcn.values())
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class MeshShape:
 
 
 def filled(kind: str, sizes: Mapping[str, int], devices: int) -> dict[str, int]:
-    """Every axis's size, the one of -1 having what the others leave.
+    """Return every axis's size, the one of -1 having what the others leave.
 
     Raises: ValueError: the product is not the number of devices.
     """

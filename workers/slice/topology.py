@@ -25,7 +25,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Topology:
-    """One slice of TPUs, or the GPUs of one host."""
+    """Topology: one slice of TPUs, or the GPUs of one host."""
 
     name: str
     chip: Chip

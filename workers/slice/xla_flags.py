@@ -62,7 +62,7 @@ def name_of(flag: str) -> str:
 
 
 def _sets(chip: str | None, family: str, batching: str, table: Path) -> Iterator[dict[str, Any]]:
-    """Those of the table that hold for all of these."""
+    """Yield those entries of the table that hold for all of these."""
     for entry in tomllib.loads(table.read_text())["set"]:
         wanted = family in entry.get("families", [family])
         if chip in entry["chips"] and wanted and batching in entry.get("batching", [batching]):
@@ -70,7 +70,7 @@ def _sets(chip: str | None, family: str, batching: str, table: Path) -> Iterator
 
 
 def environment(flags: Mapping[str, Sequence[str]], base: Mapping[str, str]) -> dict[str, str]:
-    """What to set, behind and so under what the operator has set there by hand."""
+    """Return variables to set; what the operator has set there by hand comes last and wins."""
     return {
         variable: " ".join([*flags[kind], *base.get(variable, "").split()])
         for kind, variable in VARIABLES.items()

@@ -33,7 +33,7 @@ PROMPT = "a red circle on a blue background"
 
 @dataclass(frozen=True)
 class EngineCase:
-    """One model at one size."""
+    """Model at one size."""
 
     model: str
     """A name of `models.published.CHECKPOINTS`, or a folder or hub id, of which configs alone

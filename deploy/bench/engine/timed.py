@@ -15,7 +15,7 @@ STAGES = ("encode", "denoise", "decode", "request")
 
 @dataclass(frozen=True)
 class Span:
-    """One stage of one request, on the clock of `time.perf_counter`."""
+    """Stage of one request, on the clock of `time.perf_counter`."""
 
     stage: str
     begun_at: float

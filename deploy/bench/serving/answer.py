@@ -69,7 +69,7 @@ class Answer:
         return self.whole_s - self.late_s - self.queue_s - self.device_s
 
     def met(self, deadline_s: float) -> bool:
-        """Whether it came, whole, in that time."""
+        """Return whether it came, whole, in that time."""
         if self.outcome != SUCCEEDED or self.whole_s is None:
             return False
         return self.whole_s <= deadline_s

@@ -36,7 +36,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """One load, sent."""
+    """Load, sent."""
 
     server: str
     began_at: str

@@ -31,7 +31,7 @@ of a single position there."""
 
 
 class SavedNetwork(NamedTuple):
-    """One network of a checkpoint."""
+    """Network of a checkpoint."""
 
     module: nnx.Module
     renames: Renames

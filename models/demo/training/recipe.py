@@ -82,7 +82,7 @@ class Subject(Protocol):
 
 
 class Recipe(Protocol):
-    """One family."""
+    """Family."""
 
     name: str
     subject: Subject

@@ -36,7 +36,7 @@ _NAMES = list(COLOURS)
 
 @dataclass(frozen=True)
 class Found:
-    """One object as the pixels show it; x and y in 0 to 1 from the upper left corner."""
+    """Object as the pixels show it; x and y in 0 to 1 from the upper left corner."""
 
     colour: str
     shape: str | None

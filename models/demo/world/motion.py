@@ -26,7 +26,7 @@ _SENTENCE = re.compile(
 
 @dataclass(frozen=True)
 class Motion:
-    """One object that moves over a ground."""
+    """Object that moves over a ground."""
 
     thing: Thing
     direction: str
@@ -40,7 +40,7 @@ class Motion:
 
     @property
     def held_out(self) -> bool:
-        """Whether training must never see this prompt: a stable draw from its hash."""
+        """Return whether training must never see this prompt: a stable draw from its hash."""
         return is_drawn(self.prompt, HELD_OUT_SHARE)
 
     @classmethod

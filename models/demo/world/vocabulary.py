@@ -46,14 +46,14 @@ _TWO = re.compile(
 
 
 def is_drawn(prompt: str, share: float) -> bool:
-    """Whether a prompt is among that share of all: by its hash, the same for ever."""
+    """Return whether a prompt is among that share of all: by its hash, the same for ever."""
     digest = hashlib.sha256(prompt.encode()).digest()
     return int.from_bytes(digest[:4], "big") < share * 2**32
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One object, by what the prompt says of it; None where it says nothing."""
+    """Object, by what the prompt says of it; None where it says nothing."""
 
     colour: str
     shape: str
@@ -63,7 +63,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """One object or two. With two, the first stands in `relation` to the second."""
+    """Object or two. With two, the first stands in `relation` to the second."""
 
     things: tuple[Thing, ...]
     background: str
@@ -83,7 +83,7 @@ class Scene:
 
     @property
     def held_out(self) -> bool:
-        """Whether training must never see this prompt: a stable draw from its hash."""
+        """Return whether training must never see this prompt: a stable draw from its hash."""
         return is_drawn(self.prompt, HELD_OUT_SHARE)
 
     @classmethod

@@ -55,7 +55,7 @@ CHIPS = ("TPU v6 lite",)
 
 
 class OfStack(NamedTuple):
-    """One kernel of a stack, which is read from there: to cut it out would copy it."""
+    """Kernel of a stack, which is read from there: to cut it out would copy it."""
 
     values: Int8[Array, "layers in_features out_features"]
     number: Int32[Array, ""]

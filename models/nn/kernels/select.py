@@ -62,7 +62,7 @@ def flash_kernel(chip: Chip, choose: Choose, dtype: DTypeLike) -> Kernel:
 
 
 def is_upright(chip: Chip, dtype: DTypeLike) -> bool:
-    """Whether a TPU takes our own kernel.
+    """Return whether a TPU takes our own kernel.
 
     In float32, in six passes of bfloat16, it was never looked at.
     """

@@ -80,12 +80,14 @@ def scan(
 
 
 def is_variable(node: Any) -> bool:
-    """Whether a node is an nnx variable."""
+    """Return whether a node is an nnx variable."""
     return isinstance(node, nnx.Variable)
 
 
 def _are_apart(parameters: Any) -> bool:
-    """Whether some have an array for each layer: a tuple, instead of one with a leading axis."""
+    """Return whether some have an array for each layer: a tuple, instead of one with a leading
+    axis.
+    """
     leaves = jax.tree.leaves(parameters, is_leaf=is_variable)
     return any(isinstance(leaf.get_value(), tuple) for leaf in leaves)
 

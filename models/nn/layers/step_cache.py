@@ -67,7 +67,7 @@ def blank(prompts: int, tokens: int, width: int, dtype: DTypeLike) -> dict[str, 
 
 @dataclass
 class CachedStep:
-    """One step of a batch with what its rows have kept; `after` is what they keep then.
+    """Step of a batch with what its rows have kept; `after` is what they keep then.
 
     Args:
         kept: leaves as `blank` has them, with the rows in front.

@@ -40,7 +40,7 @@ class Rounded(nnx.Module):
 
 
 def is_turned(kind: Any) -> bool:
-    """Whether kernels of these numbers lie with their inputs last.
+    """Return whether kernels of these numbers lie with their inputs last.
 
     cuBLASLt multiplies floats of 8 bits no other way: XLA would turn a whole stack of kernels in
     front of the loop over its layers, once a step, and keep both.

@@ -33,7 +33,7 @@ def of_layer(stacks: State, number: Int32[Array, ""]) -> State:
 
 
 def stays_stacked(path: tuple[Any, ...], leaf: Any) -> bool:
-    """Whether our kernel reads each layer's share of a stacked leaf where it lies.
+    """Return whether our kernel reads each layer's share of a stacked leaf where it lies.
 
     So it does those of 8 bits, on a device as it is used.
     """
@@ -57,7 +57,7 @@ def _layout() -> Layout | None:
 
 
 def _fills(used: Layout, values: nnx.Variable) -> bool:
-    """Whether each device's share of a kernel fills lanes."""
+    """Return whether each device's share of a kernel fills lanes."""
     shape = values.shape[-2:]
     split = used.split(values.axes[-2:], shape)
     return not any(
