@@ -103,7 +103,7 @@ CHECKPOINTS: Mapping[str, Files] = {
     "wan2.2-i2v-a14b": _wan(5.0, wan.I2V_A14B, wan.I2V_A14B, from_image=True, boundary_ratio=0.9),
     "wan2.2-5b": _wan(5.0, wan.TI2V_5B, vae=wan.VAE_2_2, expand_timesteps=True),
 }
-"""By the names that `atelier plan --model` takes."""
+"""Checkpoints by the names that `atelier plan --model` takes."""
 
 
 def write(name: str, folder: Path) -> None:

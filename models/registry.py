@@ -41,7 +41,7 @@ SINGLE_FILES = frozenset({"models.sdxl.load"})
 """Modules whose `load` can take all weights from one `file`."""
 
 DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
-"""Whose configs and tokenizers a single file has that comes alone."""
+"""Hub id of the configs and tokenizers for a single file that comes alone."""
 
 
 def loader(class_name: str) -> Callable[..., Pipeline]:
@@ -142,7 +142,7 @@ def _reading(how: Mapping[str, Any]) -> Reading:
 
 
 def base_of(file: Path) -> str:
-    """Where a single file's configs and tokenizers are taken from if nobody says."""
+    """Return where a single file's configs and tokenizers are taken from by default."""
     for folder in (file.with_suffix(""), file.parent):
         if (folder / "model_index.json").is_file():
             return str(folder)

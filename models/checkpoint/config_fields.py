@@ -17,7 +17,7 @@ OF_AVERAGING = frozenset(
         "use_ema_warmup",
     }
 )
-"""What diffusers' training leaves in the file of averaged weights; no network reads it."""
+"""Fields that diffusers' training leaves in the file of averaged weights; no network reads them."""
 
 
 def arguments(

@@ -24,7 +24,7 @@ STRETCH = 16 << 20
 
 Memory = np.ndarray[Any, np.dtype[np.uint8]]
 Take = Callable[[int], Memory]
-"""So many bytes of memory, beginning at a multiple of `BLOCK`, for one read."""
+"""Allocator of memory for one read: so many bytes, beginning at a multiple of `BLOCK`."""
 
 
 class DiskFile:
@@ -100,7 +100,7 @@ class DiskFile:
 
 
 def _once(make: Callable[[], Memory]) -> Callable[[], Memory]:
-    """What `make` gave when it was asked for first, in any threads."""
+    """Return a function that calls `make` once, in whatever thread asks first."""
     lock, made = threading.Lock(), list[Memory]()
 
     def get() -> Memory:
@@ -165,7 +165,7 @@ class BufferPool:
 
 
 def _open_direct(path: Path) -> int | None:
-    """None where the file system (tmpfs, some that come over a network) knows no such reads."""
+    """Open for direct reads; None where the file system (tmpfs, some over a network) has none."""
     if not hasattr(os, "O_DIRECT"):
         return None
     try:

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from models.spec.quality_presets import Quality
 
 BASES = ("diffusion_pytorch_model", "model")
-"""What diffusers and transformers call a component's weights."""
+"""Base names that diffusers and transformers give a component's weights."""
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -122,7 +122,7 @@ def read_model_index(folder: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path, component: str) -> dict[str, Any]:
-    """One component's config: `config.json`, or `<component>_config.json` (the scheduler's).
+    """Read a component's config: `config.json`, or `<component>_config.json` (the scheduler's).
 
     Raises:
         CheckpointError: no such folder or file, or not readable as JSON.

@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: a local folder, or a hub id that is fetched into one."""
+"""Location of a checkpoint: a local folder, or a hub id that is fetched into one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from models.checkpoint.folder import CheckpointError
 
 PATTERNS = ("*.json", "*.txt", "*.model", "*/*.safetensors")
-"""All that is ever fetched. Weights only from the components' folders: those in a hub
+"""Files that are ever fetched. Weights only from the components' folders: those in a hub
 repository's root are the same ones in another layout. Never a pickle."""
 
 CONFIGS = ("*.json", "*.txt", "*.model")

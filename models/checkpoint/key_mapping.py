@@ -23,20 +23,20 @@ are tied keys: where both are there, the first rule's serves.
 
 
 class Target(NamedTuple):
-    """Where one tensor goes."""
+    """Destination of one tensor."""
 
     path: str
-    """Of the leaf; empty: nowhere."""
+    """Path of the leaf; empty: the tensor is not used."""
     layer: int | None
     """Place on the leaf's leading axis; None: the whole leaf."""
     rule: int
     """Number of the rule that says so."""
     transposed: bool = False
-    """Against torch's layout."""
+    """Whether it is transposed against torch's layout."""
 
 
 def target(key: str, renames: Renames) -> Target | None:
-    """Where the table sends a checkpoint's key; None if no rule knows it."""
+    """Return where the table sends a checkpoint's key; None if no rule knows it."""
     for number, (expression, replacement, *_) in enumerate(renames):
         if match := re.fullmatch(expression, key):
             path, _, layer = match.expand(replacement).partition("[")

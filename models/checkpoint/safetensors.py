@@ -23,9 +23,9 @@ from models.checkpoint.key_mapping import Prepare, Target
 Shape = tuple[int, ...]
 
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
-"""That networks are made of, as the files call them."""
+"""Dtypes that networks are made of, as the files name them."""
 LENGTH_BYTES = 8
-"""Of the number at a file's beginning that says how long its header is."""
+"""Width of the number at a file's beginning that says how long its header is."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Tensor:
 
     @property
     def row_bytes(self) -> int:
-        """Of one place on the first axis."""
+        """Bytes of one index on the first axis."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
-        """These rows of the first axis. From any thread.
+        """Read these rows of the first axis. From any thread.
 
         Raises:
             CheckpointError: the file has changed or cannot be read.
@@ -75,7 +75,7 @@ class Tensor:
         return [partial(part, work) for work in works]
 
     def _bounds(self, first: int, stop: int) -> tuple[int, int]:
-        """Of these rows, in the file."""
+        """Return the bounds of these rows in the file."""
         return self.start + first * self.row_bytes, self.start + stop * self.row_bytes
 
     def _rows(self, memory: Memory, count: int) -> np.ndarray:
@@ -92,18 +92,18 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ComponentFiles:
-    """Where the arrays of a component are: in files of its own, or in one file with others'."""
+    """Files of a component's arrays: its own, or one file shared with others."""
 
     component: str
-    """Its name, for messages."""
+    """Name of the component, for messages."""
     files: tuple[Path, ...]
     prefix: str = ""
-    """Of its keys; the rename table knows what follows. All other keys are someone else's."""
+    """Prefix of its keys; the rename table knows what follows. Other keys are someone else's."""
 
 
 @dataclass(frozen=True)
 class Filling:
-    """What fills one place: a tensor, or one of the equal slices that several places share."""
+    """Filling of one place: a tensor, or one of the equal slices that several places share."""
 
     tensor: Tensor
     goal: Target
@@ -113,7 +113,7 @@ class Filling:
 
     @property
     def rows(self) -> int:
-        """On the first axis, as the file has it."""
+        """Number of rows on the first axis, as the file has it."""
         return self.tensor.shape[0] // self.count
 
     @property
@@ -122,21 +122,21 @@ class Filling:
         return self.prepare is not None
 
     def read(self, first: int, stop: int, take: Take = aligned) -> np.ndarray:
-        """These of its rows, as the file has them. From any thread. Raises: CheckpointError."""
+        """Read these of its rows as in the file, from any thread. Raises: CheckpointError."""
         own = self.number * self.rows
         if self.prepare is None:
             return self.tensor.read(own + first, own + stop, take)
         return self.prepare(self.tensor.read(own, own + self.rows, take))[first:stop]
 
     def parts(self, take: Take) -> list[Callable[[], np.ndarray | None]]:
-        """All of its rows, in parts for several threads; the last one gives them."""
+        """Return reads of all its rows for several threads; the last one returns them."""
         if self.prepare is not None:
             return [lambda: self.read(0, self.rows, take)]
         own = self.number * self.rows
         return self.tensor.parts(own, own + self.rows, take)
 
     def shape_in_file(self, expected: Shape) -> Shape:
-        """Of a tensor that gives what is expected of this place."""
+        """Return the shape of a tensor that fills this place."""
         shape = expected[::-1] if self.goal.transposed else expected
         return shape if self.count == 1 else (self.count * shape[0], *shape[1:])
 
@@ -165,7 +165,7 @@ def _opened(path: Path) -> DiskFile:
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """What a file says of its tensors, and the byte behind that, where the first one begins.
+    """Read what a file says of its tensors, and the offset behind it, where the first one begins.
 
     Raises: CheckpointError: it is not whole, or cannot be read.
     """

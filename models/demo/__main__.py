@@ -26,13 +26,13 @@ AUTOENCODERS: Mapping[str, tuple[Callable[[], Autoencoder], float]] = {
     "pictures": (ImageAutoencoder, 18),
     "clips": (ClipAutoencoder, 52),
 }
-"""By the run's folder: how each is trained, and its minutes."""
+"""Autoencoders by the run's folder: how each is trained, and its minutes."""
 FAMILIES: Mapping[str, tuple[Callable[[], Recipe], float]] = {
     "flux": (Flux, 66),
     "sdxl": (Sdxl, 77),
     "wan": (Wan, 112),
 }
-"""How each is trained, and its minutes on two cores."""
+"""Families: how each is trained, and its minutes on two cores."""
 
 
 def main() -> None:

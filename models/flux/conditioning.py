@@ -1,4 +1,4 @@
-"""What time, guidance and pooled text tell the blocks of Flux: the vectors that modulate them.
+"""Conditioning of Flux's blocks: the vectors made of time, guidance and pooled text.
 
 A quarter of the network's parameters is here, and none of it looks at an image: the vectors of
 many steps come out of one reading of these parameters.
@@ -28,7 +28,7 @@ OF_STREAM, OF_SINGLE, OF_OUTPUT = 6, 3, 2
 
 
 class Modulations(NamedTuple):
-    """Of every block, for a batch; None where the network has no block of that kind."""
+    """Modulations of every block, for a batch; None where the network has no block of that kind."""
 
     image: OfLayers | None
     text: OfLayers | None
@@ -69,7 +69,7 @@ class Conditions(nnx.Module):
         guidance: Float[Array, " batch"] | None,
         pooled_embeds: Float[Array, "batch pooled"],
     ) -> Modulations:
-        """In the dtype of the weights.
+        """Compute all modulations, in the dtype of the weights.
 
         Args:
             timestep: 1000 · sigma, 0 to 1000, float32.
@@ -96,7 +96,7 @@ class Conditions(nnx.Module):
         guidance: Float[Array, " batch"] | None,
         pooled_embeds: Float[Array, "batch pooled"],
     ) -> Vector:
-        """What modulates every block: time + guidance + pooled text."""
+        """Compute the vector that modulates every block: time + guidance + pooled text."""
         vector = self.time_in(sinusoid(timestep, TIME_FEATURES))
         if self.guidance_in is not None:
             if guidance is None:

@@ -1,4 +1,4 @@
-"""What shapes a Flux transformer: its `transformer/config.json`, checked."""
+"""Config of a Flux transformer: its `transformer/config.json`, checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FluxConfig:
     """The fields of diffusers' FluxTransformer2DModel config, with its defaults (FLUX.1-dev's)."""
 
     in_channels: int = 64
-    """Of one token: a 2 x 2 patch of latents, so four times the latent channels."""
+    """Channels of one token: a 2 x 2 patch of latents, so four times the latent channels."""
     num_layers: int = 19
     """Double blocks: image and text in separate streams that attend to each other."""
     num_single_layers: int = 38

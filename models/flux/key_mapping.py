@@ -15,7 +15,7 @@ def _both(name: str, path: str) -> Renames:
 
 
 def _stream(ours: str, norm: str, project: str, qk: str, out: str, feed_forward: str) -> Renames:
-    """One stream of the double blocks; `project` names a projection of q, k or v."""
+    """Renames of one stream of the double blocks; `project` names a projection of q, k or v."""
     block, path = r"transformer_blocks\.(\d+)\.", f"double_blocks.{ours}"
     return (
         *_both(rf"{block}{norm}\.linear", rf"conditions.{ours}_modulation.linear[\1]"),

@@ -38,7 +38,7 @@ from models.parallel.placement import split
 Tokens = Float[Array, "batch tokens width"]
 ByHead = Float[Array, "batch tokens heads dim"]
 Vectors = Float[Array, "batch vectors width"]
-"""That modulate one layer."""
+"""Vectors that modulate one layer."""
 Streams = tuple[Float[Array, "batch image_tokens width"], Float[Array, "batch text_tokens width"]]
 
 AXES = ("batch", "tokens", None)
@@ -84,7 +84,7 @@ class FluxFeedForward(nnx.Module):
 
 
 class Stream(nnx.Module):
-    """One of the two streams of a double block: everything but the attention they share."""
+    """Stream of a double block: everything but the attention that both share."""
 
     def __init__(self, config: FluxConfig, *, rngs: nnx.Rngs, param_dtype: DTypeLike) -> None:
         width = config.width
@@ -133,7 +133,7 @@ class DoubleBlock(nnx.Module):
         )
 
     def seen(self, image: Tokens, of_image: Vectors) -> Tokens:
-        """What the block's attention sees of the image."""
+        """Return the image as the block's attention sees it."""
         return modulate(image, *one_by_one(of_image)[:2])
 
 
@@ -202,7 +202,7 @@ class FluxTransformer(nnx.Module):
         image_ids: np.ndarray,
         text_ids: np.ndarray,
     ) -> Float[Array, "batch image_tokens channels"]:
-        """As `velocity`, with the modulations of `conditions`."""
+        """Compute `velocity` with the modulations of `conditions`."""
         modulations = self.conditions(timestep, guidance, pooled_embeds)
         return self.velocity(latents, prompt_embeds, modulations, image_ids, text_ids)
 
@@ -272,7 +272,7 @@ class FluxTransformer(nnx.Module):
         )
 
     def positions(self, *ids: np.ndarray) -> Positions:
-        """Of tokens at these positions, [tokens, 3], joined in this order."""
+        """Return positions of tokens at these ids, [tokens, 3], joined in this order."""
         padded = [np.pad(part, ((0, padded_tokens.padding(len(part))), (0, 0))) for part in ids]
         rope = rope_table(padded_tokens.join_host(padded), self.config.axes_dims_rope)
         return Positions(rope, padded_tokens.counted(*map(len, ids)))

@@ -174,7 +174,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         pooled_embeds: Float[Array, "times prompts pooled"],
         values: Mapping[str, jax.Array],
     ) -> Modulations:
-        """Of every prompt at every time: [times, prompts, …]."""
+        """Compute the modulations of every prompt at every time: [times, prompts, …]."""
         transformer = nnx.merge(self.graphs.transformer, in_place(weights.transformer))
         times, prompts, _ = pooled_embeds.shape
         timestep, guidance = (

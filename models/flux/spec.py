@@ -1,4 +1,4 @@
-"""What the API may know of a Flux checkpoint: tasks, fields, defaults and limits."""
+"""Spec of a Flux checkpoint for the API: tasks, fields, defaults and limits."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ def fields_of(config: FluxConfig) -> frozenset[str]:
 
 
 def levers_of(config: FluxConfig) -> frozenset[Lever]:
-    """Without double blocks there is no first one that the image's tokens go through."""
+    """Return its levers; a step cache needs a first double block for the image's tokens."""
     return LEVERS if config.num_layers else LEVERS - {"step_cache"}

@@ -1,4 +1,4 @@
-"""What a family fulfils and the engine asks for: pipeline, step programs, images in and out.
+"""Interface between families and engine: pipeline, step programs, images in and out.
 
 May import `checkpoint`, `nn`, `parallel`, `sampling`, `spec`.
 """

@@ -71,7 +71,7 @@ def with_presets(
 def _of_eight_bits(
     found: Mapping[str, Quality], given: Mapping[str, Quality]
 ) -> dict[str, Quality]:
-    """Those that need no exact weights. Raises: ValueError: the operator's need them."""
+    """Return the presets that need no exact weights. Raises: ValueError: the operator's do."""
     exact = sorted(name for name, quality in given.items() if not quality.eight_bit)
     if exact:
         raise ValueError(
@@ -109,7 +109,7 @@ def apply_levers(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
 
 
 def _told(quality: Quality, threshold: float) -> dict[str, Any]:
-    """What a step's program is told for its cache."""
+    """Return the values of a step's cache for its program."""
     if quality.step_cache is None:
         return {}
     told: dict[str, Any] = {THRESHOLD: np.float32(threshold)}

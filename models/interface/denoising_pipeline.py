@@ -1,4 +1,4 @@
-"""What the pipelines of all families have in common; a family fills in the hooks.
+"""Base of the pipelines of all families; a family fills in the hooks.
 
 lay_out (host) → embed → predict × n → decode (device)
 """

@@ -42,7 +42,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class RequestWarning:
-    """Something of a request that was accepted and has no effect, or not the one it names."""
+    """Warning about a field of a request without effect, or with another than it names."""
 
     field: str
     message: str
@@ -53,10 +53,10 @@ class Step:
     """Denoising step of one row, decided on the host before the first one runs."""
 
     phase: StepProgram
-    """Which program runs it: rows of one bucket and phase are batched together."""
+    """Program that runs it: rows of one bucket and phase are batched together."""
     values: Mapping[str, np.ndarray | np.float32]
-    """This row's sigma, guidance, the noise that this step adds and so on, all float32; the same
-    names and shapes in all steps of a phase."""
+    """Values of this row (sigma, guidance, the step's noise and so on), all float32; the same names
+    and shapes in all steps of a phase."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Pipeline(Protocol):
 
     spec: ModelSpec
     weights: PyTree
-    """Every parameter, as a pytree of arrays by network; first argument of every device function.
+    """Parameters as a pytree of arrays by network; first argument of every device function.
 
     Where a network's leaves are NumPy arrays, its weights lie on the host: the engine brings them
     to the device for the steps whose program names it, in place of another such network's.
@@ -128,7 +128,7 @@ class Pipeline(Protocol):
         values: Mapping[str, jax.Array],
         conditions: PyTree = None,
     ) -> PyTree:
-        """One denoising step of a batch: every leaf of rows and values has a leading row axis.
+        """Run one denoising step of a batch: every leaf of rows and values has a leading row axis.
 
         The program says all that tracing needs: a pipeline that never prepared a request, in
         another process of its slice, traces the same.
@@ -176,6 +176,6 @@ def denoise(pipeline: Pipeline, prepared: Prepared) -> Iterator[PyTree]:
 
 
 def generate(pipeline: Pipeline, fields: Fields, images: Mapping[str, bytes]) -> np.ndarray:
-    """One image or video, start to end, without an engine: what `decode` gives."""
+    """Generate one image or video, start to end, without an engine; return what `decode` does."""
     *_, row = denoise(pipeline, pipeline.prepare(fields, images))
     return np.asarray(jax.jit(pipeline.decode)(pipeline.weights, row))

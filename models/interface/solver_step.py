@@ -22,7 +22,7 @@ _SOLVER = "solver."
 
 
 def step_values(plan: Plan, index: int) -> dict[str, NDArray | np.float32]:
-    """What one step tells the scheduler."""
+    """Return the values of one step for the solver."""
     return {_SOLVER + name: value for name, value in plan.at(index).items()}
 
 
@@ -34,19 +34,19 @@ def solver_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def solver_step(
     program: StepProgram, latents: Latents, output: Latents, history: History, values: Any
 ) -> Stepped:
-    """One step by the program's solver, of rows and their values. Without noise, none is added."""
+    """Run one step of the program's solver on rows and their values; noise only if it has some."""
     assert program.solver is not None
     noise = values["noise"] if program.noise else None
     return program.solver.step(latents, output, history, noise, solver_values(values))
 
 
 def solver_key(solver: Solver, plan: Plan) -> str:
-    """For a bucket: equal where rows have the same history and the same values."""
+    """Return a key for buckets: equal where rows have the same history and the same values."""
     return f"{solver}{'+noise' if plan.draws.any() else ''}"
 
 
 def first_history(solver: Solver, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """What a solver remembers before the first step, all zeros.
+    """Return a solver's history before the first step, all zeros.
 
     Args:
         shape: of the latents.

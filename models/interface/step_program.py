@@ -21,7 +21,7 @@ WORDS = frozenset({GUIDED, NOISE, *get_args(EightBitProducts), *get_args(CacheKi
 
 @dataclass(frozen=True)
 class StepProgram:
-    """What tells one kind of step from the others of a bucket: rows of equal ones share a batch.
+    """Identity of a kind of step in a bucket: rows of equal ones share a batch.
 
     `str` writes it as words: `transformer_2 guided unipc(order=3) w8a16 first-block`.
     """
@@ -31,13 +31,13 @@ class StepProgram:
     guided: bool = False
     """Whether it also answers the negative prompt."""
     solver: Solver | None = None
-    """None: the family has none of this protocol."""
+    """Solver; None: the family has none of this protocol."""
     noise: bool = False
     """Whether the step is given noise to add."""
     quant: EightBitProducts | None = None
-    """Of its blocks' matrix products."""
+    """Precision of its blocks' matrix products."""
     cache: CacheKind | None = None
-    """What decides that it takes over the work of the step before."""
+    """Signal by which it decides to reuse the work of the step before."""
 
     def __post_init__(self) -> None:
         if self.network.split() != [self.network]:

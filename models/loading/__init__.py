@@ -1,4 +1,4 @@
-"""What families share when they load: readers of files or shapes alone, random weights, previews.
+"""Loading shared by all families: readers of files or shapes, random weights, previews.
 
 May import `checkpoint`, `weights`, `nn`, `parallel`, `spec`, `text`, `vae`.
 """

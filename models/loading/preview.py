@@ -34,7 +34,7 @@ def fit_preview(mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
 
 
 def fit(mean_latents: MeanLatents) -> tuple[Float[np.ndarray, "c+1 3"], Sharding]:
-    """That map's kernel and below it its bias, and where it belongs."""
+    """Return that map's kernel with its bias below, and its sharding."""
     levels = np.linspace(-1, 1, 3, dtype=np.float32)
     colours = np.array(list(itertools.product(levels, repeat=3)), np.float32)
     encoded = [mean_latents(colour) for colour in colours]
@@ -59,7 +59,7 @@ def everywhere(place: Sharding) -> Sharding:
 
 
 def flat_image_encoder(vae: AutoencoderKL) -> tuple[MeanLatents, int]:
-    """What `fit_preview` asks of an image autoencoder: latents shifted and scaled."""
+    """Return what `fit_preview` needs of an image autoencoder: latents shifted and scaled."""
     side = 4 * vae.config.downsampling
     graph, state = nnx.split(vae)
 

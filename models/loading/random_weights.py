@@ -25,7 +25,7 @@ from models.weights.loader import Module, Sharding, filled, flat_parameters
 from models.weights.quantize import as_stored, as_used
 
 GOLDEN = 0x9E3779B9
-"""So far apart are the seeds of two arrays."""
+"""Distance between the seeds of two arrays."""
 
 
 class RandomWeights(Shapes):
@@ -51,7 +51,7 @@ class RandomWeights(Shapes):
         *,
         sharding: Sharding | None = None,
     ) -> Module:
-        """As `models.weights.loader.load`, with nothing read."""
+        """Build a network as `models.weights.loader.load` does, with nothing read."""
         shapes = super().network(module, place, renames, sharding=sharding)
         return self._drawn(shapes)
 
@@ -109,7 +109,7 @@ def uniform(shape: tuple[int, ...], dtype: np.dtype, place: Any) -> Any:
 
 
 def _places(shape: tuple[int, ...]) -> Array:
-    """Each element's own number, row by row, uint32 [*shape]; it wraps."""
+    """Number each element, row by row, uint32 [*shape]; it wraps."""
     number = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         number = number * np.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)

@@ -1,4 +1,4 @@
-"""What a family's `load` reads of a checkpoint beside its configs: from its files, or not at all.
+"""Readers for a family's `load`: what it needs beside the configs, from files or not at all.
 
 `FILES` makes a pipeline that can draw. `SHAPES` makes the same pipeline from configs alone: its
 weights are shapes, its prompts have no words in them; it can be compiled and its memory counted.
@@ -48,11 +48,11 @@ class Reader(Protocol):
         *,
         sharding: Sharding | None = None,
     ) -> Module:
-        """As `models.weights.loader.load`."""
+        """Load a network, as `models.weights.loader.load`."""
         ...
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
-        """As `models.loading.preview.fit_preview`."""
+        """Fit a preview, as `models.loading.preview.fit_preview`."""
         ...
 
     def clip_tokenizer(self, folder: Path) -> Tokenizer:
@@ -63,7 +63,7 @@ class Reader(Protocol):
 
 
 class Files:
-    """Everything from the checkpoint's files."""
+    """Reader of everything from the checkpoint's files."""
 
     network = staticmethod(loader.load)
     preview = staticmethod(fit_preview)
@@ -72,7 +72,7 @@ class Files:
 
 
 class Shapes:
-    """Nothing is read: for checkpoints that are configs alone, and for planning before loading."""
+    """Reader that reads nothing: for configs alone, and for planning before loading."""
 
     def network(
         self,
@@ -134,7 +134,7 @@ SHAPES: Reader = Shapes()
 
 @dataclass(frozen=True)
 class Reading:
-    """How a checkpoint becomes a pipeline, beyond what it says itself.
+    """Options of turning a checkpoint into a pipeline, beyond what it says itself.
 
     Args:
         sharding: where each array goes; None: to JAX's default device.
@@ -156,7 +156,7 @@ class Reading:
 
     @property
     def eight_bit(self) -> EightBit | None:
-        """Where products have 8 bits; None: nowhere."""
+        """Place of products in 8 bits; None: nowhere."""
         return None if self.rounding is None else self.rounding.where
 
     def rounded(self, networks: Networks, *names: str) -> Networks:
@@ -179,7 +179,7 @@ class Reading:
         place: Path | ComponentFiles,
         renames: Renames,
     ) -> Module:
-        """One network of a family.
+        """Load one network of a family.
 
         Args:
             modules: abstract, with its parameters as they are stored, and as they are used.

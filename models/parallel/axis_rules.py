@@ -73,13 +73,13 @@ def auto_mesh(devices: Any, axes: MeshAxes = MESH_AXES) -> Mesh:
 
 
 def abstract_mesh(sizes: Sequence[int], axes: MeshAxes = MESH_AXES) -> AbstractMesh:
-    """One of devices that are nowhere, for shapes alone."""
+    """Build a mesh of devices that are nowhere, for shapes alone."""
     return AbstractMesh(tuple(sizes), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one mesh slice splits its work: a value, chosen for each compiled program."""
+    """Layout of one mesh slice: how it splits work; a value, chosen for each compiled program."""
 
     mesh: Mesh | AbstractMesh
     """Abstract where only shapes are asked for: there is no device then."""
@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def platform(self) -> str | None:
-        """Of its devices; None where there are none."""
+        """Platform of its devices; None where there are none."""
         return None if isinstance(self.mesh, AbstractMesh) else self.mesh.devices.flat[0].platform
 
     def size(self, axis: str) -> int:
@@ -125,7 +125,7 @@ class Layout:
         return PartitionSpec(*(names or None for names in self.split(axes, shape)))
 
     def sharding(self, axes: Axes, shape: tuple[int, ...]) -> NamedSharding:
-        """Where an array with these axes lies."""
+        """Return the sharding of an array with these axes."""
         return NamedSharding(self.mesh, self.spec(axes, shape))
 
     def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
@@ -133,7 +133,7 @@ class Layout:
         return self.sharding(leaf.axes, leaf.shape)
 
     def in_use(self) -> Layout:
-        """As it is while a layer runs: its parameters are split over nothing but tensor."""
+        """Return the layout while a layer runs: parameters are split over tensor alone."""
         return replace(self, table={**self.table, **{axis: () for axis in STORED}})
 
     def _is_free(self, name: str, taken: list[MeshAxes]) -> bool:

@@ -33,5 +33,5 @@ def _marked(leaf: nnx.Variable, dtype: np.dtype) -> nnx.Variable:
 
 
 def used_dtype(leaf: nnx.Variable) -> np.dtype:
-    """Of the activations that a parameter meets."""
+    """Return the dtype of the activations that a parameter meets."""
     return jnp.dtype(leaf.get_metadata().get(USED_AS, leaf.dtype))

@@ -1,4 +1,4 @@
-"""Every private or unstable name of JAX that is used, and what for.
+"""Private and unstable names of JAX that are used, and what for.
 
 JAX keeps what is in `jax` and `jax.numpy` as it is for some versions, and promises nothing for
 `jax._src`, `jax.interpreters`, `jax.extend`, `jax.experimental`, `jax.lib` and `jaxlib`. So nothing
@@ -19,7 +19,7 @@ TESTED = ("0.10.2", "0.12.0.1")
 
 
 class Name(NamedTuple):
-    """Something of JAX's that another version may not have."""
+    """Name in JAX that another version may not have."""
 
     module: str
     attribute: str
@@ -27,7 +27,7 @@ class Name(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What JAX has under that name.
+        """Return what JAX has under that name.
 
         Raises: JaxNameMissing.
         """
@@ -38,7 +38,7 @@ class Name(NamedTuple):
 
 
 class Members(NamedTuple):
-    """Those of a module that are used, each looked up when it is asked for."""
+    """Names of a module that are used, each looked up when it is asked for."""
 
     module: str
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class Members(NamedTuple):
 
 
 class JaxNameMissing(ImportError):
-    """This version of JAX lacks something that was asked for."""
+    """Error of a JAX version without a name that was asked for."""
 
 
 SPLASH = "jax.experimental.pallas.ops.tpu.splash_attention"
@@ -159,7 +159,7 @@ NAMES: Mapping[str, Name | Members] = MappingProxyType(
         ),
     }
 )
-"""By what they are called here."""
+"""Names by what they are called here."""
 
 
 def __getattr__(name: str) -> Any:

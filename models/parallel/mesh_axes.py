@@ -9,9 +9,9 @@ class Axis(NamedTuple):
     """Way to split work over devices."""
 
     name: str
-    """As settings, plans and messages have it."""
+    """Name, as settings, plans and messages have it."""
     splits: str
-    """What each of its devices has a part of."""
+    """Thing that each of its devices has a part of."""
     mesh_axes: tuple[str, ...]
     """The axes of the device mesh that it is made of, the one between hosts first."""
     is_lendable: bool
@@ -28,11 +28,11 @@ AXES = (
     Axis("context", "tokens", ("ring", "ulysses"), is_lendable=True, crosses_hosts=True),
     Axis("tensor", "heads and mlp", ("tensor",), is_lendable=False, crosses_hosts=False),
 )
-"""In the order of a mesh, from what exchanges least to what exchanges most."""
+"""Axes in the order of a mesh, from what exchanges least to what exchanges most."""
 
 AXIS_NAMES = tuple(axis.name for axis in AXES)
 MESH_AXES = tuple(name for axis in AXES for name in axis.mesh_axes)
-"""Of every device mesh."""
+"""Axes of every device mesh."""
 LENDABLE = tuple(
     name for axis in reversed(AXES) if axis.is_lendable for name in axis.mesh_axes[::-1]
 )

@@ -1,4 +1,4 @@
-"""What every scheduler is: a plan made on the host, and one pure step run on the device.
+"""Scheduler interface: a plan made on the host, and one pure step run on the device.
 
 A scheduler is a frozen value, made from a checkpoint's `scheduler_config.json` and a request's
 options. Whatever depends on the schedule alone (sigmas, coefficients, which order a step has) is
@@ -23,19 +23,19 @@ from models.sampling.solver import Latents, Solver
 Numbers = Sequence[int | float]
 """Timesteps or sigmas, as requests give them."""
 Column = NDArray[np.floating[Any]]
-"""One number a step; float32 in a plan."""
+"""Column of one number a step; float32 in a plan."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps of one image; every array is float32 with one entry a step, [n] unless said."""
+    """Plan of one image's steps; arrays are float32 with one entry a step, [n] unless said."""
 
     timesteps: Float32[np.ndarray, " steps"]
-    """What the network is told; may be fractional."""
+    """Timesteps for the network; may be fractional."""
     input_scale: Float32[np.ndarray, " steps"]
     """The network sees latents · input_scale (diffusers' scale_model_input)."""
     values: Mapping[str, Float32[np.ndarray, " steps"]]
-    """What `step` reads, by name."""
+    """Values that `step` reads, by name."""
     draws: NDArray[np.bool_]
     """Steps at which the reference draws noise of the latents' shape from the image's generator;
     `step` must be given it there, and anything (zeros) elsewhere."""
@@ -65,7 +65,7 @@ class Plan:
 
 
 def per_row(value: Float[Array, " batch"], latents: Latents) -> Array:
-    """One number a row, shaped to be multiplied with the latents: [batch, 1, …]."""
+    """Return one number a row, shaped to be multiplied with the latents: [batch, 1, …]."""
     return value.reshape(-1, *(1,) * (latents.ndim - 1))
 
 
@@ -79,18 +79,18 @@ class Scheduler(Protocol):
     """Method of denoising with its options. Instances are frozen and hashable."""
 
     TAKES: ClassVar[frozenset[str]]
-    """Of `timesteps` and `sigmas`, those of a request's own that `plan` may be given."""
+    """Names of `timesteps` and `sigmas`, those of a request's own, that `plan` may be given."""
 
     def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str:
-        """As requests call it (`euler`, `unipc`, …)."""
+        """Name in requests (`euler`, `unipc`, …)."""
         ...
 
     @property
     def solver(self) -> Solver:
-        """What makes its steps: schedulers with equal solvers step each other's rows."""
+        """Solver of its steps: schedulers with equal solvers step each other's rows."""
         ...
 
     def plan(

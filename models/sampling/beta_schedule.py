@@ -21,7 +21,7 @@ SPACINGS = ("leading", "linspace", "trailing")
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseSchedule:
-    """What diffusers' discrete schedulers share, by their names and with their defaults.
+    """Noise schedule of diffusers' discrete schedulers, by their names and with their defaults.
 
     Source: Ho et al. 2020 (DDPM); Lin et al. 2024, Common Diffusion Noise Schedules and Sample
     Steps are Flawed, for the zero-terminal SNR and the spacings (table 2).
@@ -34,7 +34,7 @@ class NoiseSchedule:
     trained_betas: tuple[float, ...] | None = None
     """Betas instead of a rule for them."""
     prediction_type: str = "epsilon"
-    """What the network gives: the noise, the clean sample, or v (Salimans and Ho 2022)."""
+    """Prediction of the network: the noise, the clean sample, or v (Salimans and Ho 2022)."""
     timestep_spacing: str = "linspace"
     steps_offset: int = 0
     """Added to the timesteps of leading spacing."""
@@ -57,7 +57,7 @@ class NoiseSchedule:
             )
 
     def betas(self) -> Table:
-        """One a training timestep."""
+        """Return one beta a training timestep."""
         if self.trained_betas is not None:
             betas = np.asarray(self.trained_betas, np.float32)
         else:
@@ -67,7 +67,7 @@ class NoiseSchedule:
         return zero_terminal_snr(betas) if self.rescale_betas_zero_snr else betas
 
     def alphas_cumprod(self) -> Table:
-        """How much of the clean image's variance is left at each training timestep."""
+        """Return how much of the clean image's variance is left at each training timestep."""
         return _cumprod(np.float32(1) - self.betas())
 
     def finite_alphas_cumprod(self) -> Table:

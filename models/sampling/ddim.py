@@ -30,7 +30,7 @@ from models.sampling.timesteps import check_request, first_step, spaced
 
 @dataclass(frozen=True)
 class DDIMStep(Solver):
-    """To the denoised latents and back."""
+    """Step to the denoised latents and back."""
 
     METHOD: ClassVar[str] = "ddim"
     thresholds: bool = False
@@ -67,14 +67,14 @@ class DDIM(NoiseSchedule):
     dynamic_thresholding_ratio: float = 0.995
     sample_max_value: float = 1.0
     eta: float = 0.0
-    """Of the request, not of a config: 0 adds no noise, 1 as much as DDPM."""
+    """Option of the request, not of a config: 0 adds no noise, 1 as much as DDPM."""
 
     name: ClassVar[str] = "ddim"
     TAKES: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def stochastic(self) -> bool:
-        """With eta."""
+        """True with eta."""
         return self.eta > 0
 
     @property
@@ -90,7 +90,7 @@ class DDIM(NoiseSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """As the contract says. With eta, every step draws noise, also one that adds none."""
+        """Plan as the contract says. With eta, every step draws noise, also one that adds none."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times = self._timesteps(steps)[first_step(steps, strength) :]
         table = self.alphas_cumprod()

@@ -23,7 +23,7 @@ from models.sampling.solver import History, Latents, Solver, Stepped
 from models.sampling.timesteps import check_request, first_step, spaced_between
 
 _FEW_STEPS = 15
-"""Below this many steps the last ones may be of a lower order."""
+"""Number of steps below which the last ones may be of a lower order."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class DPMSolver(MultistepSchedule):
 
     algorithm_type: str = "dpmsolver++"
     solver_type: str = "midpoint"
-    """How the second order takes the slope of the integrand."""
+    """Slope that the second order takes of the integrand."""
     euler_at_final: bool = False
     use_lu_lambdas: bool = False
     """Evenly spaced half-log-SNR."""
     lambda_min_clipped: float = -float("inf")
     """Leaves out training timesteps with a lower half-log-SNR."""
     variance_type: str | None = None
-    """Of DDPM's configs, without effect; a learned one would come out of the network beside the
-    prediction, which is not served."""
+    """Field of DDPM's configs, without effect; a learned one would come out of the network beside
+    the prediction, which is not served."""
 
     CHOICES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         **MultistepSchedule.CHOICES,
@@ -104,12 +104,12 @@ class DPMSolver(MultistepSchedule):
 
     @property
     def name(self) -> str:
-        """Also of the orders besides 2 and the methods without ++."""
+        """Name, also of the orders besides 2 and the methods without ++."""
         return "dpmpp_2m_sde" if self.stochastic else "dpmpp_2m"
 
     @property
     def solver(self) -> Solver:
-        """Its order, what it integrates and thresholds; all else is in the values."""
+        """Solver by order, integrand and thresholding; all else is in the values."""
         return DPMStep(*self.step_options)
 
     def plan(
@@ -120,7 +120,7 @@ class DPMSolver(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """As the contract says."""
+        """Plan as the contract says."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times, table = self._schedule(steps, timesteps)
         first = first_step(steps if timesteps is None else len(times), strength)
@@ -139,7 +139,7 @@ class DPMSolver(MultistepSchedule):
         return min(self.solver_order, done + 1)
 
     def _terms(self, sigmas: Column, step: int, order: int) -> dict[str, Any]:
-        """What one step multiplies with what."""
+        """Return the factors of one step."""
         around = sigmas[[step + 1, *(step - i for i in range(order))]]
         alpha, sigma = self.mixed(around)
         clock = half_log_snr(alpha, sigma)

@@ -50,7 +50,7 @@ class Euler(NoisySchedule):
     """diffusers' EulerDiscreteScheduler."""
 
     interpolation_type: str = "linear"
-    """How sigmas between training timesteps are found."""
+    """Interpolation of sigmas between training timesteps."""
     use_karras_sigmas: bool | None = False
     use_exponential_sigmas: bool | None = False
     use_beta_sigmas: bool | None = False
@@ -82,7 +82,7 @@ class Euler(NoisySchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """As the contract says; custom sigmas end with where the last step leads (usually 0)."""
+        """Plan as the contract says; custom sigmas end where the last step leads (usually 0)."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times, table = self._spaced(steps, timesteps) if sigmas is None else self._of_sigmas(sigmas)
         if self._continuous:

@@ -62,7 +62,7 @@ class EulerAncestral(NoisySchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """As the contract says. Noise is drawn at every step, also where none is added."""
+        """Plan as the contract says. Noise is drawn at every step, also where none is added."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times = self.spaced_timesteps(steps)
         train = self.train_sigmas()

@@ -65,7 +65,7 @@ class FlowMatchEuler(FlowMatchSchedule):
         strength: float | None = None,
         tokens: int | None = None,
     ) -> Plan:
-        """As the contract says; custom sigmas are one a step, and are shifted like the others.
+        """Plan as the contract says; custom sigmas are one a step, and are shifted like the others.
 
         Args:
             tokens: of the packed latents, where the pipeline gives sigmas of its own as Flux's

@@ -80,7 +80,7 @@ class FlowMatchSchedule:
     def sigmas(
         self, steps: int, image_tokens: int, custom: Sequence[float] | None = None
     ) -> Sigmas:
-        """One sigma a step, falling from 1, and a last 0: [steps + 1].
+        """Return one sigma a step, falling from 1, and a last 0: [steps + 1].
 
         Args:
             image_tokens: packed latents of the image; they decide a dynamic shift.

@@ -12,7 +12,7 @@ Sigma = Float[Array, "batch *ones"]
 
 
 def euler(latents: Latents, velocity: Latents, sigma: Sigma, sigma_next: Sigma) -> Latents:
-    """One explicit Euler step of an ODE whose velocity is d latents / d sigma.
+    """Take an explicit Euler step of an ODE whose velocity is d latents / d sigma.
 
     Source: Liu et al. 2022 (rectified flow), eq. 1.
     """

@@ -13,7 +13,7 @@ def classifier_free(
     negative: Float[Array, "batch ..."],
     scale: Float[Array, "batch ..."],
 ) -> Float[Array, "batch ..."]:
-    """From the negative prediction towards and beyond the positive one.
+    """Extrapolate from the negative prediction towards and beyond the positive one.
 
     Source: Ho and Salimans 2022, eq. 6, in the form negative + scale · (positive - negative).
     """

@@ -67,7 +67,7 @@ class LCM(NoiseSchedule):
     original_inference_steps: int = 50
     """Timesteps that the model was distilled at; an image's are some of them."""
     timestep_scaling: float = 10.0
-    """How fast the boundary condition fades: larger trusts the latents less."""
+    """Rate at which the boundary condition fades: larger trusts the latents less."""
     clip_sample: bool = False
     clip_sample_range: float = 1.0
     set_alpha_to_one: bool = True
@@ -91,7 +91,7 @@ class LCM(NoiseSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """As the contract says. The last step draws no noise."""
+        """Plan as the contract says. The last step draws no noise."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         times = self._spaced(steps) if timesteps is None else self._custom(timesteps)
         times = times[first_step(len(times), strength) :]

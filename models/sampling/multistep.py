@@ -1,4 +1,4 @@
-"""What the two multistep methods share: their schedule, and half-log-SNR as their clock.
+"""Base of the two multistep methods: their schedule, and half-log-SNR as their clock.
 
 Source: Lu et al. 2022 (DPM-Solver), section 3.1; diffusers scheduling_dpmsolver_multistep.py and
 scheduling_unipc_multistep.py.
@@ -30,7 +30,7 @@ from models.sampling.solver import Latents, Solver
 
 @dataclass(frozen=True)
 class MultistepStep(Solver):
-    """What the steps of both methods have in common."""
+    """Base of the steps of both methods."""
 
     order: int = 2
     of_noise: bool = False
@@ -87,7 +87,7 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def name(self) -> str:
-        """As requests call it."""
+        """Name in requests."""
         raise NotImplementedError
 
     @property
@@ -97,8 +97,7 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def solves_for_noise(self) -> bool:
-        """Return whether the integral is over the predicted noise instead of the denoised
-        latents."""
+        """True if the integral is over the predicted noise, not the denoised latents."""
         raise NotImplementedError
 
     @property
@@ -108,7 +107,7 @@ class MultistepSchedule(NoiseSchedule):
 
     @property
     def step_options(self) -> tuple[int, bool, bool]:
-        """What shapes the arithmetic and the history; all else is in the values."""
+        """Options that shape the arithmetic and the history; all else is in the values."""
         return self.solver_order, self.solves_for_noise, self.thresholds
 
     def respaced(self, table: Table, steps: int) -> NDArray[np.float64]:
@@ -168,5 +167,5 @@ def _log(values: Column) -> Column:
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    """One mapping a step → one column a name."""
+    """Turn one mapping a step into one column a name."""
     return {name: np.array([row[name] for row in rows], np.float32) for name in rows[0]}

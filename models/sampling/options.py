@@ -33,7 +33,7 @@ _RANGES: Mapping[str, tuple[float | None, float | None]] = {
 
 @cache  # every request asks, and Python compiles each annotation anew to answer
 def options_of_class(kind: type) -> Mapping[str, Option]:
-    """Every scalar field of a scheduler's dataclass, as the front end checks it."""
+    """Return every scalar field of a scheduler's dataclass, as the front end checks it."""
     found = ((field.name, _kind_of(_hints(kind)[field.name])) for field in fields(kind))
     known = {name: _option(kind, name, of) for name, of in found if of is not None}
     return MappingProxyType(known)

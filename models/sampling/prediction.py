@@ -1,4 +1,4 @@
-"""What a network predicts, turned into the clean latents or into the noise in them.
+"""Conversion of a network's prediction into the clean latents or the noise in them.
 
 Both are (skip · latents + out · output) / over: three numbers a step serve every method with every
 prediction type (the preconditioning of Karras et al. 2022, eq. 7, as k-diffusion's wrappers have

@@ -32,7 +32,7 @@ class Entry(NamedTuple):
     kind: Any
     """The class, a `Scheduler`."""
     solver: type[solver.Solver]
-    """What makes its steps."""
+    """Solver of its steps."""
     names: Mapping[str, Mapping[str, Any]]
     """Names of requests, each with the options that it sets unless the request does."""
 
@@ -61,7 +61,7 @@ SCHEDULERS = (
         "FlowMatchEulerDiscreteScheduler", FlowMatchEuler, FlowMatchStep, {"flow_match_euler": {}}
     ),
 )
-"""All that are served; what follows is made of it."""
+"""Schedulers that are served; what follows is made of it."""
 
 CLASSES: Mapping[str, type] = {one.reference: one.kind for one in SCHEDULERS}
 SOLVERS: tuple[type[solver.Solver], ...] = tuple(one.solver for one in SCHEDULERS)
@@ -76,7 +76,7 @@ REFUSED: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What a request's name stands for."""
+    """Meaning of a request's scheduler name."""
 
     kind: Any
     """The class, a `Scheduler`."""
@@ -90,7 +90,7 @@ CHOICES: Mapping[str, Choice] = {
     },
     **{name: Choice(kind) for name, kind in CLASSES.items()},
 }
-"""By the `name` of a request's scheduler; diffusers' class names are aliases."""
+"""Choices by the `name` of a request's scheduler; diffusers' class names are aliases."""
 
 _NOT_IN_CONFIGS = frozenset({"eta"})
 """Options that diffusers' pipelines take instead of its schedulers."""
@@ -172,7 +172,7 @@ def _options(kind: type) -> dict[str, Option]:
 
 
 def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> Scheduler:
-    """Of the config what the class knows, then the options."""
+    """Build it from what the class knows of the config, then the options."""
     defaulted = config.get("_use_default_values", ())
     given = {
         key: value
@@ -208,9 +208,9 @@ _KNOWN = (
 )
 
 OPTIONS: Mapping[str, Mapping[str, Option]] = {name: options_of(name) for name in CHOICES}
-"""For a spec's `schedulers`: every name that a request may use, with its options."""
+"""Options of every name that a request may use, for a spec's `schedulers`."""
 
 STEP_LISTS: Mapping[str, frozenset[str]] = {
     name: choice.kind.TAKES for name, choice in CHOICES.items()
 }
-"""For a spec's `step_lists`."""
+"""Step lists of every name, for a spec's `step_lists`."""

@@ -21,7 +21,7 @@ History = Mapping[str, jax.Array]
 
 
 class Stepped(NamedTuple):
-    """Where one step leads."""
+    """Result of one step."""
 
     latents: Latents
     denoised: Latents
@@ -51,7 +51,7 @@ class Solver:
         noise: Latents | None,
         values: Mapping[str, Float[Array, " batch"]],
     ) -> Stepped:
-        """One step of a batch of rows, each at its own place in its own plan. Float32.
+        """Step a batch of rows, each at its own place in its own plan. Float32.
 
         Args:
             output: the network's, after guidance: epsilon, v, sample or velocity, as the

@@ -1,4 +1,4 @@
-"""Which training timesteps an image's steps visit, by `timestep_spacing`.
+"""Training timesteps that an image's steps visit, by `timestep_spacing`.
 
 Source: Lin et al. 2024, Common Diffusion Noise Schedules and Sample Steps are Flawed, table 2.
 """

@@ -105,12 +105,12 @@ class UniPC(MultistepSchedule):
 
     @property
     def name(self) -> str:
-        """As requests call it."""
+        """Name in requests."""
         return "unipc"
 
     @property
     def solves_for_noise(self) -> bool:
-        """Without predict_x0."""
+        """True without predict_x0."""
         return not self.predict_x0
 
     @property
@@ -120,7 +120,7 @@ class UniPC(MultistepSchedule):
 
     @property
     def solver(self) -> Solver:
-        """Its order, what it integrates and thresholds; all else is in the values."""
+        """Solver by order, integrand and thresholding; all else is in the values."""
         return UniPCStep(*self.step_options)
 
     def plan(
@@ -131,7 +131,7 @@ class UniPC(MultistepSchedule):
         sigmas: Numbers | None = None,
         strength: float | None = None,
     ) -> Plan:
-        """As the contract says; custom sigmas, one a step, are a flow's and are shifted too."""
+        """Plan as the contract says; custom sigmas, one a step, are a flow's, and shifted."""
         check_request(steps, timesteps=timesteps, sigmas=sigmas, takes=self.TAKES)
         if sigmas is not None and not self.use_flow_sigmas:
             raise ValueError("sigmas need use_flow_sigmas: UniPC takes none of its own otherwise")
@@ -149,7 +149,7 @@ class UniPC(MultistepSchedule):
         return min(self.solver_order, left, step - first + 1)
 
     def _terms(self, places: Any, step: int, first: int) -> dict[str, Any]:
-        """What one step multiplies with what, in the corrector and in the predictor."""
+        """Return the factors of one step, in the corrector and in the predictor."""
         steps = len(places[0]) - 1
         names = [f"{of}_{i}" for of in ("correct", "predict") for i in range(1, self.solver_order)]
         none = {"keep": 1.0, "correct_latents": 0.0, "correct_last": 0.0, "correct_new": 0.0}

@@ -46,7 +46,7 @@ _HALVE = {0: ((0, 1), (0, 1)), 1: _SAME}
 
 
 class Attentions(NamedTuple):
-    """Of the image's tokens: to each other, and to the text's."""
+    """Attentions of the image's tokens: to each other, and to the text's."""
 
     to_itself: TokenAttention = token_attention
     to_text: CrossAttention = cross_attention
@@ -216,7 +216,7 @@ class UNetDownBlock(nnx.Module):
         )
 
     def __call__(self, x: Features, time: Vector, text: Text) -> list[Features]:
-        """What every residual block leaves, with its transformer, and at last the halved one."""
+        """Return every residual block's output, with its transformer, and then the halved one."""
         states = []
         for index, resnet in enumerate(self.resnets):
             x = resnet(x, time)
@@ -301,7 +301,7 @@ def nearest(x: Features, size: tuple[int, int]) -> Features:
 
 
 def _sources(found: int, wanted: int) -> np.ndarray:
-    """In float32: the reference's rounding decides where a position lies between two."""
+    """Return source indices, in float32: the reference's rounding decides between two."""
     places = np.arange(wanted, dtype=np.float32) * np.float32(found / wanted)
     return np.minimum(places.astype(np.int32), found - 1)
 

@@ -1,4 +1,4 @@
-"""Whether the parts of a checkpoint fit each other, and are of a kind that is served."""
+"""Compatibility of a checkpoint's parts: whether they fit each other and are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the UNet is told beside the latents: texts, image sizes and, where distilled, guidance."""
+"""Conditioning of the UNet beside the latents: texts, image sizes and distilled guidance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text_inputs(
 def layers_from_the_end(
     request: SdxlRequest, *, prompts: int, layers: int
 ) -> Int[np.ndarray, " prompts"]:
-    """Of each prompt, which hidden state it is read from: 1 is the penultimate layer's output.
+    """Return each prompt's hidden layer: 1 is the penultimate layer's output.
 
     The prompt's comes `clip_skip` layers earlier; the negative prompt's does not, as in diffusers.
 
@@ -47,7 +47,7 @@ def layers_from_the_end(
 def encode_text(
     encoder: ClipTextModel, ids: Int[Array, "prompts tokens"], layers: Int[Array, " prompts"]
 ) -> tuple[Float[Array, "prompts tokens hidden"], Float[Array, "prompts features"]]:
-    """Each prompt's hidden state, that many layers from the end, and its pooled output."""
+    """Return each prompt's hidden state, that many layers from the end, and its pooled output."""
     output = encoder(ids)
     last = len(output.hidden_states) - 1
     return output.hidden_states[last - layers, jnp.arange(len(ids))], output.pooled

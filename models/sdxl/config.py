@@ -1,4 +1,4 @@
-"""What shapes a UNet: its `unet/config.json`, checked, and the levels that it lays out."""
+"""Config of a UNet: its `unet/config.json`, checked, and the levels that it lays out."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ class UNetConfig:
     downsample_padding: int = 1
     """0: at the right and the bottom edge only."""
     mid_block_scale_factor: int | float = 1
-    """What the middle's residual blocks are divided by."""
+    """Divisor of the middle's residual blocks."""
     dropout: int | float = 0.0
-    """For training: nothing is dropped here."""
+    """Rate for training: nothing is dropped here."""
     act_fn: str = "silu"
     norm_num_groups: int = 32
     norm_eps: int | float = 1e-5
     cross_attention_dim: int | tuple[int, ...] = 1280
     transformer_layers_per_block: int | PerLevel = 1
-    """By level, or by level and residual block."""
+    """Numbers of layers by level, or by level and residual block."""
     reverse_transformer_layers_per_block: PerLevel | None = None
     """The same on the way up, from the lowest level; left out: that of the way down, reversed."""
     encoder_hid_dim: int | None = None
@@ -194,7 +194,7 @@ class UNetConfig:
 
     @property
     def down_levels(self) -> tuple[Level, ...]:
-        """From the highest resolution to the lowest."""
+        """Levels from the highest resolution to the lowest."""
         return tuple(self._down_level(index) for index in range(len(self.block_out_channels)))
 
     @property
@@ -208,7 +208,7 @@ class UNetConfig:
 
     @property
     def up_levels(self) -> tuple[Level, ...]:
-        """From the lowest resolution to the highest."""
+        """Levels from the lowest resolution to the highest."""
         name = "reverse_transformer_layers_per_block"
         down, layers = self.down_levels[::-1], self.reverse_transformer_layers_per_block
         if layers is None:

@@ -67,7 +67,7 @@ class Embedding(nnx.Module):
     def __call__(
         self, x: Float[Array, "batch in"], extra: Float[Array, "batch extra"] | None = None
     ) -> Float[Array, "batch features"]:
-        """In the weights' dtype.
+        """Embed, in the weights' dtype.
 
         Raises:
             ValueError: `extra` is given to a network that has no use for it.

@@ -1,4 +1,4 @@
-"""What an image begins with: noise, and with an image or a mask what is kept of it.
+"""Initial latents: noise, and with an image or a mask what is kept of it.
 
 A seed gives diffusers' image only if every number is drawn where diffusers draws it: one
 generator serves the samples of the VAE's posterior, the first noise and each step's, in that order.
@@ -31,9 +31,9 @@ class Draws:
     w: int
     channels: int
     dtype: DTypeLike
-    """Of the text embeddings: diffusers draws noise in it."""
+    """Dtype of the text embeddings: diffusers draws noise in it."""
     vae_dtype: DTypeLike
-    """In which the VAE encodes, and draws from its posterior."""
+    """Dtype in which the VAE encodes, and draws from its posterior."""
 
     def noise(self) -> Noise:
         """Draw the next noise of the latents."""
@@ -77,7 +77,7 @@ def inpainting(
 def inpainting_by_channels(
     request: SdxlRequest, plan: Plan, draws: Draws, images: Mapping[str, bytes]
 ) -> dict[str, np.ndarray]:
-    """For UNets that are shown the mask: `masked_image` too, the image with a grey hole in it.
+    """Prepare UNets that see the mask: `masked_image` too, the image with a grey hole in it.
 
     From pure noise such a network needs nothing else of the image.
     """
@@ -103,7 +103,7 @@ def _noised(plan: Plan, draws: Draws) -> dict[str, np.ndarray]:
 
 
 def _pure_noise(request: SdxlRequest, plan: Plan) -> dict[str, np.ndarray]:
-    """At full strength nothing of the image is under the noise."""
+    """Return scales for full strength, where nothing of the image is under the noise."""
     if request.strength < 1:
         return {}
     return {"noise_scale": _scale(plan.init_noise_sigma), "clean_scale": _scale(0.0)}

@@ -6,7 +6,7 @@ from models.checkpoint.key_mapping import Renames
 
 
 def transformer(theirs: str, ours: str, groups: int) -> Renames:
-    """One transformer, or all of them: within it, every checkpoint has the same names.
+    """Renames of one transformer, or of all: within it, every checkpoint has the same names.
 
     Args:
         theirs, ours: its place in the file and among our paths.
@@ -32,7 +32,7 @@ def transformer(theirs: str, ours: str, groups: int) -> Renames:
 
 
 def _numbers(groups: int) -> tuple[str, str, str]:
-    """Of the groups behind these, as a path refers to them."""
+    """Return references to the groups behind these, as a path has them."""
     first, second, third = (rf"\{groups + place}" for place in (1, 2, 3))
     return first, second, third
 

@@ -1,4 +1,4 @@
-"""Between pixels and the UNet's latents: the autoencoder, its precision and its scale."""
+"""Conversion between pixels and the UNet's latents: the autoencoder, its precision and scale."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Latents = Float[Array, "h w latent"]
 
 
 class LatentSpace(NamedTuple):
-    """How one checkpoint's autoencoder is used.
+    """Use of one checkpoint's autoencoder.
 
     `force_upcast` stands for weights that overflow in float16: whatever is encoded is encoded in
     float32 then, and what is decoded too where the weights are float16, as in diffusers.
@@ -25,9 +25,9 @@ class LatentSpace(NamedTuple):
 
     config: VaeConfig
     dtype: np.dtype[Any]
-    """Of the weights."""
+    """Dtype of the weights."""
     tiling: Tiling | None = None
-    """Of images that do not fit the device as a whole; None: as a whole."""
+    """Tiling of images that do not fit the device as a whole; None: whole."""
 
     @property
     def encoding_dtype(self) -> np.dtype[Any]:
@@ -62,11 +62,11 @@ class LatentSpace(NamedTuple):
         return vae.decode(latents[None].astype(self.decoding_dtype))[0]
 
     def scaled(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
-        """As inpainting scales what was encoded: diffusers leaves the statistics out there."""
+        """Scale what was encoded for inpainting: diffusers leaves the statistics out there."""
         return self.config.scaling_factor * sample
 
     def normalized(self, sample: Float[Array, "*batch latent"]) -> Float[Array, "*batch latent"]:
-        """As image to image does it: by the channels' statistics, where the config has them."""
+        """Normalise as image to image does: by the channels' statistics, if the config has any."""
         config = self.config
         if config.latents_mean is None or config.latents_std is None:
             return self.scaled(sample)

@@ -101,7 +101,7 @@ def read_parts(source: Source) -> Parts:
 def read_preparation(
     source: Source, parts: Parts, spec: ModelSpec, space: LatentSpace, reader: Reader
 ) -> Preparation:
-    """What the host needs of the checkpoint. Raises: as `load` does."""
+    """Read what the host needs of the checkpoint. Raises: as `load` does."""
     folder = source.folder
     return Preparation(
         spec=spec,
@@ -135,7 +135,7 @@ def abstract_modules(parts: Parts, dtype: DTypeLike) -> SdxlNetworks:
 
 
 def colour_encoder(vae: AutoencoderKL, space: LatentSpace) -> tuple[MeanLatents, int]:
-    """What `fit_preview` asks: a flat image's mean latents, as the UNet has them."""
+    """Return what `fit_preview` needs: a flat image's mean latents, as the UNet has them."""
     config, side = space.config, 4 * space.config.downsampling
     mean_only = jnp.zeros((4, 4, config.latent_channels))
     graph, state = nnx.split(vae)

@@ -91,7 +91,7 @@ class UNet(nnx.Module):
             return join_strips(self.through_levels(split_strips(x), time, text))
 
     def _strips(self, batch: int, height: int, width: int) -> int:
-        """Of each image, whose sizes halve without a rest where there are some."""
+        """Return the strips of each image, where its sizes halve without a rest."""
         halved = 2 ** (len(self.down_blocks) - 1)
         if width % halved:
             return 1

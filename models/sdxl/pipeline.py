@@ -127,7 +127,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def _encode_texts(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """Both encoders' hidden states side by side, and the second one's pooled output."""
+        """Return both encoders' hidden states side by side, and the second one's pooled output."""
         clip, clip_2 = (self.network(weights, name) for name in ("clip", "clip_2"))
         first, _ = encode_text(clip, inputs["ids"], inputs["layers"])
         second, pooled = encode_text(clip_2, inputs["ids_2"], inputs["layers"])
@@ -141,7 +141,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def _encode_images(
         self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]
     ) -> tuple[dict[str, jax.Array], jax.Array | None]:
-        """What a row keeps of the images, and the latents under the first noise, if any."""
+        """Return what a row keeps of the images, and the latents under the first noise, if any."""
 
         def sample(name: str) -> Float[Array, "h w latent"]:
             pixels, noise = inputs[name], inputs[f"{name}_noise"]

@@ -33,7 +33,7 @@ from models.text.tokenizer import Tokenizer, cut_prompts
 
 @dataclass(frozen=True)
 class Preparation:
-    """What the host knows of one checkpoint."""
+    """Host-side preparation of one checkpoint's requests."""
 
     spec: ModelSpec
     unet: UNetConfig
@@ -43,7 +43,7 @@ class Preparation:
     scheduler: Mapping[str, Any]
     """`scheduler_config.json`."""
     force_zeros_for_empty_prompt: bool
-    """Without a negative prompt the UNet is given zeros, not the encoding of an empty text."""
+    """Whether the UNet gets zeros without a negative prompt, not the encoding of an empty text."""
 
     def lay_out(self, fields: Fields, images: Mapping[str, bytes]) -> Draft:
         """Lay out one image. Raises: RequestError: it cannot be served; names the field."""
@@ -140,12 +140,12 @@ class Preparation:
         return inputs
 
     def _classifier_free(self, request: SdxlRequest) -> bool:
-        """As in diffusers: a network that is told the scale is guided by that alone."""
+        """Return whether to guide; as in diffusers, not a network that gets the scale."""
         return request.guidance_scale > 1 and self.unet.time_cond_proj_dim is None
 
     @property
     def _tokens(self) -> int:
-        """As many as both tokenizers say, and both encoders have positions for."""
+        """Return as many tokens as both tokenizers take and both encoders have positions for."""
         positions = (tower.max_position_embeddings for tower in self.towers)
         return min(*(tokenizer.max_length for tokenizer in self.tokenizers), *positions)
 

@@ -72,7 +72,7 @@ class SdxlRequest:
         return first, self.negative_prompt_2 or first
 
     def texts(self, prompts: int) -> tuple[dict[str, str], dict[str, str]]:
-        """What each of the two encoders reads, by the field that it comes from.
+        """Return the text for each of the two encoders, by the field that it comes from.
 
         Args:
             prompts: 1, or 2 with the negative prompt.

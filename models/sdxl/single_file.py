@@ -51,21 +51,21 @@ OTHERS: tuple[tuple[str, str, str], ...] = (
     ("control_model.", "a ControlNet", "it is no checkpoint of its own"),
     ("down_blocks.", "one component with diffusers' names", "give the whole folder that it is of"),
 )
-"""What is in the keys of other files → what such a file is, and what to do with it."""
+"""Kinds of other files by parts of their keys: what such a file is, and what to do with it."""
 
 OTHERWISE_TRAINED = ("edm_mean", "edm_vpred.sigma_max")
 """Marks, beside SDXL's networks, of a training that none of the schedulers here fits."""
 
 
 class Component(NamedTuple):
-    """What `models.weights.loader.load` needs beside the module."""
+    """Arguments of `models.weights.loader.load` beside the module."""
 
     part: ComponentFiles
     renames: Renames
 
 
 def components(file: Path, unet: UNetConfig, vae: VaeConfig) -> Mapping[str, Component]:
-    """Where each network's weights are in the file; keys as in `PREFIXES`.
+    """Return where each network's weights are in the file; keys as in `PREFIXES`.
 
     Args:
         unet, vae: the configs that the networks are built from; see `unet_config`.

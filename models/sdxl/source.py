@@ -1,4 +1,4 @@
-"""Where one checkpoint lies: a folder in diffusers' layout, or one file over a folder's configs."""
+"""Source of one checkpoint: a folder in diffusers' layout, or one file over a folder's configs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Source(NamedTuple):
     """Holds all weights, under their original names; the folder's are not read then."""
 
     def config(self, component: str) -> dict[str, Any]:
-        """One component's config: the folder's, with what the file says of itself."""
+        """Return a component's config: the folder's, with what the file says of itself."""
         config = read_config(self.folder, component)
         if self.file is not None and component == "unet":
             return single_file.unet_config(self.file, config)
@@ -62,7 +62,7 @@ class Source(NamedTuple):
         return {name: found[home] for name, (home, _) in COMPONENTS.items()}
 
     def fingerprint(self) -> str:
-        """Of a file with the configs and vocabularies alone that it is used with."""
+        """Fingerprint of a file together with just the configs and vocabularies it is used with."""
         if self.file is None:
             return fingerprint(self.folder)
         texts = (path for path in self.folder.rglob("*") if path.suffix in TEXTS)

@@ -1,4 +1,4 @@
-"""What the API may know of an SDXL checkpoint."""
+"""Spec of an SDXL checkpoint for the API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEDULERS: Mapping[str, Mapping[str, Option]] = {
     for name, options in OPTIONS.items()
     if name not in ("flow_match_euler", "FlowMatchEulerDiscreteScheduler")
 }
-"""All but those for networks that predict a flow."""
+"""Schedulers without those for networks that predict a flow."""
 
 SDXL_LEVERS: frozenset[Lever] = LEVERS - {"step_cache"}
 """A UNet is no row of equal blocks, of which the first would tell of the others."""
@@ -32,7 +32,7 @@ TASK_DEFAULTS: Mapping[Task, Mapping[str, Any]] = {
     "image-to-image": {"strength": 0.3},
     "inpainting": {"strength": 0.9999, "guidance_scale": 7.5},
 }
-"""Those of diffusers' pipelines."""
+"""Defaults of diffusers' pipelines."""
 
 NEGATIVE = frozenset(name for name in FIELDS if name.startswith("negative_"))
 SIZES = frozenset(name for name in FIELDS if name.endswith(("_size", "crops_coords_top_left")))
@@ -111,7 +111,7 @@ def fields_of(unet: UNetConfig) -> frozenset[str]:
 
 
 def needs_of(*, silent: bool) -> dict[str, tuple[Need, ...]]:
-    """As in diffusers, whose pipelines differ in the negative sizes.
+    """Return needs as in diffusers, whose pipelines differ in the negative sizes.
 
     Args:
         silent: whether the UNet gets zeros where there is no negative prompt.

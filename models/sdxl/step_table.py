@@ -35,7 +35,7 @@ def plan_of(request: SdxlRequest, scheduler: Scheduler, task: Task) -> Plan:
 def steps_of(
     request: SdxlRequest, plan: Plan, program: StepProgram, draws: Draws
 ) -> tuple[Step, ...]:
-    """One entry a step; the generator's next numbers become the noise of those that add some."""
+    """Return an entry a step; the generator's next numbers become the noise of some."""
     return tuple(Step(program, _values(request, plan, i, draws)) for i in range(len(plan)))
 
 

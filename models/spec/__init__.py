@@ -1,4 +1,4 @@
-"""What front ends may know of a model: fields, defaults, limits, presets. No JAX.
+"""Specs that front ends may know of a model: fields, defaults, limits, presets. No JAX.
 
 Imports nothing of this project.
 """

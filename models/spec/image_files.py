@@ -35,7 +35,7 @@ class ImageFile:
 
     media_type: str
     width: int
-    """As it is seen: upright."""
+    """Width as it is seen: upright."""
     height: int
 
 

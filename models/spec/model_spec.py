@@ -1,4 +1,4 @@
-"""What the front end may know of a model. No JAX in here: the front end imports it.
+"""Spec of a model for the front end. No JAX in here: the front end imports it.
 
 A pool builds the spec from the checkpoint when it starts and registers it in the queue; the front
 end validates requests against it and never opens a weight file.
@@ -20,7 +20,7 @@ PICTURE_FIELDS = ("image", "mask_image", "last_image")
 
 
 class Need(BaseModel):
-    """What must hold of another field for a field to have an effect."""
+    """Condition on another field for a field to have an effect."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -57,7 +57,7 @@ class Limits(BaseModel):
     min_side_px: int = Field(gt=0)
     max_side_px: int = Field(gt=0)
     max_pixels: int = Field(gt=0)
-    """Of one image or frame: width times height."""
+    """Maximum pixels of one image or frame: width times height."""
     max_frames: int = Field(default=1, gt=0)
     min_frames: int = Field(default=1, gt=0)
     frames_multiple: int = Field(default=1, gt=0)
@@ -67,11 +67,11 @@ class Limits(BaseModel):
     max_sequence_length: int = Field(gt=0)
     """Text tokens that the model's longest encoder takes."""
     max_clip_skip: int = Field(default=100, ge=0)
-    """One less than the layers of the model's shallowest CLIP encoder."""
+    """Maximum CLIP skip: one less than the layers of the model's shallowest CLIP encoder."""
 
 
 class Size(BaseModel):
-    """Of an image or video."""
+    """Size of an image or video."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -93,7 +93,7 @@ class Size(BaseModel):
 
 
 class Sizes(BaseModel):
-    """Which sizes a model serves: each new one is compiled."""
+    """Sizes that a model serves: each new one is compiled."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -112,9 +112,9 @@ class Batching(BaseModel):
     the same settings, chips and mesh. `fast`: batches have several sizes, and an image differs a
     little with its company."""
     levels: int | None = Field(default=None, ge=0)
-    """Of `fast`: by how much of 255 a subpixel of the pool's first warm-up request differs between
-    the batch sizes, at the most, measured by drawing it by each; other requests may differ by more.
-    `null`: not measured yet."""
+    """Difference between the batch sizes of `fast`: of 255, the most by which a subpixel of the
+    pool's first warm-up request differs, measured by drawing it by each; other requests may differ
+    by more. `null`: not measured yet."""
 
 
 class ModelSpec(BaseModel):
@@ -134,31 +134,31 @@ class ModelSpec(BaseModel):
     needed: frozenset[str] = frozenset()
     """Fields that every request has to set, beside the images of its task."""
     strength_rounds: Literal["down", "up"] = "up"
-    """How the share of the steps that `strength` runs becomes whole, as in diffusers' pipelines of
-    the family."""
+    """Rounding of the share of the steps that `strength` runs, as in diffusers' pipelines of the
+    family."""
     sized_by_image: tuple[Task, ...] = ()
     """Tasks whose images have the size of the request's, where it names none itself."""
     needs: Mapping[str, tuple[Need, ...]] = Field(default_factory=dict)
-    """By request field: without all of these the field has no effect, and a request that sets it is
-    served with a warning."""
+    """Conditions by request field: without all of these the field has no effect, and a request that
+    sets it is served with a warning."""
     limits: Limits
     schedulers: Mapping[str, Mapping[str, Option]] = Field(default_factory=dict)
     """Names that the request's `scheduler` may have, each with its options by name; empty: only
     the checkpoint's own."""
     scheduler: str = ""
-    """Of those names, the one of the checkpoint's own."""
+    """Name of the checkpoint's own scheduler, among those."""
     step_lists: Mapping[str, frozenset[str]] = Field(default_factory=dict)
-    """By those names, which of `timesteps` and `sigmas` a request may set beside; one that is not
-    here takes both."""
+    """Step lists by those names: which of `timesteps` and `sigmas` a request may set beside; a name
+    that is not here takes both."""
     sigmas_are: Literal["of steps", "noise levels"] = "of steps"
-    """How `sigmas` read: one a step, of a flow, at most 1 and above 0; or noise over signal, where
-    the last is no step but where the last one leads, usually 0."""
+    """Meaning of `sigmas`: one a step, of a flow, at most 1 and above 0; or noise over signal,
+    where the last is no step but where the last one leads, usually 0."""
     qualities: Mapping[str, Quality] = Field(default_factory=dict)
     """Presets that the request's `quality` may name, beside `exact`."""
     has_exact: bool = True
     """Whether `exact` is to be had: not where all of a network's blocks are of 8 bits."""
     batching: Batching = Batching()
-    """As the pools' settings have it, and `sizes`."""
+    """Batching as the pools' settings have it, and `sizes`."""
     sizes: Sizes = Sizes()
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
@@ -167,7 +167,7 @@ class ModelSpec(BaseModel):
 
     @property
     def quality_names(self) -> tuple[str, ...]:
-        """What the request's `quality` may be."""
+        """Values that the request's `quality` may have."""
         return (*[EXACT] * self.has_exact, *self.qualities)
 
     def defaults_for(self, task: Task) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class ModelSpec(BaseModel):
         return {**self.defaults, **self.task_defaults.get(task, {})}
 
     def bucket(self, request: Mapping[str, Any]) -> str:
-        """What the queue claims together: requests of one size, as one printable key.
+        """Return the key of requests that the queue claims together: requests of one size.
 
         The engine has the last word on what shares a program (`Prepared.bucket`).
         """

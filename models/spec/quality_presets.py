@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 EXACT = "exact"
 """The preset without any lever."""
 EightBit = Literal["beside", "instead"]
-"""Where a model's blocks have weights of 8 bits: beside their exact ones, or in their place."""
+"""Place of 8-bit weights in a model's blocks: beside their exact ones, or instead of them."""
 
 EightBitProducts = Literal["w8a16", "w8a8"]
 """Bits of a product's weights and activations: of weights alone, or of both. 16 stands for whatever
@@ -36,7 +36,7 @@ THRESHOLD, COEFFICIENTS = "cache_threshold", "cache_coefficients"
 """Values of a step that has a cache; `models.nn.layers.step_cache` reads them."""
 
 LONGEST_NAME = 200
-"""Of a preset, in letters: what a request may give."""
+"""Maximum length of a preset's name, which a request may give."""
 
 DEGREES = 5
 """Coefficients of a rescaling, the constant among them."""
@@ -51,7 +51,7 @@ class Frozen(BaseModel):
 
 
 class GuidanceInterval(Frozen):
-    """Which steps are guided, as shares of all of them; as diffusers' guiders have it.
+    """Interval of guided steps, as shares of all of them; as diffusers' guiders have it.
 
     Source: Kynkäänniemi et al. 2024 (Applying Guidance in a Limited Interval).
     """
@@ -73,7 +73,7 @@ class GuidanceInterval(Frozen):
 
 
 class StepCache(Frozen):
-    """When a step takes over what the last whole one added to the tokens.
+    """Step cache: when a step reuses what the last whole one added to the tokens.
 
     `first-block`: where what the first block adds has changed by less than the threshold since
     the last whole step, relative and in the mean. `teacache`: where what goes into the first
@@ -83,17 +83,17 @@ class StepCache(Frozen):
     """
 
     kind: CacheKind
-    """What the change is measured by."""
+    """Signal that the change is measured by."""
     threshold: float = Field(gt=0)
     """Change below which a step takes over what the last whole one added; larger is faster and
     farther from exact."""
     coefficients: tuple[float, ...] = Field(default=(1.0, 0.0), min_length=1, max_length=DEGREES)
-    """Of TeaCache: the polynomial that rescales each change before it is summed up, the highest
-    degree first; fitted to one network."""
+    """Polynomial of TeaCache that rescales each change before it is summed up, the highest degree
+    first; fitted to one network."""
 
 
 def _in_full(eight_bit: object) -> object:
-    """What true and false have meant before weights could be rounded alone."""
+    """Convert true and false, whose meaning dates from before weights could be rounded alone."""
     return {True: "w8a8", False: None}[eight_bit] if isinstance(eight_bit, bool) else eight_bit
 
 
@@ -105,21 +105,22 @@ class Quality(Frozen):
     step_cache: StepCache | None = None
     """Null: every step runs whole."""
     eight_bit: Annotated[EightBitProducts | None, BeforeValidator(_in_full)] = None
-    """Of the blocks' matrix products 8 bits: of the weights alone (`w8a16`) or of activations, too
-    (`w8a8`); int8 or, where the chip has them and no faster int8, floats. Null: none."""
+    """Precision of the blocks' matrix products: 8 bits of the weights alone (`w8a16`) or of
+    activations, too (`w8a8`); int8 or, where the chip has them and no faster int8, floats. Null:
+    exact."""
     psnr_db: float | None = None
-    """How near its images are to those of exact, in the median, where somebody has measured it:
-    `about` says what was measured."""
+    """Median PSNR of its images against those of exact, where somebody has measured it: `about`
+    says what was measured."""
     about: str = ""
-    """What operators and clients should know of it, such as how `psnr_db` was measured."""
+    """Notes for operators and clients, such as how `psnr_db` was measured."""
 
     @property
     def levers(self) -> frozenset[Lever]:
-        """Those that are pulled."""
+        """Levers that are set."""
         return frozenset(lever for lever in LEVERS if getattr(self, lever))
 
     def only(self, levers: Collection[Lever]) -> Quality:
-        """As far as a model has its levers."""
+        """Return the preset with only these levers."""
         return Quality(**{lever: getattr(self, lever) for lever in self.levers & set(levers)})
 
     @property
@@ -134,7 +135,7 @@ class Quality(Frozen):
         return self.step_cache.kind if self.step_cache else None
 
     def guided(self, steps: int) -> list[bool]:
-        """Of each step, whether it is guided where the request has guidance at all."""
+        """Return for each step whether it is guided where the request has guidance at all."""
         return [self.guidance is None or self.guidance.has(step, steps) for step in range(steps)]
 
     def thresholds(self, phases: Sequence[Hashable]) -> list[float]:

@@ -55,12 +55,12 @@ class ClipConfig:
 
 
 class ClipOutput(NamedTuple):
-    """What the tower gives for tokens [batch, tokens]."""
+    """Output of the tower for tokens [batch, tokens]."""
 
     last_hidden_state: Float[Array, "batch tokens hidden"]
-    """After the final layer norm."""
+    """Hidden state after the final layer norm."""
     pooled: Float[Array, "batch features"]
-    """At the end-of-text token; projected where the model has a projection."""
+    """Hidden state at the end-of-text token; projected where the model has a projection."""
     hidden_states: Float[Array, "layers_and_one batch tokens hidden"]
     """The embeddings, then the output of each layer, before the final layer norm."""
 

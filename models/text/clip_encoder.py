@@ -34,7 +34,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 @runtime_checkable
 class Tower(Protocol):
-    """What the config of either tower says of its layers."""
+    """Config of either tower, as far as its layers go."""
 
     @property
     def hidden_size(self) -> int:

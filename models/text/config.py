@@ -1,4 +1,4 @@
-"""What the text encoders' configs have in common: reading and checking their numbers."""
+"""Base of the text encoders' configs: reading and checking their numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 @runtime_checkable
 class Config(Protocol):
-    """Any dataclass."""
+    """Dataclass of any kind."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 

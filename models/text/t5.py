@@ -108,7 +108,7 @@ class T5Encoder(nnx.Module):
 def position_bias(
     table: nnx.Embed, config: T5Config, tokens: int, mask: Bool[Array, "batch tokens"] | None
 ) -> Float[Array, "... heads tokens tokens"]:
-    """What is added to the logits: the table's values by distance, the minimum where masked."""
+    """Return the bias of the logits: the table's values by distance, the minimum where masked."""
     buckets = relative_buckets(
         tokens, config.relative_attention_num_buckets, config.relative_attention_max_distance
     )
@@ -250,7 +250,7 @@ SHARED_RENAMES: tuple[tuple[str, str], ...] = (
     (r"encoder\.final_layer_norm\.weight", "final_norm.scale"),
     (r"(?:decoder\..+|lm_head\.weight)", ""),
 )
-"""What T5 and UMT5 call alike."""
+"""Renames that T5 and UMT5 share."""
 
 RENAMES: tuple[tuple[str, str], ...] = (
     *SHARED_RENAMES,

@@ -20,9 +20,9 @@ from models.checkpoint.folder import CheckpointError
 from models.interface.pipeline import RequestWarning
 
 SHOWN_CHARS = 200
-"""Of the words that were not read."""
+"""Maximum characters shown of the words that were cut."""
 VERY_LARGE_INTEGER = 10**30
-"""What transformers calls the length of a tokenizer that names none."""
+"""Length that transformers gives a tokenizer that names none."""
 
 
 class Tokens(NamedTuple):

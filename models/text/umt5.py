@@ -111,7 +111,7 @@ class BiasedBlock(T5Block):
 
 
 def stream_dtype(dtype: DTypeLike) -> DTypeLike:
-    """Of the residual stream, by the dtype of the weights."""
+    """Return the dtype of the residual stream, by the dtype of the weights."""
     return jnp.float32 if dtype == jnp.float16 else dtype
 
 

@@ -1,4 +1,4 @@
-"""What shapes an AutoencoderKL: the values of its `config.json`, checked on construction."""
+"""Config of an AutoencoderKL: the values of its `config.json`, checked on construction."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class VaeConfig:
     scaling_factor: float = 0.18215
     shift_factor: float | None = None
     latents_mean: tuple[float, ...] | None = None
-    """Of each channel; read by SDXL alone, and only together with latents_std."""
+    """Means by channel; read by SDXL alone, and only together with latents_std."""
     latents_std: tuple[float, ...] | None = None
     force_upcast: bool = True
     use_quant_conv: bool = True
@@ -88,7 +88,7 @@ class VaeConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> VaeConfig:
-        """From the parsed `config.json`; keys that do not shape the network are left aside."""
+        """Build from the parsed `config.json`; keys that shape no network are left aside."""
         known = {field.name for field in fields(cls)} & config.keys()
         return cls(**{name: frozen(config[name]) for name in known})
 

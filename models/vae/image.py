@@ -24,7 +24,7 @@ _SAME = ((1, 1), (1, 1))
 _HALVE = ((0, 1), (0, 1))
 
 Features = Float[Array, "batch _height _width _channels"]
-"""Most layers change some of these sizes: only the batch is held together."""
+"""Feature maps. Most layers change some of these sizes: only the batch is held together."""
 
 
 class AutoencoderKL(nnx.Module):
@@ -69,7 +69,7 @@ class AutoencoderKL(nnx.Module):
     def posterior(
         self, moments: Float[Array, "batch h w moments"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
-        """What `encode` gives of these moments."""
+        """Return what `encode` does, of these moments."""
         mean, log_variance = jnp.split(moments, 2, axis=-1)
         return mean, jnp.clip(log_variance, -30.0, 20.0)
 

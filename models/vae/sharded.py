@@ -29,7 +29,7 @@ MOST_LOGITS = 32 << 20
 
 @contextmanager
 def spread(height: int, width: int) -> Iterator[None]:
-    """What is traced in here has its images cut one way at every size; whole without a layout.
+    """Cut images one way at every size of what is traced inside; whole without a layout.
 
     Args:
         height, width: of the latents, which are the smallest image: their shares grow with it.
@@ -92,7 +92,7 @@ def split_image(
 def cut_positions(
     x: Shaped[Array, "*batch positions heads dim"],
 ) -> Shaped[Array, "*batch positions heads dim"]:
-    """All positions of an image in a row, each device having as many.
+    """Split all positions of an image in a row, each device having as many.
 
     An image is made `whole` before it becomes that, and the row before it becomes one: the order
     in a row is none of columns. It is the smallest image, and XLA would do no better.

@@ -45,14 +45,14 @@ class TiledImages:
     def encode(
         self, pixels: Float[Array, "batch height width colours"]
     ) -> tuple[Float[Array, "batch h w latent"], Float[Array, "batch h w latent"]]:
-        """As `AutoencoderKL.encode`."""
+        """Encode as `AutoencoderKL.encode`."""
         moments = in_tiles(self.vae.moments, pixels, self.pixels, self.latents)
         return self.vae.posterior(moments)
 
     def decode(
         self, latents: Float[Array, "batch h w latent"]
     ) -> Float[Array, "batch height width colours"]:
-        """As `AutoencoderKL.decode`."""
+        """Decode as `AutoencoderKL.decode`."""
         return in_tiles(self.vae.decode, latents, self.latents, self.pixels)
 
 
@@ -74,7 +74,7 @@ class TiledVideos:
     def encode(
         self, pixels: Float[Array, "batch frames height width colours"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """As `VideoAutoencoder.encode`. A tile's side counts patches here, as in diffusers."""
+        """Encode as `VideoAutoencoder.encode`. Tiles' sides count patches, as in diffusers."""
         tiling = self.tiling.larger(self.config.patch)
         latents = tiling.smaller(self.config.downsampling)
         return self.vae.posterior(in_tiles(self.vae.moments, pixels, tiling, latents))
@@ -84,7 +84,7 @@ class TiledVideos:
         latents: Float[Array, "batch f h w latent"],
         finish: Callable[[Frames], Array] = lambda pixels: pixels,
     ) -> Shaped[Array, "batch frames ..."]:
-        """As `VideoAutoencoder.decode`, but that all frames wait for `finish` together."""
+        """Decode as `VideoAutoencoder.decode`, but that all frames wait for `finish` together."""
         patches = in_tiles(
             self.vae.patches, latents, self.latents, self.tiling.smaller(self.config.patch)
         )

@@ -18,12 +18,12 @@ from jaxtyping import Array, Float
 from models.vae.config import Tiling
 
 Picture = Float[Array, "... _height _width _channels"]
-"""Or frames. What becomes of an image has other sizes."""
+"""Image or frames. What becomes of one has other sizes."""
 ROWS, COLUMNS = -3, -2
 
 
 class Span(NamedTuple):
-    """Of rows or columns."""
+    """Span of rows or columns."""
 
     start: int
     size: int
@@ -49,7 +49,7 @@ def in_tiles(
 
 
 def spans(size: int, tiling: Tiling) -> list[Span]:
-    """Where tiles lie along one side."""
+    """Return where tiles lie along one side."""
     starts = range(0, size, tiling.stride)
     return [Span(start, min(tiling.side, size - start)) for start in starts]
 
@@ -78,7 +78,7 @@ def _apply_to_tiles(
 
 
 def _blend(tiles: list[list[Picture]], tiling: Tiling) -> Picture:
-    """Each faded in from the one above it, then from the one on its left, as those have become."""
+    """Blend each tile with the one above it, then with the one on its left, as blended so far."""
     overlap = tiling.side - tiling.stride
     above: list[Picture] = []
     bands = []

@@ -103,7 +103,7 @@ class VideoAutoencoder(nnx.Module):
     def posterior(
         self, moments: Float[Array, "batch f h w moments"]
     ) -> tuple[Float[Array, "batch f h w latent"], Float[Array, "batch f h w latent"]]:
-        """What `encode` gives of these moments."""
+        """Return what `encode` does, of these moments."""
         mean, log_variance = jnp.split(moments, 2, axis=-1)
         return mean, jnp.clip(log_variance, -30.0, 20.0)
 

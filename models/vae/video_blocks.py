@@ -20,7 +20,7 @@ from models.nn.layers.parameterised import conv, linear
 from models.vae.sharded import cut_positions, split_image, whole
 
 Frames = Float[Array, "batch _frames _height _width _channels"]
-"""Most layers change some of these sizes: only the batch is held together."""
+"""Feature maps. Most layers change some of these sizes: only the batch is held together."""
 
 Kernel = Float[Array, "_time _rows _columns _in _out"]
 
@@ -29,7 +29,7 @@ Kept = tuple[Array, ...]
 
 
 class FeatureCache:
-    """What the layers of one pass know of the frames before it, and leave for the next pass.
+    """Cache of the frames before a pass for its layers, and of those it leaves for the next.
 
     A video starts with a single frame, and three ways give the same numbers: a pass over that frame
     alone, one over the whole video, or one over a chunk as long as the later ones, with blanks in
@@ -66,12 +66,12 @@ class FeatureCache:
         return x
 
     def blanked(self, x: Frames) -> Frames:
-        """Of a first chunk the last frame, and zeros for those that are none."""
+        """Return a first chunk's last frame, and zeros for those that are none."""
         is_last = jnp.arange(x.shape[1]) == x.shape[1] - 1
         return self.pick(jnp.where(is_last[:, None, None, None], x, 0), x)
 
     def pick(self, first: Frames, later: Frames) -> Frames:
-        """What it is in a first chunk, and in a later one."""
+        """Choose between the values for a first chunk and a later one."""
         return later if self._is_first is None else jnp.where(self._is_first, first, later)
 
 
@@ -120,7 +120,7 @@ def over_time(x: Frames, kernel: Kernel, stride: int) -> Frames:
 
 
 def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """One convolution over three axes."""
+    """Convolve over three axes at once."""
     padding = [(0, 0), *_sides(kernel)]
     dimensions = ("NDHWC", "DHWIO", "NDHWC")
     strides = (stride, 1, 1)
@@ -128,7 +128,7 @@ def by_volumes(x: Frames, kernel: Kernel, stride: int) -> Frames:
 
 
 def convolve_frames(x: Frames, kernel: Kernel, stride: int) -> Frames:
-    """One over two, the frames that the kernel spans being further channels of one image."""
+    """Convolve over two axes, the frames that the kernel spans being channels of one image."""
     batch, count, height, width, _ = x.shape
     time, rows, columns, in_width, out_width = kernel.shape
     frames = (count - time) // stride + 1

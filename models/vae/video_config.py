@@ -1,4 +1,4 @@
-"""What shapes a video autoencoder: the values of its `config.json`, checked on construction."""
+"""Config of a video autoencoder: the values of its `config.json`, checked on construction."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ class VideoVaeConfig:
     """Whether a block's halving of the size halves the frames too."""
     latents_mean: tuple[float, ...] = _WAN_MEAN
     latents_std: tuple[float, ...] = _WAN_STD
-    """By channel, of the encoder's latents; the denoising network works on normalised ones."""
+    """Deviations of the encoder's latents by channel; the denoising network works on normalised
+    ones."""
     is_residual: bool = False
     """Whether blocks have shortcuts around their resampling (2.2)."""
     in_channels: int = 3
     out_channels: int = 3
-    """Of the patches: colours times `patch_size` squared."""
+    """Channels of the patches: colours times `patch_size` squared."""
     patch_size: int | None = None
     """Side of the square of pixels that becomes one position's channels; None: 1."""
     scale_factor_temporal: int = 4
     scale_factor_spatial: int = 8
-    """What pipelines divide a request's frames and sides by to size the latents."""
+    """Divisor of a request's frames and sides that sizes the latents."""
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -110,7 +111,7 @@ class VideoVaeConfig:
 
     @property
     def halvings(self) -> int:
-        """Of the size, between the blocks of `dim_mult`."""
+        """Number of times the size is halved, between the blocks of `dim_mult`."""
         return len(self.dim_mult) - 1
 
     @property
@@ -120,12 +121,12 @@ class VideoVaeConfig:
 
     @property
     def downsamples(self) -> tuple[bool, ...]:
-        """For each halving of the encoder, in order: does it halve the frames too."""
+        """Return for each halving of the encoder, in order, whether it halves the frames too."""
         return self.temperal_downsample[: self.halvings]
 
     @property
     def upsamples(self) -> tuple[bool, ...]:
-        """For each doubling of the decoder, in order: does it double the frames too."""
+        """Return for each doubling of the decoder, in order, whether it doubles the frames too."""
         return self.temperal_downsample[::-1][: self.halvings]
 
     @property
@@ -149,7 +150,7 @@ class VideoVaeConfig:
 
 
 def _positions(in_time: bool | None) -> int:
-    """How many positions a resampling makes one; None: there is none."""
+    """Return how many positions a resampling makes one; None: there is none."""
     return 1 if in_time is None else 8 if in_time else 4
 
 

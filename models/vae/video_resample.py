@@ -64,7 +64,7 @@ class Upsample(nnx.Module):
 
 
 def _in_turn(x: Frames) -> Frames:
-    """Each frame's channels as two frames: the first half, then the second."""
+    """Split each frame's channels into two frames: the first half, then the second."""
     batch, frames, height, width, channels = x.shape
     halves = x.reshape(batch, frames, height, width, 2, channels // 2)
     return halves.transpose(0, 1, 4, 2, 3, 5).reshape(

@@ -36,7 +36,7 @@ class ClipVisionConfig:
     num_attention_heads: int = 12
     num_channels: int = 3
     image_size: int = 224
-    """Of either side, in pixels."""
+    """Side of the image, in pixels."""
     patch_size: int = 32
     hidden_act: str = "quick_gelu"
     layer_norm_eps: float = 1e-5
@@ -62,10 +62,10 @@ class ClipVisionConfig:
 
 
 class ClipVisionOutput(NamedTuple):
-    """What the tower gives for images."""
+    """Output of the tower for images."""
 
     last_hidden_state: Float[Array, "batch tokens hidden"]
-    """After the last layer."""
+    """Hidden state after the last layer."""
     pooled: Float[Array, "batch hidden"]
     """The class token, normed."""
     hidden_states: Float[Array, "layers_and_one batch tokens hidden"]

@@ -71,7 +71,7 @@ class ClipPreprocessor:
 
     @classmethod
     def read(cls, folder: Path) -> ClipPreprocessor:
-        """From a component's folder (`…/image_processor`).
+        """Read a component's folder (`…/image_processor`).
 
         Raises:
             CheckpointError: no `preprocessor_config.json` in it, or not readable as JSON.
@@ -123,7 +123,7 @@ def _resized(height: int, width: int, size: Size) -> tuple[int, int]:
 
 
 def _size(value: Any) -> Size:
-    """One of the forms in which checkpoints give a size."""
+    """Parse one of the forms in which checkpoints give a size."""
     if isinstance(value, Mapping):
         if set(value) == {"shortest_edge"}:
             return _size(value["shortest_edge"])

@@ -1,4 +1,4 @@
-"""What a Wan checkpoint is made of: its index and configs, read and held against each other."""
+"""Parts of a Wan checkpoint: its index and configs, read and checked against each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.wan.experts import Expert, Experts
 
 FROM_IMAGE = "WanImageToVideoPipeline"
 SHARED = ("patch_size", "in_channels", "velocity_channels", "text_dim", "image_dim")
-"""What both experts must have in common: they take turns at the same latents."""
+"""Fields that both experts must have in common: they take turns at the same latents."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WanCheckpoint:
     t5: UMT5Config
     vae: VideoVaeConfig
     image_encoder: ClipVisionConfig | None = None
-    """None where the transformer takes no image embedding, too."""
+    """Config of the image encoder; None where the transformer takes no image embedding, either."""
     from_image: bool = False
     """Whether the index names diffusers' image-to-video class."""
     boundary_ratio: float | None = None
@@ -78,7 +78,7 @@ class WanCheckpoint:
         return next(iter(self.transformers.values()))
 
     def experts(self, num_train_timesteps: int) -> Experts:
-        """Which expert serves when, under a scheduler that counts timesteps up to this one."""
+        """Return which expert serves when, for a scheduler of so many training timesteps."""
         ratio = self.boundary_ratio
         boundary = None if ratio is None else ratio * num_train_timesteps
         return Experts(frozenset(self.transformers), boundary)
@@ -97,7 +97,8 @@ class WanCheckpoint:
 
     @property
     def takes_last_image(self) -> bool:
-        """Of networks with an image embedding, those with positions for two images do."""
+        """Return whether it takes a last image: with an image embedding, if that has two
+        positions."""
         config = self.transformer
         return self.joins_picture and (config.image_dim is None or self.needs_last_image)
 

@@ -18,11 +18,11 @@ FIRST, LAST = "image", "last_image"
 
 @dataclass(frozen=True)
 class ConditioningImages:
-    """What one checkpoint does with first and last images."""
+    """Handling of first and last images by one checkpoint."""
 
     checkpoint: WanCheckpoint
     preprocessor: ClipPreprocessor | None
-    """For the image encoder; None: the checkpoint has none."""
+    """Preprocessor of the image encoder; None: the checkpoint has none."""
 
     def inputs(self, request: WanRequest, images: Mapping[str, bytes]) -> dict[str, np.ndarray]:
         """Return the pixels of a request's images.

@@ -1,4 +1,4 @@
-"""What shapes a Wan transformer: its `transformer/config.json`, checked."""
+"""Config of a Wan transformer: its `transformer/config.json`, checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class WanConfig:
     num_attention_heads: int = 40
     attention_head_dim: int = 128
     in_channels: int = 16
-    """Of the latents and, for image to video, of the mask and image latents beside them."""
+    """Channels of the latents and, for image to video, of the mask and image latents beside
+    them."""
     out_channels: int | None = 16
     text_dim: int = 4096
     """Width of UMT5's embeddings."""
@@ -98,7 +99,7 @@ class WanConfig:
 
     @property
     def velocity_channels(self) -> int:
-        """Of the output: `out_channels`, or as many as come in."""
+        """Channels of the output: `out_channels`, or as many as come in."""
         return self.out_channels or self.in_channels
 
     @property

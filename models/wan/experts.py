@@ -12,12 +12,12 @@ Expert = Literal["transformer", "transformer_2"]
 """High noise, low noise: diffusers' names of the components."""
 
 RESERVE = 0.2
-"""Of the device's memory: for activations, the decoder's chunks and the compiled programs."""
+"""Share of the device's memory for activations, the decoder's chunks and compiled programs."""
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Which network denoises at which timestep.
+    """Experts of a checkpoint, and which one denoises at which timestep.
 
     Source: diffusers pipeline_wan.py, the denoising loop.
     """
@@ -40,8 +40,7 @@ class Experts:
 
 
 def must_swap(experts_bytes: Sequence[int], rest_bytes: int, limit_bytes: int | None) -> bool:
-    """Return whether the experts have to take turns on the device instead of lying there side by
-    side.
+    """Return whether the experts have to take turns on the device.
 
     Args:
         experts_bytes: of each expert's weights; a single one has nobody to take turns with.

@@ -1,4 +1,4 @@
-"""What a video begins or ends with: images as conditions of the denoising network.
+"""Image conditioning: first and last images as conditions of the denoising network.
 
 Two ways. A network with further input channels sees, beside the noisy latents, the latents of a
 video that has the images and grey in between, and a mask of which frames those are (2.1, 2.2). A

@@ -19,7 +19,7 @@ _CONDITIONS = r"condition_embedder\."
 
 
 def _attention(theirs: str, ours: str, keys_values: str) -> Renames:
-    """What self and cross attention have in common."""
+    """Renames that self and cross attention have in common."""
     name, path = f"{_BLOCK}{theirs}", f"blocks.{ours}"
     return (
         *_both(rf"{name}\.to_q", rf"{path}.queries.q[\1]"),

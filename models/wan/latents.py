@@ -18,7 +18,7 @@ from models.wan.request import WanRequest
 
 @dataclass(frozen=True)
 class Grid:
-    """Which sizes a checkpoint can serve: what its VAE and its patches divide, up to RoPE's end."""
+    """Sizes that a checkpoint can serve: what its VAE and its patches divide, up to RoPE's end."""
 
     frame: int
     """Frames that one latent frame stands for; the video's first one stands for itself."""
@@ -58,7 +58,7 @@ class Grid:
 
     @property
     def max_frames(self) -> int:
-        """Most frames that RoPE's table reaches."""
+        """Maximum frames that RoPE's table reaches."""
         return self.frame * (self.patch[0] * self.max_tokens - 1) + 1
 
     def latents(self, request: WanRequest) -> tuple[int, int, int]:
@@ -99,7 +99,7 @@ def to_frames(pixels: Float[Array, "*batch colours"]) -> jax.Array:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Between latents as the VAE has them and as the transformer does: by channel, float32."""
+    """Normalisation between the VAE's latents and the transformer's: by channel, float32."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

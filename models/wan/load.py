@@ -137,7 +137,7 @@ def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks
 
 
 def flat_frame_encoder(vae: VideoAutoencoder) -> MeanLatents:
-    """What `fit_preview` asks of a video autoencoder: normalised latents of a single frame."""
+    """Return what `fit_preview` needs: normalised latents of a single frame."""
     side = 4 * vae.config.scale_factor_spatial
     normalisation = Normalisation.of(vae.config)
     graph, state = nnx.split(vae)
@@ -152,7 +152,7 @@ def flat_frame_encoder(vae: VideoAutoencoder) -> MeanLatents:
 
 
 def parameter_bytes(module: nnx.Module | None) -> int:
-    """What a module's parameters take, which may be abstract; none where there is no module."""
+    """Return the bytes of a module's parameters, which may be abstract; 0 without a module."""
     leaves = [] if module is None else jax.tree.leaves(nnx.state(module, nnx.Param))
     return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
 

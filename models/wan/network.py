@@ -41,16 +41,17 @@ erf_gelu: Activation = partial(jax.nn.gelu, approximate=False)
 
 AXES = ("frames", "rows", "columns")
 SPLIT = ("batch", "tokens", None)
-"""What a layout may split of the video's tokens."""
+"""Axes of the video's tokens that a layout may split."""
 TEXT_TOKENS = 512
-"""What diffusers takes for the text, from the context's end, where images have keys and values
-of their own. With text of another length it so takes images for text, or text for images."""
+"""Number of tokens that diffusers takes for the text, from the context's end, where images have
+keys and values of their own. With text of another length it so takes images for text, or text for
+images."""
 IMAGE_NORM_EPSILON = 1e-5
-"""Of the image embedding's norms; fixed in every Wan."""
+"""Epsilon of the image embedding's norms; fixed in every Wan."""
 
 
 class BlockContext(NamedTuple):
-    """What every block takes besides the video and its positions."""
+    """Context of every block besides the video and its positions."""
 
     context: Float[Array, "batch context_tokens width"]
     condition: Float[Array, "batch times 6 width"]
@@ -116,7 +117,7 @@ class Queries(nnx.Module):
 
 
 class SelfAttention(nnx.Module):
-    """Every token of the video to every other, positions turned in by RoPE."""
+    """Attention of every token of the video to every other, positions turned in by RoPE."""
 
     def __init__(
         self,
@@ -209,7 +210,7 @@ class WanBlock(nnx.Module):
         return split(gated(x, self.feed_forward(normed), mlp_gate), *SPLIT)
 
     def seen(self, x: Tokens, condition: Float[Array, "batch times 6 width"]) -> Tokens:
-        """What the block's first attention sees."""
+        """Return the video as the block's first attention sees it."""
         shift, scale, *_ = modulation(self.scale_shift_table, condition)
         return modulate(x, shift, scale, self.epsilon)
 
@@ -361,7 +362,7 @@ class WanTransformer(nnx.Module):
         )
 
     def positions(self, grid: tuple[int, ...]) -> Positions:
-        """Of the padded tokens of a grid, the last axis running fastest."""
+        """Return positions of a grid's padded tokens, the last axis running fastest."""
         rope = grid_rope_table(grid, self.config.axes_dims_rope)
         count = math.prod(grid)
         behind = ((0, padded_tokens.padding(count)), (0, 0))

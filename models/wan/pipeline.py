@@ -55,13 +55,13 @@ class WanNetworks(NamedTuple):
 
 
 class Tools(NamedTuple):
-    """What a checkpoint has beside its networks, for the host."""
+    """Parts of a checkpoint beside its networks, for the host."""
 
     scheduler: Mapping[str, Any]
     """`scheduler_config.json`."""
     tokenizer: Tokenizer
     preprocessor: ClipPreprocessor | None
-    """Of images for the image encoder; None: it has none."""
+    """Preprocessor of images for the image encoder; None: it has none."""
 
 
 class WanPipeline(DenoisingPipeline[WanNetworks]):
@@ -193,7 +193,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
         return scheduler, plan_of(request, scheduler)
 
     def _picture(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> PyTree:
-        """What a row has of its images."""
+        """Return what a row has of its images."""
         if "image" not in inputs:
             return {}
         encoder = self.network(weights, "image_encoder")

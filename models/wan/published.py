@@ -41,7 +41,7 @@ FLF2V_14B: Config = {**I2V_14B, "pos_embed_seq_len": 514}
 """Wan 2.1 FLF2V 14B: first and last frame, 257 tokens each."""
 
 I2V_A14B: Config = {**T2V_14B, "in_channels": 36}
-"""Each of the two experts of Wan 2.2 I2V A14B: no image embedding."""
+"""Config of each of Wan 2.2 I2V A14B's two experts: no image embedding."""
 
 TI2V_5B: Config = {
     **T2V_14B,

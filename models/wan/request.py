@@ -28,25 +28,25 @@ class WanRequest:
     guidance_scale: Scale
     max_sequence_length: Annotated[Count, Field(le=MAX_SEQUENCE_LENGTH)]
     guidance_scale_2: Scale | None = None
-    """Of the low-noise expert; None: as the other's."""
+    """Guidance scale of the low-noise expert; None: the other's."""
     negative_prompt: str | None = None
     scheduler: Mapping[str, Any] | None = None
     """`name` and options; None: the checkpoint's own."""
 
     @property
     def guided(self) -> bool:
-        """As in diffusers: the first expert's scale decides for both."""
+        """True if guided. As in diffusers, the first expert's scale decides for both."""
         return self.guidance_scale > 1
 
     @property
     def prompts(self) -> dict[str, str]:
-        """By field: the prompt, and where it is guided the negative prompt."""
+        """Prompts by field: the prompt, and where it is guided the negative prompt."""
         negative = {"negative_prompt": self.negative_prompt or ""} if self.guided else {}
         return {"prompt": self.prompt, **negative}
 
     @property
     def shape(self) -> str:
-        """What of it shapes programs, to tell buckets apart by."""
+        """Part of the request that shapes programs, to tell buckets apart by."""
         size = f"{self.width}x{self.height}x{self.num_frames}"
         return f"{size},text={self.max_sequence_length},prompts={len(self.prompts)}"
 

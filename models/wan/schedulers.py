@@ -1,4 +1,4 @@
-"""Which schedulers Wan runs under: those that know a flow, from the checkpoint or the request."""
+"""Schedulers that Wan runs under: those that know a flow, from the checkpoint or the request."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EULER = "FlowMatchEulerDiscreteScheduler"
 OPTIONS: Mapping[str, Mapping[str, Option]] = {
     name: registry.OPTIONS[name] for name in (*NAMES, *CLASSES, EULER)
 }
-"""For the spec: the names that a request may use, with their options."""
+"""Options of the names that a request may use, for the spec."""
 
 FLOW: Mapping[str, Any] = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
-"""What Euler's config takes for granted and others have to be told."""
+"""Fields that Euler's config takes for granted and others have to be given."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What the API may know of a Wan checkpoint: tasks, fields, defaults and limits."""
+"""Spec of a Wan checkpoint for the API: tasks, fields, defaults and limits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from models.wan.schedulers import OPTIONS
 WIDTH_PX, HEIGHT_PX, FRAMES = 832, 480, 81
 """The video of a request that names no size, as in diffusers' Wan pipelines."""
 SIDES, AREAS, LENGTHS = 2, 4, 4
-"""How many times that video's width, area and length a request may ask for."""
+"""Multiples of that video's width, area and length that a request may ask for."""
 FPS, FPS_TI2V = 16, 24
-"""Of the videos that the networks were trained on."""
+"""Frame rates of the videos that the networks were trained on."""
 
 _GUIDED = (Need(field="guidance_scale", above=1),)
 NEEDS: Mapping[str, tuple[Need, ...]] = dict.fromkeys(
     ("negative_prompt", "guidance_scale_2"), _GUIDED
 )
-"""As in diffusers: the first expert's scale decides for both."""
+"""Conditions as in diffusers: the first expert's scale decides for both."""
 
 
 def make_spec(
@@ -67,7 +67,7 @@ def fields_of(checkpoint: WanCheckpoint) -> frozenset[str]:
 
 
 def limits_of(grid: Grid) -> Limits:
-    """What RoPE reaches, and of that what somebody may ask for without further ado."""
+    """Return the limits: what RoPE reaches, and what of that somebody may ask for by default."""
     multiple = math.lcm(grid.width_multiple, grid.height_multiple)
     reach = grid.max_tokens * min(grid.width_multiple, grid.height_multiple)
     longest = min(grid.max_frames, LENGTHS * (FRAMES - 1) + 1)

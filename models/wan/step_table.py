@@ -31,7 +31,7 @@ def plan_of(request: WanRequest, scheduler: Scheduler) -> Plan:
 def phases_of(
     request: WanRequest, plan: Plan, experts: Experts, solver: Solver
 ) -> tuple[StepProgram, ...]:
-    """What each step runs.
+    """Return the program of each step.
 
     Raises: RequestError: a step is that of an expert which the checkpoint does not have.
     """
@@ -46,7 +46,7 @@ def phases_of(
 def steps_of(
     request: WanRequest, plan: Plan, phases: tuple[StepProgram, ...], draw: Callable[[], NDArray]
 ) -> tuple[Step, ...]:
-    """One entry a step.
+    """Return an entry a step.
 
     Args:
         draw: the generator's next noise, for schedulers that add some.

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint fill which leaf: all of it is checked before anything is read."""
+"""Assignment of a checkpoint's tensors to leaves: all of it is checked before anything is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Slot = tuple[str, int | None]
 """A leaf's path and the place on its leading axis (None: the whole leaf)."""
 
 Sources = Mapping[int | None, Filling]
-"""What fills one leaf, by the place on its leading axis (None: the whole leaf)."""
+"""Fillings of one leaf, by the index on its leading axis (None: the whole leaf)."""
 
 
 def assign(
@@ -24,7 +24,7 @@ def assign(
     leaves: dict[str, nnx.Variable],
     renames: Renames,
 ) -> Mapping[str, Sources]:
-    """Which tensors fill each leaf, all of them checked.
+    """Assign tensors to leaves, all of them checked.
 
     Raises:
         WeightsError: names every key that is missing, stray, misshapen or of another type.
@@ -56,7 +56,7 @@ def assign(
 def _choose(
     tensors: dict[str, Tensor], leaves: dict[str, nnx.Variable], renames: Renames
 ) -> tuple[dict[Slot, Filling], list[str]]:
-    """What fills each slot, and the keys that fill none."""
+    """Return what fills each slot, and the keys that fill none."""
     chosen: dict[Slot, Filling] = {}
     stray = []
     for key, tensor in tensors.items():

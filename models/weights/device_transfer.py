@@ -1,4 +1,4 @@
-"""How a leaf comes to where it belongs: what is read of the files, and what is made of it.
+"""Transfer of a parameter: read its tensors, transpose them, put them on their devices.
 
 Kernels turn from torch's layout (out, in, *window) to (*window, in, out). On a host they are turned
 into the memory that becomes the array; on an accelerator each tensor is sent as it is stored, and
@@ -36,9 +36,9 @@ class Read:
     """Thread's work: a part of a leaf."""
 
     nbytes: int
-    """That it holds, from here on."""
+    """Bytes that it holds from here on."""
     freed: int
-    """Of what this leaf's reads hold, what is free when this one is taken."""
+    """Bytes of this leaf's reads that are free when this one is taken."""
     work: Callable[[], np.ndarray | None]
     layer: int | None
 
@@ -47,28 +47,28 @@ class Laid(Protocol):
     """Leaf on its way."""
 
     def reads(self) -> Iterator[Read]:
-        """In any threads, side by side."""
+        """Yield the reads. In any threads, side by side."""
         ...
 
     def take(self, layer: int | None, read: np.ndarray | None) -> None:
-        """What one of them gave. In one thread, in their order."""
+        """Take the result of a read. In one thread, in their order."""
         ...
 
     def array(self) -> jax.Array:
-        """When all are taken: the leaf, there."""
+        """Return the leaf on its devices, when all are taken."""
         ...
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """What is to be laid."""
+    """Leaf to transfer."""
 
     shape: Shape
     dtype: np.dtype[Any]
     sources: Sources
     is_kernel: bool
     place: Sharding | None
-    """None: JAX's default device."""
+    """Sharding of the leaf; None: JAX's default device."""
 
     def turns(self, filling: Filling) -> bool:
         """Return whether that has its axes in another order."""
@@ -175,12 +175,12 @@ def may_share(stored: np.ndarray, sent: jax.Array) -> bool:
 
 @dataclass(frozen=True)
 class TransferPrograms:
-    """Of leaves in one place and dtype."""
+    """Programs for leaves of one sharding and dtype."""
 
     empty: Callable[[Shape], jax.Array]
     turn: Callable[[jax.Array], jax.Array]
     write: Callable[[jax.Array, jax.Array, int], jax.Array]
-    """Into its place on the leading axis of an array, which it takes over."""
+    """Write into an index on the leading axis of an array, which it takes over."""
 
 
 @lru_cache
@@ -205,7 +205,7 @@ def _programs(place: Sharding | None, dtype: str, is_turned: bool) -> TransferPr
 def stored_place(
     place: Sharding | None, ndim: int, is_layered: bool, is_turned: bool
 ) -> Sharding | None:
-    """Where a tensor lies so that turning it moves nothing between devices.
+    """Return a sharding of the tensor for which a transpose moves nothing between devices.
 
     Args:
         place: of the leaf.
@@ -254,7 +254,7 @@ def part_of(leaf: Leaf, index: Index) -> tuple[np.ndarray, Iterator[Callable[[],
 def _pieces(
     to: np.ndarray, index: Index, filling: Filling, is_turned: bool
 ) -> Iterator[Callable[[], None]]:
-    """What fills a part of one place, a few rows of the file at a time."""
+    """Yield the fillings of a part of one place, a few rows of the file at a time."""
     axis = len(index) - 1 if is_turned else 0
     first, stop = index[axis]
     cut = tuple(slice(*bounds) for bounds in index)

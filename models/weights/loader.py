@@ -31,7 +31,7 @@ from models.weights.quantize import as_stored, as_used
 Module = TypeVar("Module", bound=nnx.Module)
 
 Sharding = Callable[[str, nnx.Variable], jax.sharding.Sharding]
-"""Where a parameter goes, by its path and its abstract value (shape, axes)."""
+"""Function from a parameter's path and abstract value (shape, axes) to its sharding."""
 
 HOST_MEMORY = "pinned_host"
 """Kind of memory beside the device's that its programs can read from."""
@@ -133,7 +133,7 @@ class _Ahead:
 
 
 def laid_out(leaves: Iterable[Laid], in_flight: int = IN_FLIGHT) -> Iterator[jax.Array]:
-    """Each leaf's, in their order; so many bytes are read ahead. Raises: CheckpointError."""
+    """Yield each leaf in order; so many bytes are read ahead. Raises: CheckpointError."""
     threads = ThreadPoolExecutor(READERS, "weights")
     ahead = _Ahead(threads, in_flight)
     try:
@@ -159,7 +159,7 @@ def beside(sharding: Sharding) -> Sharding:
 
 
 def is_matrix(axes: Axes) -> bool:
-    """Of a matrix or a kernel, or a stack of them: nearly all of a network's bytes."""
+    """Return whether axes are a matrix's or a kernel's, or a stack's: nearly all of the bytes."""
     return len(axes) - ("layers" in axes) > 1
 
 
@@ -175,7 +175,7 @@ def put(host: np.ndarray, place: jax.sharding.Sharding | None) -> jax.Array:
 
 
 def flat_parameters(module: nnx.Module) -> dict[str, nnx.Variable]:
-    """Every parameter by its dotted attribute path; places in lists are numbers."""
+    """Return every parameter by its dotted attribute path; indices of lists are numbers."""
     flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
     return {".".join(map(str, path)): leaf for path, leaf in flat}
 

@@ -31,10 +31,10 @@ KERNEL, VALUES, SCALE = "kernel", "eight.values", "eight.scale"
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a denoising network has its blocks' kernels."""
+    """Rounding of the kernels in a denoising network's blocks."""
 
     where: EightBit
-    """Beside exact ones, or in their place."""
+    """Place of rounded kernels: beside exact ones, or instead of them."""
     kind: Any = jnp.int8
     """The numbers of 8 bits, by `models.nn.quant.matmul.kind_of`."""
 

@@ -52,7 +52,7 @@ from models.vae import key_mapping as vae_weights
 from models.vae.image import AutoencoderKL
 
 SHIFT = 3.0
-"""Of the sigmas, in training and in sampling: more of them where the layout is decided."""
+"""Shift of the sigmas, in training and sampling: more of them where the layout is decided."""
 SIDE = SIZE_PX // VAE.downsampling
 """Latents along a side of a picture."""
 IMAGE_IDS = image_ids(SIDE, SIDE)
@@ -111,7 +111,7 @@ MODEL_INDEX = {
 
 
 class FluxSizes(NamedTuple):
-    """Of the three networks that are trained together."""
+    """Configs of the three networks that are trained together."""
 
     clip: ClipConfig = CLIP
     t5: T5Config = T5

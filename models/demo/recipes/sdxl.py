@@ -41,7 +41,7 @@ from models.vae import key_mapping as vae_weights
 from models.vae.image import AutoencoderKL
 
 SHIFT = 2.0
-"""Of the times in training: more of them where the layout is decided."""
+"""Shift of the times in training: more of them where the layout is decided."""
 SIZE_FEATURES = 16
 SIZES = 6
 """Numbers in the time ids: original size, crop and target size."""
@@ -118,7 +118,7 @@ ALPHAS_CUMPROD = SCHEDULE.alphas_cumprod()
 
 
 class SdxlSizes(NamedTuple):
-    """Of the three networks that are trained together."""
+    """Configs of the three networks that are trained together."""
 
     clip: ClipConfig = CLIP
     clip_2: ClipConfig = CLIP_2

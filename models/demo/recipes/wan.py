@@ -41,7 +41,7 @@ from models.wan.network import WanTransformer
 from models.wan.prompts import prompt_embeds
 
 SHIFT = 3.0
-"""Of the sigmas, in training and in sampling: more of them where the layout is decided."""
+"""Shift of the sigmas, in training and sampling: more of them where the layout is decided."""
 PADDING = 0
 
 T5 = UMT5Config(
@@ -94,7 +94,7 @@ UPSAMPLER = tuple(
     )
 )
 VAE_RENAMES = (*UPSAMPLER, *video_key_mapping.RENAMES)
-"""With the names of 2.2's decoder, which the table allows beside its encoder's."""
+"""Renames with 2.2's decoder names, which the table allows beside its encoder's."""
 VAE_WINDOWS = (
     (r".*(quant_conv|conv_shortcut)\.weight", 3),
     (r".*attentions\.0\.(to_qkv|proj)\.weight", 2),
@@ -102,7 +102,7 @@ VAE_WINDOWS = (
 
 
 class WanSizes(NamedTuple):
-    """Of the two networks that are trained together."""
+    """Configs of the two networks that are trained together."""
 
     t5: UMT5Config = T5
     wan: WanConfig = WAN

@@ -23,7 +23,7 @@ DIFFUSERS_FILE = "diffusion_pytorch_model.safetensors"
 TRANSFORMERS_FILE = "model.safetensors"
 DIFFUSERS_VERSION = "0.36.0"
 STORED = np.float16
-"""On disk; half the size, and ten bits of every number."""
+"""Dtype on disk; half the size, and ten bits of every number."""
 
 Windows = tuple[tuple[str, int], ...]
 """Expression for a checkpoint key, and axes of size one behind that matrix: torch has a convolution
@@ -36,22 +36,22 @@ class SavedNetwork(NamedTuple):
     module: nnx.Module
     renames: Renames
     config: Mapping[str, Any]
-    """Of its `config.json`."""
+    """Contents of its `config.json`."""
     windows: Windows = ()
 
     @property
     def file(self) -> str:
-        """What its library calls the weights' file."""
+        """Name that its library gives the weights' file."""
         return DIFFUSERS_FILE if "_class_name" in self.config else TRANSFORMERS_FILE
 
 
 class Checkpoint(NamedTuple):
-    """All that a folder holds."""
+    """Contents of a checkpoint folder."""
 
     model_index: Mapping[str, Any]
     scheduler: Mapping[str, Any]
     defaults: Mapping[str, Any]
-    """Of request fields."""
+    """Defaults of request fields."""
     parts: Mapping[str, SavedNetwork]
     write_tokenizers: Callable[[Path], object]
 
@@ -73,7 +73,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> None:
 
 
 def tensors(part: SavedNetwork) -> dict[str, np.ndarray]:
-    """Every parameter under its checkpoint key, laid out as torch lays it out."""
+    """Return every parameter under its checkpoint key, laid out as torch lays it out."""
     stored = {}
     for path, leaf in flat_parameters(part.module).items():
         array = np.asarray(leaf[...], STORED)

@@ -35,7 +35,7 @@ def score(
 def sample(
     recipe: Recipe, model: Any, vae: nnx.Module, prompts: Prompts, sentences: list[str]
 ) -> np.ndarray:
-    """One drawing a sentence, uint8, from fixed noise."""
+    """Draw once a sentence, uint8, from fixed noise."""
     rng = np.random.default_rng(SEED)
     shape = (len(sentences), *recipe.latents_shape)
     noise = rng.standard_normal(shape).astype(np.float32)

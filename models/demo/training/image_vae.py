@@ -38,7 +38,7 @@ FINISHED = "vae_finished.safetensors"
 
 
 class ImageAutoencoder:
-    """How it is trained. The norm becomes its quant_conv, which training leaves out."""
+    """Training of the image autoencoder. The norm becomes its quant_conv, which training omits."""
 
     peak_rate = 2e-3
 
@@ -65,7 +65,7 @@ class ImageAutoencoder:
         return model.decoder(normed.latents)
 
     def weights(self, pixels: jax.Array) -> jax.Array:
-        """All pixels are worth the same."""
+        """Weight all pixels alike."""
         return jnp.ones_like(pixels[..., :1])
 
     def finish(self, model: AutoencoderKL, run: Path) -> None:

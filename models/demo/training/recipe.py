@@ -1,4 +1,4 @@
-"""What a demo family is to the program: its networks, what they learn and how they are kept."""
+"""Recipe of a demo family: its networks, what they learn, and how they are stored."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from models.sampling.base import Scheduler
 from models.text.tokenizer import Tokenizer
 
 Tokens = Mapping[str, Int[Array, "batch tokens"]]
-"""By text encoder."""
+"""Token ids by text encoder."""
 Text = Any
-"""What the denoising network is told of a prompt, as a pytree with a leading batch axis."""
+"""Text as the denoising network gets it: a pytree with a leading batch axis."""
 
 
 class Denoiser(Protocol):
     """Text encoders and denoising network, trained together: an NNX module."""
 
     def read(self, tokens: Tokens) -> Text:
-        """What the network is told of prompts."""
+        """Encode prompts for the network."""
         ...
 
     def predict(self, latents: Array, timestep: Float[Array, " batch"], text: Text) -> Array:
@@ -34,15 +34,15 @@ class Denoiser(Protocol):
         ...
 
     def loss(self, latents: Array, text: Text, key: jax.Array) -> Float[Array, ""]:
-        """How wrong `predict` is on these clean latents, at random noise."""
+        """Return the loss of `predict` on these clean latents, at random noise."""
         ...
 
 
 class Subject(Protocol):
-    """What is drawn: pictures or clips."""
+    """Subject that is drawn: pictures or clips."""
 
     name: str
-    """Of the run's folder that holds the autoencoder and the encoded drawings."""
+    """Name of the run's folder that holds the autoencoder and the encoded drawings."""
     count: int
     """Drawings that are encoded."""
 
@@ -61,7 +61,7 @@ class Subject(Protocol):
         """Report what a drawing shows of its prompt."""
 
     def sheet(self, drawings: np.ndarray) -> np.ndarray:
-        """Some of the drawings as one picture."""
+        """Compose some of the drawings into one picture."""
         ...
 
     def autoencoder(self, run: Path) -> nnx.Module:
@@ -92,7 +92,7 @@ class Recipe(Protocol):
     batch: int
     """Drawings of one training step."""
     latents_shape: tuple[int, ...]
-    """Of one drawing."""
+    """Shape of one drawing's latents."""
 
     def untrained(self, seed: int) -> Any:
         """A Denoiser with its first weights."""
@@ -103,9 +103,9 @@ class Recipe(Protocol):
         ...
 
     def tokenizers(self, folder: Path) -> Mapping[str, Tokenizer]:
-        """Those that lie in the folder, by text encoder."""
+        """Return the tokenizers in the folder, by text encoder."""
         ...
 
     def checkpoint(self, model: Any, vae: Any) -> Checkpoint:
-        """What is written when the model is exported."""
+        """Return what is written when the model is exported."""
         ...

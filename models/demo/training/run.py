@@ -1,4 +1,4 @@
-"""One training run: from the trained autoencoder to the exported model, in as many sittings."""
+"""Training run: from the trained autoencoder to the exported model, in as many sittings."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Progress = Callable[[], float]
-"""How much of the run is done, 0 to 1."""
+"""Function that returns how much of the run is done, 0 to 1."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""One training step of a denoiser and its text encoders, together."""
+"""Training step of a denoiser and its text encoders, together."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def shifted(sigma: jax.Array, shift: float) -> jax.Array:
 def _forget(
     tokens: dict[str, jax.Array], empty: dict[str, jax.Array], key: jax.Array
 ) -> dict[str, jax.Array]:
-    """Some of the prompts emptied, for guidance away from the empty prompt."""
+    """Empty some of the prompts, for guidance away from the empty prompt."""
     count = len(next(iter(tokens.values())))
     gone = jax.random.bernoulli(key, UNPROMPTED_SHARE, (count, 1))
     return {name: jnp.where(gone, empty[name], ids) for name, ids in tokens.items()}

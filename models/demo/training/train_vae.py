@@ -24,7 +24,7 @@ from models.demo.training.schedule import Clock, warmup_stable_decay
 WARMUP, DECAY = 0.03, 0.6
 REPORT_STEPS, SAVE_S = 25, 60
 STATE = "vae.safetensors"
-"""In the run's folder; a training that was stopped goes on from it."""
+"""State file in the run's folder, from which a stopped training resumes."""
 FIRST_UNSEEN_STEP = 1_000_000
 """Batches from here on are for measuring: training never comes so far."""
 
@@ -45,7 +45,7 @@ class Autoencoder(Protocol):
         ...
 
     def noise(self, progress: float) -> float:
-        """Most noise on the normed latents, as a deviation."""
+        """Return the largest noise on the normed latents, as a deviation."""
         ...
 
     def moments(self, model: Any, pixels: jax.Array) -> jax.Array:
@@ -56,7 +56,7 @@ class Autoencoder(Protocol):
         """Return decoded pixels."""
 
     def weights(self, pixels: jax.Array) -> jax.Array:
-        """How much each pixel counts, with an axis of one for its colours."""
+        """Return how much each pixel counts, with an axis of one for its colours."""
         ...
 
     def finish(self, model: Any, run: Path) -> None:
@@ -77,7 +77,7 @@ class Normed:
         self.latents = (raw - self.mean) / self.deviation
 
     def add_noise(self, key: jax.Array, most: jax.Array) -> None:
-        """Up to a deviation of `most`, another in each row."""
+        """Add noise up to a deviation of `most`, another in each row."""
         level_key, noise_key = jax.random.split(key)
         rows = (len(self.latents), *(1,) * (self.latents.ndim - 1))
         level = most * jax.random.uniform(level_key, rows)
@@ -85,7 +85,7 @@ class Normed:
 
     @property
     def raw(self) -> jax.Array:
-        """In the encoder's own scale."""
+        """Return the latents in the encoder's own scale."""
         return self.latents * self.deviation + self.mean
 
 

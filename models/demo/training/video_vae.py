@@ -37,15 +37,15 @@ CONFIG = VideoVaeConfig(
 SHORT_FRAMES, SHORT_BATCH, LONG_BATCH = 9, 8, 4
 """Short clips first: the frames of one clip are much alike, and more clips teach more."""
 SHORT_SHARE = 0.6
-"""Of the run, with short clips."""
+"""Share of the run with short clips."""
 STATISTICS_BATCHES = 64
 OBJECT_WEIGHT, AROUND_PX = 8.0, 3
-"""How much more than the ground the object counts, and how far around it."""
+"""Weight of the object relative to the ground, and how far around it that counts."""
 FINISHED = "vae_finished.safetensors"
 
 
 class ClipAutoencoder:
-    """How it is trained. The norm becomes its config's latents_mean and latents_std."""
+    """Training of the video autoencoder. The norm becomes latents_mean and latents_std."""
 
     peak_rate = 1e-3
 
@@ -90,7 +90,7 @@ class ClipAutoencoder:
 
 
 def _part(rng: np.random.Generator, frames: int) -> np.ndarray:
-    """That many frames in a row of a random clip."""
+    """Return that many consecutive frames of a random clip."""
     pool = training_motions()
     first = rng.integers(FRAMES - frames + 1)
     return draw(pool[rng.integers(len(pool))], rng)[first : first + frames]

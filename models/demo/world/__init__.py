@@ -1,4 +1,4 @@
-"""What the demo models draw: their words, scenes, motions, and checkers that read images.
+"""World that the demo models draw: words, scenes, motions, and checkers that read images.
 
 Imports nothing of this project.
 """

@@ -21,13 +21,13 @@ COLOUR_LIMIT = 75.0
 MIN_AREA = 0.005
 """Smallest spot, as a share of the picture, that counts as an object."""
 MIN_OVERLAP = 0.8
-"""Least intersection over union with the shape's outline."""
+"""Minimum intersection over union with the shape's outline."""
 GROWTHS = (0.0, 0.07, 0.14)
-"""How much larger than a spot, at each side, the box of its outline may be."""
+"""Growths of a spot's box, at each side, to find the box of its outline."""
 SIZE_SPLIT = 0.427
 """A small object's box is narrower than this share of the picture, a large one's wider."""
 PLACE_SPLIT = 0.08
-"""How far from the middle, as a share of the picture, a centre must be to be left or right."""
+"""Distance from the middle, as a share of the picture, from which a centre is left or right."""
 MIDDLE_LIMIT = 0.08
 
 _PALETTE = np.array(list(COLOURS.values()), np.float32)
@@ -47,7 +47,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """Which named things are right, by criterion.
+    """Result of a check: which named things are right, by criterion.
 
     `background`, `count`, `colour`, `shape`, …
     """
@@ -56,7 +56,7 @@ class Report:
 
     @property
     def correct(self) -> bool:
-        """Everything that the prompt names is right."""
+        """True if everything that the prompt names is right."""
         return all(self.criteria.values())
 
 

@@ -12,14 +12,14 @@ from models.demo.world.checker import Found, Report, read
 from models.demo.world.motion import VECTORS, Motion
 
 MIN_TRAVEL = 0.15
-"""Least way from the first frame to the last, as a share of the frame's side."""
+"""Minimum travel from the first frame to the last, as a share of the frame's side."""
 MAX_DRIFT = 0.5
-"""Most way aside, as a share of the way ahead."""
+"""Maximum travel aside, as a share of the travel ahead."""
 MAX_RETREAT = 0.02
-"""Most that a frame may lie behind the one before it, as a share of the side: reading a centre is
+"""Maximum retreat of a frame behind the one before it, as a share of the side: reading a centre is
 no finer than half a pixel."""
 MAX_LEAP = 0.5
-"""Most of the way that may lie between two neighbouring frames."""
+"""Maximum share of the travel between two neighbouring frames."""
 MAX_GROWTH = 1.25
 """Largest extent of the object over its smallest."""
 

@@ -14,12 +14,12 @@ FRAMES = 17
 FRAMES_PER_SECOND = 8
 RADIUS_PX = (13.0, 16.0)
 TRAVEL_PX = (16.0, 24.0)
-"""From the first frame to the last; the middle of the way is about the frame's middle."""
+"""Travel from the first frame to the last; its middle is about the frame's middle."""
 ALONG_SPREAD_PX, ACROSS_SPREAD_PX = 3.0, 5.0
 
 
 def draw(motion: Motion, rng: np.random.Generator) -> np.ndarray:
-    """One drawing of a motion, uint8 [frames, 64, 64, 3]; what it leaves open is random."""
+    """Draw a motion, uint8 [frames, 64, 64, 3]; what it leaves open is random."""
     radius, travel = rng.uniform(*RADIUS_PX), rng.uniform(*TRAVEL_PX)
     ahead = np.array(VECTORS[motion.direction])
     aside = ahead[::-1]

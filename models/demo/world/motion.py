@@ -13,7 +13,7 @@ from models.demo.world.vocabulary import COLOURS, SHAPES, Thing, is_drawn
 
 DIRECTIONS = {"right": "to the right", "left": "to the left", "up": "up", "down": "down"}
 VECTORS = {"right": (1.0, 0.0), "left": (-1.0, 0.0), "up": (0.0, -1.0), "down": (0.0, 1.0)}
-"""Of each direction, (x, y) with y downwards as in pictures."""
+"""Vector of each direction, (x, y) with y downwards as in pictures."""
 
 HELD_OUT_SHARE = 0.25
 
@@ -59,7 +59,7 @@ class Motion:
 
 
 def motions() -> Iterator[Motion]:
-    """Every motion, in a fixed order."""
+    """Yield every motion, in a fixed order."""
     for colour, background in itertools.permutations(COLOURS, 2):
         for shape, direction in itertools.product(SHAPES, DIRECTIONS):
             yield Motion(Thing(colour, shape), direction, background)
@@ -67,11 +67,11 @@ def motions() -> Iterator[Motion]:
 
 @functools.cache
 def training_motions() -> tuple[Motion, ...]:
-    """What training may see."""
+    """Return the motions that training may see."""
     return tuple(motion for motion in motions() if not motion.held_out)
 
 
 @functools.cache
 def held_out_motions() -> tuple[Motion, ...]:
-    """What training never sees."""
+    """Return the motions that training never sees."""
     return tuple(motion for motion in motions() if motion.held_out)

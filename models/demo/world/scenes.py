@@ -35,7 +35,7 @@ RELATION_DIRECTION = {
 
 
 def draw(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """One drawing of a scene, uint8 [96, 96, 3]; what the prompt leaves open is drawn at random."""
+    """Draw a scene, uint8 [96, 96, 3]; what the prompt leaves open is random."""
     picture = np.broadcast_to(
         np.array(COLOURS[scene.background], np.float32), (SIZE_PX, SIZE_PX, 3)
     )
@@ -51,7 +51,7 @@ def painted(picture: np.ndarray, thing: Thing, centre: np.ndarray, radius: float
 
 
 def _layout(scene: Scene, rng: np.random.Generator) -> list[tuple[Thing, np.ndarray, float]]:
-    """Each thing with its centre (x, y) and radius in pixels."""
+    """Return each thing with its centre (x, y) and radius in pixels."""
     middle = np.full(2, SIZE_PX / 2)
     if scene.relation is None:
         thing = scene.things[0]
@@ -70,7 +70,7 @@ def _layout(scene: Scene, rng: np.random.Generator) -> list[tuple[Thing, np.ndar
 
 
 def _coverage(shape: str, centre: np.ndarray, radius: float, size_px: int) -> np.ndarray:
-    """How much of each pixel a shape covers, [size, size] in 0 to 1."""
+    """Return how much of each pixel a shape covers, [size, size] in 0 to 1."""
     at = np.arange(size_px, dtype=np.float32) + 0.5
     x, y = at[None, :] - centre[0], at[:, None] - centre[1]
     return np.clip(0.5 - _DISTANCE[shape](x, y, radius), 0, 1).astype(np.float32)

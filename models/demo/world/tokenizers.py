@@ -22,20 +22,20 @@ from models.demo.world.vocabulary import Scene, one_object_scenes, two_object_sc
 CLIP_LENGTH = 16
 T5_LENGTH = 16
 CLIP_VOCABULARY, T5_VOCABULARY, CLIPS_T5_VOCABULARY = 596, 124, 118
-"""What `write_clip` gives, and `write_t5` for the words of pictures and of clips; a test holds them
-together."""
+"""Vocabulary sizes that `write_clip` returns, and `write_t5` for the words of pictures and of
+clips; held together by a test."""
 START, END = "<|startoftext|>", "<|endoftext|>"
 WORD_END = "</w>"
 SPACE = "\u2581"
 
 
 def words() -> list[str]:
-    """Every word of every sentence about pictures, sorted."""
+    """Return every word of every sentence about pictures, sorted."""
     return _words(*one_object_scenes(), *two_object_scenes())
 
 
 def clip_words() -> list[str]:
-    """Every word of every sentence about clips, sorted."""
+    """Return every word of every sentence about clips, sorted."""
     return _words(*motions())
 
 
@@ -88,7 +88,7 @@ def write_t5(folder: Path, vocabulary: list[str]) -> int:
 
 
 def _unigram(vocabulary: list[str]) -> ModelProto:
-    """Every word a likely piece, every printable letter an unlikely one. Nothing to learn."""
+    """Build a model whose likely pieces are words, and unlikely ones letters; no training."""
     model = ModelProto()
     kind = ModelProto.SentencePiece
     model.pieces.add(piece="<pad>", score=0, type=kind.CONTROL)

@@ -106,14 +106,14 @@ class Scene:
 
 
 def one_object_scenes() -> Iterator[Scene]:
-    """Every scene of one object, in a fixed order."""
+    """Yield every scene of one object, in a fixed order."""
     for colour, background in itertools.permutations(COLOURS, 2):
         for shape, size, place in itertools.product(SHAPES, (None, *SIZES), (None, *PLACES)):
             yield Scene((Thing(colour, shape, size, place),), background)
 
 
 def two_object_scenes() -> Iterator[Scene]:
-    """Every scene of two objects, in a fixed order; the three colours differ."""
+    """Yield every scene of two objects, in a fixed order; the three colours differ."""
     for first, second, background in itertools.permutations(COLOURS, 3):
         for shape, other, relation in itertools.product(SHAPES, SHAPES, RELATIONS):
             yield Scene((Thing(first, shape), Thing(second, other)), background, relation)

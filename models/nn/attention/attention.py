@@ -40,7 +40,7 @@ class Attention(Protocol):
 
 @runtime_checkable
 class TokenAttention(Protocol):
-    """Of a sequence to itself: softmax(q kᵀ / √dim) v over the keys that count; None: all."""
+    """Self-attention: softmax(q kᵀ / √dim) v over the keys that count; None: all."""
 
     def __call__(
         self,
@@ -54,7 +54,7 @@ class TokenAttention(Protocol):
 
 @runtime_checkable
 class CrossAttention(Protocol):
-    """Of a sequence to another one: softmax(q kᵀ / √dim) v over all keys."""
+    """Attention of a sequence to another: softmax(q kᵀ / √dim) v over all keys."""
 
     def __call__(
         self,
@@ -73,7 +73,7 @@ def attention(
     scale: float | None = None,
     keys: Bool[np.ndarray, " kv_tokens"] | None = None,
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """By XLA's own products, on every backend: the logits are materialised, in float32.
+    """Compute attention by XLA's own products, on every backend, with float32 logits in memory.
 
     Source: Vaswani et al. 2017, eq. 1.
     """
@@ -93,7 +93,7 @@ def token_attention(
     v: Float[Array, "batch tokens heads dim"],
     keys: Bool[np.ndarray, " tokens"] | None = None,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """By the layout that is traced for, and its kernel.
+    """Compute self-attention by the layout that is traced for, and its kernel.
 
     A sequence that does not come padded to equal shares is padded here.
     """
@@ -112,7 +112,7 @@ def cross_attention(
     k: Float[Array, "batch kv_tokens heads dim"],
     v: Float[Array, "batch kv_tokens heads dim"],
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """By the layout that is traced for, which has the keys whole on each device, and its kernel.
+    """Compute cross-attention by the traced layout, which has the keys whole on each device.
 
     Queries that do not come padded to equal shares are padded here.
     """

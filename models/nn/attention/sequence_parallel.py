@@ -36,7 +36,7 @@ def whole(keys: Bool[np.ndarray, " tokens"] | None, kernel: Kernel, scale: float
 
 
 def ring(axes: MeshAxes, devices: int, kernel: Kernel, scale: float) -> Attend:
-    """Every device keeps its queries; keys and values go round, one neighbour a turn.
+    """Ring attention: queries stay on their device; keys and values go round, a neighbour a turn.
 
     Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers", section 3.
     """
@@ -55,7 +55,7 @@ def ring(axes: MeshAxes, devices: int, kernel: Kernel, scale: float) -> Attend:
 
 
 def ulysses(axes: MeshAxes, inner: Attend) -> Attend:
-    """Some of the tokens and all heads → all tokens and some of the heads, and back.
+    """Ulysses: some of the tokens and all heads → all tokens and some of the heads, and back.
 
     The heads of all rows are one set of heads: their product has to divide evenly, not the heads of
     each row (12 heads of two guidance passes swap among 8 devices), and less is moved on the device
@@ -90,7 +90,7 @@ def rows(x: Float[Array, "1 tokens batch_heads dim"], count: int) -> Local:
 def counted_only(
     x: Local, keys: Bool[np.ndarray, " tokens"] | None
 ) -> Float[Array, "batch _counted heads dim"]:
-    """Without the tokens that do not count, cut in runs: a gather would go token by token."""
+    """Drop tokens that do not count, by slices: a gather would go token by token."""
     if keys is None:
         return x
     edges = np.flatnonzero(np.diff(keys, prepend=False, append=False))

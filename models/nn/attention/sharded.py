@@ -26,7 +26,7 @@ def split_self_attention(
     keys: Bool[np.ndarray, " tokens"] | None,
     scale: float,
 ) -> Float[Array, "batch tokens heads dim"]:
-    """Among tokens that lie on several devices, each with its share. They divide evenly."""
+    """Attend among tokens split over several devices. They divide evenly."""
     over_rows, tokens, over_heads, _ = layout.split(AXES, q.shape)
     heads = q.shape[0] * q.shape[2] // layout.devices(over_rows + over_heads)
     turns, swaps = exchange(layout, tokens, heads)
@@ -49,7 +49,7 @@ def split_cross_attention(
     v: Float[Array, "batch kv_tokens heads dim"],
     scale: float,
 ) -> Float[Array, "batch q_tokens heads dim"]:
-    """Of tokens that lie on several devices to keys that lie on each of them: no exchange."""
+    """Attend from split tokens to keys that lie whole on each device: no exchange."""
     q_spec, k_spec = layout.spec(AXES, q.shape), layout.spec(WHOLE_TOKENS, k.shape)
     return jax.shard_map(
         partial(_alone, layout.kernel, scale),
@@ -61,7 +61,7 @@ def split_cross_attention(
 
 
 def exchange(layout: Layout, tokens: MeshAxes, heads: int) -> tuple[MeshAxes, MeshAxes]:
-    """Which mesh axes of the tokens are rings, and which swap tokens for heads.
+    """Choose which mesh axes of the tokens are rings, and which swap tokens for heads.
 
     Ulysses where it was asked for, and over fsdp where the heads still divide: it moves less. An
     axis that does not divide the heads is a ring, whatever it was meant to be: the result is the

@@ -55,13 +55,13 @@ SIZES = (512, 1024, 2048, 3072, 5120)
 PRODUCTS = (512, 1024)
 RUNS = 5
 HEADS, QUERY_BLOCKS, KEY_BLOCKS = 16, 4, 8
-"""Of what is compiled. The compiler's dump grows with their product, and takes the better part of a
-minute for 4,096; of fewer heads and keys it keeps some near the core as a whole."""
+"""Sizes that are compiled. The compiler's dump grows with their product, and takes the better part
+of a minute for 4,096; of fewer heads and keys it keeps some near the core as a whole."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What blocks are searched for."""
+    """Case that blocks are searched for."""
 
     dtype: str
     dim: int
@@ -70,7 +70,7 @@ class Case:
 
 
 Cost = Callable[[Case, AttentionBlocks], float | None]
-"""None: blocks that do not fit the chip's memory."""
+"""Cost of blocks; None: they do not fit the chip's memory."""
 
 
 def candidates(case: Case) -> Iterator[AttentionBlocks]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 
 LANES, SUBLANES = 128, 16
-"""Of a TPU's registers: keys come in whole lanes, queries in whole sublanes (of bfloat16)."""
+"""Shape of a TPU's registers: keys come in whole lanes, queries in whole sublanes (of bfloat16)."""
 
 TABLE = Path(__file__).with_name("blocks.json")
 
@@ -48,25 +48,25 @@ class Row:
     """Blocks for sequences of so many keys and more, on one kind of chip."""
 
     chip: str
-    """As `jax.Device.device_kind` has it."""
+    """Chip, as `jax.Device.device_kind` names it."""
     dtype: str
     dim: int
-    """Of the widest head that they fit."""
+    """Dimension of the widest head that they fit."""
     from_keys: int
     q: int
     kv: int
     kv_compute: int
     source: str
-    """Where the numbers are from: published, compiled (not timed) or timed, with versions."""
+    """Source of the numbers: published, compiled (not timed) or timed, with versions."""
 
     @property
     def blocks(self) -> AttentionBlocks:
-        """Its block sizes."""
+        """Block sizes of the row."""
         return AttentionBlocks(self.q, self.kv, self.kv_compute)
 
     @property
     def place(self) -> tuple[str, str, int, int]:
-        """In the table, which has one row for each."""
+        """Key in the table, which has one row for each."""
         return self.chip, self.dtype, self.dim, self.from_keys
 
 
@@ -76,7 +76,7 @@ def read(path: Path = TABLE) -> list[Row]:
 
 
 def write(rows: Iterable[Row], path: Path = TABLE) -> None:
-    """One row a line, in order."""
+    """Write the table, a row a line, in order."""
     ordered = sorted(rows, key=lambda row: row.place)
     lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in ordered)
     path.write_text(f"[\n{lines}\n]\n")
@@ -110,5 +110,5 @@ def even(tokens: int, block: int, multiple: int) -> tuple[int, int]:
 
 
 def rounded(size: int, multiple: int) -> int:
-    """Up to a multiple."""
+    """Round up to a multiple."""
     return -(-size // multiple) * multiple

@@ -38,7 +38,7 @@ def blockwise_kernel(choose: Choose) -> Kernel:
 
 
 def by_queries(kernel: Kernel, most_bytes: int) -> Kernel:
-    """That kernel, so many queries at a time that their logits, in float32, take no more bytes.
+    """Bound a kernel's logits (float32) by running it on fewer queries at a time.
 
     Each query still sees all of its keys at once: there is nothing to merge.
     """

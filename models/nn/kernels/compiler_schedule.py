@@ -23,7 +23,7 @@ def dump_to(folder: str | Path) -> str:
 
 
 def cycles(folder: Path, compilation: Callable[[], object]) -> dict[str, int]:
-    """By name of file, of what is compiled; each branch and each loop's body counts once.
+    """Return cycles of what is compiled, by file; branches and loop bodies count once.
 
     Args:
         folder: where libtpu was told to write; emptied.
@@ -35,5 +35,5 @@ def cycles(folder: Path, compilation: Callable[[], object]) -> dict[str, int]:
 
 
 def _lines(path: Path) -> int:
-    """Of the utilization table: one a cycle, its numbers the slots in use."""
+    """Count the lines of the utilization table: one a cycle, its numbers the slots in use."""
     return len(path.read_text().partition("UTILIZATION:\n")[2].splitlines())

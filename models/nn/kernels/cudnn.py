@@ -37,7 +37,7 @@ def cudnn_kernel(
 
 
 def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> Attended:
-    """Over the first keys, so many: one more where there is none, and that is nothing."""
+    """Attend to the first `count` keys; with none, to one that is then nothing."""
     batch, tokens = q.shape[:2]
     values, log_sum = jax_internals.cudnn_attention(
         q,

@@ -30,14 +30,14 @@ MOST = 127
 as qwix has it."""
 VMEM_BYTES = 96 << 20
 BLOCK_BYTES = 72 << 20
-"""Of that, what blocks may take, each of them there twice; the rest is what a tile's sums take."""
+"""Part of that for blocks, each of them there twice; the rest is for a tile's sums."""
 MOST_OUTPUTS = 2048
-"""Of a block. Activations are read once for each, which takes a quarter of the time of a product
-of so many on a v6e."""
+"""Maximum outputs of a block. Activations are read once for each, which takes a quarter of the time
+of a product of so many on a v6e."""
 MOST_WORK = 1 << 33
 """Products of numbers in a block: 16,384 cycles of a v6e."""
 ENDS = 400 << 19
-"""What it takes to begin and to end one: 400 cycles."""
+"""Cost of beginning and ending a block: 400 cycles."""
 MOST_TOKENS = 1024
 TILE = 512
 """Tokens and outputs that are multiplied at once: a chip has two units of 256."""
@@ -46,12 +46,13 @@ ROUNDED_TOKENS = 256
 
 Activation = Callable[[Array], Array]
 Part = Float[Array, "tokens _features"] | Float[Array, "_heads _dim tokens"]
-"""Of the inputs; features by head may come upright, as our attention leaves them."""
+"""Part of the inputs; features by head may come upright, as our attention leaves them."""
 Values = Int8[Array, "tokens _features"]
 
 
 CHIPS = ("TPU v6 lite",)
-"""As `jax.Device.device_kind` has them: where it was compiled and found to be faster than XLA's."""
+"""Chips, as `jax.Device.device_kind` names them, for which it was compiled and found to be faster
+than XLA's."""
 
 
 class OfStack(NamedTuple):
@@ -98,7 +99,7 @@ class MatmulBlocks:
 
 
 def eight_bit_for(device_kind: str) -> Product | None:
-    """What a chip has for products in 8 bits; None: XLA's."""
+    """Return a chip's product in 8 bits; None: XLA's."""
     return product if device_kind in CHIPS else None
 
 
@@ -187,7 +188,7 @@ def _round(count: int, *references) -> None:  # type: ignore[no-untyped-def]
 
 
 def _rows(part) -> Array:  # type: ignore[no-untyped-def]
-    """Of a part that may be upright, head by head."""
+    """Return the rows of a part that may be upright, head by head."""
     whole: Array = part[...]
     return whole if whole.ndim == 2 else whole.reshape(-1, whole.shape[2]).T
 

@@ -1,4 +1,4 @@
-"""What a kernel is: attention over some of the keys, with what it takes to add the rest."""
+"""Kernel interface: attention over some of the keys, with what it takes to add the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Attended(NamedTuple):
     """Log of the sum of the exponentials of the logits, float32."""
 
     def merge(self, other: Attended) -> Attended:
-        """Over the keys of both.
+        """Merge attention over the keys of both.
 
         Source: Milakov and Gimelshein 2018, section 3.1; Liu et al. 2023 (ring attention), section
         3.

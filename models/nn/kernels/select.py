@@ -1,4 +1,4 @@
-"""Which kernel a chip has."""
+"""Choice of a chip's attention kernel."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MOST_LOGITS = 8 << 20
 fast as blocks of 512 with 4 MiB, 1.9 times as slow with 16, 2 to 4 times with 128."""
 
 FEW_KEYS = 128
-"""That TPUs attend to by XLA's own products: a register's lanes, and SDXL's 77 of text. A token's
-logits are fewer bytes than what a feed-forward has of it."""
+"""Number of keys up to which TPUs use XLA's own products: a register's lanes, and SDXL's 77 of
+text. A token's logits are fewer bytes than what a feed-forward has of it."""
 
 
 @runtime_checkable
 class Chip(Protocol):
-    """What is asked of a `jax.Device`, which may be one of a topology that is not there."""
+    """Facts asked of a `jax.Device`, which may be one of a topology that is not there."""
 
     @property
     def platform(self) -> str:

@@ -36,11 +36,11 @@ PEEK = 64
 MASKED = -(2.0**120)
 """Added to what a query and a key that does not count have in common; exact in bfloat16."""
 MOST = 2.0**100
-"""That the sum of a query's weights may come to before it is computed anew."""
+"""Limit of the sum of a query's weights before it is computed anew."""
 VMEM_BYTES = 48 << 20
 
 PARTS = frozenset({"first", "again", "last"})
-"""What only some blocks do: the first and the last one of a query, and one that overflowed."""
+"""Parts that only some blocks run: a query's first and last one, and one that overflowed."""
 
 Heads = Float[Array, "batch_heads _rows _columns"]
 
@@ -104,7 +104,7 @@ def row_major(x: Float[Array, "batch tokens heads dim"]) -> Heads:
 
 
 def filled(x: Heads, axis: int, multiple: int) -> Heads:
-    """With zeros along an axis of features, up to a multiple."""
+    """Pad an axis of features with zeros, up to a multiple."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, -x.shape[axis] % multiple)
     return jnp.pad(x, widths) if widths[axis][1] else x
@@ -113,7 +113,7 @@ def filled(x: Heads, axis: int, multiple: int) -> Heads:
 def key_columns(
     keys: Bool[Array, " kv_tokens"] | None, rows: Heads, block: int
 ) -> Float[Array, "_padded lanes"]:
-    """What stands beside the keys: three ones, for the parts of a maximum, and the mask.
+    """Return the columns beside the keys: three ones, for the parts of a maximum, and the mask.
 
     In the lanes that they have there: to turn them takes longer than the room that it would spare.
 
@@ -192,7 +192,7 @@ def over_blocks(
 
 
 def _cost(q: Heads, k: Heads, v: Heads, sweeps: int) -> pl.CostEstimate:
-    """What XLA is to expect of it; so many times are all keys and values read."""
+    """Estimate the cost for XLA; so many times are all keys and values read."""
     heads, dim, queries = q.shape
     rows, deep = k.shape[1], v.shape[1]
     return pl.CostEstimate(
@@ -220,7 +220,7 @@ def _block(
     factor,
     parts,
 ):  # type: ignore[no-untyped-def]
-    """One block of queries and keys.
+    """Process one block of queries and keys.
 
     `total` and `sums` are there twice: what the blocks before came to is kept until this one is
     known not to have overflowed.
@@ -265,7 +265,7 @@ def _block(
 
 
 def _begin(q, k, columns, queries, largest, total, sums, before):  # type: ignore[no-untyped-def]
-    """Of a block of queries: nothing summed, and a first maximum of the first few keys."""
+    """Begin a block of queries: zero sums, and a first maximum of the first few keys."""
     queries[...] = jnp.zeros_like(queries)
     queries[: q.shape[0]] = q[...]
     sums[before] = jnp.zeros_like(sums[0])
@@ -362,7 +362,7 @@ def _subtract(queries, features: int, largest: Array) -> None:  # type: ignore[n
 def _turned_back(
     x: Heads, q: Float[Array, "batch q_tokens heads dim"]
 ) -> Float[Array, "batch q_tokens heads _rows"]:
-    """To the order of the queries, in float32, without what was filled up."""
+    """Restore the order of the queries, in float32, without padding."""
     batch, _, heads, dim = q.shape
     split = x.reshape(batch, heads, *x.shape[1:])[:, :, :dim]
     return split.transpose(0, 3, 1, 2).astype(jnp.float32)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 from models.nn.kernels.kernel import NOTHING, Attended
 
 TINY = 1e-30
-"""Less than any sum of weights over keys that count: the largest of those is one."""
+"""Bound below any sum of weights over keys that count: the largest of those is one."""
 
 
 def xla_kernel(

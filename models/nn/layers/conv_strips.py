@@ -19,13 +19,13 @@ from models.parallel.axis_rules import Layout, MeshAxes
 from models.parallel.trace_options import trace_options
 
 ROWS = 8
-"""Of a TPU's registers."""
+"""Rows of a TPU's registers."""
 
 _NONE = ((0, 0),) * 3
 
 
 def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
-    """How many strips an image so wide is cut into where that layout's devices are.
+    """Return how many strips an image so wide is cut into on that layout's devices.
 
     Args:
         columns: mesh axes that its columns are split over.
@@ -34,13 +34,13 @@ def for_layout(layout: Layout, width: int, columns: MeshAxes) -> int:
 
 
 def fitting(platform: str | None, width: int, devices: int) -> int:
-    """As many for each device as a TPU's registers have rows, where they come out even; else 1."""
+    """Return a TPU's register rows for each device, where they come out even; else 1."""
     is_even = width % (ROWS * devices) == 0
     return ROWS * devices if platform == "tpu" and is_even else 1
 
 
 def for_batch(layout: Layout | None, batch: int, width: int) -> int:
-    """How many strips each image of a batch is cut into where a TPU has its images whole.
+    """Return how many strips each image of a batch is cut into where a TPU has its images whole.
 
     Args:
         batch: images of all devices.
@@ -85,7 +85,7 @@ def join_strips(
 
 
 def repeat_by_strip(x: Shaped[Array, "batch ..."]) -> Shaped[Array, "_strips ..."]:
-    """What is said of each image, to all of its strips."""
+    """Repeat what is said of each image for all of its strips."""
     return jnp.repeat(x, trace_options().strips, axis=0)
 
 

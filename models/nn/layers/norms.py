@@ -63,7 +63,7 @@ class RMSNorm(nnx.Module):
     def over_heads(
         self, x: Float[Array, "batch tokens heads dim"]
     ) -> Float[Array, "batch tokens heads dim"]:
-        """Over all heads of a token together, which are its width."""
+        """Normalise over all heads of a token together, which are its width."""
         return self._normed(x, (-2, -1), self.scale[...].reshape(x.shape[-2:]))
 
     def _normed(self, x: Array, axes: int | tuple[int, ...], scale: Array) -> Array:
@@ -116,7 +116,7 @@ class GroupNorm(nnx.Module):
     def _mean(
         self, x: Float[Array, "batch height width channels"]
     ) -> Float[Array, "batch 1 1 channels"]:
-        """Of each group of each image, told to all of its channels and strips."""
+        """Compute the mean of each group of each image, for all of its channels and strips."""
         channels = by_image(x.mean(axis=(1, 2)))
         strips = trace_options().strips
         groups = channels.reshape(len(channels), strips, self.groups, -1).mean(axis=(1, 3))

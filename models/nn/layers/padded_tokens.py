@@ -18,7 +18,7 @@ from models.parallel.trace_options import trace_options
 
 
 class Positions(NamedTuple):
-    """Of padded tokens: their angles, and which of them count as keys (None: all)."""
+    """Positions of padded tokens: their angles, and which of them count as keys (None: all)."""
 
     rope: RopeTable
     keys: Bool[np.ndarray, " all"] | None
@@ -43,7 +43,7 @@ def pad(x: Shaped[Array, "batch tokens *rest"]) -> Shaped[Array, "batch _padded 
 
 
 def counted(*tokens: int) -> Bool[np.ndarray, " all"] | None:
-    """Which tokens of the joined, padded sequences are none of the padding; None: all."""
+    """Return which tokens of the joined, padded sequences are no padding; None: all."""
     if not any(map(padding, tokens)):
         return None
     return join_host([np.arange(count + padding(count)) < count for count in tokens])
@@ -52,7 +52,7 @@ def counted(*tokens: int) -> Bool[np.ndarray, " all"] | None:
 def join(
     parts: Sequence[Shaped[Array, "batch _tokens *rest"]],
 ) -> Shaped[Array, "batch _all *rest"]:
-    """One sequence of several padded ones: each share of it is the parts' shares in a row."""
+    """Join padded sequences: each share of the result is the parts' shares in a row."""
     return _join(jnp, parts, axis=1)
 
 

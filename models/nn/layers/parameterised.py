@@ -55,7 +55,7 @@ class Linear(nnx.Linear):
 def by_kernel(
     layer: Linear, parts: Sequence[Float[Array, "batch tokens *_features"]], **how: Any
 ) -> Array | None:
-    """As `models.nn.quant.sharded.product_by_kernel`; None, too, of exact activations."""
+    """Call `models.nn.quant.sharded.product_by_kernel`; None, too, for exact activations."""
     if layer.asked is None or trace_options().quant != "w8a8":
         return None
     bias = None if layer.bias is None else layer.bias[...]
@@ -179,7 +179,7 @@ def _of_8_bits(kernel: Rounded) -> Num[Array, "in_features out_features"]:
 def _in_rows(
     parameter: nnx.Param, kernel: Num[Array, "in_features out_features"]
 ) -> Num[Array, "in_features out_features"]:
-    """That parameter's kernel, row by row in memory, as it is stored.
+    """Return that parameter's kernel, row by row in memory, as it is stored.
 
     For a product with an axis of heads a TPU's compiler turns it round first, and takes longer
     for the product then: 2.25 + 0.3 ms instead of 1.43 (18,900 tokens, 5,120 to 5,120, v6e).

@@ -77,7 +77,7 @@ def apply_rope(x: Heads, table: RopeTable) -> Heads:
 
 
 def partners_by_order(x: Heads) -> Heads:
-    """Of each number the other one of its pair, float32."""
+    """Return the partner of each number in its pair, float32."""
     pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
     return pairs[..., ::-1].reshape(x.shape)
 

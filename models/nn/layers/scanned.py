@@ -35,7 +35,7 @@ def stack(make: Callable[[nnx.Rngs], Layer], layers: int, rngs: nnx.Rngs) -> Lay
 
 
 def layers_of(stacked: nnx.Module) -> int:
-    """How many layers a stack has."""
+    """Return how many layers a stack has."""
     state = nnx.state(stacked, nnx.Param)
     leaves = jax.tree.leaves(state, is_leaf=is_variable)
     return len(leaves[0].get_value())
@@ -85,9 +85,7 @@ def is_variable(node: Any) -> bool:
 
 
 def _are_apart(parameters: Any) -> bool:
-    """Return whether some have an array for each layer: a tuple, instead of one with a leading
-    axis.
-    """
+    """Return whether a scan reads a layer of a kernel's stack as fast as a layer alone."""
     leaves = jax.tree.leaves(parameters, is_leaf=is_variable)
     return any(isinstance(leaf.get_value(), tuple) for leaf in leaves)
 
@@ -111,7 +109,7 @@ def at(leaf: jax.Array, number: jax.Array) -> jax.Array:
 
 
 def each(layers: nnx.Module, apply: Callable[[Any], Result]) -> Result:
-    """What each of the stacked layers makes of the same, stacked on a leading axis.
+    """Apply each of the stacked layers to the same input; stack the results on a leading axis.
 
     For few vectors and wide layers: parameters stay where they lie, the results travel.
     """

@@ -65,7 +65,7 @@ def _by_hand(
     in_specs: tuple[PartitionSpec, ...],
     out_specs: PartitionSpec,
 ) -> Callable[..., Array]:
-    """Over these mesh axes; rows and batch are left to XLA."""
+    """Map a function over these mesh axes; rows and batch are left to XLA."""
     return jax.shard_map(
         function,
         mesh=layout.mesh,

@@ -30,7 +30,7 @@ from models.spec.quality_presets import COEFFICIENTS, THRESHOLD, CacheKind
 
 Tokens = Float[Array, "batch tokens width"]
 AXES = ("batch", "tokens", None)
-"""What a layout may split of them."""
+"""Axes of tokens that a layout may split."""
 Rest = Callable[[Any, Any], Tokens]
 
 MAX_SIGNAL = 1024
@@ -39,9 +39,9 @@ video's hidden state, kept once more, is not small."""
 
 
 KEPT = "step_cache"
-"""What rows, and the inputs of their encoding, call it."""
+"""Name of the cache in rows, and in the inputs of their encoding."""
 RESIDUAL = ("prompts", "tokens", None)
-"""What a layout may split of a row's residual, between steps too: it is as large as the hidden
+"""Axes of a row's residual that a layout may split, between steps too: it is as large as the hidden
 tokens. All else that rows have lies whole on each device."""
 
 
@@ -49,14 +49,14 @@ class Entered(NamedTuple):
     """A step before the blocks that it may do without."""
 
     x: Any
-    """What these blocks take: a pytree with the batch in front."""
+    """Input of these blocks: a pytree with the batch in front."""
     base: Tokens
     """The tokens of it that they add to."""
     signal: Tokens
 
 
 def blank(prompts: int, tokens: int, width: int, dtype: DTypeLike) -> dict[str, Float[Array, ...]]:
-    """What a row keeps before its first step, which runs whole whatever its threshold is."""
+    """Return a row's cache before its first step, which runs whole whatever its threshold is."""
     sampled = len(range(0, tokens, _stride(tokens)))
     return {
         "signal": jnp.zeros((prompts, sampled, width), dtype),
@@ -104,7 +104,7 @@ class CachedStep:
     def _decided(
         self, seen: Tokens, before: Float[Array, "rows prompts sampled width"]
     ) -> tuple[Bool[Array, " rows"], Array, Float[Array, " rows"]]:
-        """Which rows run whole, and what all of them keep of their signals."""
+        """Decide which rows run whole, and what all of them keep of their signals."""
         tokens = self.kept["residual"].shape[2]
         signal = seen[:, : tokens : _stride(tokens)].reshape(before.shape)
         distance = _change(signal, before)
@@ -119,7 +119,7 @@ class CachedStep:
 
 
 def cache_input(prompts: int, tokens: int) -> dict[str, np.ndarray]:
-    """For `encode`: that the row has a cache, and of what size; an array without values."""
+    """Return the input of `encode` for a row with a cache of that size; an array without values."""
     return {KEPT: np.zeros((prompts, tokens, 0), np.float32)}
 
 

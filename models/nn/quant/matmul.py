@@ -49,14 +49,14 @@ def is_turned(kind: Any) -> bool:
 
 
 def upright_values(values: Num[Array, "_rows _columns"]) -> Num[Array, "in out"]:
-    """With their inputs first, however they lie."""
+    """Return the values with their inputs first, however they lie."""
     return values.T if is_turned(values.dtype) else values
 
 
 def weight_only(
     x: Float[Array, "*batch in"], values: Num[Array, "_rows _columns"], scale: Float[Array, " out"]
 ) -> Float[Array, "*batch out"]:
-    """Of activations as they are and such a kernel; in the dtype of x.
+    """Multiply exact activations by a rounded kernel; in the dtype of x.
 
     Values of 8 bits are the same in every dtype of activations: what is lost was lost when they
     were rounded. Sums are scaled in float32, as unscaled ones may be too large for float16.
@@ -73,7 +73,7 @@ def scaled(sums: Float[Array, "*rows"], scale: Float[Array, "*columns"], dtype: 
 def product(
     x: Float[Array, "*batch in"], values: Num[Array, "_rows _columns"], scale: Float[Array, " out"]
 ) -> Float[Array, "*batch out"]:
-    """Of activations, each token of which is rounded here, and such a kernel; in the dtype of x."""
+    """Multiply activations, each token rounded here, by a rounded kernel; in the dtype of x."""
     import qwix  # two seconds, for those who ask
 
     *tokens, features = range(x.ndim)
@@ -91,7 +91,7 @@ def _of_floats(
     of_columns: Float[Array, " out"],
     dtype: DTypeLike,
 ) -> Float[Array, "*batch out"]:
-    """As cuBLASLt has it, summed in float32, whatever is written.
+    """Multiply floats as cuBLASLt does, summed in float32, whatever is written.
 
     In bfloat16, whose range is float32's, the sums are written so before they are scaled: half of
     what the next pass reads.

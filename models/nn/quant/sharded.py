@@ -132,7 +132,7 @@ def _local(
     columns: Float[Array, " out"],
     bias: Float[Array, " out"] | None,
 ) -> Array:
-    """Of one device.
+    """Compute one device's part.
 
     Args:
         inputs: mesh axes that split what is summed over.
