@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and what it says where it cannot be done."""
+"""Ends of a command: its exit code, and what it says where it cannot be done."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EXIT_INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """What the command line or the settings ask for can't be done; says what to change."""
+    """Error of a command line or settings that can't be done; says what to change."""
 
 
 def exit_code(error: Exception) -> int | None:
-    """Of an error that says what to do by itself; None for one that is ours to mend."""
+    """Return the code of an error that says what to do; None for one that is ours to mend."""
     from models.checkpoint.folder import CheckpointError
     from service.settings.section import ConfigError
 
@@ -28,5 +28,5 @@ def exit_code(error: Exception) -> int | None:
 
 
 def say(text: str) -> None:
-    """To people: standard output is for what was asked for."""
+    """Print to people: standard output is for what was asked for."""
     print(text, file=sys.stderr)

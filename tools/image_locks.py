@@ -31,8 +31,8 @@ LOCKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "worker-tpu": (("tpu", "otel"), ("x86_64",)),  # libtpu has no other wheels
     "build": ((), BOTH),
 }
-"""By name: the extras of pyproject.toml (none: what packs Atelier itself, which stays out of the
-images), and the processors."""
+"""Locks by name: the extras of pyproject.toml (none: what packs Atelier itself, which stays out of
+the images), and the processors."""
 
 
 class Disagreement(Exception):
@@ -102,7 +102,7 @@ def _compiled(extras: tuple[str, ...], machine: str, limits: str) -> str:
 
 
 def build_requirements() -> list[str]:
-    """What pyproject.toml builds with."""
+    """Return what pyproject.toml builds with."""
     system = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]
     return list(system["requires"])
 

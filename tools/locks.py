@@ -104,7 +104,7 @@ def _only(found: Iterable[Entry], extra: str) -> list[Entry]:
 
 
 def merged(parts: Mapping[str, Iterable[Entry]]) -> list[Entry]:
-    """Each pin once, with the extras that it is for."""
+    """Merge pins into one each, with the extras that it is for."""
     found: dict[str, Entry] = {}
     for extra, some in parts.items():
         for entry in some:

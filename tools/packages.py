@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 
 def entries(text: str) -> Iterator[Entry]:
-    """Those of a lock.
+    """Yield the entries of a lock.
 
     Raises: ValueError: a line that `make locks` would not write.
     """

@@ -17,7 +17,7 @@ RULES = tuple(
 API = {"Rules": "monitoring.googleapis.com/v1", "PrometheusRule": "monitoring.coreos.com/v1"}
 """Kinds, and where they are from."""
 EVERY = "30s"
-"""How often groups are evaluated: Google's kind wants to be told."""
+"""Interval of evaluation: Google's kind requires one."""
 HEAD = """\
 # Written by `make rules` from deploy/prometheus/rules.
 apiVersion: {api}
@@ -34,12 +34,12 @@ GROUP = re.compile(r"^( +)- name: .+\n", re.MULTILINE)
 
 
 def manifest(kind: str) -> str:
-    """All groups in one object, their comments with them."""
+    """Return all groups in one object, their comments with them."""
     return HEAD.format(kind=kind, api=API[kind]) + "".join(map(_groups, RULES))
 
 
 def _groups(file: Path) -> str:
-    """Of one file, below `spec`."""
+    """Return the groups of one file, below `spec`."""
     _, _, body = file.read_text().partition("\ngroups:\n")
     timed = GROUP.sub(rf"\g<0>\1  interval: {EVERY}\n", body)
     return re.sub(r"^(?=.)", "  ", timed, flags=re.MULTILINE)

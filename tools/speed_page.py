@@ -27,7 +27,7 @@ COLUMNS = (
     "of the chip's limit",
 )
 KERNELS = ("attention of", "heads", "size", "queries", "keys", "a step", "of the peak")
-"""Of each shape. A head is of one image or video and one prompt, in one layer."""
+"""Columns of each shape. A head is of one image or video and one prompt, in one layer."""
 
 
 def write(record: Record, page: Path = PAGE) -> None:
@@ -77,12 +77,12 @@ def _whole(step: Step) -> Part:
 
 
 def _mean(layers: Sequence[Part]) -> Part:
-    """Of loops that run as often: one layer."""
+    """Average layers of loops that run as often: one layer."""
     return _sum([(part, 1 / len(layers)) for part in layers])
 
 
 def _sum(parts: Sequence[tuple[Part, float]]) -> Part:
-    """Each so many times."""
+    """Sum up parts, each so many times."""
     seconds = {
         kind: sum(times * part.seconds.get(kind, 0.0) for part, times in parts) for kind in KINDS
     }

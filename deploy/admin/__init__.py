@@ -1,4 +1,4 @@
-"""What operators do to a running system through its Redis: keys, webhook secrets, profiles.
+"""Administration of a running system through its Redis: keys, webhook secrets, profiles.
 
 May import `local`.
 """

@@ -69,7 +69,7 @@ def where(settings: Settings) -> str:
 
 
 def at_redis(settings: Settings, act: Callable[[Redis], Awaitable[T]]) -> T:
-    """Do something at the Redis of the settings. Raises: ConfigError: it is not there."""
+    """Run an act at the Redis of the settings. Raises: ConfigError: it is not there."""
     with ExitStack() as stack:
         redis = settings.redis
         if redis.url is None:

@@ -18,7 +18,7 @@ from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
 
 TAKEN_S = 15.0
-"""Until a pool that lives has seen what is asked of it."""
+"""Time for a live pool to see the request."""
 POLL_S = 0.2
 
 PARTS = (
@@ -31,7 +31,7 @@ PARTS = (
 
 
 class Refused(Exception):
-    """There is no profile; says why, and what to do."""
+    """Refusal of a profile; says why, and what to do."""
 
 
 def profile(
@@ -154,7 +154,7 @@ async def _fetch(store: Store, files: dict[str, str], folder: Path) -> None:
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """For people."""
+    """Format a report for people."""
     window_s, steps = report["window_s"], report["steps"]
     head = (
         f"pool {report['pool']}, model {report['model']}, {report['layout']}, {_devices(report)}:"
@@ -177,7 +177,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def _devices(report: dict[str, Any]) -> str:
-    """Those that were seen: of a slice of several hosts the first one's."""
+    """Name the devices that were seen: of a slice of several hosts the leader's."""
     seen = report["devices"]
     every = report.get("slice_devices", seen)  # a pool of before does not say
     told = f"{seen} of {every}" if seen < every else f"{seen}"

@@ -1,4 +1,4 @@
-"""What figures belong to: without the machine, the versions and the flags they say nothing."""
+"""Machine, versions and flags that figures belong to: without them they say nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def processor(info: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of those packages that are installed."""
+    """Return the versions of those packages that are installed."""
     found = {}
     for name in PACKAGES:
         try:
@@ -49,5 +49,5 @@ def versions() -> dict[str, str]:
 
 
 def flags(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """That the compiler was given."""
+    """Return the flags that the compiler was given."""
     return {name: environment[name] for name in VARIABLES if name in environment}

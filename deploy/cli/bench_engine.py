@@ -125,12 +125,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reports(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """After each model, of all up to it."""
+    """Return a report after each model, of all up to it."""
     return iter([_one(args)]) if len(args.model) == 1 else _each(args)
 
 
 def _one(args: argparse.Namespace) -> dict[str, Any]:
-    """In this process. Raises: CheckpointError, ConfigError: as `deploy.bench.engine.measure`."""
+    """Measure in this process. Raises: CheckpointError, ConfigError."""
     from deploy.bench.engine.report import report
 
     ask = _ask(args, args.model[0])
@@ -163,7 +163,7 @@ def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _apart(args: argparse.Namespace, model: str, file: Path) -> dict[str, Any]:
-    """One model's result, or how its process ended without any."""
+    """Measure a model in its own process; return its result, or how that process ended."""
     command = [*ATELIER, "bench", "engine", "--model", model, *_others(args), "--json", str(file)]
     environment = importing_ours(os.environ)
     code = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL).returncode

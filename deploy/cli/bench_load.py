@@ -1,4 +1,4 @@
-"""What the command line asks for: a load, and how it is measured."""
+"""Load that the command line asks for, and how it is measured."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _shape(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def keys_of(key: str | None, said: Mapping[str, Any]) -> dict[str | None, str]:
-    """By tenant, and for all others. Raises: UsageError."""
+    """Return keys by tenant, and for all others. Raises: UsageError."""
     found: dict[str | None, str] = {None: (key or os.environ.get(KEY_VARIABLE) or "").strip()}
     for tenant in mix_of(dict(said)).tenants:
         if tenant.key_variable:

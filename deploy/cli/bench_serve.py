@@ -20,7 +20,7 @@ from deploy.cli.request_options import named
 from deploy.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNREACHABLE, UsageError, say
 
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
-"""Of goodput, over what a request takes alone."""
+"""Scales of goodput, over what a request takes alone."""
 CONNECTIONS = 256
 PATIENCE_S = 600.0
 ALONE = 3

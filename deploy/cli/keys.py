@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
 
 
 def _label(text: str) -> str:
-    """What stands on one line of a table and does nothing to a terminal."""
+    """Check text that stands on one line of a table and does nothing to a terminal."""
     if len(text) > MAX_LABEL_CHARS or not text.isprintable():
         raise argparse.ArgumentTypeError(f"wants up to {MAX_LABEL_CHARS} printable characters")
     return text

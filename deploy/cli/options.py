@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from service.settings.settings import Settings
 
 Commands = Any
-"""What `add_subparsers` returns; its class is private to argparse."""
+"""Result of `add_subparsers`; its class is private to argparse."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -82,7 +82,7 @@ def make_state_folder(folder: Path) -> None:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Those that are not None."""
+    """Return those values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Where commands write, and `atelier generate` in what format."""
+"""Files that commands write, and the formats of `atelier generate`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FORMATS = {
     ".webm": "webm",
     ".gif": "gif",
 }
-"""Of a file's ending; a folder gets PNG files, of a video one a frame."""
+"""Format of a file's ending; a folder gets PNG files, of a video one a frame."""
 HERE = Path("-")
 """Standard output."""
 
 
 def check_writable(path: Path | None) -> None:
-    """Of a report, before the hours that go into it. Raises: UsageError: it cannot be put there."""
+    """Check a report's file before the hours that go into it. Raises: UsageError."""
     if path is None or path == HERE:
         return
     if path.is_dir():
@@ -55,7 +55,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def path_of(output: Path | None, item: Mapping[str, Any], count: int) -> Path:
-    """Where one of `count` outputs goes; their names sort as they are counted."""
+    """Return the file of one of `count` outputs; names sort as they are counted."""
     suffix = item["content_type"].partition("/")[2]
     if output is None:
         return Path(f"atelier-{item['seed']}.{suffix}")

@@ -1,4 +1,4 @@
-"""How far a job is: a bar on a terminal, a few plain lines elsewhere; never on standard output."""
+"""Progress of a job: a bar on a terminal, plain lines elsewhere; never on standard output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show(events: Iterable[JobEvent]) -> None:
-    """Until there are no more."""
+    """Show events until there are no more."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

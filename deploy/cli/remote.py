@@ -104,7 +104,7 @@ def write_outputs(client: Client, job: Mapping[str, Any], output: Path | None) -
 
 
 def reason(job: Mapping[str, Any]) -> str:
-    """Why a job has no outputs."""
+    """Return why a job has no outputs."""
     said = {"canceled": "the job was canceled", "expired": "the job's deadline passed"}
     error = job.get("error") or {}
     return said.get(job["state"]) or error.get("message") or "the job failed"

@@ -1,11 +1,11 @@
-"""Whether what pools need is installed: images for front ends leave it out."""
+"""Check of what pools need: images for front ends leave it out."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
 POOLS_NEED = ("jax", "flax", "transformers", "workers")
-"""Of what the extras `cpu`, `cuda` and `tpu` install, or images for front ends leave out."""
+"""Packages of the extras `cpu`, `cuda` and `tpu`, and what images for front ends leave out."""
 
 
 def check_pools() -> None:

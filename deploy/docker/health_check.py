@@ -1,4 +1,4 @@
-"""Whether an address answers: what containers ask of themselves, without curl.
+"""Health check of an address: what containers ask of themselves, without curl.
 
 python -m deploy.docker.health_check http://127.0.0.1:8000/healthz
 """
@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 TIMEOUT_S = 4.0
-"""Less than a container's health check gets."""
+"""Time limit, less than a container's health check gets."""
 WORDS = 300
 """Characters of an answer that are told: `docker inspect` keeps them."""
 

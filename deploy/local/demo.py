@@ -1,4 +1,4 @@
-"""What `make demo` runs: `atelier up`, a first image or video of each model, and where all is."""
+"""Demo of `make demo`: `atelier up`, a first image or video of each model, and where it is."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FIRST = {
     "sdxl-demo": (PICTURE[0], "first-picture-sdxl.png"),
     "wan-demo": CLIP,
 }
-"""What is made of a demo model as soon as it is ready, and the file for it."""
+"""First output of a demo model as soon as it is ready, and the file for it."""
 READY = re.compile(r"^(\S+) is ready at (\S+)")
 ALL = "Atelier"
-"""Is ready when all of them are."""
+"""Name of the system, ready when all models are."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Which devices of this machine each pool gets: slices side by side, before JAX sees any."""
+"""Device slices of each pool on this machine: side by side, before JAX sees any."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wanted(name: str, pool: PoolSettings) -> int | None:
 
 
 def with_own_page(settings: Settings, name: str, index: int) -> Settings:
-    """For one of a pool's slices: its page has a port of its own, so many further on."""
+    """Return settings for one of a pool's slices: its metrics port is so many further on."""
     pool = settings.pools[name]
     if not (pool.metrics_port and index):
         return settings

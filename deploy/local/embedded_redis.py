@@ -31,9 +31,9 @@ ADDRESS = "address"
 """Files in the folder: held while a server runs there; where the last one was reached."""
 ON_PATH = ("valkey-server", "redis-server")
 MAX_SOCKET_BYTES = 107
-"""What Linux takes as the path of a unix socket."""
+"""Maximum length of a unix socket's path on Linux."""
 START_S = 60.0
-"""Beyond the time that it takes to read its file."""
+"""Time to start beyond what it takes to read its file."""
 STOP_S = 30.0
 POLL_S = 0.01
 READY, LOADING, SILENT = "ready", "loading", "silent"
@@ -237,7 +237,7 @@ def _try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def _socket(folder: Path) -> Iterator[Path]:
-    """In the folder; in a short one of its own where that path is too long for a socket."""
+    """Yield a socket in the folder; in a short one where that path is too long."""
     path = folder / "redis.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
         yield path

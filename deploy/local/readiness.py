@@ -1,4 +1,4 @@
-"""Whether a running system serves its models yet, by its front end's metrics: those need no key."""
+"""Readiness of a system's models, by its front end's metrics: those need no key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READY = "atelier_model_ready"
 
 
 async def becoming_ready(url: str, models: set[str]) -> AsyncIterator[str]:
-    """Each of these models when it has a pool that is warm; ends when all of them have."""
+    """Yield each of these models when it has a warm pool; end when all of them have."""
     waiting = set(models)
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
         while waiting:

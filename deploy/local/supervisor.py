@@ -32,11 +32,11 @@ from service.settings.section import ConfigError
 from service.settings.settings import Settings
 
 DEMO_FOLDER = Path(__file__).resolve().parents[2] / "models" / "demo"
-"""Every folder in it with a model_index.json is a demo model: `flux` is served as `flux-demo`."""
+"""Folder of the demo models: `flux` in it, with a model_index.json, is served as `flux-demo`."""
 DEMO_SLOTS = 2
-"""Of each demo model's pool: three of them share a small machine."""
+"""Slots of each demo model's pool: three of them share a small machine."""
 CORES_A_START = 2
-"""What a pool keeps busy while it loads and compiles; with fewer, pools start in turns."""
+"""Cores that a pool keeps busy while it loads and compiles; with fewer, pools start in turns."""
 TURN_S = 60.0
 """A pool's turn to start comes by then, even if the one before is not ready yet."""
 
@@ -52,9 +52,9 @@ STEADY_S = 60.0
 REDIS_STARTS = 3
 """Attempts to start an embedded Redis that has ended, one after the other."""
 SAME_SIGNAL_S = 0.5
-"""Some senders signal both a process and its group: within this time it counts as one signal."""
+"""Time in which signals to a process and its group count as one: some senders send both."""
 KILL_MARGIN_S = 5.0
-"""How much longer than its own grace a child may take to end."""
+"""Time that a child may take to end beyond its own grace."""
 
 
 def plan(
@@ -64,7 +64,7 @@ def plan(
     dtype: str | None = None,
     mesh: str | Mapping[str, int] | None = None,
 ) -> Settings:
-    """What `up` serves: the settings' models, or the demo; a pool for each that has none.
+    """Plan what `up` serves: the settings' models, or the demo; a pool for each that has none.
 
     Args:
         mesh: of every pool, as `PoolSettings.mesh` has it.
@@ -157,7 +157,7 @@ class Supervisor:
         self._draining = asyncio.Event()
         self._asked_at = 0.0
         self._out: set[Child] = set()
-        """Whose settings or checkpoint no restart can mend."""
+        """Children whose settings or checkpoint no restart can mend."""
         self._ready = {pool.model: asyncio.Event() for pool in settings.pools.values()}
         """Set when a model can be used."""
         common = importing_ours(settings_environment(settings, os.environ | CHILDREN))
@@ -189,7 +189,7 @@ class Supervisor:
         }
 
     async def run(self, redis: EmbeddedRedis | None) -> None:
-        """Until a signal, or until something ends that can't be started again.
+        """Run until a signal, or until something ends that can't be started again.
 
         Args:
             redis: started again when it ends; None: it is not ours.

@@ -97,8 +97,7 @@ class WanCheckpoint:
 
     @property
     def takes_last_image(self) -> bool:
-        """Return whether it takes a last image: with an image embedding, if that has two
-        positions."""
+        """Return whether it takes a last image; with an embedding, if that has two positions."""
         config = self.transformer
         return self.joins_picture and (config.image_dim is None or self.needs_last_image)
 

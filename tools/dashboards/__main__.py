@@ -12,7 +12,7 @@ from tools.dashboards.service import SERVICE
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboards"
 DASHBOARDS = {"service": SERVICE, "pools": POOLS, "path": PATH}
-"""By the name of their file."""
+"""Dashboards by the name of their file."""
 
 
 def text(dashboard: Dashboard) -> str:

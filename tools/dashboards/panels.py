@@ -1,4 +1,4 @@
-"""What a dashboard is made of. Units and colours are Grafana's names."""
+"""Elements of a dashboard. Units and colours are Grafana's names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Link:
-    """Where a click on a panel's series leads."""
+    """Link from a panel's series."""
 
     title: str
     url: str
@@ -56,14 +56,14 @@ class Panel:
     unit: str = "short"
     kind: Kind = "timeseries"
     width: int = 8
-    """Of 24 columns."""
+    """Width, of 24 columns."""
     height: int = 8
     stacked: bool = False
     first: str = "green"
     """The colour below all thresholds."""
     thresholds: Thresholds = ()
     top: float | None = None
-    """Of the axis; left out: as the data have it."""
+    """Top of the axis; left out: as the data have it."""
     links: tuple[Link, ...] = ()
 
     def json(self, x: int, y: int) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class Dashboard:
     links: tuple[Link, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """As Grafana reads it."""
+        """Return what Grafana reads."""
         return {
             "uid": self.uid,
             "title": self.title,

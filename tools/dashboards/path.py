@@ -1,4 +1,4 @@
-"""One job's path: where the time of a job goes, from the door to the store."""
+"""Dashboard of a job's path: where its time goes, from the front end to the store."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ WHOLE = Row(
 
 
 def stage(id: int, name: str, title: str, description: str) -> Panel:
-    """One of the pool's stages over time."""
+    """Build the panel of one of the pool's stages over time."""
     return Panel(
         id,
         title,

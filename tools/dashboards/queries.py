@@ -7,7 +7,7 @@ from tools.dashboards.panels import Link, Query, Variable
 CHOSEN = 'model=~"$model"'
 BY_TENANT = f'{CHOSEN},tenant_class=~"$tenant_class"'
 HERE = f'{CHOSEN},instance=~"$pool"'
-"""Of the pools that were chosen."""
+"""Selector of the pools that were chosen."""
 
 MODEL = Variable("model", "Model", "label_values(atelier_queue_jobs, model)")
 TENANTS = Variable(
@@ -35,7 +35,7 @@ JOBS_TRACE = (
 
 
 def traces(operation: str, service: str = "atelier-pool") -> Link:
-    """Those in which that span took at least as long as the point that was clicked on says."""
+    """Link to traces in which that span took at least as long as the clicked point."""
     wanted = f"service={service}&operation={operation}&minDuration=${{__value.numeric}}s"
     return Link("Traces that took so long", f"{SEARCH}&{wanted}")
 
@@ -46,13 +46,13 @@ def rate(metric: str, where: str = CHOSEN, by: str = "model") -> str:
 
 
 def share(part: str, whole: str, where: str = CHOSEN, by: str = "model") -> str:
-    """Of one counter in the sum of both."""
+    """Query the share of one counter in the sum of both."""
     mine, other = rate(part, where, by), rate(whole, where, by)
     return f"{mine} / ({mine} + {other} > 0)"
 
 
 def quantile(percent: int, histogram: str, where: str = CHOSEN, by: str = "model") -> str:
-    """Of a histogram, over all that tell it; none where nothing was observed."""
+    """Query a percentile of a histogram, over all that export it; none where it is empty."""
     buckets = f"sum by ({by}, le) (rate({histogram}_bucket{{{where}}}[$__rate_interval]))"
     return f"histogram_quantile({percent / 100:g}, {buckets}) >= 0"
 
@@ -64,14 +64,14 @@ def quantiles(
     legend: str = "{{model}}",
     percents: tuple[int, ...] = (50, 95),
 ) -> tuple[Query, ...]:
-    """Each called by its percent where there are several."""
+    """Query percentiles, each called by its percent where there are several."""
     names = [f"{legend} p{percent}" if len(percents) > 1 else legend for percent in percents]
     exprs = [quantile(percent, histogram, where, by) for percent in percents]
     return tuple(Query(expr, name) for expr, name in zip(exprs, names, strict=True))
 
 
 def mean(histogram: str, where: str, by: str = "") -> str:
-    """Of all that was observed in the time that is shown."""
+    """Query the mean of all that was observed in the time that is shown."""
     total, number = (
         f"sum by ({by}) (increase({histogram}_{part}{{{where}}}[$__range]))"
         for part in ("sum", "count")

@@ -34,7 +34,7 @@ def as_markdown() -> str:
 def _commands(
     parser: argparse.ArgumentParser, said: str
 ) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Every parser below this one that runs something, with its line of help."""
+    """Yield every parser below this one that runs something, with its line of help."""
     if isinstance(parser, LateParser):
         parser.complete()
     below = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]

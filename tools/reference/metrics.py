@@ -38,7 +38,7 @@ LABELS = {
     "status": "of the answer",
     "tenant_class": "`tenants.NAME.metrics_class` of the settings; `default` where it says none",
 }
-"""Where the values of each label come from: no client chooses one."""
+"""Origin of each label's values: no client chooses one."""
 
 TEXT = """# Metrics
 
@@ -82,7 +82,7 @@ class Family:
 
 
 def families(registry: CollectorRegistry) -> dict[str, Family]:
-    """Of ours, by the name that samples have, or begin with."""
+    """Return our metric families by the name that samples have, or begin with."""
     found: dict[str, Family] = {}
     for collector in set(registry._collector_to_names):
         for described in collector.describe() if hasattr(collector, "describe") else ():

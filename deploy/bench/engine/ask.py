@@ -1,4 +1,4 @@
-"""What is to be measured, and the model for it: its real configs, with random weights."""
+"""Case to measure, and the model for it: its real configs, with random weights."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class EngineCase:
     exact_rows: int | None = None
     """Rows of the program that steps them; None: all of them."""
     batching: Literal["exact", "fast"] = "exact"
-    """As a model's setting; here it decides which flags a GPU's compiler gets."""
+    """Batching as a model's setting; here it decides which flags a GPU's compiler gets."""
     mesh: str | Mapping[str, int] = "auto"
     devices: range | None = None
-    """Of this machine; None: all of them."""
+    """Devices of this machine; None: all of them."""
     dtype: str = "bfloat16"
     activation_dtype: str | None = None
     eight_bit: EightBitProducts | None = None
@@ -60,7 +60,7 @@ class EngineCase:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """With the preset that its 8 bits are in."""
+        """Return the fields with the preset that its 8 bits are in."""
         preset = {"quality": OF_EIGHT_BITS[self.eight_bit]} if self.eight_bit else {}
         return {**preset, **self.request}
 
@@ -72,9 +72,9 @@ class Opened:
     pipeline: Pipeline
     slice: MeshSlice
     fields: Fields
-    """One whole request."""
+    """Fields of a whole request."""
     is_tiled: bool
-    """Whether what is decoded is decoded in tiles."""
+    """Whether images are decoded in tiles."""
 
 
 def opened(ask: EngineCase) -> Opened:

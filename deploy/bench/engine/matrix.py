@@ -1,4 +1,4 @@
-"""What the devices do at best: one large matrix product, timed in the same run.
+"""Best rate of the devices: one large matrix product, timed in the same run.
 
 Makers' rates are for clocks that a chip under load does not keep, so a share of them says as much
 of the cooling as of the program. This rate is what a program could have had here and now.
@@ -23,12 +23,12 @@ from models.loading.random_weights import GOLDEN, uniform
 from models.parallel.axis_rules import auto_mesh
 
 SIDES = (512, 1024, 2048, 4096, 8192, 16384)
-"""Of the square matrices. The largest takes 1.6 GB in bfloat16."""
+"""Sides of the square matrices. The largest takes 1.6 GB in bfloat16."""
 LONG_S = 0.001
 """A product that takes so long has filled the device; a larger one would tell nothing new. At 790
 TFLOP/s the first such side is 8192."""
 PRODUCTS = 8
-"""In one call, each of the one before it: no call's own time counts."""
+"""Number of products in one call, each of the one before it: no call's own time counts."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Rate:
 def matrix_rate(
     devices: Sequence[jax.Device], dtype: DTypeLike, repeats: int, side: int | None = None
 ) -> Rate:
-    """Every device has a product of its own, all at once.
+    """Time one product a device, all at once.
 
     Args:
         side: None: the first of `SIDES` that takes its time.
@@ -65,7 +65,7 @@ def matrix_rate(
 def _seconds(
     devices: Sequence[jax.Device], dtype: DTypeLike, side: int, repeats: int
 ) -> list[float]:
-    """Of one product. The first call, which compiles, does not count."""
+    """Return the seconds of one product. The first call, which compiles, does not count."""
     mesh = auto_mesh(list(devices), ("device",))
     place = NamedSharding(mesh, PartitionSpec("device"))
     shape = (len(devices), side, side)

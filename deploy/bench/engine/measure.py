@@ -79,7 +79,7 @@ async def _measured(ask: EngineCase, model: Opened, weights_s: float) -> Result:
 
 
 async def _round(engine: TimedEngine, ask: EngineCase, model: Opened) -> dict[str, float]:
-    """As many requests as the batch has, at once: seconds of each stage."""
+    """Run as many requests as the batch has, at once; return seconds of each stage."""
     requests = [{**model.fields, "seed": seed} for seed in range(ask.batch)]
     _, images = warmup.stood_in(model.pipeline, model.fields)
     await asyncio.gather(*(engine.generate(fields, images) for fields in requests))
@@ -87,7 +87,7 @@ async def _round(engine: TimedEngine, ask: EngineCase, model: Opened) -> dict[st
 
 
 def stage_seconds(spans: Sequence[Span]) -> dict[str, float]:
-    """Of all requests of a round together: while at least one of them was in that stage.
+    """Return seconds by stage of a round: while at least one request was in that stage.
 
     Requests that wait for their turn in a stage are in it.
     """
@@ -107,7 +107,7 @@ def covered(spans: Sequence[Span]) -> float:
 
 
 def _programs(programs: BucketPrograms) -> list[Any]:
-    """What a request runs, compiled."""
+    """Return the compiled programs that a request runs."""
     steps = [program for phase in programs.phases.values() for program in phase.programs.values()]
     return [program.result() for program in (*programs.encoders.values(), *steps, programs.decode)]
 

@@ -1,4 +1,4 @@
-"""How much of each device's memory a run took: by its runtime, or by the compiler's own count."""
+"""Memory of each device that a run took: by its runtime, or by the compiler's own count."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from models.interface.pipeline import PyTree
 
 @dataclass(frozen=True)
 class Memory:
-    """Of the device that has most."""
+    """Memory of the device that has most."""
 
     weights_bytes: int
     peak_bytes: int
     by: Literal["device", "compiler"]
-    """Who counted the peak. The device's runtime: all that this process ever had at once. The
+    """Source of the peak. The device's runtime: all that this process ever had at once. The
     compiler: the weights, and what the largest program has beside them."""
     limit_bytes: int | None
 
 
 def memory_of(devices: Sequence[jax.Device], weights: PyTree, programs: Iterable[Any]) -> Memory:
-    """After a run. Args: programs: compiled ones, all that were called."""
+    """Return the memory after a run of these compiled programs."""
     held = weights_bytes(weights)
     stats = [device.memory_stats() or {} for device in devices]
     peaks = [stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat]
@@ -37,7 +37,7 @@ def memory_of(devices: Sequence[jax.Device], weights: PyTree, programs: Iterable
 
 
 def weights_bytes(weights: PyTree) -> int:
-    """On each device; networks that lie on the host do not count."""
+    """Return bytes on each device; networks that lie on the host do not count."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(weights)
@@ -46,6 +46,6 @@ def weights_bytes(weights: PyTree) -> int:
 
 
 def beside_weights(program: Any) -> int:
-    """What a program makes. Its own inputs are small."""
+    """Return the bytes that a program makes. Its own inputs are small."""
     found = program.memory_analysis()
     return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)

@@ -15,7 +15,7 @@ from workers.loading.model import NotEnoughMemory
 
 
 def report(ask: EngineCase) -> dict[str, Any]:
-    """Of one model. What its devices have no room for, or what it cannot make, is told in there.
+    """Report on one model; a refusal for memory or for the request becomes its result.
 
     Raises: CheckpointError, ConfigError: the model or the layout is none.
     """
@@ -27,7 +27,7 @@ def report(ask: EngineCase) -> dict[str, Any]:
 
 
 def document(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """With what the results belong to."""
+    """Return the results with the machine and versions that they belong to."""
     return {
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),

@@ -1,4 +1,4 @@
-"""What was measured of one model, and the figures that follow from it."""
+"""Measurements of one model, and the figures that follow from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.interface.pipeline import Fields
 
 @dataclass(frozen=True)
 class Spread:
-    """Of several repeats."""
+    """Spread of several repeats."""
 
     median: float
     low: float
@@ -43,24 +43,24 @@ class Result:
     chip: str
     layout: str
     why: str
-    """Of the layout."""
+    """Reason for the layout."""
     is_tiled: bool
-    """Whether what is decoded is decoded in tiles."""
+    """Whether images are decoded in tiles."""
     steps: int
     work: float
     """Operations of all steps of one request: products and convolutions."""
     seconds: Mapping[str, Sequence[float]]
-    """By stage, of each repeat."""
+    """Seconds by stage, of each repeat."""
     matrix: tuple[Rate, Rate]
-    """Before and after."""
+    """Matrix rates before and after."""
     memory: Memory
     weights_s: float
-    """To make the weights, the layout's search included."""
+    """Seconds of making the weights, the layout's search included."""
     compile_s: float
 
     @property
     def step_s(self) -> list[float]:
-        """Of the batch, over its denoising loop."""
+        """Seconds a step of the batch, over its denoising loop."""
         return [seconds / self.steps for seconds in self.seconds["denoise"]]
 
     @property

@@ -56,7 +56,7 @@ def figures(result: Json) -> dict[str, str]:
 
 
 def rows(result: Json) -> str:
-    """How many requests, and how many of them one program steps where these are fewer."""
+    """Format the number of requests, and of rows in one program where that differs."""
     same = result["batch"] == result["exact_rows"]
     return str(result["batch"]) + ("" if same else f" by {result['exact_rows']}")
 

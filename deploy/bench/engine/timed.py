@@ -38,7 +38,7 @@ class TimedEngine(Engine):
         self._spans: list[Span] = []
 
     def taken(self) -> list[Span]:
-        """What was noted since the last call."""
+        """Return the spans noted since the last call."""
         spans, self._spans = self._spans, []
         return spans
 

@@ -1,4 +1,4 @@
-"""What became of one request of a load: the times that client and server saw."""
+"""Outcome of one request of a load: the times that client and server saw."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ class Answer:
 
     ask: TimedRequest
     late_s: float = 0.0
-    """How long after its planned instant it left."""
+    """Delay after its planned instant."""
     outcome: str = UNFINISHED
     reason: str | None = None
-    """Why it was refused, did not reach the server, or failed: a code."""
+    """Code of why it was refused, did not reach the server, or failed."""
     detail: str | None = None
-    """Of a refusal or a failure, what the server says of it in words."""
+    """Server's words about a refusal or a failure."""
     status: int | None = None
-    """Of a refusal, as HTTP has it."""
+    """Status of a refusal, as HTTP has it."""
     retry_after_s: float | None = None
     job_id: str | None = None
     deadline_s: float | None = None
-    """That it was sent with."""
+    """Deadline that it was sent with."""
     accept_s: float | None = None
-    """From its sending to the 202."""
+    """Time from its sending to the 202."""
     whole_s: float | None = None
-    """From its planned instant to its files; without `fetch`, to the news of its end."""
+    """Time from its planned instant to its files; without `fetch`, to the news of its end."""
     fetch_s: float | None = None
-    """Of that, for the files."""
+    """Part of that for the files."""
     queue_s: float | None = None
-    """From its acceptance to its (last) claim, by the server's clock, as is the next one."""
+    """Time from its acceptance to its (last) claim, by the server's clock, as is the next one."""
     run_s: float | None = None
-    """From that claim to its end."""
+    """Time from that claim to its end."""
     device_s: float | None = None
-    """Its share of the device's time: what the engine took for it."""
+    """Share of the device's time: what the engine took for it."""
     pictures: int = 0
     ended_at_s: float | None = None
-    """After the load's beginning."""
+    """Time of its end after the load's beginning."""
 
     @property
     def outside_s(self) -> float | None:
@@ -60,7 +60,7 @@ class Answer:
 
     @property
     def added_s(self) -> float | None:
-        """Of the whole, all but the queue and the device: what the service adds to the engine.
+        """Time of the whole but the queue and the device: what the service adds to the engine.
 
         Only of a request that has the device for itself: in company, neighbours' shares are in it.
         """
@@ -75,7 +75,7 @@ class Answer:
         return self.whole_s <= deadline_s
 
     def tell(self, job: Mapping[str, Any]) -> None:
-        """What the job's record says of its end. Servers that say less leave less."""
+        """Record what the job says of its end. Servers that say less leave less."""
         error = job.get("error") or {}
         self.outcome, self.reason, self.detail = (
             job["state"],

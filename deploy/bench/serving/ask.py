@@ -1,4 +1,4 @@
-"""One request of a load, and a trace: a file of them that can be sent again."""
+"""Request of a load, and traces: files of requests that can be sent again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PICTURES = ("image", "mask_image", "last_image")
 
 
 class Part(BaseModel):
-    """Of what a file says: an unknown or misspelt key is an error."""
+    """Part of a file: an unknown or misspelt key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -40,13 +40,13 @@ class TimedRequest(Part):
     """A request that is to leave at its instant, whatever became of those before it."""
 
     at_s: float = Field(ge=0)
-    """After the load's beginning."""
+    """Time after the load's beginning."""
     request: dict[str, Any]
     """The body of `POST /v1/generate`."""
     tenant: str = DEFAULT_TENANT
     deadline_scale: float | None = Field(None, gt=0)
-    """Its deadline, as a multiple of what such a request takes on the unloaded server; a trace can
-    name seconds instead, as `deadline_s` of the request."""
+    """Deadline as a multiple of what such a request takes on the unloaded server; a trace can name
+    seconds instead, as `deadline_s` of the request."""
 
     @field_validator("request")
     @classmethod
@@ -116,7 +116,7 @@ def _parsed(path: Path, number: int, line: str) -> TimedRequest:
 
 
 def explained(error: ValidationError) -> str:
-    """What is wrong, by name."""
+    """Return what is wrong, by name."""
     wrong = ((".".join(map(str, one["loc"])), one["msg"]) for one in error.errors())
     return "; ".join(f"{name}: {said}" if name else said for name, said in wrong)
 

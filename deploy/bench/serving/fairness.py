@@ -1,4 +1,4 @@
-"""How evenly tenants were served while they asked: what each got, against what was its due."""
+"""Fairness between tenants while they asked: what each got, against its due."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _row(answers: Sequence[Answer], alone: Mapping[str, Alone], window_s: float)
 
 
 def _work_s(answer: Answer, alone: Mapping[str, Alone]) -> float:
-    """What it takes alone; where that was not measured, what its job says, or nothing."""
+    """Return the seconds it takes alone; where not measured, what its job says, or 0."""
     known = alone.get(answer.ask.shape)
     if known is None:
         return answer.device_s or 0.0

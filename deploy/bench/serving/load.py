@@ -13,12 +13,12 @@ from deploy.bench.serving.ask import TimedRequest
 from deploy.bench.serving.server import Server
 
 CANCEL_S = 10.0
-"""For calling off what is not done when the load is given up."""
+"""Time for calling off what is not done when the load is given up."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """What requests of one shape take on a server that has nothing else to do: medians."""
+    """Times of requests of one shape on a server with nothing else to do: medians."""
 
     whole_s: float
     accept_s: float
@@ -41,7 +41,7 @@ async def measure_alone(
     say: Callable[[str], None],
     patience_s: float,
 ) -> dict[str, Alone]:
-    """Each shape of a load by itself, one request after the other. One before them compiles.
+    """Measure each shape of a load by itself, one request at a time. The first one compiles.
 
     Args:
         patience_s: for each request, across a server that is away.
@@ -60,7 +60,7 @@ async def measure_alone(
 
 
 async def _one_alone(server: Server, ask: TimedRequest, patience_s: float) -> Answer:
-    """Without a deadline, which a server that has to compile would refuse."""
+    """Send a request without a deadline, which a server that has to compile would refuse."""
     request = {name: value for name, value in ask.request.items() if name != "deadline_s"}
     answer = Answer(ask.model_copy(update={"request": request}))
     try:
@@ -95,7 +95,7 @@ async def send(
     stop: asyncio.Event,
     patience_s: float,
 ) -> list[Answer]:
-    """All that were sent, in that order.
+    """Send requests; return the answers of all that were sent, in that order.
 
     Args:
         asks: by their instants.
@@ -161,7 +161,7 @@ async def _give_up(
 
 
 async def _call_off(server: Server, answers: Sequence[Answer]) -> None:
-    """Those that the server still has."""
+    """Cancel those that the server still has."""
     left = [one for one in answers if one.outcome == UNFINISHED and one.job_id]
     try:
         async with asyncio.timeout(CANCEL_S):

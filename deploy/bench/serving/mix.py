@@ -15,16 +15,16 @@ from deploy.exit_codes import UsageError
 
 PROMPT = "a red circle on a blue background"
 MAX_SEED = 2**31
-"""Below which images' seeds are drawn."""
+"""Bound below which images' seeds are drawn."""
 MAX_REQUESTS = 1_000_000
-"""Of a load: it lies in memory, with what becomes of it."""
+"""Maximum requests of a load: it lies in memory, with its outcomes."""
 
 
 class Share(Part):
     """Base of what a mix draws from by shares."""
 
     share: float = Field(1.0, gt=0)
-    """How often it is drawn, against the others of its kind."""
+    """Frequency with which it is drawn, against the others of its kind."""
 
 
 class Shape(Share):
@@ -40,7 +40,7 @@ class Tenant(Share):
 
     name: str
     weight: float = Field(1.0, gt=0)
-    """What the server's settings give it, for how fair it was."""
+    """Weight in the server's settings, for measuring fairness."""
     key_variable: str | None = None
     """The environment variable that has its API key; None: the one key for all."""
 
@@ -89,7 +89,7 @@ def _draw(rng: random.Random, among: Sequence[Drawn]) -> Drawn:
 
 
 def read_mix(path: Path) -> dict[str, Any]:
-    """What the file says, still unchecked. Raises: UsageError."""
+    """Read the file, unchecked. Raises: UsageError."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""All that a load has shown, as one value for JSON and tables."""
+"""Report of a load, as one value for JSON and tables."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _offered(run: Run) -> float | None:
 
 
 def read_alone(path: Path) -> dict[str, Alone]:
-    """What an earlier report measured of each shape alone. Raises: UsageError."""
+    """Read what an earlier report measured of each shape alone. Raises: UsageError."""
     try:
         said = json.loads(path.read_text("utf-8"))["alone"]
         return {shape: Alone(**values) for shape, values in said.items()}

@@ -1,4 +1,4 @@
-"""One benchmark of a server, from the first look at it to its last answer."""
+"""Run of a server's benchmark, from the first look at it to its last answer."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Plan:
-    """How a load is measured."""
+    """Plan of how a load is measured."""
 
     window_s: float
-    """While its requests come; 0: all at once."""
+    """Time in which its requests come; 0: all at once."""
     alone: int
     """Single requests of each shape before it."""
     known: Mapping[str, Alone]
     """Shapes that need none."""
     patience_s: float
-    """For answers, after the last request, and for each request alone."""
+    """Time limit for answers, after the last request, and for each request alone."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Run:
     planned: int
     """Requests of the load."""
     window_s: float
-    """While requests came: as long as planned, or until it was broken off."""
+    """Time in which requests came: as long as planned, or until it was broken off."""
     interrupted: bool
     answers: Sequence[Answer]
     alone: Mapping[str, Alone]
@@ -85,7 +85,7 @@ def check_models(asks: Iterable[TimedRequest], models: Mapping[str, bool]) -> No
 async def measure(
     server: Server, url: str, asks: Sequence[TimedRequest], plan: Plan, say: Callable[[str], None]
 ) -> Run:
-    """Each shape alone, then the load. A signal breaks the load off, and a second one all of it.
+    """Measure each shape alone, then the load. A signal ends the load, a second one all of it.
 
     Raises: UsageError: deadlines are multiples of what is not measured; NotMeasured.
     """

@@ -18,14 +18,14 @@ TIMEOUT_S = httpx.Timeout(60, connect=10, pool=None)
 """Reads outlast the pauses between keep-alive comments; who waits for a connection is not late by
 the server's fault, and waits."""
 IDLE_S = 2.0
-"""How long a connection is kept for the next request: less than servers keep theirs, or requests
+"""Time that a connection is kept for the next request: less than servers keep theirs, or requests
 would go into connections that have just been closed."""
 PAUSE_S, MOST_PAUSE_S = 0.1, 5.0
-"""Before the next try to reach a server that was lost while a job was followed."""
+"""Pauses before the next try to reach a server that was lost while a job was followed."""
 NOT_UNDERSTOOD = (ValueError, KeyError, TypeError)
-"""What reading an answer raises that is none of this API's."""
+"""Errors of reading an answer that is none of this API's."""
 FOR_POSTS = 8
-"""One of so many connections is for sending; the others may follow jobs."""
+"""Number of connections of which one is for sending; the others may follow jobs."""
 
 
 class Server:
@@ -177,7 +177,7 @@ class Server:
 
 
 def _refused(answer: Answer, response: httpx.Response) -> None:
-    """By the server's own word for it; by its status where it says none."""
+    """Record a refusal by the server's code; by its status where it gives none."""
     answer.outcome, answer.status = REFUSED, response.status_code
     with suppress(ValueError, AttributeError):
         told = response.json()

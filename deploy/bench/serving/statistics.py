@@ -1,4 +1,4 @@
-"""What the answers of a load say together. Pure: answers in, numbers out."""
+"""Statistics of a load's answers. Pure: answers in, numbers out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from deploy.bench.serving.load import Alone
 
 PERCENTS = (50, 90, 99)
 TIMES = ("accept_s", "queue_s", "run_s", "device_s", "outside_s", "fetch_s", "whole_s")
-"""Of an answer, that are told as percentiles."""
+"""Times of an answer that are reported as percentiles."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def percentile(values: Iterable[float], percent: float) -> float | None:
-    """Between the two nearest values, by their distance; None of none.
+    """Interpolate between the two nearest values, by their distance; None without values.
 
     Source: Hyndman and Fan 1996, definition 7 (NumPy's default).
     """
@@ -47,14 +47,14 @@ def grouped(answers: Iterable[Answer], by: Callable[[Answer], Key]) -> dict[Key,
 
 
 def waits(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Of those that succeeded, where their time went."""
+    """Summarise where the time of successful requests went."""
     done = [answer for answer in answers if answer.outcome == SUCCEEDED]
     times = {name: spread(getattr(answer, name) for answer in done) for name in TIMES}
     return {"asked": len(answers), "succeeded": len(done), **times}
 
 
 def refusals(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """By status and reason, the most frequent first."""
+    """Count refusals by status and reason, the most frequent first."""
     refused = [answer for answer in answers if answer.outcome == REFUSED]
     groups = grouped(refused, lambda answer: (answer.status, answer.reason))
     rows = [
@@ -75,7 +75,7 @@ def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
 
 
 def reasons(answers: Iterable[Answer]) -> dict[str, int]:
-    """Of what was neither refused nor succeeded, and said why."""
+    """Count the reasons of what was neither refused nor succeeded."""
     told = (f"{a.outcome}: {a.reason}" for a in answers if a.reason and a.outcome != REFUSED)
     return dict(Counter(told).most_common())
 
@@ -98,7 +98,7 @@ def goodput(
 
 
 def deadlines(answers: Iterable[Answer]) -> list[dict[str, Any]]:
-    """Of requests that told the server a deadline: how many it met, by scale (None: seconds)."""
+    """Count the deadlines met, of requests that sent one, by scale (None: seconds)."""
     told = [answer for answer in answers if answer.deadline_s is not None]
     groups = grouped(told, lambda answer: answer.ask.deadline_scale)
     rows = []

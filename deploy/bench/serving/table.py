@@ -22,7 +22,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def tables(report: Mapping[str, Any]) -> Iterator[Table]:
-    """Those without rows too."""
+    """Yield all tables, those without rows too."""
     yield _summary(report)
     yield _alone(report["alone"])
     yield _waits(report["waits"])
@@ -118,7 +118,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _percents(spread: Mapping[str, float | None]) -> str:
-    """Of one unit, that of the largest."""
+    """Format percentiles in one unit, that of the largest."""
     values = [spread[name] for name in ("p50", "p90", "p99")]
     known = [value for value in values if value is not None]
     if not known:
