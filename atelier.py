@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 COMMANDS = (up, serve, worker, generate, jobs, keys, webhooks, plan, profile, bench)
-"""In the order of `--help`."""
+"""Commands, in the order of `--help`."""
 
 
 EXITS = (

@@ -103,7 +103,7 @@ class Sizes(BaseModel):
 
 
 class Batching(BaseModel):
-    """Whether an image depends on what runs beside it."""
+    """Dependence of an image on what runs beside it."""
 
     model_config = ConfigDict(frozen=True)
 

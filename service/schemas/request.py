@@ -181,9 +181,9 @@ class GenerateRequest(Body):
     model: Name | None = None
     """Name of a model from `GET /v1/models`. May be left out where only one is served."""
     prompt: Text
-    """What the image or video shows."""
+    """Description of the image or video."""
     negative_prompt: Text | None = None
-    """What to avoid. Needs guidance."""
+    """Description of what to avoid. Needs guidance."""
     prompt_2: Text | None = None
     """Prompt for the second text encoder. Default: `prompt`."""
     negative_prompt_2: Text | None = None
@@ -206,8 +206,7 @@ class GenerateRequest(Body):
     guidance_scale_2: Scale | None = None
     """Guidance scale of Wan 2.2's second expert. Default: `guidance_scale`."""
     guidance_rescale: Fraction | None = None
-    """How much to rescale guided predictions, against overexposure at strong guidance. Default:
-    0."""
+    """Rescaling of guided predictions, against overexposure at strong guidance. Default: 0."""
     num_images: Count | None = None
     """Number of images or videos. Number i is what the same request with `seed + i` gives. Default:
     1."""
@@ -250,7 +249,7 @@ class GenerateRequest(Body):
     last_image: Picture | None = None
     """Last frame of the video; `image` is the first."""
     strength: Strength | None = None
-    """How much of `image` to redraw. Default: the model's."""
+    """Share of `image` to redraw. Default: the model's."""
     output: OutputRequest | None = None
     """Format of the files, and whether they come inline."""
     priority: Literal["low", "normal", "high"] = "normal"
