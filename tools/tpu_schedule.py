@@ -37,8 +37,8 @@ def main(arguments: list[str] | None = None) -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     steps = []
     for name in asked.cases:
-        kept = _text_of(asked.read, name) if asked.read else None
-        text = kept.read_text() if kept else in_child(compiled, CASES[name])
+        file = _text_of(asked.read, name) if asked.read else None
+        text = file.read_text() if file else in_child(compiled, CASES[name])
         if asked.text:
             asked.text.mkdir(parents=True, exist_ok=True)
             _text_of(asked.text, name).write_text(text)
@@ -54,9 +54,9 @@ def _text_of(folder: Path, name: str) -> Path:
 
 def _write(steps: Sequence[Step]) -> None:
     programs = in_child(fingerprints, [*CASES])
-    told = record.with_steps(record.read(), steps, programs, versions())
-    record.write(told)
-    speed_page.write(told)
+    records = record.with_steps(record.read(), steps, programs, versions())
+    record.write(records)
+    speed_page.write(records)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 def profile(
-    settings: Settings, pool: str, wish: ProfileRequest, output: Path | None, *, as_json: bool
+    settings: Settings, pool: str, request: ProfileRequest, output: Path | None, *, as_json: bool
 ) -> None:
     """Print where the time of a pool's steps went.
 
@@ -51,18 +51,18 @@ def profile(
             url = stack.enter_context(reached(settings.state_dir))
             redis = redis.model_copy(update={"url": url})
         report = asyncio.run(
-            _profile(settings.model_copy(update={"redis": redis}), pool, wish, output)
+            _profile(settings.model_copy(update={"redis": redis}), pool, request, output)
         )
     print(json.dumps(report, indent=2) if as_json else as_text(report))
 
 
 async def _profile(
-    settings: Settings, pool: str, wish: ProfileRequest, output: Path | None
+    settings: Settings, pool: str, request: ProfileRequest, output: Path | None
 ) -> dict[str, Any]:
     queue = await Queue.open(settings)
     try:
-        taken_by = await _asked(queue, await _named(queue, pool), wish)
-        answer = await _answer(queue, taken_by, wish)
+        taken_by = await _asked(queue, await _named(queue, pool), request)
+        answer = await _answer(queue, taken_by, request)
         if output is not None:
             await _fetch(Store(settings.store_url), answer["files"], output)
     finally:
@@ -84,35 +84,35 @@ async def _running(queue: Queue) -> list[str]:
     return sorted(pool for status in (await queue.models()).values() for pool in status.pools)
 
 
-async def _asked(queue: Queue, pools: list[str], wish: ProfileRequest) -> str:
+async def _asked(queue: Queue, pools: list[str], request: ProfileRequest) -> str:
     """The first of them that takes it. Raises: Refused: none does."""
     reasons = []
     for pool in pools:
-        busy_s = await queue.ask_profile(pool, wish)
+        busy_s = await queue.ask_profile(pool, request)
         if busy_s is not None:
             again = f"try again in {busy_s:.0f} s at most"
             reasons.append(f"{pool} is being profiled already; {again}")
             continue
-        if await _said(queue, pool, wish, ("taken",), TAKEN_S):
+        if await _said(queue, pool, request, ("taken",), TAKEN_S):
             return pool
-        await queue.drop_profile(pool, wish)
+        await queue.drop_profile(pool, request)
         reasons.append(f"{pool} does not answer; it has gone, or hangs")
     raise Refused("\n".join(reasons))
 
 
-async def _answer(queue: Queue, pool: str, wish: ProfileRequest) -> dict[str, Any]:
+async def _answer(queue: Queue, pool: str, request: ProfileRequest) -> dict[str, Any]:
     """Raises: Refused."""
     answer = None
     try:
-        answer = await _said(queue, pool, wish, ("done", "idle", "failed"), wish.at_most_s)
+        answer = await _said(queue, pool, request, ("done", "idle", "failed"), request.at_most_s)
     finally:
         if answer is None:
-            await queue.drop_profile(pool, wish)
-    return _checked(answer, pool, wish)
+            await queue.drop_profile(pool, request)
+    return _checked(answer, pool, request)
 
 
 async def _said(
-    queue: Queue, pool: str, wish: ProfileRequest, states: tuple[str, ...], seconds: float
+    queue: Queue, pool: str, request: ProfileRequest, states: tuple[str, ...], seconds: float
 ) -> dict[str, Any] | None:
     """Wait until the pool answers with one of these, or later ones.
 
@@ -121,7 +121,7 @@ async def _said(
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:
-        answer = await queue.profile_answer(wish)
+        answer = await queue.profile_answer(request)
         if answer and (answer["state"] in states or "taken" in states):
             return answer
         if pool not in await _running(queue):
@@ -130,12 +130,13 @@ async def _said(
     return None
 
 
-def _checked(answer: dict[str, Any] | None, pool: str, wish: ProfileRequest) -> dict[str, Any]:
+def _checked(answer: dict[str, Any] | None, pool: str, request: ProfileRequest) -> dict[str, Any]:
     if answer is None:
         raise Refused(f"{pool} has not said what it has recorded; it has gone, or hangs")
     if answer["state"] == "idle":
+        waited_s = request.wait_s + request.seconds
         raise Refused(
-            f"{pool} denoised nothing, or less than a step, in {wish.wait_s + wish.seconds:g} s;"
+            f"{pool} denoised nothing, or less than a step, in {waited_s:g} s;"
             " give it something to do, wait for a job with --wait, or take more --seconds"
         )
     if answer["state"] == "failed":
@@ -146,8 +147,8 @@ def _checked(answer: dict[str, Any] | None, pool: str, wish: ProfileRequest) -> 
 async def _fetch(store: Store, files: dict[str, str], folder: Path) -> None:
     """The recording's files, to where TensorBoard and Perfetto look for them."""
     for key in files.values():
-        _, wish, name = key.split("/")
-        path = folder / "plugins" / "profile" / wish / name
+        _, request, name = key.split("/")
+        path = folder / "plugins" / "profile" / request / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(await store.get(key))
     await store.delete({f"{key.rpartition('/')[0]}/" for key in files.values()})
@@ -180,5 +181,5 @@ def _devices(report: dict[str, Any]) -> str:
     """Name the devices that were seen: of a slice of several hosts the leader's."""
     seen = report["devices"]
     every = report.get("slice_devices", seen)  # a pool of before does not say
-    told = f"{seen} of {every}" if seen < every else f"{seen}"
-    return f"{told} device{'s' if every > 1 else ''}"
+    devices_text = f"{seen} of {every}" if seen < every else f"{seen}"
+    return f"{devices_text} device{'s' if every > 1 else ''}"

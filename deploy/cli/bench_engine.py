@@ -154,15 +154,15 @@ def _each(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for model in args.model:
         with configs_of(_ask(args, model)):  # before the others take their hours
             pass
-    told = document([])
+    report = document([])
     with tempfile.TemporaryDirectory() as folder:
         for number, model in enumerate(args.model):
-            result = _apart(args, model, Path(folder) / f"{number}.json")
-            told = {**told, "results": [*told["results"], result]}
-            yield told
+            result = _in_own_process(args, model, Path(folder) / f"{number}.json")
+            report = {**report, "results": [*report["results"], result]}
+            yield report
 
 
-def _apart(args: argparse.Namespace, model: str, file: Path) -> dict[str, Any]:
+def _in_own_process(args: argparse.Namespace, model: str, file: Path) -> dict[str, Any]:
     """Measure a model in its own process; return its result, or how that process ended."""
     command = [*ATELIER, "bench", "engine", "--model", model, *_others(args), "--json", str(file)]
     environment = importing_ours(os.environ)

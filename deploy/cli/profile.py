@@ -26,9 +26,9 @@ def add(commands: Commands) -> None:
         ("seconds", 30, "that it takes at the most"),
         ("wait", 0, "seconds to wait for something to run"),
     ):
-        told = f"{meaning} ({default})"
+        text = f"{meaning} ({default})"
         kind = int if name == "wait" else count
-        profile.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=told)
+        profile.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text)
     profile.add_argument(
         "--output",
         type=Path,
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--steps goes up to {MOST_STEPS}, --seconds up to {MOST_S}, --wait from 0 on"
         )
-    wish = ProfileRequest(args.steps, args.seconds, args.wait, raw=args.output is not None)
+    request = ProfileRequest(args.steps, args.seconds, args.wait, raw=args.output is not None)
     try:
-        profile(settings_of(args), args.pool, wish, args.output, as_json=args.json)
+        profile(settings_of(args), args.pool, request, args.output, as_json=args.json)
     except Refused as refusal:
         say(f"atelier: {refusal}")
         return EXIT_FAILED

@@ -22,8 +22,8 @@ def for_pools(settings: Settings) -> Settings:
 def settings_environment(settings: Settings, base: Mapping[str, str]) -> dict[str, str]:
     """`base`, with every one of these settings in it, whatever it and the settings file said."""
     values = {f"{PREFIX}{name.upper()}": value for name, value in settings.model_dump().items()}
-    kept = {name: value for name, value in base.items() if name.split("__")[0] not in values}
-    return kept | {name: _text(value) for name, value in values.items()}
+    others = {name: value for name, value in base.items() if name.split("__")[0] not in values}
+    return others | {name: _text(value) for name, value in values.items()}
 
 
 def with_host_devices(environment: Mapping[str, str], count: int) -> dict[str, str]:

@@ -103,17 +103,17 @@ def apply_levers(steps: tuple[Step, ...], quality: Quality) -> tuple[Step, ...]:
     ]
     thresholds = quality.thresholds(phases)
     return tuple(
-        Step(phase, {**step.values, **_told(quality, threshold)})
+        Step(phase, {**step.values, **_cache_values(quality, threshold)})
         for step, phase, threshold in zip(steps, phases, thresholds, strict=True)
     )
 
 
-def _told(quality: Quality, threshold: float) -> dict[str, Any]:
+def _cache_values(quality: Quality, threshold: float) -> dict[str, Any]:
     """Return the values of a step's cache for its program."""
     if quality.step_cache is None:
         return {}
-    told: dict[str, Any] = {THRESHOLD: np.float32(threshold)}
+    values: dict[str, Any] = {THRESHOLD: np.float32(threshold)}
     if quality.step_cache.kind == "teacache":
         given = quality.step_cache.coefficients
-        told[COEFFICIENTS] = np.array([0.0] * (DEGREES - len(given)) + list(given), np.float32)
-    return told
+        values[COEFFICIENTS] = np.array([0.0] * (DEGREES - len(given)) + list(given), np.float32)
+    return values

@@ -15,30 +15,30 @@ Planned = tuple[Scheduler, Plan]
 
 
 def idle_options(
-    wish: Mapping[str, Any] | None, planned: Callable[[Mapping[str, Any]], Planned]
+    chosen: Mapping[str, Any] | None, planned: Callable[[Mapping[str, Any]], Planned]
 ) -> tuple[RequestWarning, ...]:
     """Warn of options without which every step would be the same.
 
     An option that repeats what the scheduler does anyway has its effect.
 
     Args:
-        wish: the request's `scheduler`: `name` and options; None: none.
-        planned: the scheduler of such a wish, and its plan of this request.
+        chosen: the request's `scheduler`: `name` and options; None: none.
+        planned: the scheduler of such a choice, and its plan of this request.
     """
     said = "has no effect beside the other options and the steps of this request"
     return tuple(
         RequestWarning(f"scheduler.{name}", said)
-        for name in sorted((wish or {}).keys() - {"name"})
-        if _is_idle(name, wish or {}, planned)
+        for name in sorted((chosen or {}).keys() - {"name"})
+        if _is_idle(name, chosen or {}, planned)
     )
 
 
 def _is_idle(
-    name: str, wish: Mapping[str, Any], planned: Callable[[Mapping[str, Any]], Planned]
+    name: str, chosen: Mapping[str, Any], planned: Callable[[Mapping[str, Any]], Planned]
 ) -> bool:
-    scheduler, plan = planned(wish)
+    scheduler, plan = planned(chosen)
     try:
-        other, other_plan = planned({key: value for key, value in wish.items() if key != name})
+        other, other_plan = planned({key: value for key, value in chosen.items() if key != name})
     except RequestError:  # the other options need it
         return False
     return scheduler != other and scheduler.solver == other.solver and same(plan, other_plan)

@@ -29,7 +29,7 @@ def gathered(parameters: State) -> State:
     used = None if layout is None else layout.in_use()
 
     def whole(leaf: nnx.Variable) -> nnx.Variable:
-        if _is_apart(leaf):
+        if _is_separate(leaf):
             return leaf
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
         if "layers" in axes:
@@ -51,7 +51,7 @@ def in_place(parameters: State) -> State:
     """
 
     def used(leaf: nnx.Variable) -> nnx.Variable:
-        if _is_apart(leaf):
+        if _is_separate(leaf):
             return leaf
         return leaf.replace(leaf[...].astype(used_dtype(leaf)))
 
@@ -82,7 +82,7 @@ def in_memory(
     return ordered
 
 
-def _is_apart(leaf: nnx.Variable) -> bool:
+def _is_separate(leaf: nnx.Variable) -> bool:
     """Return True for an array per layer, which `models.nn.layers.scanned` places one by one."""
     return isinstance(leaf.get_value(), tuple)
 

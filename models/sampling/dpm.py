@@ -52,8 +52,8 @@ class DPMStep(MultistepStep):
         for i in range(1, self.order):
             following = following + term[f"difference_{i}"] * (recent[i - 1] - recent[i])
         following = with_noise(following, noise, values["noise"])
-        kept = {f"previous_{i}": recent[i - 1] for i in range(1, self.order)}
-        return Stepped(following, denoised, kept)
+        history_now = {f"previous_{i}": recent[i - 1] for i in range(1, self.order)}
+        return Stepped(following, denoised, history_now)
 
 
 @dataclass(frozen=True, kw_only=True)

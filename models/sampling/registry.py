@@ -124,18 +124,18 @@ def from_config(config: Mapping[str, Any]) -> Scheduler:
     return _made(_kind(config), config, {})
 
 
-def for_request(own_config: Mapping[str, Any], wish: Mapping[str, Any]) -> Scheduler:
+def for_request(own_config: Mapping[str, Any], chosen: Mapping[str, Any]) -> Scheduler:
     """The scheduler that a request asks for, over what the checkpoint's own config says.
 
     It is diffusers' `SomeScheduler.from_config(pipe.scheduler.config, **options)`: values of the
     checkpoint carry over wherever the other class knows them.
 
     Args:
-        wish: `name` and any of its options; without a name, options of the checkpoint's own.
+        chosen: `name` and any of its options; without a name, options of the checkpoint's own.
 
     Raises: ValueError, naming the option that is wrong.
     """
-    options = dict(wish)
+    options = dict(chosen)
     name = options.pop("name", None)
     choice = Choice(_kind(own_config)) if name is None else _choice(name)
     known = _options(choice.kind)
@@ -167,8 +167,8 @@ def _kind(config: Mapping[str, Any]) -> type:
 
 
 def _options(kind: type) -> dict[str, Option]:
-    kept = _NO_OPTIONS.get(kind, frozenset())
-    return {name: of for name, of in options_of_class(kind).items() if name not in kept}
+    excluded = _NO_OPTIONS.get(kind, frozenset())
+    return {name: of for name, of in options_of_class(kind).items() if name not in excluded}
 
 
 def _made(kind: type, config: Mapping[str, Any], options: Mapping[str, Any]) -> Scheduler:

@@ -64,8 +64,8 @@ class UniPCStep(MultistepStep):
         following = term["latents"] * corrected + term["current"] * current
         for i in range(1, self.order):
             following = following + term[f"predict_{i}"] * (recent[i] - current)
-        kept = {f"previous_{i}": recent[i - 1] for i in range(1, self.order + 1)}
-        return Stepped(following, denoised, {"corrected": corrected, **kept})
+        recent_now = {f"previous_{i}": recent[i - 1] for i in range(1, self.order + 1)}
+        return Stepped(following, denoised, {"corrected": corrected, **recent_now})
 
 
 @dataclass(frozen=True, kw_only=True)

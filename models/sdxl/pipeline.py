@@ -54,14 +54,14 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     def embed(self, weights: SdxlNetworks, inputs: Mapping[str, jax.Array]) -> dict[str, Any]:
         """Encode the prompts, and images into the latents under the first noise."""
         latents = inputs["noise_scale"] * inputs["noise"]
-        kept, clean = self._encode_images(weights, inputs)
+        masks, clean = self._encode_images(weights, inputs)
         if clean is not None:
             latents = inputs["clean_scale"] * clean + latents
         row = {
             "latents": latents,
             "time_ids": inputs["time_ids"],
             **self._encode_texts(weights, inputs),
-            **kept,
+            **masks,
         }
         if "timestep_cond" in inputs:
             row["timestep_cond"] = inputs["timestep_cond"]
@@ -151,11 +151,11 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
         if "mask" not in inputs:
             return {}, space.normalized(sample("image")) if "image" in inputs else None
         clean = space.scaled(sample("image")) if "image" in inputs else None
-        kept = {"mask": inputs["mask"]}
+        masks = {"mask": inputs["mask"]}
         if "masked_image" in inputs:
-            return kept | {"masked": space.scaled(sample("masked_image"))}, clean
+            return masks | {"masked": space.scaled(sample("masked_image"))}, clean
         assert clean is not None  # such a UNet is shown the image in no other way
-        return kept | {"clean": clean, "noise": inputs["noise"]}, clean
+        return masks | {"clean": clean, "noise": inputs["noise"]}, clean
 
 
 def _around_the_mask(stepped: Stepped, rows: PyTree, values: Mapping[str, jax.Array]) -> Stepped:

@@ -86,9 +86,9 @@ class Preparation:
         return *cut, *idle_options(request.scheduler, partial(self._planned, request, task))
 
     def _planned(
-        self, request: SdxlRequest, task: Task, wish: Mapping[str, Any]
+        self, request: SdxlRequest, task: Task, chosen_scheduler: Mapping[str, Any]
     ) -> tuple[Scheduler, Plan]:
-        scheduler = self._scheduler(replace(request, scheduler=wish))
+        scheduler = self._scheduler(replace(request, scheduler=chosen_scheduler))
         return scheduler, plan_of(request, scheduler, task)
 
     def _check_task(self, task: Task) -> None:
@@ -98,9 +98,9 @@ class Preparation:
 
     def _scheduler(self, request: SdxlRequest) -> Scheduler:
         """The checkpoint's own or the request's. Raises: RequestError."""
-        wish = dict(request.scheduler or {})
+        chosen_scheduler = dict(request.scheduler or {})
         try:
-            chosen = registry.for_request(self.scheduler, wish)
+            chosen = registry.for_request(self.scheduler, chosen_scheduler)
             if isinstance(chosen, DDIM) and request.eta is not None:
                 chosen = replace(chosen, eta=request.eta)
         except ValueError as error:

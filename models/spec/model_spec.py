@@ -180,5 +180,5 @@ class ModelSpec(BaseModel):
         The engine has the last word on what shares a program (`Prepared.bucket`).
         """
         # A job of an earlier version lacks fields that came later; without a quality it is exact.
-        told = {**self.defaults, "quality": EXACT, **request}
-        return ",".join(f"{name}={told.get(name)}" for name in self.bucket_fields)
+        fields = {**self.defaults, "quality": EXACT, **request}
+        return ",".join(f"{name}={fields.get(name)}" for name in self.bucket_fields)

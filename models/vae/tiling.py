@@ -90,8 +90,8 @@ def _blend(tiles: list[list[Picture]], tiling: Tiling) -> Picture:
             if done:
                 tile = faded_in(done[-1], tile, overlap, COLUMNS)
             done.append(tile)
-        kept = [tile[..., : tiling.stride, : tiling.stride, :] for tile in done]
-        bands.append(jnp.concatenate(kept, axis=COLUMNS))
+        cut = [tile[..., : tiling.stride, : tiling.stride, :] for tile in done]
+        bands.append(jnp.concatenate(cut, axis=COLUMNS))
         above = done
     return jnp.concatenate(bands, axis=ROWS)
 

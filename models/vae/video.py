@@ -179,18 +179,18 @@ def in_chunks(apply: Pass, x: Frames, size: int, length: int) -> Array:
 
     def put(carry: tuple[Kept, Array], number: Array) -> tuple[tuple[Kept, Array], None]:
         earlier, out = carry
-        kept, result = one(earlier, number)
+        cache_now, result = one(earlier, number)
         # Of the first chunk the last frame goes in front; what lies behind is written over.
         result = jnp.where(number == 0, jnp.flip(result, axis=1), result)
         place = jnp.maximum(0, 1 + (number - 1) * length)
         out = jax.lax.dynamic_update_slice_in_dim(out, result, place, axis=1)
-        return (kept, split_image(out)), None
+        return (cache_now, split_image(out)), None
 
-    kept, result = jax.eval_shape(partial(one, None), jax.ShapeDtypeStruct((), jnp.int32))
-    nothing = tuple(split_image(jnp.zeros(known.shape, known.dtype)) for known in kept)
+    cache_now, result = jax.eval_shape(partial(one, None), jax.ShapeDtypeStruct((), jnp.int32))
+    nothing = tuple(split_image(jnp.zeros(known.shape, known.dtype)) for known in cache_now)
     frames = 1 + (chunks - 1) * length
-    room = jnp.zeros((len(x), frames, *result.shape[2:]), result.dtype)
-    (_, out), _ = jax.lax.scan(put, (nothing, split_image(room)), jnp.arange(chunks))
+    frames_out = jnp.zeros((len(x), frames, *result.shape[2:]), result.dtype)
+    (_, out), _ = jax.lax.scan(put, (nothing, split_image(frames_out)), jnp.arange(chunks))
     return out
 
 

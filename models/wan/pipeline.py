@@ -188,8 +188,8 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
             *idle_options(request.scheduler, partial(self._planned, request)),
         )
 
-    def _planned(self, request: WanRequest, wish: Mapping[str, Any]) -> tuple[Scheduler, Plan]:
-        scheduler = scheduler_of(self.tools.scheduler, wish)
+    def _planned(self, request: WanRequest, chosen: Mapping[str, Any]) -> tuple[Scheduler, Plan]:
+        scheduler = scheduler_of(self.tools.scheduler, chosen)
         return scheduler, plan_of(request, scheduler)
 
     def _picture(self, weights: WanNetworks, inputs: Mapping[str, jax.Array]) -> PyTree:

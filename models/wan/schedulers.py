@@ -32,23 +32,23 @@ class FlowScheduler(Scheduler, Protocol):
         """Number of steps in training."""
 
 
-def scheduler_of(config: Mapping[str, Any], wish: Mapping[str, Any] | None) -> FlowScheduler:
+def scheduler_of(config: Mapping[str, Any], chosen: Mapping[str, Any] | None) -> FlowScheduler:
     """The checkpoint's own scheduler, or what the request wishes in its place.
 
     Args:
         config: the checkpoint's `scheduler_config.json`.
-        wish: of the request; None: none.
+        chosen: the scheduler of the request; None: none.
 
     Raises: RequestError, naming the option that is wrong.
     """
-    if wish is None:
+    if chosen is None:
         return registry.from_config(config)  # type: ignore[return-value]
-    name = wish.get("name")
+    name = chosen.get("name")
     if name is not None and name not in OPTIONS:
         raise RequestError("scheduler", f"{name!r} is none of {sorted(OPTIONS)}, which know a flow")
     if config["_class_name"] == EULER:
         config = {**FLOW, **config}
     try:
-        return registry.for_request(config, wish)  # type: ignore[return-value]
+        return registry.for_request(config, chosen)  # type: ignore[return-value]
     except ValueError as error:
         raise RequestError("scheduler", str(error)) from error

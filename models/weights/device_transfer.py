@@ -264,10 +264,10 @@ def _pieces(
         end = min(start + rows, stop)
         there = (slice(None),) * axis + (slice(start - first, end - first),)
         others = (*cut[:axis], slice(None), *cut[axis + 1 :])
-        yield partial(_lay, to[there], filling, (start, end), others, is_turned)
+        yield partial(_copy_rows, to[there], filling, (start, end), others, is_turned)
 
 
-def _lay(
+def _copy_rows(
     to: np.ndarray,
     filling: Filling,
     rows: tuple[int, int],

@@ -51,7 +51,7 @@ def load(
     dtype: DTypeLike | None = None,
     sharding: Sharding | None = None,
     variant: str | None = None,
-    lay: Callable[[Leaf, BufferPool], Laid] = laid,
+    transfer: Callable[[Leaf, BufferPool], Laid] = laid,
 ) -> Module:
     """The module with the arrays of a component's folder, or of its part of a file.
 
@@ -65,7 +65,7 @@ def load(
         dtype: of every array, whatever the file stores; left out: of each as the module has it.
         sharding: where each array goes; left out: to JAX's default device.
         variant: which files, where the folder has several (`fp16`).
-        lay: how each array comes there.
+        transfer: puts each array on its devices.
 
     Raises:
         WeightsError: keys are missing, stray, misshapen or quantised; names all of them.
@@ -82,7 +82,7 @@ def load(
         sources = assign(part, open_tensors(part, files), stored, renames)
         pool = BufferPool(IN_FLIGHT)
         laying = [
-            lay(
+            transfer(
                 Leaf(
                     tuple(leaf.shape),
                     np.dtype(dtype or leaf.dtype),

@@ -55,13 +55,13 @@ async def _store(front: FrontEnd) -> dict[str, str]:
 
 async def refresh_gauges(front: FrontEnd) -> None:
     """Read models and queue lengths for a scrape; without Redis they are left out."""
-    told = front.telemetry
+    telemetry = front.telemetry
     try:
         async with asyncio.timeout(CHECK_S):
             models, depths = await front.queue.models(), await front.queue.depths()
     except (RedisError, OSError, TimeoutError):
         models = {}
-        told.queue.away()
+        telemetry.queue.away()
     else:
-        told.queue.look(models, depths)
-    told.expect(models, front.settings.tenant_classes)
+        telemetry.queue.look(models, depths)
+    telemetry.expect(models, front.settings.tenant_classes)

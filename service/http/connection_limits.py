@@ -341,8 +341,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _without_upgrade(self) -> bytes:
         """The head as it came, but for `Upgrade`."""
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
-        kept = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
-        return b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *kept, b"", b""])
+        headers = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([b"%s %s HTTP/%s" % (method, self.url, version), *headers, b"", b""])
 
     def on_body(self, body: bytes) -> None:
         """Count and read a part of the body."""

@@ -94,8 +94,8 @@ class Consumer(Calls):
 
     async def measured(self, model: str, rows: Mapping[CostKey, CostRow]) -> None:
         """Tell what was measured; rows of the same keys are replaced."""
-        told = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
-        await self._run(consumer.Measured(model, told, MAX_COSTS))
+        measured_rows = [(key.wire(), row.model_dump(exclude={"at"})) for key, row in rows.items()]
+        await self._run(consumer.Measured(model, measured_rows, MAX_COSTS))
 
     async def claim(
         self,
@@ -259,8 +259,8 @@ class Consumer(Calls):
         Each is named once; `reap` hands out the files of the former ones. False: no longer ours;
         what was stored for it may be deleted.
         """
-        kept = serialization.snapshots_json(snapshots)
-        return await self._run(consumer.RecordSnapshots(claim.job.id, claim.fence, kept))
+        text = serialization.snapshots_json(snapshots)
+        return await self._run(consumer.RecordSnapshots(claim.job.id, claim.fence, text))
 
     async def warn(self, claim: Claim, warnings: Sequence[Warned]) -> bool:
         """Keep these in place of the job's warnings. False: no longer ours."""

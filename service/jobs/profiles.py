@@ -45,22 +45,22 @@ class Profiles(Calls):
     Plain commands: whoever loses a race here asks again.
     """
 
-    async def ask_profile(self, pool: str, wish: ProfileRequest) -> float | None:
+    async def ask_profile(self, pool: str, request: ProfileRequest) -> float | None:
         """Request a profile; None, or the most seconds for which another one is recorded."""
-        name, text = keys.profile(pool), json.dumps(asdict(wish))
-        if await self._redis.set(name, text, nx=True, ex=math.ceil(wish.at_most_s)):
+        name, text = keys.profile(pool), json.dumps(asdict(request))
+        if await self._redis.set(name, text, nx=True, ex=math.ceil(request.at_most_s)):
             return None
         return max(1.0, float(await self._redis.pttl(name)) / 1000)
 
-    async def profile_answer(self, wish: ProfileRequest) -> dict[str, Any] | None:
+    async def profile_answer(self, request: ProfileRequest) -> dict[str, Any] | None:
         """The last thing that the pool said; None: nothing yet."""
-        text = await self._redis.get(keys.profiled(wish.id))
+        text = await self._redis.get(keys.profiled(request.id))
         return None if text is None else dict(json.loads(text))
 
-    async def drop_profile(self, pool: str, wish: ProfileRequest) -> None:
+    async def drop_profile(self, pool: str, request: ProfileRequest) -> None:
         """Drop a request that is not wanted any more or has been answered."""
         text = await self._redis.get(keys.profile(pool))
-        if text is not None and json.loads(text)["id"] == wish.id:
+        if text is not None and json.loads(text)["id"] == request.id:
             await self._redis.delete(keys.profile(pool))
 
     async def wanted_profile(self, pool: str) -> ProfileRequest | None:
@@ -73,6 +73,6 @@ class Profiles(Calls):
             **{name: value for name, value in json.loads(text).items() if name in known}
         )
 
-    async def answer_profile(self, wish: ProfileRequest, answer: dict[str, Any]) -> None:
+    async def answer_profile(self, request: ProfileRequest, answer: dict[str, Any]) -> None:
         """Answer whoever waits for the profile."""
-        await self._redis.set(keys.profiled(wish.id), json.dumps(answer), ex=KEPT_S)
+        await self._redis.set(keys.profiled(request.id), json.dumps(answer), ex=KEPT_S)

@@ -100,8 +100,8 @@ async def accepted_answer(
 def _held(
     view: JobView, hold: Hold, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    told = view.model_dump_json().encode()
-    return HeldResponse(told, hold, status, headers=headers, media_type="application/json")
+    content = view.model_dump_json().encode()
+    return HeldResponse(content, hold, status, headers=headers, media_type="application/json")
 
 
 def names_of(job: Job) -> dict[str, str]:
@@ -110,7 +110,7 @@ def names_of(job: Job) -> dict[str, str]:
 
 
 @contextmanager
-def told_by_name(job: Job) -> Iterator[None]:
+def naming_the_job(job: Job) -> Iterator[None]:
     """Name the accepted job in any error raised inside.
 
     Raises: Unavailable: instead of what Redis and the store raise.

@@ -22,7 +22,7 @@ from service.responses.render import (
     bytes_answer,
     events_answer,
     names_of,
-    told_by_name,
+    naming_the_job,
 )
 from service.responses.wait import unless_left, until_ended
 from service.routes.documented_responses import GENERATE
@@ -45,7 +45,7 @@ async def generate(request: Request, front: Front, tenant: Tenant) -> Response:
         with front.waits.holding(client, _waits(request, accepted)) as waiting:
             with front.bodies.holding(client) as hold:
                 job = await _admit(request, front, tenant, hold, accepted.media_types)
-            with told_by_name(job):
+            with naming_the_job(job):
                 answer = await _answer(request, front, job, accepted, waiting)
                 answer.headers.update(await quotas.of_tenant(front, tenant))
     return answer

@@ -281,5 +281,5 @@ SERVICE_FIELDS = frozenset(
 def model_fields(request: GenerateRequest) -> dict[str, Any]:
     """Return the fields that the client has set and the model serves."""
     given = request.model_dump(exclude_none=True)
-    kept = given.keys() - SERVICE_FIELDS | given.keys() & {"prompt", "seed", "num_images"}
-    return {name: value for name, value in given.items() if name in kept}
+    chosen = given.keys() - SERVICE_FIELDS | given.keys() & {"prompt", "seed", "num_images"}
+    return {name: value for name, value in given.items() if name in chosen}

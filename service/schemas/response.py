@@ -233,8 +233,8 @@ def _view_output(job_id: str, output: Output, files: Mapping[int, bytes]) -> Out
 
 
 def _time(seconds: float) -> str:
-    told = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return told.replace("+00:00", "Z")
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:

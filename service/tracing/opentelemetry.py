@@ -29,7 +29,7 @@ from opentelemetry.trace import (
     TraceFlags,
     set_span_in_context,
 )
-from opentelemetry.trace import Span as Told
+from opentelemetry.trace import Span as ApiSpan
 
 from service.settings.tracing import TracingSettings
 from service.tracing.span import ERROR_TYPE, NONE, NOTHING, Attributes, Kind, Span
@@ -128,7 +128,7 @@ class OpenTelemetry:
         """Begin a span."""
         above = None if parent is None else NonRecordingSpan(context_of(parent))
         self._ids.name_next(identity)
-        told = self._tracer.start_span(
+        span = self._tracer.start_span(
             name,
             None if above is None else set_span_in_context(above),
             kind=KINDS[kind],
@@ -138,7 +138,7 @@ class OpenTelemetry:
             set_status_on_exception=False,
         )
         # Not where OTEL_SDK_DISABLED switches it off after all.
-        return Recorded(told) if told.get_span_context().is_valid else NOTHING
+        return Recorded(span) if span.get_span_context().is_valid else NOTHING
 
     def flush(self) -> None:
         """Send what was recorded, for a few seconds at most."""
@@ -159,38 +159,38 @@ def _for_a_while(send: Callable[[], object]) -> None:
 class Recorded(Span):
     """A span that is recorded."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
-        context = told.get_span_context()
+    def __init__(self, span: ApiSpan) -> None:
+        self._span = span
+        context = span.get_span_context()
         trace, own = f"{context.trace_id:032x}", f"{context.span_id:016x}"
         self.traceparent = f"00-{trace}-{own}-{context.trace_flags & TraceFlags.SAMPLED:02x}"
         self.names = {"trace_id": trace, "span_id": own}
 
     def set(self, attributes: Attributes) -> None:
         """Set attributes."""
-        self._told.set_attributes(dict(attributes))
+        self._span.set_attributes(dict(attributes))
 
     def rename(self, name: str) -> None:
         """Change the span's name."""
-        self._told.update_name(name)
+        self._span.update_name(name)
 
     def event(self, name: str, attributes: Attributes = NONE) -> None:
         """Add an event."""
-        self._told.add_event(name, dict(attributes))
+        self._span.add_event(name, dict(attributes))
 
     def link(self, traceparent: str | None) -> None:
         """Link the span of another trace; None: nothing."""
         if traceparent is not None:
-            self._told.add_link(context_of(traceparent))
+            self._span.add_link(context_of(traceparent))
 
     def fail(self, kind: str) -> None:
         """Mark the span as failed."""
-        self._told.set_attribute(ERROR_TYPE, kind)
-        self._told.set_status(Status(StatusCode.ERROR, kind))
+        self._span.set_attribute(ERROR_TYPE, kind)
+        self._span.set_status(Status(StatusCode.ERROR, kind))
 
     def end(self, at: float | None = None) -> None:
         """End the span, now or at that time."""
-        self._told.end(nanoseconds(at))
+        self._span.end(nanoseconds(at))
 
 
 def context_of(traceparent: str) -> SpanContext:

@@ -68,12 +68,12 @@ def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) ->
 
 def payload(job: Job) -> bytes:
     """Return the body of the message about an ended job."""
-    told = {
+    message = {
         "type": f"job.{job.state}",
         "timestamp": datetime.fromtimestamp(job.finished_at or 0, UTC).isoformat(),
         "data": view_job(job).model_dump(mode="json"),
     }
-    return json.dumps(told).encode()
+    return json.dumps(message).encode()
 
 
 class Keys:

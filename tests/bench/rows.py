@@ -25,7 +25,7 @@ from workers.engine.row import Row
 from workers.programs import warmup
 from workers.programs.bucket_programs import BucketPrograms, Phase, finished
 from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 from workers.slice.mesh import one_device
 
 PICTURES, EXACT_ROWS = (1, 2, 4, 8), (1, 2, 4)
@@ -52,8 +52,8 @@ class Steps:
         told = compiler.conditions(first.phase, first.values, state)
         self._phase = Phase(first.phase, conditions=finished(told))
         for size in PICTURES:
-            program, _ = compiler.step(first.phase, first.values, Way(size), state)
-            self._phase.programs[Way(size)] = finished(program)
+            program, _ = compiler.step(first.phase, first.values, BatchLayout(size), state)
+            self._phase.programs[BatchLayout(size)] = finished(program)
         programs = BucketPrograms(prepared.bucket)
         programs.phases[first.phase] = self._phase
         self._rows = [
@@ -67,7 +67,7 @@ class Steps:
         started = time.perf_counter()
         for first in range(0, pictures, size):
             rows = tuple(self._rows[first : min(first + size, pictures)])
-            sent = Batch(self._phase, rows, Way(size)).run(weights)
+            sent = Batch(self._phase, rows, BatchLayout(size)).run(weights)
         jax.block_until_ready(sent)
         return time.perf_counter() - started
 
@@ -75,12 +75,12 @@ class Steps:
 def measured(steps: Steps, rounds: int) -> dict[tuple[int, int], list[float]]:
     """By images and size: seconds of each round."""
     asked = [(p, s) for p in PICTURES for s in {p, *EXACT_ROWS}]
-    for way in asked:
-        steps.seconds(*way)
-    found: dict[tuple[int, int], list[float]] = {way: [] for way in asked}
+    for batch_layout in asked:
+        steps.seconds(*batch_layout)
+    found: dict[tuple[int, int], list[float]] = {batch_layout: [] for batch_layout in asked}
     for _ in range(rounds):
-        for way in asked:
-            found[way].append(steps.seconds(*way))
+        for batch_layout in asked:
+            found[batch_layout].append(steps.seconds(*batch_layout))
     return found
 
 

@@ -23,7 +23,7 @@ from workers.engine.engine import Engine
 from workers.engine.row import Row
 from workers.engine.snapshot import RowSnapshot
 from workers.programs.batch_sizes import exact, fast
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 DTYPES = ("float32", "bfloat16")
 ROWS = 3
@@ -124,7 +124,7 @@ def begun(engine: Engine, fields: Fields) -> Row:
 
 def stepped(engine: Engine, rows: list[Row]) -> list[bytes]:
     """The rows' latents after their first step, in one batch."""
-    batch = Batch(rows[0].phase, tuple(rows), Way(ROWS))
+    batch = Batch(rows[0].phase, tuple(rows), BatchLayout(ROWS))
     states, _ = batch.run(engine.step_loop._weights.load_expert(batch.phase.expert))
     return [np.asarray(state["latents"]).tobytes() for state in states[: len(rows)]]
 
@@ -143,7 +143,7 @@ async def test_what_fast_batching_tells_is_what_it_does(
         one = (await alone.generate(request, {})).pixels.astype(int)
         prepared = flux.prepare(request, {})
         shape = engine.programs.of(prepared)
-        del shape.phases[prepared.steps[0].phase].programs[Way(1)]
+        del shape.phases[prepared.steps[0].phase].programs[BatchLayout(1)]
         two = (await engine.generate(request, {})).pixels
     finally:
         engine.close()

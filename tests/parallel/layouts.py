@@ -40,7 +40,7 @@ def denoise(pipeline: Pipeline, prepared: Prepared, layout: Layout) -> Iterator[
     rows = layout.mesh.shape["data"]
     programs: dict[str, Any] = {}
     told: dict[str, Any] = {}
-    way = compiler.ways([rows], elastic=False)[-1]
+    way = compiler.batch_layouts([rows], elastic=False)[-1]
     for at, step in enumerate(prepared.steps):
         values = {
             name: np.stack([np.asarray(value, np.float32)] * rows)

@@ -40,7 +40,7 @@ def first_step(
     encode = compiler.tracer.encode(prepared[0].inputs).lower().compile()
     rows = tuple(encode(compiler.weights.common, dict(one.inputs)) for one in prepared)
     step = prepared[0].steps[0]
-    way = compiler.ways([len(seeds)], elastic=False)[-1]
+    way = compiler.batch_layouts([len(seeds)], elastic=False)[-1]
     program, _ = compiler.step(step.phase, step.values, way, rows[0])
     values = {
         name: np.stack([np.float32(value)] * len(seeds)) for name, value in step.values.items()

@@ -62,7 +62,7 @@ def first_rows(flux: Pipeline) -> Callable[..., list[PyTree]]:
 def drawn(flux: Pipeline, by: Layout, pictures: list[Prepared], rows: list[PyTree]) -> Draw:
     """Draws images of these shapes side by side: each one's row after each step."""
     compiler = Compiler(placed(flux, by), by)
-    way = compiler.ways([len(pictures)], elastic=False)[-1]
+    way = compiler.batch_layouts([len(pictures)], elastic=False)[-1]
     step = pictures[0].steps[0]
     program, _ = compiler.step(step.phase, step.values, way, rows[0])
     told = compiler.conditions(step.phase, step.values, rows[0])
@@ -158,7 +158,7 @@ def in_turns(
     """Two rows after each step: each alone, then both in one batch, and so on; they stay on their
     devices all the time."""
     compiler = Compiler(placed(flux, by), by)
-    single, *_, both = compiler.ways([1, 2], elastic)
+    single, *_, both = compiler.batch_layouts([1, 2], elastic)
     weights = compiler.weights.common
     encode = compiler.tracer.encode(pictures[0].inputs).lower().compile()
     rows = [

@@ -108,9 +108,9 @@ def as_markdown() -> str:
 
 
 def _rows() -> Iterator[str]:
-    told = pages()
-    for name in {name for page in told.values() for name in page}:
-        where = [page for page, known in told.items() if name in known]
-        one = told[where[0]][name]
+    pages_of = pages()
+    for name in {name for page in pages_of.values() for name in page}:
+        where = [page for page, known in pages_of.items() if name in known]
+        one = pages_of[where[0]][name]
         labels = ", ".join(f"`{label}`" for label in one.labels)
         yield f"| `{name}` | {one.kind} | {labels} | {', '.join(where)} | {one.meaning} |"

@@ -1,6 +1,6 @@
 """Difference of an image between batch sizes, where batches have several.
 
-Measured, by drawing it by each way of stepping.
+Measured by drawing it with each batch layout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from workers.engine.row import Row
 from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.device_weights import Weights
 from workers.programs.launcher import Launcher
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 def levels(
@@ -30,21 +30,26 @@ def levels(
     Args:
         state: the row as it was encoded.
     """
-    ways = sorted({way for phase in programs.phases.values() for way in phase.ways})
+    batch_layouts = sorted(
+        {batch_layout for phase in programs.phases.values() for batch_layout in phase.batch_layouts}
+    )
 
-    def pixels(way: Way) -> np.ndarray:
-        row = stepped(programs, prepared, state, way, weights, launcher)
+    def pixels(batch_layout: BatchLayout) -> np.ndarray:
+        row = stepped(programs, prepared, state, batch_layout, weights, launcher)
         return launcher.fetch(programs.decode.result()(weights.common, row)).astype(int)
 
-    alone = pixels(ways[0])
-    return max((int(np.abs(pixels(way) - alone).max()) for way in ways[1:]), default=0)
+    alone = pixels(batch_layouts[0])
+    return max(
+        (int(np.abs(pixels(batch_layout) - alone).max()) for batch_layout in batch_layouts[1:]),
+        default=0,
+    )
 
 
 def stepped(
     programs: BucketPrograms,
     prepared: Prepared,
     state: PyTree,
-    way: Way,
+    batch_layout: BatchLayout,
     weights: Weights,
     launcher: Launcher,
 ) -> PyTree:
@@ -52,7 +57,9 @@ def stepped(
     row = Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
     while not row.all_sent:
         phase = row.phase
-        batch = Batch(phase, (row,), way if way in phase.ways else phase.smallest)
+        batch = Batch(
+            phase, (row,), batch_layout if batch_layout in phase.batch_layouts else phase.smallest
+        )
         (after, *_), finite = batch.run(weights.load_expert(phase.expert))
         launcher.fetch(finite)
         row.send(after, 0)

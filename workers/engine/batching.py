@@ -13,7 +13,7 @@ from models.interface.pipeline import PyTree
 from workers.engine.row import Row
 from workers.programs.bucket_programs import Phase
 from workers.programs.conditioning import columns, place
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Batch:
 
     phase: Phase
     rows: tuple[Row, ...]
-    way: Way
+    batch_layout: BatchLayout
 
     def run(self, weights: list[Any]) -> tuple[tuple[PyTree, ...], jax.Array]:
         """Send the rows' next step: their states after it, padding last, and finite [batch]."""
-        padded = self.rows + self.rows[-1:] * (self.way.size - len(self.rows))
+        padded = self.rows + self.rows[-1:] * (self.batch_layout.size - len(self.rows))
         values = columns([row.next_step.values for row in padded])
-        program = self.phase.programs[self.way].result()
+        program = self.phase.programs[self.batch_layout].result()
         states = tuple(row.state for row in padded)
         return program(weights, states, values, *self._conditions(weights, padded))
 
@@ -60,8 +60,8 @@ def next_batch(rows: Sequence[Row], resident: str | None = None) -> Batch | None
     if first.alone:
         return Batch(phase, (first,), phase.smallest)
     company = [row for row in waiting if row.phase is phase and not row.alone]
-    way = phase.times.best(len(company), phase.ways)
-    return Batch(phase, tuple(company[: way.size]), way)
+    batch_layout = phase.times.best(len(company), phase.batch_layouts)
+    return Batch(phase, tuple(company[: batch_layout.size]), batch_layout)
 
 
 def served_now(rows: Sequence[Row], resident: str | None) -> list[Row]:

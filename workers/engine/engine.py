@@ -81,7 +81,7 @@ class Engine:
         slots: images that are denoised together at the most.
         batching: the batch sizes that steps are compiled for; None: one row, exactly.
         launcher: where a launch goes besides this process.
-        kept: where programs may be that need not be compiled.
+        executables: programs that need not be compiled.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Engine:
         slots: int,
         batching: BatchSizes | None = None,
         launcher: Launcher | None = None,
-        kept: Executables | None = None,
+        executables: Executables | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.layout = layout
@@ -104,11 +104,11 @@ class Engine:
         self.died: asyncio.Future[EngineDied] = self._loop.create_future()
         """Death of the engine; has a result only when nothing can be launched any more."""
         self._launcher = launcher or OneHost()
-        compiler = Compiler(pipeline, layout, kept)
+        compiler = Compiler(pipeline, layout, executables)
         self._compiler = compiler
         self._weights = compiler.weights.common
-        self._ways = compiler.ways(self.batching.sizes, self.batching.elastic)
-        self.programs = ProgramCache(compiler, self._launcher, self._ways)
+        self._batch_layouts = compiler.batch_layouts(self.batching.sizes, self.batching.elastic)
+        self.programs = ProgramCache(compiler, self._launcher, self._batch_layouts)
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
@@ -172,7 +172,11 @@ class Engine:
             weights, state = self._compiler.weights, self._encode(programs, prepared)
             return levels(programs, prepared, state, weights, self._launcher)
 
-        name = ("levels", json.dumps(fields, sort_keys=True, default=str), *map(str, self._ways))
+        name = (
+            "levels",
+            json.dumps(fields, sort_keys=True, default=str),
+            *map(str, self._batch_layouts),
+        )
         fact, inputs = self._compiler.store.fact, dict(prepared.inputs)
         return await self._run("preview", fact, name, inputs, find)
 
@@ -247,7 +251,7 @@ class Engine:
 
     def snapshot_bytes(self, row: Row) -> int | None:
         """Bytes that `take_snapshot` copies; None: a part lies on devices of other hosts."""
-        leaves = self._kept_leaves(row, row.known).values()
+        leaves = self._leaves_to_keep(row, row.known).values()
         here = all(leaf.is_fully_addressable or leaf.is_fully_replicated for leaf in leaves)
         return sum(leaf.nbytes for leaf in leaves) if here else None
 
@@ -346,11 +350,11 @@ class Engine:
             return self._launcher.wait(program(self._weights, dict(prepared.inputs)))
 
     def _fetch(self, checked: Checked, row: Row) -> RowSnapshot:
-        leaves = self._kept_leaves(row, checked.state).items()
+        leaves = self._leaves_to_keep(row, checked.state).items()
         copied = {name: self._launcher.fetch(leaf) for name, leaf in leaves}
         return RowSnapshot(checked.done, checked.device_seconds, copied)
 
-    def _kept_leaves(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
+    def _leaves_to_keep(self, row: Row, state: PyTree) -> dict[str, jax.Array]:
         names = needed(row.programs.changes(row.steps), self.batching.is_exact)
         leaves = self._launcher.leaves(state).items()
         return {name: leaf for name, leaf in leaves if name in names}
@@ -371,18 +375,18 @@ class Engine:
         return await self._run(stage, pixels, row.known)
 
     def _take_up(
-        self, programs: BucketPrograms, prepared: Prepared, start: Checked, kept: RowSnapshot
+        self, programs: BucketPrograms, prepared: Prepared, start: Checked, snapshot: RowSnapshot
     ) -> Checked:
         """Return where the image begins: after the steps done before, if they were its own."""
         row = self._launcher.leaves(start.state)
         try:
             names = needed(programs.changes(prepared.steps), self.batching.is_exact)
-            check_fit(kept, row, names, len(prepared.steps))
+            check_fit(snapshot, row, names, len(prepared.steps))
         except UnfitSnapshot as error:
             log.warning("an image begins anew, its snapshot does not fit: %s", error)
             return start
-        state = self._launcher.wait(self._launcher.restore(start.state, kept.leaves))
-        return Checked(state, kept.done, kept.device_seconds)
+        state = self._launcher.wait(self._launcher.restore(start.state, snapshot.leaves))
+        return Checked(state, snapshot.done, snapshot.device_seconds)
 
     async def _denoise(
         self,

@@ -41,12 +41,12 @@ def generation_failed(error: Exception, doing: str) -> GenerationFailed:
 
     The error itself is its cause.
     """
-    failure = GenerationFailed(_told(error, doing))
+    failure = GenerationFailed(_job_error(error, doing))
     failure.__cause__ = error
     return failure
 
 
-def _told(error: Exception, doing: str) -> JobError:
+def _job_error(error: Exception, doing: str) -> JobError:
     if isinstance(error, RequestError):
         return JobError(code="invalid_request", message=str(error))
     if is_out_of_memory(error):

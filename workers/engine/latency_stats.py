@@ -107,7 +107,7 @@ def describe(pool: str, layout: Layout, batching: BatchSizes) -> str:
     """
     mesh = layout.mesh
     axes = [f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1]
-    exact = [batching.told] if batching.is_exact else []
+    exact = [batching.label] if batching.is_exact else []
     return ", ".join([f"{pool} on {mesh.devices.flat[0].device_kind}", *axes, *exact])
 
 
@@ -144,8 +144,8 @@ def _fastest(phase: Phase) -> dict[int, float]:
     # Whole steps and those that leave most out are of two kinds: a median would know but one.
     usual = fmean if phase.program.cache else median
     found: dict[int, float] = {}
-    for way, times in phase.times.known().items():
-        found[way.size] = min(usual(times), found.get(way.size, math.inf))
+    for batch_layout, times in phase.times.known().items():
+        found[batch_layout.size] = min(usual(times), found.get(batch_layout.size, math.inf))
     return found
 
 

@@ -54,7 +54,7 @@ class Origin:
     request: str
     """Digest of the image's own request."""
     batching: str
-    """Name of the batching, by `BatchSizes.told`: half an image by one program and half by another
+    """Name of the batching, by `BatchSizes.label`: half an image by one program and half by another
     is neither's."""
 
     @classmethod
@@ -65,7 +65,7 @@ class Origin:
             fields: one image's resolved request, its seed too.
         """
         text = json.dumps(dict(fields), sort_keys=True)
-        return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest(), batching.told)
+        return cls(fingerprint, hashlib.sha256(text.encode()).hexdigest(), batching.label)
 
     def as_json(self) -> dict[str, Any]:
         """Return the origin as a snapshot's file has it."""
@@ -84,10 +84,10 @@ def with_levers(spec: ModelSpec, fields: Fields) -> Fields:
     return {**fields, "quality": preset.model_dump(mode="json", include={*map(str, LEVERS)})}
 
 
-def to_bytes(kept: RowSnapshot, origin: Origin) -> bytes:
+def to_bytes(snapshot: RowSnapshot, origin: Origin) -> bytes:
     """A head of JSON, the arrays as they lie in memory, and a checksum."""
-    progress = {"done": kept.done, "device_seconds": kept.device_seconds}
-    data = packed(Message(KIND, origin.as_json() | progress, kept.leaves))
+    progress = {"done": snapshot.done, "device_seconds": snapshot.device_seconds}
+    data = packed(Message(KIND, origin.as_json() | progress, snapshot.leaves))
     return data + _checksum(data)
 
 
@@ -125,7 +125,7 @@ def needed(changes: frozenset[str], exact: bool) -> frozenset[str]:
 
 
 def check_fit(
-    kept: RowSnapshot, row: Mapping[str, Any], changes: frozenset[str], steps: int
+    snapshot: RowSnapshot, row: Mapping[str, Any], changes: frozenset[str], steps: int
 ) -> None:
     """Check a snapshot against the row that it goes on in.
 
@@ -136,9 +136,9 @@ def check_fit(
         changes: names of those that are needed.
         steps: that it has in all.
     """
-    if not 0 < kept.done <= steps:
-        raise UnfitSnapshot(f"{kept.done} steps are done of {steps}")
-    found = {name: (leaf.shape, leaf.dtype) for name, leaf in kept.leaves.items()}
+    if not 0 < snapshot.done <= steps:
+        raise UnfitSnapshot(f"{snapshot.done} steps are done of {steps}")
+    found = {name: (leaf.shape, leaf.dtype) for name, leaf in snapshot.leaves.items()}
     wanted = {name: (row[name].shape, row[name].dtype) for name in changes}
     if found != wanted:
         raise UnfitSnapshot(f"the row has {wanted} and what was kept has {found}")

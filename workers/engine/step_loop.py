@@ -230,9 +230,9 @@ class StepLoop:
         """A whole batch failed: its rows go back one step and try it alone, or end if they did."""
         rows = [row for row, epoch in zip(batch.rows, epochs, strict=True) if row.epoch == epoch]
         if is_out_of_memory(error) and len(rows) == len(batch.rows):
-            batch.phase.shrink(batch.way)
+            batch.phase.shrink(batch.batch_layout)
         if rows:
-            log.warning("a step of %d rows failed: %s", batch.way.size, error)
+            log.warning("a step of %d rows failed: %s", batch.batch_layout.size, error)
         for row in rows:
             if row.alone:
                 self._end(row, generation_failed(error, f"in step {row.done + 1}"))
@@ -248,7 +248,7 @@ class StepLoop:
         now = time.perf_counter()
         seconds = now - max(sent.sent_at, self._free_since)
         self._free_since = now
-        sent.batch.phase.times.observe(sent.batch.way, seconds)
+        sent.batch.phase.times.observe(sent.batch.batch_layout, seconds)
         self._meter.step(sent.batch, seconds)
         return seconds
 

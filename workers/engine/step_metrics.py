@@ -12,7 +12,7 @@ from models.parallel.axis_rules import Layout
 from workers import metrics
 from workers.engine.batching import Batch
 from workers.programs.bucket_programs import Phase
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 from workers.slice.device_chip import known_chip
 
 MAX_SHAPES = 16
@@ -39,10 +39,10 @@ class StepMetrics:
     """Metrics of one engine; to be fed by its step loop's thread.
 
     Args:
-        layout_of: how the slice splits a step of that way.
+        layout_of: how the slice splits a step of that batch layout.
     """
 
-    def __init__(self, model: str, layout_of: Callable[[Way], Layout]) -> None:
+    def __init__(self, model: str, layout_of: Callable[[BatchLayout], Layout]) -> None:
         self._model = model
         self._layout_of = layout_of
         self._shapes = LabelValues(MAX_SHAPES)
@@ -63,13 +63,13 @@ class StepMetrics:
 
     def step(self, batch: Batch, seconds: float) -> None:
         """The batch took the slice this long."""
-        model, way, rows = self._model, batch.way, len(batch.rows)
+        model, batch_layout, rows = self._model, batch.batch_layout, len(batch.rows)
         shape = self._shapes.name(batch.rows[0].programs.bucket)
-        layout = layout_name(self._layout_of(way))
+        layout = layout_name(self._layout_of(batch_layout))
         metrics.steps.labels(model, shape, layout).inc(rows)
-        metrics.padding.labels(model).inc(way.size - rows)
+        metrics.padding.labels(model).inc(batch_layout.size - rows)
         metrics.device_busy.labels(model).inc(seconds)
-        metrics.step_seconds.labels(model, shape, layout, str(way.size)).observe(seconds)
+        metrics.step_seconds.labels(model, shape, layout, str(batch_layout.size)).observe(seconds)
         self._count(batch.phase, rows)
 
     def _count(self, phase: Phase, rows: int) -> None:

@@ -204,13 +204,15 @@ class _Walk:
         summed = gone & shape.keys()
         # Heads and feed-forward may be joined before they are summed up.
         lost = gone | set(INSIDE if summed else ())
-        kept = {a: n for a, n in union(seen.sizes, shape).items() if a not in lost}
+        left_over = {a: n for a, n in union(seen.sizes, shape).items() if a not in lost}
         moved = nbytes(other) + nbytes(out)
         axes = pairs(union(seen.sizes, shape))
         self.work.ops[Op("matmul", flops, moved, nbytes(weight), axes)] += times
         for axis in summed:
-            self.work.exchanges[Exchange("reduce", str(axis), nbytes(out), pairs(kept))] += times
-        yield Tag(kept)
+            self.work.exchanges[Exchange("reduce", str(axis), nbytes(out), pairs(left_over))] += (
+                times
+            )
+        yield Tag(left_over)
 
     def _product(
         self, equation: Any, tags: list[Tag], flops: float, batched: int, times: int

@@ -63,7 +63,7 @@ class MeshSlice:
     chosen: ChosenLayout
     model: ModelSettings | None = None
     """Settings with what these devices have made necessary; None: the settings' own."""
-    kept: Executables = field(default_factory=NoExecutables)
+    executables: Executables = field(default_factory=NoExecutables)
     """Programs and facts of that model, from starts before."""
 
 
@@ -71,13 +71,13 @@ class KeptFiles(Files):
     """Files of the checkpoint; results derived from them come from the start before."""
 
     def __init__(self, opened: MeshSlice) -> None:
-        self._kept = opened.kept
+        self._executables = opened.executables
         self._layout = opened.layout
 
     def preview(self, mean_latents: MeanLatents, latent_channels: int) -> nnx.Linear:
         """Return the linear map of previews, fitted once for this layout."""
         layout = aot_key.of_layout(self._layout)
-        rows = self._kept.fact(
+        rows = self._executables.fact(
             lambda: {"program": ["fit of previews"], "layout": layout},
             lambda: fit(mean_latents)[0].tolist(),
         )
@@ -229,7 +229,7 @@ def sketch_of(
         first, *others = warmup.requests(pipeline.spec, model.warmup or [{}])
         for fields in others:  # a wrong one is found before any weights are read
             warmup.prepare(pipeline, fields)
-        there = kept(folder, pipeline, model)
+        there = executables(folder, pipeline, model)
         sketched = there.fact(
             lambda: {
                 "program": ["sketch"],
@@ -261,7 +261,7 @@ def planned(
             sketched, there = sketch_of(pool, model, folder)
         except RequestError as error:
             raise ConfigError(f"models.{pool.model}.warmup: {error}") from error
-        return replace(open_slice(name, pool, model, sketched, devices), kept=there)
+        return replace(open_slice(name, pool, model, sketched, devices), executables=there)
 
     try:
         return opened(model)
@@ -305,7 +305,7 @@ def files_of(opened: MeshSlice) -> Reader:
     return KeptFiles(opened) if not opened.layout.mesh.is_multi_process else FILES
 
 
-def kept(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:
+def executables(folder: Path | None, pipeline: Pipeline, model: ModelSettings) -> Executables:
     """The programs of a model as this process compiles them, for the next start.
 
     Args:

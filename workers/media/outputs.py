@@ -36,8 +36,8 @@ def files(pixels: np.ndarray, request: Mapping[str, Any]) -> Iterator[File]:
         pixels: uint8 [height, width, 3] or [frames, height, width, 3].
         request: resolved; `output` and `fps` are read.
     """
-    wish = request.get("output", {})
-    format, quality = wish.get("format", "png"), wish.get("quality")
+    output = request.get("output", {})
+    format, quality = output.get("format", "png"), output.get("quality")
     if pixels.ndim == 4 and format in video.CONTENT_TYPES:
         yield _clip(pixels, format, request.get("fps") or DEFAULT_FPS, quality)
         return

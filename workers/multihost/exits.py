@@ -55,7 +55,7 @@ def leave_on_sigterm() -> None:
     theirs.setblocking(False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(theirs.fileno())
-    threading.Thread(target=_leave_when_told, args=(ours, theirs), daemon=True).start()
+    threading.Thread(target=_leave_on_signal, args=(ours, theirs), daemon=True).start()
 
 
 def watch_exits(handler: Callable[[int, FrameType | None], None]) -> None:
@@ -65,7 +65,7 @@ def watch_exits(handler: Callable[[int, FrameType | None], None]) -> None:
     signal.set_wakeup_fd(-1)
 
 
-def _leave_when_told(ours: socket.socket, theirs: socket.socket) -> None:
+def _leave_on_signal(ours: socket.socket, theirs: socket.socket) -> None:
     """Python writes each signal's number there as it comes. Keeps the other end open."""
     number = 0
     while number != signal.SIGTERM:

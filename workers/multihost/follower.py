@@ -21,7 +21,7 @@ from workers.programs.cache import ProgramCache
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import OneHost
 from workers.programs.row_tree import with_leaves
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 class Follower:
@@ -29,17 +29,21 @@ class Follower:
 
     Args:
         terms: this process's.
-        kept: where programs may be that need not be compiled.
+        executables: programs that need not be compiled.
     """
 
     def __init__(
-        self, pipeline: Pipeline, layout: Layout, terms: Handshake, kept: Executables | None = None
+        self,
+        pipeline: Pipeline,
+        layout: Layout,
+        terms: Handshake,
+        executables: Executables | None = None,
     ) -> None:
-        compiler = Compiler(pipeline, layout, kept)
+        compiler = Compiler(pipeline, layout, executables)
         self._terms = terms
         self._weights = compiler.weights
         self._programs = ProgramCache(
-            compiler, OneHost(), compiler.ways(terms.sizes, terms.elastic)
+            compiler, OneHost(), compiler.batch_layouts(terms.sizes, terms.elastic)
         )
         self._buckets: dict[int, BucketPrograms] = {}
         self.rows: dict[int, PyTree] = {}
@@ -109,13 +113,13 @@ class Follower:
     def _step(self, message: Message) -> None:
         fields = message.fields
         phase = self._phase(fields)
-        program = phase.programs[Way(*fields["way"])].result()
+        program = phase.programs[BatchLayout(*fields["batch_layout"])].result()
         weights = self._brought(phase)
         rows, trees = (
             tuple(self.rows[number] for number in fields[which]) for which in ("rows", "conditions")
         )
-        told = (trees, np.array(fields["places"], np.int32)) if trees else ()
-        states, finite = program(weights, rows, dict(message.arrays), *told)
+        conditions = (trees, np.array(fields["places"], np.int32)) if trees else ()
+        states, finite = program(weights, rows, dict(message.arrays), *conditions)
         self.rows.update(zip(fields["after"], states, strict=True))
         self._last_step = finite
         self.launched.put(finite)

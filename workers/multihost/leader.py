@@ -21,7 +21,7 @@ from workers.multihost.followers import Followers
 from workers.multihost.handshake import Handshake, outline
 from workers.programs.bucket_programs import BucketPrograms, Program
 from workers.programs.row_tree import leaves_by_name, with_leaves
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 T = TypeVar("T")
 
@@ -101,10 +101,18 @@ class Leader:
         return conditions
 
     def step(
-        self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
+        self,
+        programs: BucketPrograms,
+        phase: StepProgram,
+        batch_layout: BatchLayout,
+        program: Program,
     ) -> Program:
         """Return the program with the followers taking part."""
-        place = {"programs": self._buckets[programs].number, "phase": str(phase), "way": way}
+        place = {
+            "programs": self._buckets[programs].number,
+            "phase": str(phase),
+            "batch_layout": batch_layout,
+        }
 
         def step(
             weights: list[Any],
@@ -114,7 +122,7 @@ class Leader:
             places: np.ndarray | None = None,
         ) -> tuple[tuple[Held, ...], jax.Array]:
             states, trees = (tuple(one.row for one in held) for held in (rows, conditions))
-            told = () if places is None else (trees, places)
+            conditions_at = () if places is None else (trees, places)
             after = [self._handle() for _ in rows]
             fields = {
                 **place,
@@ -124,7 +132,7 @@ class Leader:
                 "after": [handle.number for handle in after],
             }
             states, finite = self._launch(
-                "step", fields, values, lambda: program(weights, states, values, *told)
+                "step", fields, values, lambda: program(weights, states, values, *conditions_at)
             )
             return tuple(map(Held, states, after)), finite
 

@@ -119,5 +119,5 @@ def fingerprint(case: Case, program: str) -> str:
             bit from one processor to the next.
     """
     chosen = xla_flags.chosen(case.slice.chip.name, case.family)["libtpu"]
-    told = [repr(asdict(case)), *chosen, _CONSTANT.sub("dense<>", program)]
-    return sha256("\0".join(told).encode()).hexdigest()
+    texts = [repr(asdict(case)), *chosen, _CONSTANT.sub("dense<>", program)]
+    return sha256("\0".join(texts).encode()).hexdigest()

@@ -136,17 +136,22 @@ def estimate(
         phase: _pass(program, layout, wires, rows) for phase, (program, _) in sketch.steps.items()
     }
     encode, decode = (_pass(one, layout, wires, 1) for one in (sketch.encode, sketch.decode))
-    told = {name: _pass(one, layout, wires, 1) for name, (one, _) in sketch.conditions.items()}
+    conditions = {
+        name: _pass(one, layout, wires, 1) for name, (one, _) in sketch.conditions.items()
+    }
     denoise_s = sum(steps[phase].seconds * count for phase, (_, count) in sketch.steps.items())
-    told_s = sum(told[name].seconds * count for name, (_, count) in sketch.conditions.items())
+    conditions_s = sum(
+        conditions[name].seconds * count for name, (_, count) in sketch.conditions.items()
+    )
     return Estimate(
         shape,
         chip,
         slots,
         _memory(sketch, layout, chip, slots, rows, residency),
-        {**steps, **told, "encode": encode, "decode": decode},
+        {**steps, **conditions, "encode": encode, "decode": decode},
         sketch.phase,
-        math.ceil(slots / rows) * denoise_s + slots * (told_s + encode.seconds + decode.seconds),
+        math.ceil(slots / rows) * denoise_s
+        + slots * (conditions_s + encode.seconds + decode.seconds),
         residency,
     )
 

@@ -68,9 +68,9 @@ def programs(
     for phase, some in values.items():
         trace = lambda p=phase, v=some: tracer.step(p, v, row, slots)  # noqa: E731
         yield _program(str(phase), trace, layout, wires)
-        told = tracer.conditions(phase, some, row)
-        if jax.tree.leaves(told.out_info):
-            yield _program(conditions_of(str(phase)), _already(told), layout, wires)
+        traced = tracer.conditions(phase, some, row)
+        if jax.tree.leaves(traced.out_info):
+            yield _program(conditions_of(str(phase)), _already(traced), layout, wires)
     yield _program("encode", _already(encode), layout, wires)
     yield _program("decode", lambda: tracer.decode(row), layout, wires)
 

@@ -267,10 +267,10 @@ def lines(step: Step, longest: int) -> Iterator[str]:
     mesh = ", ".join(f"{axis} {size}" for axis, size in case.mesh.items())
     yield f"{step.name}: {case.model} on {case.topology}, {mesh}"
     for part in step.parts:
-        told = ", ".join(f"{kind} {duration(some)}" for kind, some in part.seconds.items())
+        seconds = ", ".join(f"{kind} {duration(some)}" for kind, some in part.seconds.items())
         sent = ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in part.sent_bytes.items())
         yield (
-            f"  {part.name} x {part.runs}: XLA {duration(part.xla_s)} ({told}); "
+            f"  {part.name} x {part.runs}: XLA {duration(part.xla_s)} ({seconds}); "
             f"attention {duration(part.attention_s)}; {sent}"
         )
         for one in part.operations[:longest]:

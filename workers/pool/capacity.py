@@ -61,11 +61,11 @@ class Capacity:
 class Places:
     """The places of one job's images."""
 
-    def __init__(self, room: Capacity, pictures: int, is_suspect: bool) -> None:
-        self._room = room
+    def __init__(self, capacity: Capacity, pictures: int, is_suspect: bool) -> None:
+        self._capacity = capacity
         self._taken = set(range(pictures))
         self._suspects = int(is_suspect)
-        room._change(pictures, 1, self._suspects)
+        capacity._change(pictures, 1, self._suspects)
 
     @property
     def pictures(self) -> int:
@@ -76,20 +76,20 @@ class Places:
         """Count one image's step."""
         if steps_to_go <= LEAVING_STEPS and picture in self._taken:
             self._taken.remove(picture)
-            self._room._change(-1, 0)
+            self._capacity._change(-1, 0)
 
     def wait(self, picture: int) -> None:
         """Free the slot of an image that waits for its programs: others may have it meanwhile."""
         if picture in self._taken:
             self._taken.remove(picture)
-            self._room._change(-1, 0)
+            self._capacity._change(-1, 0)
 
     def come_back(self, picture: int) -> None:
         """Take a slot again for an image with its programs, even beyond the slots."""
         self._taken.add(picture)
-        self._room._change(1, 0)
+        self._capacity._change(1, 0)
 
     def leave(self) -> None:
         """The job has ended. To be called once."""
-        self._room._change(-len(self._taken), -1, -self._suspects)
+        self._capacity._change(-len(self._taken), -1, -self._suspects)
         self._taken.clear()

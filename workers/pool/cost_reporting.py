@@ -103,7 +103,11 @@ async def closeness(engine: Engine, requests: Sequence[Fields]) -> Batching:
 
 def sizes(programs: BucketPrograms) -> frozenset[int]:
     """Return the batch sizes that it has programs for."""
-    return frozenset(way.size for phase in programs.phases.values() for way in phase.ways)
+    return frozenset(
+        batch_layout.size
+        for phase in programs.phases.values()
+        for batch_layout in phase.batch_layouts
+    )
 
 
 async def _alone(engine: Engine, fields: Fields) -> BucketPrograms:
@@ -141,7 +145,7 @@ class CostReporter:
         self._engine = engine
         self._queue = queue
         self.model = engine.pipeline.spec.name
-        self._told: Mapping[CostKey, CostRow] = {}
+        self._reported: Mapping[CostKey, CostRow] = {}
         self.pause_s = TELL_EVERY_S
         """Pause until the next report."""
         self._layout = describe(pool, engine.layout, engine.batching)
@@ -185,7 +189,7 @@ class CostReporter:
         rows = self._engine.costs.rows(self._layout, devices)
         try:
             table = await self._queue.costs(self.model)
-            known = {key: row for key, row in self._told.items() if key in table.rows}
+            known = {key: row for key, row in self._reported.items() if key in table.rows}
             again = confirmed(rows, known, table, CONFIRM_S)
             if news := again | changed(rows, known, WORTH_TELLING):
                 await self._queue.measured(self.model, news)
@@ -193,7 +197,7 @@ class CostReporter:
         except QUEUE_ERRORS as error:
             log.info("costs cannot be told now: %s", error)
             return
-        self._told = {**known, **news}
+        self._reported = {**known, **news}
         self._engine.costs.elsewhere = table.compiled.get(self._layout, {})
         await self._engine.look_for(key.bucket for key in table.rows if key.layout == self._layout)
         self.slowness = table.slowness(self._layout)

@@ -1,4 +1,4 @@
-"""Work: one claimed job on its way through the pool, from its request to its files."""
+"""Run of one claimed job in the pool, from its request to its files."""
 
 from __future__ import annotations
 

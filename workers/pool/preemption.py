@@ -33,13 +33,13 @@ class Preemption:
         self,
         pool: str,
         running: RunningJobs,
-        room: Capacity,
+        capacity: Capacity,
         cost_reporter: CostReporter,
         settings: PoolSettings,
     ) -> None:
         self._pool = pool
         self._running = running
-        self._room = room
+        self._capacity = capacity
         self._cost_reporter = cost_reporter
         self._quantum_s = settings.quantum_s
         self._ratio = settings.preemption_ratio
@@ -54,7 +54,7 @@ class Preemption:
                 log.info("cannot ask now for whom to make room: %s", error)
 
     async def _make_room(self, queue: Queue) -> None:
-        if not self._room.is_full:
+        if not self._capacity.is_full:
             return
         soonest_s, held = self._running.full(self._quantum_s)
         if not held:
@@ -64,7 +64,7 @@ class Preemption:
             pool=self._pool,
             model=cost_reporter.model,
             slots=cost_reporter.facts.slots,
-            free=self._room.free,
+            free=self._capacity.free,
             soonest_s=soonest_s,
             held=held,
             warm=cost_reporter.warm,

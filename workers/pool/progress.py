@@ -49,12 +49,12 @@ class Progress:
         self._done = [0] * claim.job.images
         for snapshot in claim.job.snapshots:
             self._done[snapshot.index] = snapshot.step
-        self._told = list(self._done)
+        self._reported = list(self._done)
         """Steps that the queue knows of."""
         self._latest: Row | None = None
         self._doing: dict[int, Doing] = {}
         """Stages of the images that have begun."""
-        self._told_of: Doing | None = None
+        self._reported_stage: Doing | None = None
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
 
@@ -81,7 +81,7 @@ class Progress:
             await self._news.wait()
             self._news.clear()
             is_last = self._closing.is_set()
-            has_news = self._done != self._told or self._now_doing != self._told_of
+            has_news = self._done != self._reported or self._now_doing != self._reported_stage
             if has_news and not await self._tell(self._latest):
                 self._on_lost(self._claim)
                 return
@@ -103,7 +103,7 @@ class Progress:
             is_held = await self._queue.progress(
                 self._claim, sum(done), steps, preview, doing, spent
             )
-            self._told, self._told_of = done, doing
+            self._reported, self._reported_stage = done, doing
             return is_held
         except QUEUE_ERRORS as error:
             log.info("progress of %s cannot be told: %s", self._claim.job.id, error)

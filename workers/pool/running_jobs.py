@@ -43,14 +43,14 @@ class RunningJobs:
         engine: Engine,
         queue: Queue,
         store: Store,
-        room: Capacity,
+        capacity: Capacity,
         lease_s: float,
         settings: PoolSettings,
     ) -> None:
         self._engine = engine
         self._queue = queue
         self._store = store
-        self._room = room
+        self._capacity = capacity
         self._preview_every_s = settings.preview_every_s
         self._patience = Patience(settings.store_patience_s)
         budget = Budget(settings.snapshot_share)
@@ -82,7 +82,7 @@ class RunningJobs:
         bill = Bill()
         progress = Progress(queue, claim, engine, self._preview_every_s, self.drop, bill)
         snapshots = Snapshots(self._snapshot_store, claim)
-        places = self._room.enter(job.images, is_suspect=bool(job.deaths))
+        places = self._capacity.enter(job.images, is_suspect=bool(job.deaths))
         work = JobRunner(
             claim, engine, queue, self._store, self._patience, progress, snapshots, places, bill
         )

@@ -63,12 +63,12 @@ class SnapshotStore:
         spec = self.engine.pipeline.spec
         return Origin.of(spec.fingerprint, with_levers(spec, fields), self.engine.batching)
 
-    async def put(self, key: str, kept: RowSnapshot, origin: Origin) -> None:
+    async def put(self, key: str, snapshot: RowSnapshot, origin: Origin) -> None:
         """Store a snapshot.
 
         Raises: StoreError.
         """
-        data = await asyncio.to_thread(to_bytes, kept, origin)
+        data = await asyncio.to_thread(to_bytes, snapshot, origin)
         await self.store.put(key, data, CONTENT_TYPE)
 
     async def get(self, key: str, origin: Origin) -> RowSnapshot:

@@ -83,13 +83,13 @@ class Worker:
         self._max_compiling = settings.max_compiling
         self._heartbeat_s = lease_s / HEARTBEATS
         batching = Batching(mode=engine.batching.mode)
-        told = {"batching": batching, "sizes": served}
-        self._spec = engine.pipeline.spec.model_copy(update=told)
-        self._room = Capacity(engine.slots)
+        update = {"batching": batching, "sizes": served}
+        self._spec = engine.pipeline.spec.model_copy(update=update)
+        self._capacity = Capacity(engine.slots)
         self._cost_reporter = CostReporter(engine, queue, name)
-        self._running = RunningJobs(engine, queue, store, self._room, lease_s, settings)
+        self._running = RunningJobs(engine, queue, store, self._capacity, lease_s, settings)
         self._preemption = Preemption(
-            self.name, self._running, self._room, self._cost_reporter, settings
+            self.name, self._running, self._capacity, self._cost_reporter, settings
         )
         self._profiler = Profiler(self.name, engine, queue, store)
         self.liveness = liveness or Liveness()
@@ -163,7 +163,7 @@ class Worker:
         metrics.ready.labels(self._spec.name).set(1)
         self.liveness.serves()
         while True:
-            pictures = await self._room.wait()
+            pictures = await self._capacity.wait()
             for claim in await until_reached(self._claim, pictures):
                 self._running.take(claim)
             self.liveness.rests()
@@ -186,7 +186,7 @@ class Worker:
             slowness=self._cost_reporter.slowness,
             slowness_in=self._cost_reporter.slowness_in,
             busy=lambda: self.jobs > 0,
-            has_room=lambda: self._room.free >= pictures,
+            has_room=lambda: self._capacity.free >= pictures,
             may_compile=lambda: self._running.compiling < self._max_compiling,
         )
 
@@ -274,7 +274,7 @@ def run_pool(settings: Settings, pool_name: str, devices: range | None = None) -
         terms = Handshake.of(pipeline, layout, batching.sizes, batching.elastic)
         if isinstance(company, LeaderLink):
             liveness.serves()
-            company.follow(Follower(pipeline, layout, terms, mesh_slice.kept))
+            company.follow(Follower(pipeline, layout, terms, mesh_slice.executables))
             return 0
         step_metrics.rate(pool.model, layout.mesh.devices.flat)
         launcher = Leader(company, terms) if company else OneHost()
@@ -306,7 +306,7 @@ async def serve(
     queue.tally = metrics.tally
     layout, slots = mesh_slice.layout, mesh_slice.chosen.slots
     batching = batch_sizes.of_settings(pool_settings, model, layout, slots)
-    engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.kept)
+    engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.executables)
     store, lease_s = Store(settings.store_url), settings.queue.lease_s
     served = listed_sizes.of_settings(model, pipeline.spec)
     pool = Worker(pool_name, engine, queue, store, pool_settings, lease_s, liveness, served)

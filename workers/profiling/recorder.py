@@ -55,61 +55,61 @@ class Profiler:
         self._engine = engine
         self._queue = queue
         self._store = store
-        self._kept: set[asyncio.Task[None]] = set()
+        self._cleanups: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Answer requests one after the other, until canceled."""
         while True:
             try:
-                if wish := await self._queue.wanted_profile(self._pool):
-                    await self._fulfil(wish)
+                if request := await self._queue.wanted_profile(self._pool):
+                    await self._fulfil(request)
             except QUEUE_ERRORS as error:
                 log.info("cannot see now whether a profile is wanted: %s", error)
             except (TypeError, ValueError) as error:  # of another version's command
                 log.warning("what is asked of the profiler cannot be understood: %s", error)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _fulfil(self, wish: ProfileRequest) -> None:
-        await self._queue.answer_profile(wish, {"state": "taken"})
-        log.info("a profile of %d steps is taken", wish.steps)
+    async def _fulfil(self, request: ProfileRequest) -> None:
+        await self._queue.answer_profile(request, {"state": "taken"})
+        log.info("a profile of %d steps is taken", request.steps)
         try:
-            answer = await self._take(wish)
+            answer = await self._take(request)
         except Unreadable as error:
             log.warning("the profile failed: %s", error)
             answer = {"state": "failed", "reason": str(error)}
         except Exception as error:
             log.exception("the profile failed")
             answer = {"state": "failed", "reason": f"{type(error).__name__}; see the pool's log"}
-        await self._queue.answer_profile(wish, answer)
-        await self._queue.drop_profile(self._pool, wish)
+        await self._queue.answer_profile(request, answer)
+        await self._queue.drop_profile(self._pool, request)
 
-    async def _take(self, wish: ProfileRequest) -> dict[str, Any]:
-        if not await self._runs_within(wish.wait_s):
+    async def _take(self, request: ProfileRequest) -> dict[str, Any]:
+        if not await self._runs_within(request.wait_s):
             return {"state": "idle"}
         with TemporaryDirectory(prefix="profile-") as folder:
-            await self._record(Path(folder), wish)
-            report = await read_elsewhere(Path(folder), wish.steps)
+            await self._record(Path(folder), request)
+            report = await read_elsewhere(Path(folder), request.steps)
             if report is None:
                 return {"state": "idle"}
-            files = await self._keep(Path(folder), wish) if wish.raw else {}
+            files = await self._keep(Path(folder), request) if request.raw else {}
         metrics.profiled(self._engine.pipeline.spec.name, report["share"])
         return {"state": "done", "report": {**self._facts(), **report}, "files": files}
 
     def _facts(self) -> dict[str, Any]:
         name, layout = self._engine.pipeline.spec.name, self._engine.layout
         slice_devices = layout.mesh.devices.size
-        told = {"layout": layout_name(layout), "slice_devices": slice_devices}
-        return {"pool": self._pool, "model": name, **told}
+        facts = {"layout": layout_name(layout), "slice_devices": slice_devices}
+        return {"pool": self._pool, "model": name, **facts}
 
     async def _runs_within(self, seconds: float) -> bool:
         return await self._until(lambda: self._engine.step_loop.load > 0, seconds)
 
-    async def _record(self, folder: Path, wish: ProfileRequest) -> None:
+    async def _record(self, folder: Path, request: ProfileRequest) -> None:
         step_loop = self._engine.step_loop
         await asyncio.to_thread(jax.profiler.start_trace, str(folder), profiler_options=options())
         try:
-            enough = step_loop.settled + min(wish.steps, MOST_STEPS) + AROUND
-            await self._until(lambda: step_loop.settled >= enough, min(wish.seconds, MOST_S))
+            enough = step_loop.settled + min(request.steps, MOST_STEPS) + AROUND
+            await self._until(lambda: step_loop.settled >= enough, min(request.seconds, MOST_S))
         finally:
             await asyncio.shield(asyncio.to_thread(jax.profiler.stop_trace))
 
@@ -123,18 +123,18 @@ class Profiler:
             await asyncio.sleep(POLL_S)
         return True
 
-    async def _keep(self, folder: Path, wish: ProfileRequest) -> dict[str, str]:
+    async def _keep(self, folder: Path, request: ProfileRequest) -> dict[str, str]:
         """The recording's files by their endings: their keys in the store. Raises: StoreError."""
         from workers.profiling.trace import find
 
-        kept = {ending: f"profiles/{wish.id}/{self._pool}{ending}" for ending in FILES}
-        for ending, key in kept.items():
+        keys = {ending: f"profiles/{request.id}/{self._pool}{ending}" for ending in FILES}
+        for ending, key in keys.items():
             data = await asyncio.to_thread(find(folder, ending).read_bytes)
             await self._store.put(key, data, "application/octet-stream")
-        task = asyncio.create_task(self._forget(f"profiles/{wish.id}/"))
-        self._kept.add(task)
-        task.add_done_callback(self._kept.discard)
-        return kept
+        task = asyncio.create_task(self._forget(f"profiles/{request.id}/"))
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)
+        return keys
 
     async def _forget(self, folder: str) -> None:
         """Delete a recording that nobody has fetched: whoever asked does so, unless it died."""

@@ -101,7 +101,7 @@ class ExecutableFiles:
         self._folder = folder
         self._common = common
         self._most_bytes = most_bytes
-        self._told: set[tuple[str, int | None]] = set()
+        self._logged: set[tuple[str, int | None]] = set()
 
     def program(
         self,
@@ -181,8 +181,8 @@ class ExecutableFiles:
 
     def _tell(self, what: str, error: OSError) -> None:
         """Once, what is the folder's fault: a start asks it for dozens of programs."""
-        if (what, error.errno) not in self._told:
-            self._told.add((what, error.errno))
+        if (what, error.errno) not in self._logged:
+            self._logged.add((what, error.errno))
             log.warning("a program kept in %s %s: %s", self._folder, what, error)
 
     def _refuse(self, key: Key, why: str) -> None:
@@ -218,10 +218,10 @@ def unpacked(text: bytes, key: Key) -> Any:
     head, newline, body = rest.partition(b"\n")
     if magic != MAGIC or not newline:
         raise ValueError("it does not begin as it should")
-    told = json.loads(head)
-    if told["key"] != json.loads(json.dumps(key)):
+    header = json.loads(head)
+    if header["key"] != json.loads(json.dumps(key)):
         raise ValueError("it is of another key")
-    if told["sha256"] != digest(body):
+    if header["sha256"] != digest(body):
         raise ValueError("its digest is another")
     return pickle.loads(body)  # after all that: from a folder that is ours
 
@@ -258,11 +258,11 @@ def evict_oldest(folder: Path, most_bytes: int) -> None:
     found = []
     for path in folder.iterdir():
         try:
-            told = path.stat()
+            status = path.stat()
         except FileNotFoundError:  # another pool makes room too
             continue
-        if stat.S_ISREG(told.st_mode):
-            found.append((told.st_mtime, told.st_size, path))
+        if stat.S_ISREG(status.st_mode):
+            found.append((status.st_mtime, status.st_size, path))
     left = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if left <= most_bytes:

@@ -71,7 +71,7 @@ def code(root: Path) -> str:
 
 
 def _sources(root: Path) -> Iterable[Path]:
-    files = (file for room in ROOMS for file in (root / room).rglob("*"))
+    files = (file for folder in ROOMS for file in (root / folder).rglob("*"))
     return (file for file in files if file.suffix in SUFFIXES and root / DEMO not in file.parents)
 
 
@@ -114,8 +114,8 @@ def of_arguments(tree: PyTree) -> str:
     found = sha256()
     for path, leaf in jax.tree.leaves_with_path(tree):
         place = getattr(leaf, "sharding", None)
-        told = (jax.tree_util.keystr(path), np.shape(leaf), str(leaf.dtype), str(place))
-        found.update(repr(told).encode())
+        described = (jax.tree_util.keystr(path), np.shape(leaf), str(leaf.dtype), str(place))
+        found.update(repr(described).encode())
     found.update(str(jax.tree.structure(tree)).encode())
     return found.hexdigest()
 

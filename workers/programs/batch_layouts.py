@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from models.parallel.axis_rules import Layout, auto_mesh
 from models.parallel.mesh_axes import LENDABLE, MESH_AXES
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 def side_by_side(layout: Layout, parts: int) -> Layout:
@@ -30,19 +30,19 @@ def side_by_side(layout: Layout, parts: int) -> Layout:
     return replace(layout, mesh=auto_mesh(grid))
 
 
-def layouts_by_way(
+def layouts_by_batch(
     layout: Layout, sizes: Sequence[int], stays: Callable[[Layout], bool]
-) -> Mapping[Way, Layout]:
-    """Map each way of stepping so many rows to the layout it is compiled for.
+) -> Mapping[BatchLayout, Layout]:
+    """Map each batch layout to the layout it is compiled for.
 
     Args:
         stays: whether every weight lies as it does now under another layout, too; one that would
             move any is left out.
     """
-    found = {Way(size): layout for size in sizes}
+    found = {BatchLayout(size): layout for size in sizes}
     movable = math.prod(layout.mesh.shape[axis] for axis in LENDABLE)
     for size in sizes:
         parts = math.gcd(size, movable)
         if parts > 1 and stays(other := side_by_side(layout, parts)):
-            found[Way(size, parts)] = other
+            found[BatchLayout(size, parts)] = other
     return found

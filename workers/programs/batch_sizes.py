@@ -31,7 +31,7 @@ class BatchSizes:
         return self.mode == "exact"
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Return all that decides the bytes of an image.
 
         `exact by 2`; or `fast`, where its company does as well.

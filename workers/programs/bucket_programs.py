@@ -12,7 +12,7 @@ import numpy as np
 from models.interface.pipeline import Step
 from models.interface.step_program import StepProgram
 from workers.programs.compilation import Compilation
-from workers.programs.step_latency import Recent, StepTimes, Way
+from workers.programs.step_latency import BatchLayout, Recent, StepTimes
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Phase:
     program: StepProgram
     expert: str | None = None
     """The swapped network that has to be on the device; None: all that it needs always is."""
-    programs: dict[Way, Compiling] = field(default_factory=dict)
+    programs: dict[BatchLayout, Compiling] = field(default_factory=dict)
     """Programs by batch layout: (weights, rows, values [batch, …]) → (rows, finite [batch]).
 
     With conditions there are two arguments more: those of each row, and which of them its step is
@@ -47,16 +47,17 @@ class Phase:
     """Largest batch by parts: larger ones ran out of memory and are not tried again."""
 
     @property
-    def ways(self) -> list[Way]:
+    def batch_layouts(self) -> list[BatchLayout]:
         """Batch layouts that can run now, ascending."""
         return [
-            way
-            for way, program in sorted(self.programs.items())
-            if is_ready(program) and way.size <= self.limits.get(way.parts, way.size)
+            batch_layout
+            for batch_layout, program in sorted(self.programs.items())
+            if is_ready(program)
+            and batch_layout.size <= self.limits.get(batch_layout.parts, batch_layout.size)
         ]
 
     @property
-    def smallest(self) -> Way:
+    def smallest(self) -> BatchLayout:
         """The fewest rows that it is compiled for."""
         return min(self.programs)
 
@@ -65,12 +66,12 @@ class Phase:
         """Programs that any row of this phase needs."""
         return [self.conditions, self.programs[self.smallest]]
 
-    def shrink(self, way: Way) -> None:
-        """A batch does not fit in this way: with its layout, use smaller ones from now on."""
-        sizes = [other.size for other in self.programs if other.parts == way.parts]
-        least = self.smallest.size if way.parts == self.smallest.parts else 0
-        smaller = max((size for size in sizes if size < way.size), default=least)
-        self.limits[way.parts] = min(smaller, self.limits.get(way.parts, smaller))
+    def shrink(self, batch_layout: BatchLayout) -> None:
+        """Use smaller batches of this layout from now on: this one does not fit."""
+        sizes = [other.size for other in self.programs if other.parts == batch_layout.parts]
+        least = self.smallest.size if batch_layout.parts == self.smallest.parts else 0
+        smaller = max((size for size in sizes if size < batch_layout.size), default=least)
+        self.limits[batch_layout.parts] = min(smaller, self.limits.get(batch_layout.parts, smaller))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class BucketPrograms:
     def is_measured(self) -> bool:
         """True once every batch layout of every phase has had its trials."""
         phases = self.phases.values()
-        return all(phase.times.known().keys() >= set(phase.ways) for phase in phases)
+        return all(phase.times.known().keys() >= set(phase.batch_layouts) for phase in phases)
 
     @property
     def around_s(self) -> float:
@@ -139,8 +140,8 @@ class BucketPrograms:
         return [
             program
             for phase in self.phases.values()
-            for way, program in phase.programs.items()
-            if way != phase.smallest
+            for batch_layout, program in phase.programs.items()
+            if batch_layout != phase.smallest
         ]
 
 

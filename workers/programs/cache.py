@@ -26,26 +26,28 @@ from workers.programs.bucket_programs import (
 from workers.programs.compilation import COMPILERS, Compilation
 from workers.programs.compiler import Compiler, signature
 from workers.programs.launcher import Launcher
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_BUCKETS = 32
-"""Buckets kept; the longest unused one makes room. Images under way keep theirs alive."""
+"""Buckets kept; the least recently used one leaves. Images in progress keep theirs alive."""
 
 
 class ProgramCache:
     """Compiled programs by bucket. To be used from one thread.
 
     Args:
-        ways: of doing each step, those that come first first; the first is necessary.
+        batch_layouts: of each step, in order of compiling; the first is necessary.
     """
 
-    def __init__(self, compiler: Compiler, launcher: Launcher, ways: Sequence[Way]) -> None:
+    def __init__(
+        self, compiler: Compiler, launcher: Launcher, batch_layouts: Sequence[BatchLayout]
+    ) -> None:
         self._compiler = compiler
         self._launcher = launcher
-        self._ways = ways
+        self._batch_layouts = batch_layouts
         self._buckets: dict[str, BucketPrograms] = {}
         """The one used last is the last."""
         self._threads = ThreadPoolExecutor(COMPILERS, "compile")
@@ -64,7 +66,10 @@ class ProgramCache:
         values = {step.phase: step.values for step in prepared.steps}
         phases = [programs.phases.get(name) or self._phase(name) for name in values]
         added = [phase for phase in phases if not phase.programs]
-        larger = {phase: [w for w in self._ways[1:] if w not in phase.programs] for phase in phases}
+        larger = {
+            phase: [w for w in self._batch_layouts[1:] if w not in phase.programs]
+            for phase in phases
+        }
         is_new, key = not programs.encoders, signature(prepared.inputs)
         if key in programs.encoders and not (added or any(larger.values())):
             return
@@ -75,12 +80,12 @@ class ProgramCache:
         for phase in added:
             programs.phases[phase.program] = phase
             self._add_conditions(programs, phase, values[phase.program])
-            self._add_ways(programs, phase, values[phase.program], self._ways[:1])
+            self._add_batch_layouts(programs, phase, values[phase.program], self._batch_layouts[:1])
         if is_new:
             programs.decode = self._show(programs, "decode", self._compiler.decode)
             programs.preview = self._show(programs, "preview", self._compiler.preview)
-        for phase, ways in larger.items():
-            self._add_ways(programs, phase, values[phase.program], ways)
+        for phase, batch_layouts in larger.items():
+            self._add_batch_layouts(programs, phase, values[phase.program], batch_layouts)
 
     @contextmanager
     def awaited(self, programs: BucketPrograms, prepared: Prepared) -> Iterator[None]:
@@ -117,8 +122,10 @@ class ProgramCache:
         if phase.flops is not None and phase.flops.cancel():
             phase.flops = None
         phase.conditions.cancel()
-        phase.programs = {way: one for way, one in phase.programs.items() if not one.cancel()}
-        if self._ways[0] not in phase.programs:
+        phase.programs = {
+            batch_layout: one for batch_layout, one in phase.programs.items() if not one.cancel()
+        }
+        if self._batch_layouts[0] not in phase.programs:
             del programs.phases[phase.program]
 
     def _forget(self, programs: BucketPrograms) -> None:
@@ -183,16 +190,22 @@ class ProgramCache:
 
         phase.conditions = self._of_row(programs, compile_for)
 
-    def _add_ways(
-        self, programs: BucketPrograms, phase: Phase, values: Values, ways: Sequence[Way]
+    def _add_batch_layouts(
+        self,
+        programs: BucketPrograms,
+        phase: Phase,
+        values: Values,
+        batch_layouts: Sequence[BatchLayout],
     ) -> None:
-        def compile_for(way: Way, row: PyTree) -> Program:
-            program, phase.changes = self._compiler.step(phase.program, values, way, row)
-            return self._launcher.step(programs, phase.program, way, program)
+        def compile_for(batch_layout: BatchLayout, row: PyTree) -> Program:
+            program, phase.changes = self._compiler.step(phase.program, values, batch_layout, row)
+            return self._launcher.step(programs, phase.program, batch_layout, program)
 
-        for way in ways:
-            is_optional = way != self._ways[0]
-            phase.programs[way] = self._of_row(programs, partial(compile_for, way), is_optional)
+        for batch_layout in batch_layouts:
+            is_optional = batch_layout != self._batch_layouts[0]
+            phase.programs[batch_layout] = self._of_row(
+                programs, partial(compile_for, batch_layout), is_optional
+            )
 
     def _show(
         self, programs: BucketPrograms, what: str, compile_for: Callable[[PyTree], Program]

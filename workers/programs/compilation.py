@@ -56,7 +56,7 @@ class Compilation:
         programs = (asyncio.shield(asyncio.wrap_future(program)) for program in self.programs)
         await asyncio.gather(*programs, return_exceptions=True)
 
-    def on_begin(self, tell: Callable[[], Any]) -> None:
+    def on_begin(self, callback: Callable[[], Any]) -> None:
         """Call back when something has to be compiled: at once, where that has begun.
 
         Never, where all programs are read from files.
@@ -64,9 +64,9 @@ class Compilation:
         with self._lock:
             has_begun = self._began_at is not None
             if not has_begun:
-                self._on_begin.append(tell)
+                self._on_begin.append(callback)
         if has_begun:
-            tell()
+            callback()
 
     def can_begin(self) -> float | None:
         """Note that the programs are there which the request that was charged begins with.
@@ -114,9 +114,9 @@ class Compilation:
         with self._lock:
             self._under_way[thread] = started
             self._began_at = self._began_at or started
-            told, self._on_begin = self._on_begin, []
-        for tell in told:
-            tell()
+            callbacks, self._on_begin = self._on_begin, []
+        for callback in callbacks:
+            callback()
         try:
             yield
         finally:

@@ -17,12 +17,12 @@ from models.interface.step_program import StepProgram
 from models.parallel.axis_rules import Layout
 from workers import metrics
 from workers.programs.aot_cache import Executables, NoExecutables
-from workers.programs.batch_layouts import layouts_by_way
+from workers.programs.batch_layouts import layouts_by_batch
 from workers.programs.bucket_programs import Program, Values
 from workers.programs.flops import step_flops
 from workers.programs.program_store import ProgramStore
 from workers.programs.row_tree import as_plain_values, check_row, from_plain_values, leaves_by_name
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 from workers.programs.tracer import Tracer
 
 
@@ -45,23 +45,23 @@ class Compiler:
         self.store = ProgramStore(
             pipeline.spec.name, self.arguments, executables or NoExecutables()
         )
-        self._layouts: Mapping[Way, Layout] = {}
+        self._layouts: Mapping[BatchLayout, Layout] = {}
 
-    def ways(self, sizes: Sequence[int], elastic: bool) -> list[Way]:
+    def batch_layouts(self, sizes: Sequence[int], elastic: bool) -> list[BatchLayout]:
         """Return how so many rows can be stepped: ascending.
 
         Args:
             elastic: by layouts too that have several rows side by side.
         """
         if elastic:
-            self._layouts = layouts_by_way(self.layout, sizes, self.arguments.stay_under)
+            self._layouts = layouts_by_batch(self.layout, sizes, self.arguments.stay_under)
         else:
-            self._layouts = {Way(size): self.layout for size in sizes}
+            self._layouts = {BatchLayout(size): self.layout for size in sizes}
         return sorted(self._layouts)
 
-    def layout_of(self, way: Way) -> Layout:
-        """Return how the slice splits a step of that way."""
-        return self._layouts.get(way, self.layout)
+    def layout_of(self, batch_layout: BatchLayout) -> Layout:
+        """Return how the slice splits a step of that batch layout."""
+        return self._layouts.get(batch_layout, self.layout)
 
     def encoding(self, inputs: Mapping[str, np.ndarray]) -> Encoding:
         """Return the encoding of inputs of this kind."""
@@ -79,19 +79,21 @@ class Compiler:
             return self.store.program(("conditions", name), arguments, traced)
 
     def step(
-        self, phase: StepProgram, values: Values, way: Way, row: PyTree
+        self, phase: StepProgram, values: Values, batch_layout: BatchLayout, row: PyTree
     ) -> tuple[Program, frozenset[str]]:
-        """Compile `Tracer.step` by one of the `ways`.
+        """Compile `Tracer.step` by one of the `batch_layouts`.
 
         Returns the names of the leaves of a row that it changes, too.
 
         Args:
             values: one step's, for their names and shapes.
         """
-        name, arguments, layout = str(phase), (dict(values), row), self.layout_of(way)
-        traced = cache(lambda: self.tracer.step(phase, values, row, way.size, layout))
+        name, arguments, layout = str(phase), (dict(values), row), self.layout_of(batch_layout)
+        traced = cache(lambda: self.tracer.step(phase, values, row, batch_layout.size, layout))
         with metrics.compiling("step"):
-            program = self.store.program(("step", name, *map(str, way)), arguments, traced, layout)
+            program = self.store.program(
+                ("step", name, *map(str, batch_layout)), arguments, traced, layout
+            )
             changes = self.store.fact(
                 ("changes", name), arguments, lambda: self.changes(traced(), row)
             )
@@ -128,7 +130,7 @@ class Compiler:
         self.store.fact(self._compile_s(bucket), {}, lambda: seconds)
 
     def _compile_s(self, bucket: str) -> tuple[str, ...]:
-        """Names that fact: in other ways its steps are other programs."""
+        """Names that fact: with other batch layouts its steps are other programs."""
         return ("compile_s", bucket, *map(str, sorted(self._layouts)))
 
     def changes(self, traced: Traced, row: PyTree) -> frozenset[str]:

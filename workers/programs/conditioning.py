@@ -48,9 +48,9 @@ def computed(
         row: on the device, as it is before any of them.
     """
     phase, start = steps[at].phase, first(at)
-    told = [step if step.phase == phase else steps[at] for step in steps[start : start + STEPS]]
-    told += [steps[at]] * (STEPS - len(told))  # nobody asks for these
-    return Conditions(phase, start, program(weights, row, columns([step.values for step in told])))
+    shown = [step if step.phase == phase else steps[at] for step in steps[start : start + STEPS]]
+    shown += [steps[at]] * (STEPS - len(shown))  # nobody asks for these
+    return Conditions(phase, start, program(weights, row, columns([step.values for step in shown])))
 
 
 def first(step: int) -> int:

@@ -12,7 +12,7 @@ from models.interface.pipeline import Prepared, PyTree
 from models.interface.step_program import StepProgram
 from workers.programs.bucket_programs import BucketPrograms, Program
 from workers.programs.row_tree import leaves_by_name, with_leaves
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 class Launcher(Protocol):
@@ -41,7 +41,11 @@ class Launcher(Protocol):
         ...
 
     def step(
-        self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
+        self,
+        programs: BucketPrograms,
+        phase: StepProgram,
+        batch_layout: BatchLayout,
+        program: Program,
     ) -> Program:
         """Return a program that steps rows on every process."""
 
@@ -87,7 +91,11 @@ class OneHost:
         return program
 
     def step(
-        self, programs: BucketPrograms, phase: StepProgram, way: Way, program: Program
+        self,
+        programs: BucketPrograms,
+        phase: StepProgram,
+        batch_layout: BatchLayout,
+        program: Program,
     ) -> Program:
         """Return the program itself."""
         return program

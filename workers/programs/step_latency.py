@@ -18,17 +18,17 @@ from statistics import median
 from typing import NamedTuple
 
 TRIALS = 3
-"""A way is judged only after that many steps: a first one may have been unlucky."""
+"""Number of steps before a batch layout is judged: a first one may have been unlucky."""
 MEMORY = 15
-"""Latest steps of one way that count, so that the table follows a changing machine."""
+"""Latest steps of a batch layout that count, so that the table follows a changing machine."""
 REFRESH = 500
-"""Steps after which ways that were judged too slow get another trial."""
+"""Steps after which batch layouts judged too slow get another trial."""
 HOPE = 0.9
 """Assumed step time of a layout that was never tried, as a fraction of another's, so that it gets
 tried."""
 
 
-class Way(NamedTuple):
+class BatchLayout(NamedTuple):
     """Compiled step of a batch: its size, and the parts of the slice."""
 
     size: int
@@ -38,10 +38,10 @@ class Way(NamedTuple):
 
 
 class StepTimes:
-    """Seconds of a step of one shape and phase, by the way it is done."""
+    """Seconds of a step of one shape and phase, by batch layout."""
 
     def __init__(self) -> None:
-        self._seconds: dict[Way, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
+        self._seconds: dict[BatchLayout, deque[float]] = defaultdict(lambda: deque(maxlen=MEMORY))
         self._steps = 0
 
     @property
@@ -49,38 +49,54 @@ class StepTimes:
         """Number of steps observed, in all batch layouts."""
         return self._steps
 
-    def known(self) -> dict[Way, tuple[float, ...]]:
-        """The latest seconds of a step in each way that has had its trials. From any thread."""
-        seconds = {way: tuple(times) for way, times in tuple(self._seconds.items())}
-        return {way: times for way, times in seconds.items() if len(times) >= TRIALS}
+    def known(self) -> dict[BatchLayout, tuple[float, ...]]:
+        """The latest seconds of a step by each batch layout after its trials. From any thread."""
+        seconds = {
+            batch_layout: tuple(times) for batch_layout, times in tuple(self._seconds.items())
+        }
+        return {
+            batch_layout: times for batch_layout, times in seconds.items() if len(times) >= TRIALS
+        }
 
-    def observe(self, way: Way, seconds: float) -> None:
+    def observe(self, batch_layout: BatchLayout, seconds: float) -> None:
         """Take in the seconds of one step."""
         self._steps += 1
         if self._steps % REFRESH == 0:
             self._seconds.clear()
-        self._seconds[way].append(seconds)
+        self._seconds[batch_layout].append(seconds)
 
-    def best(self, count: int, ways: Sequence[Way]) -> Way:
-        """The one of `ways` (ascending) that serves `count` rows with the least time a row."""
-        usable = [way for way in ways if way.size <= count]
-        if count not in (way.size for way in usable):
-            larger = [way for way in ways if way.size > count]
-            usable += [way for way in larger if way.size == larger[0].size]
-        return min(usable, key=lambda way: (self._estimate(way) / min(way.size, count), way))
+    def best(self, count: int, batch_layouts: Sequence[BatchLayout]) -> BatchLayout:
+        """One of `batch_layouts` (ascending) that serves `count` rows with the least time a row."""
+        usable = [one for one in batch_layouts if one.size <= count]
+        if count not in (one.size for one in usable):
+            larger = [one for one in batch_layouts if one.size > count]
+            usable += [
+                batch_layout for batch_layout in larger if batch_layout.size == larger[0].size
+            ]
+        return min(
+            usable,
+            key=lambda batch_layout: (
+                self._estimate(batch_layout) / min(batch_layout.size, count),
+                batch_layout,
+            ),
+        )
 
-    def _estimate(self, way: Way) -> float:
-        """Seconds of a step. Unmeasured ways are hoped to be fast, so that each gets its trial."""
+    def _estimate(self, batch_layout: BatchLayout) -> float:
+        """Seconds of a step. Unmeasured layouts are assumed fast, so that each is tried."""
         trusted = {one: typical(times) for one, times in self.known().items()}
-        alike = {one.size: seconds for one, seconds in trusted.items() if one.parts == way.parts}
+        alike = {
+            one.size: seconds for one, seconds in trusted.items() if one.parts == batch_layout.parts
+        }
         if not alike and trusted:
             others = {one.parts for one in trusted}
-            return HOPE * min(self._estimate(Way(way.size, parts)) for parts in others)
-        smaller = max((size for size in alike if size <= way.size), default=None)
+            return HOPE * min(
+                self._estimate(BatchLayout(batch_layout.size, parts)) for parts in others
+            )
+        smaller = max((size for size in alike if size <= batch_layout.size), default=None)
         if smaller is not None:
             return alike[smaller]  # itself, or: the additional rows might come for free
         larger = min(alike, default=None)
-        return 1.0 if larger is None else alike[larger] * way.size / larger
+        return 1.0 if larger is None else alike[larger] * batch_layout.size / larger
 
 
 def typical(seconds: Iterable[float]) -> float:

@@ -64,8 +64,8 @@ def rows(result: Json) -> str:
 def numbers(result: Json) -> str:
     """Types of the weights and, where they differ, of what is computed."""
     weights, activations = result["dtype"], result["activation_dtype"]
-    told = weights if weights == activations else f"{weights}, activations {activations}"
-    return told + (f", blocks by {result['eight_bit']}" if result["eight_bit"] else "")
+    text = weights if weights == activations else f"{weights}, activations {activations}"
+    return text + (f", blocks by {result['eight_bit']}" if result["eight_bit"] else "")
 
 
 def spread(values: Sequence[float]) -> str:

@@ -93,7 +93,7 @@ class Answer:
         self.pictures = len(job.get("outputs") or ())
 
 
-def kept_s(job: Mapping[str, Any]) -> float | None:
+def lifetime_s(job: Mapping[str, Any]) -> float | None:
     """Seconds from a job's acceptance to its end, by the server's clock."""
     created, finished = _seconds(job.get("created_at")), _seconds(job.get("finished_at"))
     return None if created is None or finished is None else finished - created

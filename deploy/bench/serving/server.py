@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from deploy.bench.serving.answer import LOST, REFUSED, SUCCEEDED, UNREACHABLE, Answer, kept_s
+from deploy.bench.serving.answer import LOST, REFUSED, SUCCEEDED, UNREACHABLE, Answer, lifetime_s
 from service.client import EventReader, JobEvent, ServiceUnreachable, checked
 from service.jobs.model.state_machine import ENDED
 
@@ -85,18 +85,18 @@ class Server:
             return
         async with self._streams:
             began = time.perf_counter()
-            job, told = await self._followed(answer)
+            job, ended = await self._followed(answer)
             try:
-                kept = kept_s(job)
+                lifetime = lifetime_s(job)
                 answer.tell(job)
             except NOT_UNDERSTOOD as error:
                 answer.outcome, answer.reason = LOST, f"its end: {type(error).__name__}"
                 return
-            if kept is not None and kept < began - accepted:
+            if lifetime is not None and lifetime < began - accepted:
                 self.followed_late += 1
-                told = accepted + kept
+                ended = accepted + lifetime
             fetched_s = await self._files(answer, job)
-        answer.whole_s = answer.late_s + told - sent + fetched_s
+        answer.whole_s = answer.late_s + ended - sent + fetched_s
         answer.fetch_s = fetched_s if self._fetch else None
 
     async def cancel(self, answer: Answer) -> None:
@@ -126,9 +126,9 @@ class Server:
                     async for event in events:
                         last, pause_s = event.id or last, PAUSE_S
                         if event.name in ENDED:
-                            told = time.perf_counter()
+                            ended = time.perf_counter()
                             await anext(events, None)  # a stream read to its end is used again
-                            return await self._whole(answer, event), told
+                            return await self._whole(answer, event), ended
             except httpx.HTTPStatusError as error:
                 if error.response.is_client_error:  # deleted meanwhile, or the key was revoked
                     said = f"HTTP status {error.response.status_code}"
@@ -180,9 +180,9 @@ def _refused(answer: Answer, response: httpx.Response) -> None:
     """Record a refusal by the server's code; by its status where it gives none."""
     answer.outcome, answer.status = REFUSED, response.status_code
     with suppress(ValueError, AttributeError):
-        told = response.json()
-        answer.detail = told.get("detail")
-        answer.reason = (told.get("error") or {}).get("code")
+        problem = response.json()
+        answer.detail = problem.get("detail")
+        answer.reason = (problem.get("error") or {}).get("code")
     answer.reason = answer.reason or "no reason given"
     with suppress(KeyError, ValueError):
         answer.retry_after_s = float(response.headers["retry-after"])

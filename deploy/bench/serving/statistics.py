@@ -76,8 +76,8 @@ def outcomes(answers: Iterable[Answer]) -> dict[str, int]:
 
 def reasons(answers: Iterable[Answer]) -> dict[str, int]:
     """Count the reasons of what was neither refused nor succeeded."""
-    told = (f"{a.outcome}: {a.reason}" for a in answers if a.reason and a.outcome != REFUSED)
-    return dict(Counter(told).most_common())
+    reported = (f"{a.outcome}: {a.reason}" for a in answers if a.reason and a.outcome != REFUSED)
+    return dict(Counter(reported).most_common())
 
 
 def goodput(
@@ -99,8 +99,8 @@ def goodput(
 
 def deadlines(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     """Count the deadlines met, of requests that sent one, by scale (None: seconds)."""
-    told = [answer for answer in answers if answer.deadline_s is not None]
-    groups = grouped(told, lambda answer: answer.ask.deadline_scale)
+    with_deadline = [answer for answer in answers if answer.deadline_s is not None]
+    groups = grouped(with_deadline, lambda answer: answer.ask.deadline_scale)
     rows = []
     for scale, those in sorted(groups.items(), key=lambda group: group[0] or 0.0):
         met = sum(answer.met(answer.deadline_s or 0.0) for answer in those)

@@ -161,8 +161,8 @@ class SdxlDenoiser(nnx.Module):
         steps = len(ALPHAS_CUMPROD)
         time = jnp.floor(steps * shifted(spread(time_key, len(latents)), SHIFT))
         time = jnp.minimum(time, steps - 1)
-        kept = jnp.array(ALPHAS_CUMPROD)[time.astype(jnp.int32), None, None, None]
-        alpha, sigma = jnp.sqrt(kept), jnp.sqrt(1 - kept)
+        clean_share = jnp.array(ALPHAS_CUMPROD)[time.astype(jnp.int32), None, None, None]
+        alpha, sigma = jnp.sqrt(clean_share), jnp.sqrt(1 - clean_share)
         output = self.predict(alpha * latents + sigma * noise, time, text)
         return jnp.square(output - (alpha * noise - sigma * latents)).mean()
 

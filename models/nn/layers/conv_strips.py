@@ -70,8 +70,8 @@ def split_strips(
     if trace_options().strips == 1:
         return x
     batch, height, _, channels = x.shape
-    apart = x.reshape(batch, height, trace_options().strips, -1, channels).swapaxes(1, 2)
-    return apart.reshape(-1, *apart.shape[2:])
+    strips = x.reshape(batch, height, trace_options().strips, -1, channels).swapaxes(1, 2)
+    return strips.reshape(-1, *strips.shape[2:])
 
 
 def join_strips(
@@ -98,11 +98,11 @@ def with_neighbours(
     x: Shaped[Array, "_strips height _columns channels"], left: int, right: int
 ) -> Shaped[Array, "_strips height _more channels"]:
     """Strips with so many columns of those beside them; zeros at the image's sides."""
-    apart = by_image(x)
-    width = apart.shape[-2]
-    before = jnp.pad(apart[:, :-1, :, width - left :], ((0, 0), (1, 0), *_NONE))
-    after = jnp.pad(apart[:, 1:, :, :right], ((0, 0), (0, 1), *_NONE))
-    seen = jnp.concatenate([before, apart, after], axis=-2)
+    strips = by_image(x)
+    width = strips.shape[-2]
+    before = jnp.pad(strips[:, :-1, :, width - left :], ((0, 0), (1, 0), *_NONE))
+    after = jnp.pad(strips[:, 1:, :, :right], ((0, 0), (0, 1), *_NONE))
+    seen = jnp.concatenate([before, strips, after], axis=-2)
     return seen.reshape(-1, *seen.shape[2:])
 
 

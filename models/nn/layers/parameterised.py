@@ -184,10 +184,10 @@ def _in_rows(
     For a product with an axis of heads a TPU's compiler turns it round first, and takes longer
     for the product then: 2.25 + 0.3 ms instead of 1.43 (18,900 tokens, 5,120 to 5,120, v6e).
     """
-    return in_memory(_rows_apart, kernel, parameter)
+    return in_memory(_row_major, kernel, parameter)
 
 
-def _rows_apart(kernel: Array) -> Array:
+def _row_major(kernel: Array) -> Array:
     return jax_internals.with_layout_constraint(kernel, jax_internals.ArrayLayout((0, 1)))
 
 

@@ -67,7 +67,7 @@ def scan(
         own = jax.tree.map(lambda leaf: at(leaf, number), stacked)
         return one(carry, own, of_layer(whole, number))
 
-    if _are_apart(parameters):
+    if _are_separate(parameters):
         some = slice(*(between or (None,)))
         cut = jax.tree.map(lambda leaf: leaf[some], of_layers)
         return jax.lax.scan(one, carry, (_together(parameters, some), *cut), unroll=True)
@@ -84,7 +84,7 @@ def is_variable(node: Any) -> bool:
     return isinstance(node, nnx.Variable)
 
 
-def _are_apart(parameters: Any) -> bool:
+def _are_separate(parameters: Any) -> bool:
     """Return whether a scan reads a layer of a kernel's stack as fast as a layer alone."""
     leaves = jax.tree.leaves(parameters, is_leaf=is_variable)
     return any(isinstance(leaf.get_value(), tuple) for leaf in leaves)

@@ -70,12 +70,12 @@ class CachedStep:
     """Step of a batch with what its rows have kept; `after` is what they keep then.
 
     Args:
-        kept: leaves as `blank` has them, with the rows in front.
+        cached: leaves as `blank` has them, with the rows in front.
         values: the step's, of every row.
     """
 
     kind: CacheKind
-    kept: Mapping[str, Array]
+    cached: Mapping[str, Array]
     values: Mapping[str, Array]
     after: dict[str, Array] = field(default_factory=dict)
 
@@ -88,16 +88,16 @@ class CachedStep:
         """
         rows = len(self.values[THRESHOLD])
         prompts = len(entered.base) // rows
-        kept = {name: leaf[:, :prompts] for name, leaf in self.kept.items() if leaf.ndim > 1}
-        whole, signal, distance = self._decided(entered.signal, kept["signal"])
-        tokens = kept["residual"].shape[2]
+        cached = {name: leaf[:, :prompts] for name, leaf in self.cached.items() if leaf.ndim > 1}
+        whole, signal, distance = self._decided(entered.signal, cached["signal"])
+        tokens = cached["residual"].shape[2]
         behind = ((0, 0), (0, entered.base.shape[1] - tokens), (0, 0))
-        residual = split(jnp.pad(_flat(kept["residual"]), behind), *AXES)
+        residual = split(jnp.pad(_flat(cached["residual"]), behind), *AXES)
         hidden, residual = _in_rounds(whole, (entered.x, others), entered.base, residual, rest)
         residual = residual[:, :tokens].reshape(rows, prompts, tokens, -1)
         for name, new in (("signal", signal), ("residual", residual)):
             # a prompt that this step leaves out keeps what it has: its next step runs whole
-            self.after[name] = jnp.concatenate([new, self.kept[name][:, prompts:]], axis=1)
+            self.after[name] = jnp.concatenate([new, self.cached[name][:, prompts:]], axis=1)
         self.after["distance"] = distance
         return hidden
 
@@ -105,12 +105,12 @@ class CachedStep:
         self, seen: Tokens, before: Float[Array, "rows prompts sampled width"]
     ) -> tuple[Bool[Array, " rows"], Array, Float[Array, " rows"]]:
         """Decide which rows run whole, and what all of them keep of their signals."""
-        tokens = self.kept["residual"].shape[2]
+        tokens = self.cached["residual"].shape[2]
         signal = seen[:, : tokens : _stride(tokens)].reshape(before.shape)
         distance = _change(signal, before)
         if self.kind == "teacache":
             rescaled = jax.vmap(jnp.polyval)(self.values[COEFFICIENTS], distance)
-            distance = self.kept["distance"] + jnp.abs(rescaled)
+            distance = self.cached["distance"] + jnp.abs(rescaled)
         # No number is no reason to leave anything out: all that is not below runs whole.
         whole = split(~(distance < self.values[THRESHOLD]), None)
         if self.kind == "first-block":
@@ -154,29 +154,29 @@ def _change(
 
 
 def _in_rounds(
-    whole: Bool[Array, " rows"], told: Any, base: Tokens, residual: Tokens, rest: Rest
+    whole: Bool[Array, " rows"], block_inputs: Any, base: Tokens, residual: Tokens, rest: Rest
 ) -> tuple[Tokens, Tokens]:
     """Hidden tokens and residuals of all rows, so many at a time as have devices of their own."""
     together = side_by_side(len(whole), len(base) // len(whole))
 
     def one(round: tuple[Any, ...]) -> tuple[Tokens, Tokens]:
-        whole, told, base, residual = round
-        return _one_round(whole, told, base, residual, rest)
+        whole, block_inputs, base, residual = round
+        return _one_round(whole, block_inputs, base, residual, rest)
 
     if together == len(whole):
-        return one((whole, told, base, residual))
+        return one((whole, block_inputs, base, residual))
     rounds = jax.tree.map(
-        lambda leaf: _parted(leaf, len(whole), together), (whole, told, base, residual)
+        lambda leaf: _parted(leaf, len(whole), together), (whole, block_inputs, base, residual)
     )
     hidden, residual = jax.lax.map(one, rounds)
     return _joined(hidden, together), _joined(residual, together)
 
 
 def _one_round(
-    whole: Bool[Array, " rows"], told: Any, base: Tokens, residual: Tokens, rest: Rest
+    whole: Bool[Array, " rows"], block_inputs: Any, base: Tokens, residual: Tokens, rest: Rest
 ) -> tuple[Tokens, Tokens]:
     def run() -> tuple[Tokens, Tokens]:
-        found = rest(*told)
+        found = rest(*block_inputs)
         return found, found - base
 
     def reuse() -> tuple[Tokens, Tokens]:

@@ -98,14 +98,14 @@ async def check_when_reached(
 
     Raises: ConfigError: as `check`.
     """
-    pause_s, told_at = FIRST_PAUSE_S, -math.inf
+    pause_s, logged_at = FIRST_PAUSE_S, -math.inf
     while True:
         try:
             return await check(redis, settings)
         except RedisUnreachable as error:
             note(str(error))
-            if time.monotonic() - told_at >= REMIND_EVERY_S:
-                told_at = time.monotonic()
+            if time.monotonic() - logged_at >= REMIND_EVERY_S:
+                logged_at = time.monotonic()
                 log.warning("waiting for Redis: %s", error)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

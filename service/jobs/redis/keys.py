@@ -102,9 +102,9 @@ def profile(pool: str) -> str:
     return f"{PREFIX}profile:{pool}"
 
 
-def profiled(wish_id: str) -> str:
+def profiled(request_id: str) -> str:
     """Key of a profile's result."""
-    return f"{PREFIX}profiled:{wish_id}"
+    return f"{PREFIX}profiled:{request_id}"
 
 
 def tried(model: str, bucket: str) -> str:

@@ -275,7 +275,10 @@ def volume_of(bucket: str) -> int | None:
 
 
 def confirmed(
-    rows: Mapping[CostKey, CostRow], told: Mapping[CostKey, CostRow], table: CostTable, age_s: float
+    rows: Mapping[CostKey, CostRow],
+    reported: Mapping[CostKey, CostRow],
+    table: CostTable,
+    age_s: float,
 ) -> dict[CostKey, CostRow]:
     """Return the rows that were measured again since they were recorded.
 
@@ -284,15 +287,17 @@ def confirmed(
     return {
         key: row
         for key, row in rows.items()
-        if key in told and row.samples > told[key].samples and table.at - table.rows[key].at > age_s
+        if key in reported
+        and row.samples > reported[key].samples
+        and table.at - table.rows[key].at > age_s
     }
 
 
 def changed(
-    rows: Mapping[CostKey, CostRow], told: Mapping[CostKey, CostRow], by: float
+    rows: Mapping[CostKey, CostRow], reported: Mapping[CostKey, CostRow], by: float
 ) -> dict[CostKey, CostRow]:
     """The rows that differ from what was told by more than that share, or were not told."""
-    return {key: row for key, row in rows.items() if _differs(row, told.get(key), by)}
+    return {key: row for key, row in rows.items() if _differs(row, reported.get(key), by)}
 
 
 def _differs(row: CostRow, old: CostRow | None, by: float) -> bool:

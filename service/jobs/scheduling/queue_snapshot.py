@@ -40,10 +40,10 @@ class QueueSnapshot:
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> QueueSnapshot:
         """Parse the script's answer."""
-        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, kept, running, seen = (
+        now, virtual, orders, jobs, tags, backlogs, weights, idle, urgent, done, running, seen = (
             answer
         )
-        left = _without(_numbers(backlogs), kept)
+        left = _without(_numbers(backlogs), done)
         return cls(
             now=float(now),
             virtual=float(virtual),
@@ -78,10 +78,10 @@ def _tenants(
     }
 
 
-def _without(backlogs: Mapping[str, float], kept: Sequence[str]) -> dict[str, float]:
+def _without(backlogs: Mapping[str, float], done: Sequence[str]) -> dict[str, float]:
     """Subtract finished work from the tenants' backlogs."""
     left = dict(backlogs)
-    for tenant, seconds in _rows(kept, 2):
+    for tenant, seconds in _rows(done, 2):
         left[tenant] = max(0.0, left.get(tenant, 0.0) - float(seconds))
     return left
 

@@ -96,8 +96,10 @@ class WaitEstimator:
             return place(self._servers)
         found = place(self._within_reach(takes))
         is_late = found.ends_s and self.look.now + found.ends_s > (job.deadline_at or math.inf)
-        room = self._room_for(job.bucket, load) if is_late else None
-        return min(found, place(room), key=lambda one: one.ends_s or 0) if room else found
+        preempting = self._preempting(job.bucket, load) if is_late else None
+        return (
+            min(found, place(preempting), key=lambda one: one.ends_s or 0) if preempting else found
+        )
 
     def newcomer(self, job: Job) -> Place:
         """Estimate the place of a job put now: behind all of its tenant."""
@@ -161,7 +163,7 @@ class WaitEstimator:
 
         return takes
 
-    def _room_for(self, bucket: str, load: Load) -> SlotSimulation | None:
+    def _preempting(self, bucket: str, load: Load) -> SlotSimulation | None:
         """Simulate pools that preempt jobs for one that would be late; None: none does."""
         slowness = self._slowness_in(bucket)
 

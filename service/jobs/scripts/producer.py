@@ -257,8 +257,8 @@ def _cost_row(text: str) -> CostRow:
 
 @lru_cache(maxsize=MAX_COSTS)
 def _pool_facts(text: str) -> PoolFacts:
-    told = json.loads(text)  # by a script, which has no empty lists
-    return PoolFacts(told["layout"], told["slots"], tuple(told.get("warm") or ()))
+    facts = json.loads(text)  # by a script, which has no empty lists
+    return PoolFacts(facts["layout"], facts["slots"], tuple(facts.get("warm") or ()))
 
 
 def _status(spec: str, *pools: str) -> ModelStatus:

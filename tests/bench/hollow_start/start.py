@@ -75,7 +75,9 @@ def planned(
     shape = MeshShape().over(len(devices), 1, frozenset())
     own = eight_bit_for(devices[0].device_kind)
     layout = Layout(make_mesh(shape, devices), kernel_for(devices[0], model.dtype), eight_bit=own)
-    return MeshSlice(layout, ChosenLayout(shape, pool.slots or 1, Residency(), "hollow"), kept=kept)
+    return MeshSlice(
+        layout, ChosenLayout(shape, pool.slots or 1, Residency(), "hollow"), executables=kept
+    )
 
 
 async def warm_up(
@@ -83,7 +85,7 @@ async def warm_up(
 ) -> None:
     slots = opened.chosen.slots
     with parts.part("programs"):
-        engine = Engine(pipeline, opened.layout, slots, fast(slots), kept=opened.kept)
+        engine = Engine(pipeline, opened.layout, slots, fast(slots), executables=opened.executables)
         await engine.warm_up(requests)
     if not is_cpu(opened):
         known = {

@@ -36,7 +36,7 @@ def test_one_unknown_model_of_several_is_found_before_any_is_measured(
 
 def test_a_process_that_ends_without_a_result_is_told_of(tmp_path: Path) -> None:
     """The others' results stay."""
-    result = bench_engine._apart(parsed("--model", "a", "b"), "b", tmp_path / "b.json")
+    result = bench_engine._in_own_process(parsed("--model", "a", "b"), "b", tmp_path / "b.json")
     assert result == {
         "model": "b",
         "tiny": False,

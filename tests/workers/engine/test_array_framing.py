@@ -32,10 +32,10 @@ def test_what_is_sent_is_received() -> None:
         "half": np.asarray([1.5, -2], jnp.bfloat16),
         "mask": np.asarray([True, False]),
     }
-    fields = {"rows": [1, 2], "way": (2, 1), "phase": "ÿ"}
+    fields = {"rows": [1, 2], "batch_layout": (2, 1), "phase": "ÿ"}
     message = read_back(packed(Message("step", fields, arrays)))
     assert message.kind == "step"
-    assert message.fields == {"rows": [1, 2], "way": [2, 1], "phase": "ÿ"}
+    assert message.fields == {"rows": [1, 2], "batch_layout": [2, 1], "phase": "ÿ"}
     assert list(message.arrays) == list(arrays)
     for name, array in arrays.items():
         found = message.arrays[name]

@@ -14,7 +14,7 @@ from models.interface.step_program import StepProgram
 from workers.engine.batching import next_batch
 from workers.engine.row import Row
 from workers.programs.bucket_programs import BucketPrograms, Phase
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> BucketPrograms:
@@ -27,8 +27,8 @@ def shape(*sizes: int, experts: Mapping[str, str] = MappingProxyType({})) -> Buc
     for name in ("first", "second"):
         made.phases[StepProgram(name)] = Phase(StepProgram(name), experts.get(name))
         for size in sizes:
-            made.phases[StepProgram(name)].programs[Way(size)] = Future()
-            made.phases[StepProgram(name)].programs[Way(size)].set_result(program)
+            made.phases[StepProgram(name)].programs[BatchLayout(size)] = Future()
+            made.phases[StepProgram(name)].programs[BatchLayout(size)].set_result(program)
     return made
 
 
@@ -177,18 +177,23 @@ def test_a_row_in_doubt_holds_its_network() -> None:
 
 def test_a_size_that_ran_out_of_memory_is_not_used_again() -> None:
     phase = shape(1, 2, 4).phases[StepProgram("first")]
-    phase.shrink(Way(4))
-    assert phase.ways == [Way(1), Way(2)]
-    phase.shrink(Way(2))
-    phase.shrink(Way(4))  # told late: a batch that was on its way
-    assert phase.ways == [Way(1)]
+    phase.shrink(BatchLayout(4))
+    assert phase.batch_layouts == [BatchLayout(1), BatchLayout(2)]
+    phase.shrink(BatchLayout(2))
+    phase.shrink(BatchLayout(4))  # told late: a batch that was on its way
+    assert phase.batch_layouts == [BatchLayout(1)]
 
 
 def test_a_layout_that_ran_out_of_memory_leaves_the_others_alone() -> None:
     phase = shape(1, 2, 4).phases[StepProgram("first")]
-    for way in (Way(2, 2), Way(4, 4)):
-        phase.programs[way] = phase.programs[Way(1)]
-    phase.shrink(Way(4, 4))
-    assert phase.ways == [Way(1), Way(2), Way(2, 2), Way(4)]
-    phase.shrink(Way(1))
-    assert Way(1) in phase.ways, "the last way out stays open"
+    for batch_layout in (BatchLayout(2, 2), BatchLayout(4, 4)):
+        phase.programs[batch_layout] = phase.programs[BatchLayout(1)]
+    phase.shrink(BatchLayout(4, 4))
+    assert phase.batch_layouts == [
+        BatchLayout(1),
+        BatchLayout(2),
+        BatchLayout(2, 2),
+        BatchLayout(4),
+    ]
+    phase.shrink(BatchLayout(1))
+    assert BatchLayout(1) in phase.batch_layouts, "the last way out stays open"

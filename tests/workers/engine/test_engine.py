@@ -46,7 +46,10 @@ async def at_gate(pipeline: ToyPipeline) -> None:
 def sizes(engine: Engine, phase: str, **fields: Any) -> list[int]:
     """Batch sizes that the engine would use now."""
     prepared = engine.pipeline.prepare({"phase": phase, **fields}, {})
-    return [way.size for way in engine.programs.of(prepared).phases[StepProgram(phase)].ways]
+    return [
+        batch_layout.size
+        for batch_layout in engine.programs.of(prepared).phases[StepProgram(phase)].batch_layouts
+    ]
 
 
 def assert_is_reference(picture: EngineOutput, pipeline: ToyPipeline, **fields: Any) -> None:

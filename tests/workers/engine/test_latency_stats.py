@@ -28,23 +28,23 @@ from workers.pool.cost_reporting import (
 )
 from workers.programs.batch_sizes import fast
 from workers.programs.bucket_programs import BucketPrograms, Phase
-from workers.programs.step_latency import TRIALS, Way
+from workers.programs.step_latency import TRIALS, BatchLayout
 
 SMALL: dict[str, Any] = {"width": 32, "height": 16}
 BUCKET = SPEC.bucket(SMALL)
 
 
-def programs_of(name: str = "shape", **phases: dict[Way, float]) -> BucketPrograms:
+def programs_of(name: str = "shape", **phases: dict[BatchLayout, float]) -> BucketPrograms:
     """One whose encoding took 0.5 s and whose decoding took 2 s."""
     programs = BucketPrograms(name)
     programs.encode_times.observe(0.5)
     programs.decode_times.observe(2.0)
-    for phase, ways in phases.items():
+    for phase, batch_layouts in phases.items():
         phase = StepProgram.parse(phase)
         programs.phases[phase] = Phase(phase)
-        for way, seconds in ways.items():
+        for batch_layout, seconds in batch_layouts.items():
             for _ in range(TRIALS):
-                programs.phases[phase].times.observe(way, seconds)
+                programs.phases[phase].times.observe(batch_layout, seconds)
     return programs
 
 
@@ -54,7 +54,9 @@ def steps_of(costs: LatencyStats) -> dict[int, float]:
 
 def test_a_row_a_batch_size() -> None:
     costs = LatencyStats(SPEC)
-    costs.uses(SMALL, programs_of(plain={Way(1): 1.0, Way(4): 3.0, Way(4, 4): 2.0}))
+    costs.uses(
+        SMALL, programs_of(plain={BatchLayout(1): 1.0, BatchLayout(4): 3.0, BatchLayout(4, 4): 2.0})
+    )
     rows = costs.rows("here", 8)
     assert rows.keys() == {CostKey(BUCKET, "here", 1), CostKey(BUCKET, "here", 4)}
     four = rows[CostKey(BUCKET, "here", 4)]
@@ -64,9 +66,12 @@ def test_a_row_a_batch_size() -> None:
 
 def test_steps_that_leave_most_out_count_as_often_as_there_are_any() -> None:
     """A median would know of one kind alone."""
-    costs, programs = LatencyStats(SPEC), programs_of(**{"plain first-block": {Way(1): 4.0}})
+    costs, programs = (
+        LatencyStats(SPEC),
+        programs_of(**{"plain first-block": {BatchLayout(1): 4.0}}),
+    )
     for _ in range(2 * TRIALS):
-        programs.phases[StepProgram.parse("plain first-block")].times.observe(Way(1), 1.0)
+        programs.phases[StepProgram.parse("plain first-block")].times.observe(BatchLayout(1), 1.0)
     costs.uses(SMALL, programs)
     assert steps_of(costs) == {1: 2.0}
 
@@ -75,19 +80,19 @@ def test_phases_and_shapes_count_by_their_steps() -> None:
     """Twice as many steps of one expert as of the other; and requests with and without guidance,
     which the queue does not tell apart."""
     costs = LatencyStats(SPEC)
-    programs = programs_of(high={Way(1): 4.0}, low={Way(1): 1.0})
+    programs = programs_of(high={BatchLayout(1): 4.0}, low={BatchLayout(1): 1.0})
     for _ in range(TRIALS):
-        programs.phases[StepProgram("low")].times.observe(Way(1), 1.0)
+        programs.phases[StepProgram("low")].times.observe(BatchLayout(1), 1.0)
     costs.uses(SMALL, programs)
     assert steps_of(costs)[1] == pytest.approx(2.0)
-    costs.uses(SMALL, programs_of("guided", plain={Way(1): 8.0}))
+    costs.uses(SMALL, programs_of("guided", plain={BatchLayout(1): 8.0}))
     assert steps_of(costs)[1] == pytest.approx((2.0 * 3 + 8.0) / 4)
 
 
 def test_disturbed_steps_do_not_count() -> None:
-    programs = programs_of(plain={Way(1): 1.0})
+    programs = programs_of(plain={BatchLayout(1): 1.0})
     for seconds in (1.0, 9.0, 1.0, 7.0, 1.0, 30.0):
-        programs.phases[StepProgram("plain")].times.observe(Way(1), seconds)
+        programs.phases[StepProgram("plain")].times.observe(BatchLayout(1), seconds)
     costs = LatencyStats(SPEC)
     costs.uses(SMALL, programs)
     assert steps_of(costs) == {1: 1.0}
@@ -97,7 +102,7 @@ def test_what_was_never_done_has_no_row() -> None:
     costs = LatencyStats(SPEC)
     costs.uses(SMALL, BucketPrograms("compiling"))
     costs.uses({"width": 64, "height": 16}, programs_of(plain={}))
-    costs.uses({"prompt": "no size"}, programs_of(plain={Way(1): 1.0}))
+    costs.uses({"prompt": "no size"}, programs_of(plain={BatchLayout(1): 1.0}))
     assert costs.rows("here", 1) == {}
     assert costs.warm == []
 
@@ -105,8 +110,8 @@ def test_what_was_never_done_has_no_row() -> None:
 def test_the_longest_unused_bucket_makes_room() -> None:
     costs = LatencyStats(SPEC)
     for width in range(MAX_BUCKETS + 1):
-        costs.uses(SMALL | {"width": width}, programs_of(plain={Way(1): 1.0}))
-        costs.uses(SMALL, programs_of(plain={Way(1): 1.0}))
+        costs.uses(SMALL | {"width": width}, programs_of(plain={BatchLayout(1): 1.0}))
+        costs.uses(SMALL, programs_of(plain={BatchLayout(1): 1.0}))
     found = {key.bucket for key in costs.rows("here", 1)}
     assert len(found) == MAX_BUCKETS
     assert BUCKET in found and SPEC.bucket(SMALL | {"width": 0}) not in found
@@ -199,7 +204,7 @@ async def test_warm_buckets_are_the_compiled_ones(engine: Engine, pipeline: ToyP
 async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
     key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
-    programs = programs_of(plain={Way(1): 1.0})
+    programs = programs_of(plain={BatchLayout(1): 1.0})
     engine.costs.uses(SMALL, programs)
     await cost_reporter.tell()
     told = (await queue.costs(SPEC.name)).rows
@@ -207,7 +212,7 @@ async def test_only_news_is_told(engine: Engine, queue: Queue) -> None:
     await cost_reporter.tell()
     assert (await queue.costs(SPEC.name)).rows == told, "it was written again"
     for _ in range(20):
-        programs.phases[StepProgram("plain")].times.observe(Way(1), 2.0)
+        programs.phases[StepProgram("plain")].times.observe(BatchLayout(1), 2.0)
     await cost_reporter.tell()
     assert (await queue.costs(SPEC.name)).rows[key].step_s == 2.0
 
@@ -218,7 +223,7 @@ async def test_what_was_measured_again_is_told_in_a_while(
     """So that the front end knows that it still is so."""
     cost_reporter = CostReporter(engine, queue, "toy")
     key = CostKey(BUCKET, cost_reporter.facts.layout, 1)
-    programs = programs_of(plain={Way(1): 1.0})
+    programs = programs_of(plain={BatchLayout(1): 1.0})
     engine.costs.uses(SMALL, programs)
 
     async def told_at() -> float:
@@ -226,7 +231,7 @@ async def test_what_was_measured_again_is_told_in_a_while(
         return (await queue.costs(SPEC.name)).rows[key].at
 
     first = await told_at()
-    programs.phases[StepProgram("plain")].times.observe(Way(1), 1.0)
+    programs.phases[StepProgram("plain")].times.observe(BatchLayout(1), 1.0)
     assert await told_at() == first, "that is not so long ago"
     told = (await queue.costs(SPEC.name)).rows[key]
     old = told.model_copy(update={"at": first - CONFIRM_S})
@@ -240,7 +245,7 @@ async def test_a_table_that_was_lost_is_told_anew(
     engine: Engine, queue: Queue, empty_redis: Any
 ) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
-    engine.costs.uses(SMALL, programs_of(plain={Way(1): 1.0}))
+    engine.costs.uses(SMALL, programs_of(plain={BatchLayout(1): 1.0}))
     await cost_reporter.tell()
     await empty_redis.flushall()
     await cost_reporter.tell()
@@ -249,7 +254,7 @@ async def test_a_table_that_was_lost_is_told_anew(
 
 async def test_a_pool_learns_that_another_is_faster(engine: Engine, queue: Queue) -> None:
     cost_reporter = CostReporter(engine, queue, "toy")
-    engine.costs.uses(SMALL, programs_of(plain={Way(1): 3.0}))
+    engine.costs.uses(SMALL, programs_of(plain={BatchLayout(1): 3.0}))
     fast = dataclasses.replace(cost_reporter.facts, layout="faster")
     await queue.register("other", SPEC, ready=True, facts=fast)
     await cost_reporter.tell()

@@ -21,7 +21,7 @@ from workers.engine.row import Row
 from workers.engine.step_metrics import MAX_SHAPES, StepMetrics, layout_name, rate, report_memory
 from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 def value(name: str, **labels: str) -> float:
@@ -32,11 +32,11 @@ def batch(phase: Phase, bucket: str, rows: int, size: int) -> Batch:
     one = Row(
         BucketPrograms(bucket), (), None, on_step=lambda row: None, on_end=lambda row, error: None
     )
-    return Batch(phase, (one,) * rows, Way(size))
+    return Batch(phase, (one,) * rows, BatchLayout(size))
 
 
 def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
-    meter = StepMetrics("many", lambda way: layout)
+    meter = StepMetrics("many", lambda batch_layout: layout)
     for number in range(3 * MAX_SHAPES):
         meter.step(batch(Phase(StepProgram("one")), f"{number}x8", 1, 1), 0.5)
     shapes = {
@@ -50,7 +50,7 @@ def test_any_number_of_shapes_are_few_series(layout: Layout) -> None:
 
 
 def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) -> None:
-    meter, phase = StepMetrics("counted", lambda way: layout), Phase(StepProgram("one"))
+    meter, phase = StepMetrics("counted", lambda batch_layout: layout), Phase(StepProgram("one"))
     phase.flops = Future()
     meter.step(batch(phase, "8x8", 3, 4), 0.5)
     meter.waited(0.25)
@@ -67,7 +67,7 @@ def test_steps_are_counted_and_operations_when_they_are_known(layout: Layout) ->
 
 
 def test_what_cannot_be_counted_is_not(layout: Layout) -> None:
-    meter = StepMetrics("uncounted", lambda way: layout)
+    meter = StepMetrics("uncounted", lambda batch_layout: layout)
     for end in (lambda f: f.set_exception(ValueError("no")), lambda f: f.cancel()):
         phase = Phase(StepProgram("one"))
         phase.flops = Future()
@@ -99,7 +99,7 @@ def test_loops_count_as_often_as_they_run(layout: Layout) -> None:
     tokens = row["latents"].shape[0]
     expected = 5 * 2 * (2 * tokens * DIM * DIM)
     assert compiler.flops(prepared.steps[0].phase, values, row) == expected
-    program, _ = compiler.step(prepared.steps[0].phase, values, Way(1), row)
+    program, _ = compiler.step(prepared.steps[0].phase, values, BatchLayout(1), row)
     assert program.cost_analysis()["flops"] < expected / 2
 
 

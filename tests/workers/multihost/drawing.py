@@ -32,7 +32,7 @@ from workers.multihost.leader import Leader
 from workers.multihost.leader_link import LeaderLink
 from workers.multihost.rendezvous import join, meet
 from workers.programs.batch_sizes import BatchSizes, of_settings
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 SILENCE_S = 60.0
 Asked = tuple[Fields, dict[str, bytes]]
@@ -100,10 +100,12 @@ async def draw(
             first, images = requests[0]
             await engine.warm_up([first])
             (phase,) = engine.programs.of(pipeline.prepare(first, images)).phases.values()
-            del phase.programs[Way(slots)]  # so that rows go side by side, if not one by one
+            del phase.programs[
+                BatchLayout(slots)
+            ]  # so that rows go side by side, if not one by one
             for _ in range(ROUNDS):
                 made += await asyncio.gather(*(one(request) for request in requests))
-            assert Way(slots, slots) in phase.times.known()
+            assert BatchLayout(slots, slots) in phase.times.known()
         for preview in previews:
             assert np.ptp(await preview) > 0
         return made

@@ -21,7 +21,7 @@ from models.parallel.jax_internals import io_callback
 from tests.workers.toy import ToyPipeline
 from workers.programs.aot_cache import ExecutableFiles, packed, unpacked
 from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 from workers.programs.xla_cache import use_compile_cache
 
 KEY = {"program": ["double"]}
@@ -230,11 +230,14 @@ def test_a_pipelines_second_compiler_traces_nothing(folder: Path, layout: Layout
     def picture() -> tuple[Any, ...]:
         compiler = Compiler(pipeline, layout, ExecutableFiles(folder, {"model": "toy"}))
         prepared = pipeline.prepare({"seed": 7}, {})
-        values, way = prepared.steps[0].values, compiler.ways([2], elastic=False)[-1]
-        assert way == Way(2)
+        values, batch_layout = (
+            prepared.steps[0].values,
+            compiler.batch_layouts([2], elastic=False)[-1],
+        )
+        assert batch_layout == BatchLayout(2)
         encoding = compiler.encoding(prepared.inputs)
         row = encoding.row
-        step, changes = compiler.step(StepProgram("plain"), values, way, row)
+        step, changes = compiler.step(StepProgram("plain"), values, batch_layout, row)
         weights = compiler.weights.common
         state = encoding.program(row)(weights, dict(prepared.inputs))
         columns = {name: np.stack([value] * 2) for name, value in values.items()}

@@ -11,9 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models.parallel.axis_rules import Layout
 from tests.parallel.layouts import layout
 from tests.workers.toy import ToyPipeline
-from workers.programs.batch_layouts import layouts_by_way, side_by_side
+from workers.programs.batch_layouts import layouts_by_batch, side_by_side
 from workers.programs.compiler import Compiler
-from workers.programs.step_latency import Way
+from workers.programs.step_latency import BatchLayout
 
 
 def sizes(layout: Layout) -> dict[str, int]:
@@ -37,12 +37,21 @@ def test_devices_of_one_row_go_to_others(parts: int, expected: dict[str, int]) -
 
 def test_each_batch_size_has_the_layout_with_a_part_for_each_row() -> None:
     whole = layout(cfg=2, context=4)
-    found = layouts_by_way(whole, [1, 2, 3, 4, 6], lambda other: True)
+    found = layouts_by_batch(whole, [1, 2, 3, 4, 6], lambda other: True)
     assert sorted(found) == [
-        *(Way(1), Way(2), Way(2, 2), Way(3), Way(4), Way(4, 4), Way(6), Way(6, 2)),
+        *(
+            BatchLayout(1),
+            BatchLayout(2),
+            BatchLayout(2, 2),
+            BatchLayout(3),
+            BatchLayout(4),
+            BatchLayout(4, 4),
+            BatchLayout(6),
+            BatchLayout(6, 2),
+        ),
     ]
-    assert all(found[Way(size)] == whole for size in (1, 2, 3, 4, 6))
-    assert sizes(found[Way(6, 2)]) == {"data": 2, "cfg": 2, "ulysses": 2}
+    assert all(found[BatchLayout(size)] == whole for size in (1, 2, 3, 4, 6))
+    assert sizes(found[BatchLayout(6, 2)]) == {"data": 2, "cfg": 2, "ulysses": 2}
 
 
 class Weighted(ToyPipeline):
@@ -70,8 +79,8 @@ def test_a_layout_that_would_move_weights_is_left_out(
     axes: tuple[str | None, ...], mesh: dict[str, int], elastic: bool
 ) -> None:
     compiler = Compiler(Weighted(*axes), layout(**mesh))
-    assert (Way(4, 4) in compiler.ways([4], elastic=True)) == elastic
-    assert compiler.ways([1, 4], elastic=False) == [Way(1), Way(4)]
+    assert (BatchLayout(4, 4) in compiler.batch_layouts([4], elastic=True)) == elastic
+    assert compiler.batch_layouts([1, 4], elastic=False) == [BatchLayout(1), BatchLayout(4)]
 
 
 def test_a_row_goes_from_one_layout_to_another_without_a_copy() -> None:

@@ -136,7 +136,7 @@ async def test_larger_batches_that_were_dropped_are_compiled_for_the_next_one(
     gates.compile_gate.set()
     await asking.make("again", **SLOW)
     [phase] = _shape(asking, shape.bucket).phases.values()
-    assert [way.size for way in phase.programs] == [1, 2, 4]
+    assert [batch_layout.size for batch_layout in phase.programs] == [1, 2, 4]
 
 
 async def test_a_picture_notes_its_own_compiling_alone(gates: TwoGates, asking: Asking) -> None:

@@ -69,7 +69,7 @@ async def test_the_next_start_knows_what_need_not_be_compiled(
     bucket = SPEC.bucket(WARM)
 
     def start() -> Engine:
-        return Engine(pipeline, layout, slots=1, kept=ExecutableFiles(tmp_path, {}))
+        return Engine(pipeline, layout, slots=1, executables=ExecutableFiles(tmp_path, {}))
 
     first, again = start(), start()
     try:
@@ -98,7 +98,8 @@ async def test_a_file_that_came_later_is_found_after_a_while(
 ) -> None:
     bucket, loop = SPEC.bucket(WARM), asyncio.get_running_loop()
     first, beside = (
-        Engine(pipeline, layout, slots=1, kept=ExecutableFiles(tmp_path, {})) for _ in range(2)
+        Engine(pipeline, layout, slots=1, executables=ExecutableFiles(tmp_path, {}))
+        for _ in range(2)
     )
     try:
         await beside.look_for([bucket])
@@ -117,7 +118,7 @@ async def test_programs_of_other_ways_are_not_there(
     """After a change of `batching` or `exact_rows` all steps have to be compiled."""
     bucket, kept = SPEC.bucket(WARM), ExecutableFiles(tmp_path, {})
     batchings = (exact(), exact(), exact(2), fast(2))
-    first, *others = (Engine(pipeline, layout, 2, one, kept=kept) for one in batchings)
+    first, *others = (Engine(pipeline, layout, 2, one, executables=kept) for one in batchings)
     try:
         await first.warm_up([WARM])
         await until(partial(is_found, others[0], bucket))

@@ -37,8 +37,8 @@ def step(compiler: Compiler, batch: list[dict[str, np.ndarray]], guidance: list[
     values = {name: np.zeros(len(batch), np.float32) for name in names}
     values |= {"sigma": np.ones(len(batch), np.float32), "guidance": np.float32(guidance)}
     one = {name: value[0] for name, value in values.items()}
-    way = compiler.ways([len(batch)], elastic=False)[-1]
-    program, _ = compiler.step(StepProgram("double"), one, way, batch[0])
+    batch_layout = compiler.batch_layouts([len(batch)], elastic=False)[-1]
+    program, _ = compiler.step(StepProgram("double"), one, batch_layout, batch[0])
     states, finite = program(compiler.weights.common, tuple(batch), values)
     assert np.asarray(finite).all()
     return [np.asarray(state["latents"]) for state in states]

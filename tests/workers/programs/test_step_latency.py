@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workers.programs.step_latency import MEMORY, REFRESH, TRIALS, StepTimes, Way
+from workers.programs.step_latency import MEMORY, REFRESH, TRIALS, BatchLayout, StepTimes
 
-SIZES = [Way(1), Way(2), Way(4)]
+SIZES = [BatchLayout(1), BatchLayout(2), BatchLayout(4)]
 
 
 def measured(**seconds: float) -> StepTimes:
@@ -14,7 +14,7 @@ def measured(**seconds: float) -> StepTimes:
     times = StepTimes()
     for name, value in seconds.items():
         for _ in range(TRIALS):
-            times.observe(Way(int(name[1:])), value)
+            times.observe(BatchLayout(int(name[1:])), value)
     return times
 
 
@@ -36,39 +36,41 @@ def test_least_time_a_row(seconds: dict[str, float], count: int, size: int) -> N
 def test_every_size_gets_its_trials_before_it_is_judged() -> None:
     times, taken = StepTimes(), []
     for _ in range(3 * TRIALS):
-        way = times.best(4, SIZES)
-        taken.append(way)
-        times.observe(way, {1: 1.0, 2: 3.0, 4: 9.0}[way.size])
-    assert all(taken.count(way) == TRIALS for way in SIZES)
-    assert times.best(4, SIZES) == Way(1)
+        batch_layout = times.best(4, SIZES)
+        taken.append(batch_layout)
+        times.observe(batch_layout, {1: 1.0, 2: 3.0, 4: 9.0}[batch_layout.size])
+    assert all(taken.count(batch_layout) == TRIALS for batch_layout in SIZES)
+    assert times.best(4, SIZES) == BatchLayout(1)
 
 
 def test_one_slow_step_does_not_condemn_a_size() -> None:
     times = measured(s1=1.0, s4=1.0)
-    times.observe(Way(4), 100.0)
-    assert times.best(4, [Way(1), Way(4)]) == Way(4)
+    times.observe(BatchLayout(4), 100.0)
+    assert times.best(4, [BatchLayout(1), BatchLayout(4)]) == BatchLayout(4)
 
 
 def test_the_table_follows_the_machine_and_gives_second_chances() -> None:
     times = measured(s1=1.0, s4=8.0)
-    assert times.best(4, [Way(1), Way(4)]) == Way(1)
+    assert times.best(4, [BatchLayout(1), BatchLayout(4)]) == BatchLayout(1)
     for _ in range(MEMORY):
-        times.observe(Way(1), 5.0)
-    assert times.best(4, [Way(1), Way(4)]) == Way(4)
+        times.observe(BatchLayout(1), 5.0)
+    assert times.best(4, [BatchLayout(1), BatchLayout(4)]) == BatchLayout(4)
     times = measured(s1=1.0, s4=8.0)
     for _ in range(REFRESH):
-        times.observe(Way(1), 1.0)
-    assert times.best(4, [Way(1), Way(4)]) == Way(4), "after a while it is tried again"
+        times.observe(BatchLayout(1), 1.0)
+    assert times.best(4, [BatchLayout(1), BatchLayout(4)]) == BatchLayout(4), (
+        "after a while it is tried again"
+    )
 
 
-WIDE, APART = Way(4), Way(4, 4)
+WIDE, APART = BatchLayout(4), BatchLayout(4, 4)
 """Four rows, one after the other over all devices or each on a quarter of them."""
 
 
 @pytest.mark.parametrize(
     ("together", "apart", "chosen"), [(4.0, 2.0, APART), (2.0, 4.0, WIDE), (1.0, 1.0, WIDE)]
 )
-def test_the_faster_layout_is_chosen(together: float, apart: float, chosen: Way) -> None:
+def test_the_faster_layout_is_chosen(together: float, apart: float, chosen: BatchLayout) -> None:
     times = StepTimes()
     for _ in range(TRIALS):
         times.observe(WIDE, together)
@@ -79,18 +81,20 @@ def test_the_faster_layout_is_chosen(together: float, apart: float, chosen: Way)
 def test_a_layout_that_was_never_tried_is_tried() -> None:
     times = measured(s1=1.0, s4=4.0)
     for _ in range(TRIALS):
-        assert times.best(4, [Way(1), WIDE, APART]) == APART
+        assert times.best(4, [BatchLayout(1), WIDE, APART]) == APART
         times.observe(APART, 40.0)
-    assert times.best(4, [Way(1), WIDE, APART]) == Way(1)
+    assert times.best(4, [BatchLayout(1), WIDE, APART]) == BatchLayout(1)
 
 
 def test_a_single_row_has_the_whole_slice() -> None:
-    assert measured(s1=9.0).best(1, [Way(1), Way(2), Way(2, 2)]) == Way(1)
+    assert measured(s1=9.0).best(
+        1, [BatchLayout(1), BatchLayout(2), BatchLayout(2, 2)]
+    ) == BatchLayout(1)
 
 
 def test_too_few_rows_for_an_exact_fit_may_be_padded_in_any_layout() -> None:
     times = measured(s1=1.0, s2=1.9, s4=3.6)
     for _ in range(TRIALS):
-        times.observe(Way(2, 2), 1.0)
+        times.observe(BatchLayout(2, 2), 1.0)
         times.observe(APART, 1.2)
-    assert times.best(3, [Way(1), Way(2), Way(2, 2), WIDE, APART]) == APART
+    assert times.best(3, [BatchLayout(1), BatchLayout(2), BatchLayout(2, 2), WIDE, APART]) == APART
