@@ -12,8 +12,11 @@ ACCELERATOR ?= cpu
 # Anything: the newest packages that pyproject.toml allows, instead of those that were tested.
 NEWEST ?=
 
-# Test processes: two use two cores well, each with JAX's own threads.
-WORKERS ?= 2
+# Test processes: three on two cores, since many tests wait for processes of their own.
+WORKERS ?= 3
+
+# Tests of `make test-newest`: a file that lists them.
+LIST ?= tests/newest.txt
 
 # What `make images-check` builds: frontend takes seconds, worker-cpu (-cuda, -tpu) minutes.
 IMAGES ?= frontend
@@ -50,7 +53,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test check test-newest fresh lint lint-deploy format docs openapi reference rules dashboards pictures \
+.PHONY: install demo test check test-newest newest fresh lint lint-deploy format docs openapi reference rules dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -65,9 +68,12 @@ check: lint ## style, types, and the tests that need no compilation, process or 
 	JAX_PLATFORMS=cpu $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
 		-m "not (compiles or processes or browser)" $(ARGS)
 
-test-newest: ## the tests of tests/newest.txt with the newest packages: make test-newest PYTHON=python3.13
+test-newest: newest ## the tests of LIST with the newest packages: make test-newest PYTHON=python3.13
+	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@$(LIST) $(ARGS)"
+
+newest: # the environment of test-newest
 	$(MAKE) fresh VENV=.venv-$(notdir $(PYTHON))
-	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1 ARGS="@tests/newest.txt $(ARGS)"
+	$(MAKE) .venv-$(notdir $(PYTHON))/.ran-test VENV=.venv-$(notdir $(PYTHON)) NEWEST=1
 
 fresh: # removes an environment of another Python or of another pyproject.toml
 	@now="$$($(PYTHON) -c 'import sys; print(sys.base_prefix, sys.version)' && cksum pyproject.toml)" && \

@@ -194,7 +194,8 @@ def test_an_environment_of_another_python_or_project_is_made_again(tmp_path: Pat
     assert (venv / "module").exists(), "no Python: nothing is thrown away"
 
 
-def test_what_is_run_with_the_newest_is_there() -> None:
-    for line in (ROOT / "tests" / "newest.txt").read_text("utf-8").splitlines():
+@pytest.mark.parametrize("name", ["newest.txt", "newcomer.txt"])
+def test_what_is_run_with_the_newest_is_there(name: str) -> None:
+    for line in (ROOT / "tests" / name).read_text("utf-8").splitlines():
         path, _, test = line.partition("::")
         assert test.partition("[")[0] in (ROOT / path).read_text("utf-8")
