@@ -64,11 +64,11 @@ class RandomWeights(Shapes):
         arrays: dict[str, Array] = {}
         for number, (path, leaf) in enumerate(as_stored(leaves).items()):
             used = as_used(path, self._draw(path, number, leaf), leaves, self._place)
-            arrays |= {path: self._computed(array) for path, array in used.items()}
+            arrays |= {path: self._transfer(array) for path, array in used.items()}
         return filled(module, arrays)
 
-    def _computed(self, array: Array) -> Array:
-        """The same, where it is to lie while the network runs."""
+    def _transfer(self, array: Array) -> Array:
+        """Return the array where it is to lie while the network runs."""
         return array
 
     def _place(self, path: str, leaf: nnx.Variable) -> Any:

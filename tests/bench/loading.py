@@ -113,7 +113,7 @@ def one_round(
 
 
 def load(module: nnx.Module, file: Path, lay: Callable[[Leaf, BufferPool], Laid] = laid) -> None:
-    loaded = loader.load(module, file.parent, RENAMES, lay=lay)
+    loaded = loader.load(module, file.parent, RENAMES, transfer=lay)
     jax.block_until_ready(nnx.state(loaded))
 
 

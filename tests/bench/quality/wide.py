@@ -175,7 +175,7 @@ class Words(BlankTokenizer):
 
 
 class RandomWords(RandomWeights):
-    """Fulfils `models.loading.sources.Reader`: weights are drawn, and so are the words of
+    """A `models.loading.sources.Reader`: weights are drawn, and so are the words of
     prompts."""
 
     def clip_tokenizer(self, folder: Path) -> Tokenizer:
@@ -195,7 +195,7 @@ class Mapped(RandomWords):
         super().__init__()
         self._folder = folder
 
-    def _kept(self, array: Array) -> Array:
+    def _transfer(self, array: Array) -> Array:
         if array.nbytes < SMALL:
             return array
         with TemporaryFile(dir=self._folder) as file:  # its pages stay until nobody maps them

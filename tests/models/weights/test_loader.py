@@ -131,7 +131,7 @@ def test_every_leaf_in_every_dtype(tmp_path: Path, stored: Any, asked: Any) -> N
 @pytest.mark.parametrize("asked", [np.float32, jnp.bfloat16], ids=str)
 def test_turned_on_the_device_it_is_the_same(tmp_path: Path, stored: Any, asked: Any) -> None:
     arrays = tensors(stored)
-    check(loaded(saved(tmp_path, arrays), dtype=asked, lay=OnDevice), arrays, asked)
+    check(loaded(saved(tmp_path, arrays), dtype=asked, transfer=OnDevice), arrays, asked)
 
 
 def test_layers_spread_over_shards(tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ class TestPlacement:
             return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*split))
 
         folder = saved(tmp_path, tensors())
-        for lay in (laid, OnDevice):
-            network = loaded(folder, sharding=sharding, lay=lay)
+        for transfer in (laid, OnDevice):
+            network = loaded(folder, sharding=sharding, transfer=transfer)
             check(network, tensors())
             kernel = flat_parameters(network)["blocks.up.kernel"].get_value()
             assert [shard.data.shape for shard in kernel.addressable_shards] == [(3, 5, 65)] * 2
