@@ -67,7 +67,7 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Uvicorn's own raises the signal again when all is done, and so never exits with 0."""
+        """Handle signals; uvicorn's own raises them again at the end, and so never exits with 0."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.handle_exit, number, None)

@@ -49,7 +49,7 @@ class Draft:
 
 
 class DenoisingPipeline(ABC, Generic[Networks]):
-    """Fulfils `models.interface.pipeline.Pipeline` for a family that fills in its hooks.
+    """Implementation of `models.interface.pipeline.Pipeline` for a family that fills in its hooks.
 
     Every row has latents and denoised (the last step's estimate of the clean latents), both
     float32; history, the solver's; and the embeddings of its prompts, whose first axis is the

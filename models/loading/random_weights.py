@@ -29,7 +29,7 @@ GOLDEN = 0x9E3779B9
 
 
 class RandomWeights(Shapes):
-    """Fulfils `models.loading.sources.Reader`: drawn weights, blank prompts, configs that are read.
+    """A `models.loading.sources.Reader`: drawn weights, blank prompts, configs that are read.
 
     Kernels and tables have mean 0 and a variance of one over their inputs, so that activations stay
     finite through any depth; gains are 1 and biases 0.

@@ -129,7 +129,7 @@ class Layout:
         return NamedSharding(self.mesh, self.spec(axes, shape))
 
     def of_parameter(self, path: str, leaf: nnx.Variable) -> NamedSharding:
-        """Fulfils `models.weights.loader.Sharding`."""
+        """Return the sharding of a leaf: implementation of `models.weights.loader.Sharding`."""
         return self.sharding(leaf.axes, leaf.shape)
 
     def in_use(self) -> Layout:

@@ -33,7 +33,7 @@ _HALF = np.float32(0.5)
 
 
 def _fma(a: Floats, b: Floats | np.float32 | float, c: Floats | float) -> Floats:
-    """A · b + c rounded once: float64 holds the product of two float32 exactly."""
+    """Compute a · b + c, rounded once: float64 holds the product of two float32 exactly."""
     b, c = np.asarray(b, np.float32), np.asarray(c, np.float32)
     return (a.astype(np.float64) * b + c).astype(np.float32)
 

@@ -157,7 +157,7 @@ class MultistepSchedule(NoiseSchedule):
 
 
 def half_log_snr(alpha: Column, sigma: Column) -> Column:
-    """Lambda = log alpha - log sigma: infinite at sigma 0."""
+    """Compute lambda = log alpha - log sigma: infinite at sigma 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return _log(alpha) - _log(sigma)
 

@@ -57,7 +57,7 @@ def _update(
 
 
 def _moments(step: Any, growth: Any, order: int) -> Column:
-    """I! · phi_(i+1)(step) · step for i = 1, …, order."""
+    """Compute i! · phi_(i+1)(step) · step for i = 1, …, order."""
     moments = []
     factorial = 1
     phi = growth / step - 1

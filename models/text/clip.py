@@ -50,7 +50,7 @@ class ClipConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ClipConfig:
-        """Reads a parsed `config.json`; keys that do not shape the network are passed over."""
+        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
         return cls(**known(cls, config))
 
 

@@ -22,7 +22,7 @@ Activation = Callable[[Array], Array]
 
 
 def quick_gelu(x: Array) -> Array:
-    """X σ(1.702 x). Source: Hendrycks & Gimpel 2016, section 2."""
+    """Compute x σ(1.702 x). Source: Hendrycks & Gimpel 2016, section 2."""
     return x * jax.nn.sigmoid(jnp.asarray(1.702, x.dtype) * x)
 
 

@@ -67,7 +67,7 @@ class T5Config:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> T5Config:
-        """Reads a parsed `config.json`; keys that do not shape the network are passed over."""
+        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
         return cls(**known(cls, config))
 
 

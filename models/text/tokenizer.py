@@ -39,7 +39,7 @@ class Tokenizer:
     def __init__(
         self, kind: type[PreTrainedTokenizerBase], folder: Path, *choices: tuple[str, ...]
     ) -> None:
-        """Reads the tokenizer of a folder that holds all files of one of the choices.
+        """Read the tokenizer of a folder that holds all files of one of the choices.
 
         Raises:
             CheckpointError: the folder or a file of it is missing or damaged.
@@ -147,7 +147,7 @@ class BlankTokenizer(Tokenizer):
     """Padding alone, whatever the prompt: the shape of tokens where no vocabulary is at hand."""
 
     def __init__(self) -> None:
-        """Reads nothing."""
+        """Skip the files that others read."""
 
     @property
     def max_length(self) -> int:

@@ -39,7 +39,7 @@ class UMT5Config(T5Config):
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> UMT5Config:
-        """Reads a parsed `config.json`; keys that do not shape the network are passed over."""
+        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
         return cls(**known(cls, config))
 
 

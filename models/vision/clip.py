@@ -57,7 +57,7 @@ class ClipVisionConfig:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ClipVisionConfig:
-        """Reads a parsed `config.json`; keys that do not shape the network are passed over."""
+        """Read a parsed `config.json`; keys that do not shape the network are passed over."""
         return cls(**known(cls, config))
 
 

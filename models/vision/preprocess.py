@@ -53,7 +53,7 @@ class ClipPreprocessor:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ClipPreprocessor:
-        """Reads a parsed `preprocessor_config.json`; keys that change no pixel are passed over."""
+        """Read a parsed `preprocessor_config.json`; keys that change no pixel are passed over."""
         if config.get("do_pad"):
             raise ValueError(f"{FILE}: do_pad is not served: CLIP's images are cropped")
         known = {field.name for field in fields(cls)}

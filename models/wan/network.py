@@ -433,7 +433,7 @@ def modulate(
 
 
 def gated(x: Tokens, update: Tokens, gate: Float[Array, "batch times width"]) -> Tokens:
-    """X + gate · update, added in float32."""
+    """Compute x + gate · update, added in float32."""
     return (x.astype(jnp.float32) + update.astype(jnp.float32) * gate).astype(x.dtype)
 
 

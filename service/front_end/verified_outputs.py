@@ -24,7 +24,7 @@ SHORT_BYTES = 2**16
 
 
 class Intact:
-    """Reads outputs, and holds them against the size and digest that their job has.
+    """Reader of outputs; holds them against the size and digest that their job has.
 
     Whatever is read whole is hashed. Of a range the size is checked, and the whole file is hashed
     once for each version that the store has of it.

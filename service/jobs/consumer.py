@@ -66,7 +66,7 @@ Claims = list[Claim]
 
 
 class Consumer(Calls):
-    """Fulfils what pools ask of a `Queue`."""
+    """Part of a `Queue` that pools use."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)

@@ -25,7 +25,7 @@ may have lapsed that nobody could renew."""
 
 
 class Maintenance(Calls):
-    """Fulfils what a reaper asks of a `Queue`."""
+    """Part of a `Queue` that a reaper uses."""
 
     def __init__(self, redis: Redis, settings: QueueSettings) -> None:
         super().__init__(redis, settings)

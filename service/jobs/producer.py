@@ -30,7 +30,7 @@ Jobs = list[Job]
 
 
 class Producer(Calls):
-    """Fulfils what front ends ask of a `Queue`."""
+    """Part of a `Queue` that front ends use."""
 
     async def deposit(self, job_id: str) -> None:
         """Files of this job are about to be stored: if it is never put, `reap` hands them out."""
@@ -142,7 +142,7 @@ class Producer(Calls):
         return self._stopped(call, await self._run(producer.Cancel(call, job_id)))
 
     async def delete(self, job_id: str) -> Job | None:
-        """Cancels it first if it has not ended.
+        """Delete a job; cancel it first if it has not ended.
 
         Its files leave at once if the caller deletes them, and with the next `reap` otherwise.
         """

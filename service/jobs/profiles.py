@@ -40,7 +40,7 @@ class ProfileRequest:
 
 
 class Profiles(Calls):
-    """Fulfils what `atelier profile` and pools ask of a `Queue`.
+    """Part of a `Queue` that `atelier profile` and pools use.
 
     Plain commands: whoever loses a race here asks again.
     """

@@ -10,7 +10,7 @@ from service.jobs.scripts.webhooks import Announcement
 
 
 class Announcements(Calls):
-    """Fulfils what a sender of webhooks asks of a `Queue`."""
+    """Part of a `Queue` that a sender of webhooks uses."""
 
     async def announced(
         self, *, lease_s: float, most: int, each: int, busy: Mapping[str, int]

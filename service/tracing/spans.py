@@ -25,7 +25,7 @@ _SAMPLED = 1
 
 
 class Recorder(Protocol):
-    """Records spans somewhere, or nowhere."""
+    """Recorder of spans, somewhere or nowhere."""
 
     def begin(
         self,

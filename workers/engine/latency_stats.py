@@ -71,7 +71,7 @@ class LatencyStats:
         return bucket in self.at_hand
 
     def compiled(self, bucket: str, seconds: float) -> None:
-        """Compiling a bucket's programs took so long.
+        """Record how long compiling a bucket's programs took.
 
         The longest counts: others of it, such as a scheduler's, may be fewer.
         """

@@ -72,7 +72,7 @@ class HealthPage(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET on one connection."""
+    """Handler that answers GET on one connection."""
 
     server: HealthPage
     timeout = PATIENCE_S

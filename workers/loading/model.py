@@ -211,7 +211,7 @@ def tiling_of(model: ModelSettings) -> Tiling | None:
 def sketch_of(
     pool: PoolSettings, model: ModelSettings, folder: Path | None = None
 ) -> tuple[Sketch, Executables]:
-    """Return the trace of the pool's first warm-up request, and the file that keeps it.
+    """Return the sketch of the pool's first warm-up request, and its executables.
 
     Traced and not compiled, or read from what was traced before. Raises: as `read` does;
     RequestError: of any of them.
@@ -297,7 +297,7 @@ def load(
 
 
 def files_of(opened: MeshSlice) -> Reader:
-    """Reads the checkpoint for that slice.
+    """Read the checkpoint for that slice.
 
     Processes of several hosts must all run what one of them runs, so that none may find there what
     another does not.

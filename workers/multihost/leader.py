@@ -46,7 +46,7 @@ class Held:
 
 
 class Leader:
-    """Fulfils `workers.programs.launcher.Launcher`.
+    """Implementation of `workers.programs.launcher.Launcher`.
 
     Any error of a program ends the slice: how far the other processes came, nobody can say.
     """

@@ -87,7 +87,7 @@ def lowered(case: Case, rows: int = 1) -> Lowered:
 
 
 def compiled(case: Case, rows: int = 1) -> str:
-    """The text of that step, compiled. Nothing of TPUs may have been loaded yet.
+    """Return the text of that step, compiled. Nothing of TPUs may have been loaded yet.
 
     As libtpu itself writes it down: jaxlib cannot read each of its programs, and of SDXL's step
     says "Async done requires its operand to be an asynchronous op" (jax 0.10.2, libtpu 0.0.52).

@@ -187,7 +187,7 @@ def flops(name: str) -> Mapping[str, float]:
 
 
 def in_child(function: Callable[..., Result], *arguments: object) -> Result:
-    """Libtpu reads its settings once in a process."""
+    """Call a function in a process of its own: libtpu reads its settings once in a process."""
     with get_context("spawn").Pool(1) as pool:
         found = pool.apply(function, arguments)
         # Ended by a signal, libtpu would tell of it at length.

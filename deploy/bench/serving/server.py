@@ -15,8 +15,8 @@ from service.client import EventReader, JobEvent, ServiceUnreachable, checked
 from service.jobs.model.state_machine import ENDED
 
 TIMEOUT_S = httpx.Timeout(60, connect=10, pool=None)
-"""Reads outlast the pauses between keep-alive comments; who waits for a connection is not late by
-the server's fault, and waits."""
+"""Timeouts: reads outlast the pauses between keep-alive comments; a wait for a connection is not
+the server's fault, and has no limit."""
 IDLE_S = 2.0
 """Time that a connection is kept for the next request: less than servers keep theirs, or requests
 would go into connections that have just been closed."""

@@ -122,7 +122,7 @@ DEMO = FluxSizes()
 
 
 class FluxDenoiser(nnx.Module):
-    """Fulfils `models.demo.training.recipe.Denoiser`."""
+    """Implementation of `models.demo.training.recipe.Denoiser`."""
 
     def __init__(self, sizes: FluxSizes, *, rngs: nnx.Rngs) -> None:
         self.clip = ClipTextModel(sizes.clip, rngs=rngs)
@@ -156,7 +156,7 @@ class FluxDenoiser(nnx.Module):
 
 
 class Flux:
-    """Fulfils `models.demo.training.recipe.Recipe`."""
+    """Implementation of `models.demo.training.recipe.Recipe`."""
 
     name = "flux"
     subject: Subject = ImageSubject()

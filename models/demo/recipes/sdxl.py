@@ -129,7 +129,7 @@ DEMO = SdxlSizes()
 
 
 class SdxlDenoiser(nnx.Module):
-    """Fulfils `models.demo.training.recipe.Denoiser`."""
+    """Implementation of `models.demo.training.recipe.Denoiser`."""
 
     def __init__(self, sizes: SdxlSizes, *, rngs: nnx.Rngs) -> None:
         self.clip = ClipTextModel(sizes.clip, rngs=rngs)
@@ -168,7 +168,7 @@ class SdxlDenoiser(nnx.Module):
 
 
 class Sdxl:
-    """Fulfils `models.demo.training.recipe.Recipe`."""
+    """Implementation of `models.demo.training.recipe.Recipe`."""
 
     name = "sdxl"
     subject: Subject = ImageSubject()

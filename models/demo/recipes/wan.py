@@ -112,7 +112,7 @@ DEMO = WanSizes()
 
 
 class WanDenoiser(nnx.Module):
-    """Fulfils `models.demo.training.recipe.Denoiser`."""
+    """Implementation of `models.demo.training.recipe.Denoiser`."""
 
     def __init__(self, sizes: WanSizes, *, rngs: nnx.Rngs) -> None:
         self.t5 = UMT5Encoder(sizes.t5, rngs=rngs)
@@ -140,7 +140,7 @@ class WanDenoiser(nnx.Module):
 
 
 class Wan:
-    """Fulfils `models.demo.training.recipe.Recipe`."""
+    """Implementation of `models.demo.training.recipe.Recipe`."""
 
     name = "wan"
     subject: Subject = VideoSubject()

@@ -23,7 +23,7 @@ SHEET_CLIPS, SHEET_FRAMES = 16, 9
 
 
 class VideoSubject:
-    """Fulfils `models.demo.training.recipe.Subject`."""
+    """Implementation of `models.demo.training.recipe.Subject`."""
 
     name = "clips"
     count = 5_000

@@ -23,7 +23,7 @@ SHEET_COLUMNS = 8
 
 
 class ImageSubject:
-    """Fulfils `models.demo.training.recipe.Subject`."""
+    """Implementation of `models.demo.training.recipe.Subject`."""
 
     name = "pictures"
     count = 50_000

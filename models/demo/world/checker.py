@@ -1,4 +1,4 @@
-"""Reads a picture and says which of the things that its prompt names are right.
+"""Read a picture and say which of the things that its prompt names are right.
 
 Knows the words and their colours, nothing of how scenes are drawn. Every pixel gets the nearest
 colour of the palette, or none; connected pixels of one colour other than the ground's are an

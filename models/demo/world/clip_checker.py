@@ -1,4 +1,4 @@
-"""Reads a clip and says which of the things that its prompt names are right.
+"""Read a clip and say which of the things that its prompt names are right.
 
 Every frame is read as the picture checker reads a picture; what is named must be right in all of
 them. The object must move steadily in the named direction and keep its size.

@@ -17,7 +17,7 @@ Keys = Bool[Array, " kv_tokens"] | None
 
 
 def blockwise_kernel(choose: Choose) -> Kernel:
-    """Fulfils `models.nn.kernels.kernel.Kernel`, so many queries and keys at a time as chosen.
+    """Build a kernel that takes as many queries and keys at a time as are chosen.
 
     Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory", section 2.
     """

@@ -19,7 +19,7 @@ def cudnn_kernel(
     scale: float,
     keys: Bool[Array, " kv_tokens"] | None = None,
 ) -> Attended:
-    """Fulfils `models.nn.kernels.kernel.Kernel`.
+    """Implementation of `models.nn.kernels.kernel.Kernel`.
 
     Raises:
         ValueError: a dtype that cuDNN has no flash attention for.
@@ -54,6 +54,9 @@ def _over_first(q: Array, k: Array, v: Array, scale: float, count: Array) -> Att
 
 
 def _counted_first(k: Array, v: Array, keys: Array) -> tuple[Array, Array]:
-    """CuDNN masks by length, not by key; a mask of its own would be as large as the logits."""
+    """Put the keys that count first: cuDNN masks by length.
+
+    A mask by key would be as large as the logits.
+    """
     order = jnp.argsort(~keys, stable=True)
     return k[:, order], v[:, order]

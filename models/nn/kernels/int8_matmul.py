@@ -114,7 +114,7 @@ def product(
     upright: bool = False,
     interpret: bool = False,
 ) -> Array:
-    """Fulfils `Product`, of inputs and outputs that fill lanes.
+    """Implementation of `Product`, of inputs and outputs that fill lanes.
 
     Args:
         interpret: run without a TPU, slowly.

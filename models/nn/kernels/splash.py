@@ -24,7 +24,7 @@ Keys = Bool[Array, " kv_tokens"] | None
 
 
 def splash_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
-    """Fulfils `models.nn.kernels.kernel.Kernel`, in blocks of chosen sizes.
+    """Implementation of `models.nn.kernels.kernel.Kernel`, in blocks of chosen sizes.
 
     Args:
         interpret: run without a TPU, slowly.

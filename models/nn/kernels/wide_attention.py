@@ -46,7 +46,7 @@ Heads = Float[Array, "batch_heads _rows _columns"]
 
 
 def upright_kernel(choose: Choose, *, interpret: bool = False) -> Kernel:
-    """Fulfils `models.nn.kernels.kernel.Kernel`, in blocks of chosen sizes.
+    """Implementation of `models.nn.kernels.kernel.Kernel`, in blocks of chosen sizes.
 
     Args:
         interpret: run without a TPU, slowly.

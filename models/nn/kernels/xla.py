@@ -20,7 +20,7 @@ def xla_kernel(
     scale: float,
     keys: Bool[Array, " kv_tokens"] | None = None,
 ) -> Attended:
-    """Fulfils `models.nn.kernels.kernel.Kernel`. Source: Vaswani et al. 2017, eq. 1."""
+    """Implementation of `models.nn.kernels.kernel.Kernel`. Source: Vaswani et al. 2017, eq. 1."""
     logits = scale * jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32)
     if keys is not None:
         logits = jnp.where(keys, logits, NOTHING)
@@ -46,7 +46,7 @@ def few_keys_kernel(
     scale: float,
     keys: Bool[Array, " kv_tokens"] | None = None,
 ) -> Attended:
-    """Fulfils `models.nn.kernels.kernel.Kernel` for few keys.
+    """Implementation of `models.nn.kernels.kernel.Kernel` for few keys.
 
     Weights are divided by their sum before they meet the values. Where keys are fewer than a head
     is wide, or nearly, that is less to divide, and the values come out in their own dtype. Source:

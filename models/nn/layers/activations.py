@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 
 def erf_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """X · Φ(x), in float32 whatever the dtype of `x`, which the result has.
+    """Compute x · Φ(x), in float32 whatever the dtype of `x`, which the result has.
 
     By the error function, as torch has it. `jax.nn.gelu` takes its complement, which a TPU needs
     three times as long for, and rounds it to the dtype of `x` before it is multiplied.
@@ -22,7 +22,7 @@ def erf_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def tanh_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """X · Φ(x), Φ by its approximation with a hyperbolic tangent, in the dtype of `x`.
+    """Compute x · Φ(x), Φ by its approximation with a hyperbolic tangent, in the dtype of `x`.
 
     Source: Hendrycks and Gimpel 2016 (GELU), section 2.
     """

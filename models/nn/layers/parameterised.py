@@ -93,7 +93,7 @@ def linear(
     use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
 ) -> Linear:
-    """Y = x W + b, kernel [in, out] with its two logical axes; the bias follows the second."""
+    """Build y = x W + b: kernel [in, out] with its logical axes; the bias follows the second."""
     return Linear(
         in_features,
         out_features,
@@ -142,7 +142,7 @@ def from_heads(
 def _by_heads(
     layer: Linear, x: Array, features: tuple[int, ...], out_features: tuple[int, ...]
 ) -> Array:
-    """X W + b, of exact activations.
+    """Compute x W + b, of exact activations.
 
     Args:
         x: [batch, tokens, *in].

@@ -199,7 +199,7 @@ def client(settings: RedisSettings) -> Redis:
 
 
 class BriefRetry(Retry):
-    """Ends with the first failure after `COMMAND_TIMEOUT_S`.
+    """Retry that ends with the first failure after `COMMAND_TIMEOUT_S`.
 
     A server that stands still is asked once: redis-py retries a command whose connection it
     retries, which takes minutes there.
@@ -220,7 +220,7 @@ class BriefRetry(Retry):
 
 
 class PasswordFile(CredentialProvider):
-    """Reads the password for each connection, so that it may change while we run."""
+    """Provider that reads the password for each connection, so that it may change while we run."""
 
     def __init__(self, username: str | None, file: Path) -> None:
         self._username = username

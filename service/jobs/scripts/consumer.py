@@ -150,7 +150,7 @@ class Renew(Script[list[int]]):
 
     @staticmethod
     def parse(answer: Sequence[int]) -> list[int]:
-        """Return the places of the claims that were lost."""
+        """Return the indices of the claims that were lost."""
         return [number - 1 for number in answer]
 
 

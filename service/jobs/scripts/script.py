@@ -59,8 +59,7 @@ class Silent(Script[None]):
 
     @staticmethod
     def parse(answer: Any) -> None:
-        """Return nothing."""
-        return None
+        """Pass over whatever Redis answers."""
 
 
 @dataclass(frozen=True)
