@@ -78,35 +78,15 @@ def load(
             misshapen, all of them at once.
     """
     checkpoint = WanCheckpoint.read(folder)
-    scheduler = read_scheduler(folder)
-    for config in (read_config(folder, "scheduler"), scheduler):  # refused by either name
-        if getattr(registry.from_config(config), "use_dynamic_shifting", False):
-            raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
+    scheduler = _unshifted_scheduler(folder)
     check_tiling(reading.vae_tiling, checkpoint.vae.downsampling)
-    stored, used = (
-        reading.rounded(abstract_modules(checkpoint, each), *EXPERTS)
-        for each in (dtype, reading.activation_dtype or dtype)
-    )
-    if swap_experts and len(checkpoint.transformers) < 2:
-        raise ValueError("swap_experts is set, but there is only one transformer")
-    swaps = _swaps(stored) if swap_experts is None else swap_experts
-    turned = replace(reading, sharding=_as_numpy)
-    loaded = {
-        part: _load_part(
-            turned if swaps and part in EXPERTS else reading,
-            part,
-            (getattr(stored, part), getattr(used, part)),
-            folder,
-        )
-        for part in COMPONENTS
-    }
+    networks = _load_networks(checkpoint, folder, dtype, swap_experts, reading)
     pictured = checkpoint.image_encoder is not None
-    preview = reading.reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
     spec = make_spec(name, folder, checkpoint, defaults or {})
     return WanPipeline(
         with_presets(spec, folder, LEVERS, reading.qualities, reading.eight_bit),
         checkpoint,
-        WanNetworks(**loaded, preview=preview),
+        networks,
         Tools(
             scheduler,
             reading.reader.t5_tokenizer(folder / "tokenizer"),
@@ -114,6 +94,42 @@ def load(
         ),
         reading.vae_tiling,
     )
+
+
+def _unshifted_scheduler(folder: Path) -> dict[str, Any]:
+    scheduler = read_scheduler(folder)
+    for config in (read_config(folder, "scheduler"), scheduler):  # refused by either name
+        if getattr(registry.from_config(config), "use_dynamic_shifting", False):
+            raise ValueError("use_dynamic_shifting: this pipeline has no tokens to shift by")
+    return scheduler
+
+
+def _load_networks(
+    checkpoint: WanCheckpoint,
+    folder: Path,
+    dtype: DTypeLike,
+    swap_experts: bool | None,
+    reading: Reading,
+) -> WanNetworks:
+    stored, used = (
+        reading.rounded(abstract_modules(checkpoint, each), *EXPERTS)
+        for each in (dtype, reading.activation_dtype or dtype)
+    )
+    if swap_experts and len(checkpoint.transformers) < 2:
+        raise ValueError("swap_experts is set, but there is only one transformer")
+    swaps = _swaps(stored) if swap_experts is None else swap_experts
+    on_host = replace(reading, sharding=_as_numpy)
+    loaded = {
+        part: _load_part(
+            on_host if swaps and part in EXPERTS else reading,
+            part,
+            (getattr(stored, part), getattr(used, part)),
+            folder,
+        )
+        for part in COMPONENTS
+    }
+    preview = reading.reader.preview(flat_frame_encoder(loaded["vae"]), checkpoint.vae.z_dim)
+    return WanNetworks(**loaded, preview=preview)
 
 
 def abstract_modules(checkpoint: WanCheckpoint, dtype: DTypeLike) -> WanNetworks:
