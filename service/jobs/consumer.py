@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -128,7 +128,8 @@ class Consumer(Calls):
         if slots < 1:
             return []
         until = asyncio.get_running_loop().time() + wait_s
-        wanted = consumer.ClaimJobs(
+        script = partial(
+            consumer.ClaimJobs,
             pool=pool,
             model=model,
             slots=slots,
@@ -143,7 +144,7 @@ class Consumer(Calls):
             credit_s=self._settings.deadline_credit_s,
             answer_ms=ANSWER_MS,
         )
-        once = partial(self._claim_now, wanted, busy, may_compile, has_room)
+        once = partial(self._claim_now, script, pool, model, busy, may_compile, has_room)
         claims = await self._or_release(once)
         if claims or wait_s <= 0:
             return claims
@@ -171,7 +172,9 @@ class Consumer(Calls):
 
     async def _claim_now(
         self,
-        wanted: consumer.ClaimJobs,
+        script: Callable[..., consumer.ClaimJobs],
+        pool: str,
+        model: str,
         busy: Callable[[], bool],
         may_compile: Callable[[], bool] | None,
         has_room: Callable[[], bool],
@@ -179,11 +182,10 @@ class Consumer(Calls):
         """A claim without an answer may have been carried out: the pool's next one repeats it."""
         if not has_room():
             return []
-        pool, model = wanted.pool, wanted.model
         call = self._unanswered.pop(pool, None) or new_call()
         may = may_compile is None or may_compile()
         try:
-            found = await self._run(replace(wanted, call=call, busy=busy(), may_compile=may))
+            found = await self._run(script(call=call, busy=busy(), may_compile=may))
         except (RedisError, OSError):
             self._unanswered[pool] = call
             raise

@@ -1,4 +1,4 @@
-"""A programs: the compiled programs of one bucket, some of them perhaps not ready yet."""
+"""Programs of one bucket, compiled or still compiling."""
 
 from __future__ import annotations
 

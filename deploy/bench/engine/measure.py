@@ -114,5 +114,5 @@ def _programs(programs: BucketPrograms) -> list[Any]:
 
 def _flops(programs: BucketPrograms, phase: StepProgram) -> float:
     counted: Future[float] | None = programs.phases[phase].flops
-    assert counted is not None, "the engine counts a programs's operations when it is first used"
+    assert counted is not None, "the engine counts a program's operations when it is first used"
     return counted.result()

@@ -86,7 +86,7 @@ class Measured(Silent):
 
 @dataclass(frozen=True)
 class ClaimJobs(Script[Claimed]):
-    """Claim jobs for a pool. Fields with a default are set anew for each try."""
+    """Claim jobs for a pool. The last three are set anew for each try."""
 
     pool: str
     model: str
@@ -109,10 +109,10 @@ class ClaimJobs(Script[Claimed]):
     credit_s: float
     """Device-seconds by which a deadline may bring a tenant ahead."""
     answer_ms: int
-    call: str = ""
-    busy: bool = False
+    call: str
+    busy: bool
     """True if the pool has other jobs."""
-    may_compile: bool = True
+    may_compile: bool
     """Take jobs of other buckets than `warm`."""
 
     @staticmethod

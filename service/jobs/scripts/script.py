@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 Answer = TypeVar("Answer", covariant=True)
@@ -34,19 +35,26 @@ class Script(ABC, Generic[Answer]):
     """
 
     @classmethod
+    @cache
     def name(cls) -> str:
         """Return the script's name, of its file too."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     def args(self) -> dict[str, object]:
         """Return the arguments by name."""
-        given = ((one.name, getattr(self, one.name)) for one in fields(self) if not one.metadata)
+        given = ((name, getattr(self, name)) for name in self._names(is_text=False))
         return {name: value for name, value in given if value is not None}
 
     def texts(self) -> Iterator[str]:
         """Yield the texts, in the order of their fields."""
-        for value in (getattr(self, one.name) for one in fields(self) if one.metadata):
+        for value in (getattr(self, name) for name in self._names(is_text=True)):
             yield from (value,) if isinstance(value, str) else value or ()
+
+    @classmethod
+    @cache
+    def _names(cls, is_text: bool) -> tuple[str, ...]:
+        """Return the names of the arguments, or of the texts."""
+        return tuple(one.name for one in fields(cls) if bool(one.metadata) == is_text)
 
     @staticmethod
     @abstractmethod
