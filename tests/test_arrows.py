@@ -60,9 +60,11 @@ FLOORS: dict[str, dict[str, str]] = {
         "vision": "checkpoint nn text",
         "vae": "checkpoint nn parallel",
         "loading": "checkpoint weights nn parallel spec text vae",
+        "adapters": "checkpoint nn parallel weights",
         **dict.fromkeys(
             FAMILIES,
-            "spec checkpoint parallel nn weights sampling interface text vision vae loading",
+            "adapters spec checkpoint parallel nn weights sampling interface text vision vae "
+            "loading",
         ),
     },
     "models.nn": {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +23,6 @@ from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, initial_cache
 from models.parallel.dtypes import used_dtype
 from models.parallel.placement import in_place
-from models.parallel.trace_options import trace_options
 from models.sampling.flow_match import FlowMatchEuler
 from models.spec.model_spec import ModelSpec
 from models.text.tokenizer import Tokenizer, cut_prompts
@@ -51,6 +49,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds")
+    ENCODERS = ("clip",)
     SCALE = "true_cfg_scale"
 
     def __init__(
@@ -123,7 +122,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
         """Compute the modulations of some steps of one row."""
         pooled = row["pooled_embeds"] if program.guided else row["pooled_embeds"][:1]
         pooled = jnp.broadcast_to(pooled, (len(values["timestep"]), *pooled.shape))
-        with replace(trace_options(), quant=program.quant).active():
+        with self.options(program, values).active():
             return self._modulations(weights, pooled, values)
 
     def predict(

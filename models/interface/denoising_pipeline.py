@@ -16,13 +16,19 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.interface.adapters import (
+    encoder_inputs,
+    requested_adapters,
+    row_adapters,
+    with_adapters,
+)
 from models.interface.apply_presets import apply_levers, quality_of
 from models.interface.pipeline import Fields, Prepared, PyTree, RequestWarning, Step
 from models.interface.solver_step import history, solver_step
 from models.interface.step_program import StepProgram
 from models.nn.layers.step_cache import CachedStep, cache_input, cached_step, updated_cache
 from models.parallel.placement import gathered
-from models.parallel.trace_options import trace_options
+from models.parallel.trace_options import TraceOptions, trace_options
 from models.sampling.guidance import classifier_free, of_first_prompt
 from models.sampling.solver import Stepped
 from models.spec.model_spec import ModelSpec
@@ -58,6 +64,8 @@ class DenoisingPipeline(ABC, Generic[Networks]):
 
     PROMPTS: ClassVar[tuple[str, ...]]
     """Leaves of a row that have an entry for each of its prompts."""
+    ENCODERS: ClassVar[tuple[str, ...]] = ()
+    """Names of the text encoders that adapters may change."""
     SCALE: ClassVar[str] = "guidance_scale"
     """Entry of a step's values that is the scale of classifier-free guidance."""
 
@@ -102,22 +110,25 @@ class DenoisingPipeline(ABC, Generic[Networks]):
     def prepare(self, fields: Fields, images: Mapping[str, bytes]) -> Prepared:
         """Lay out a request, with its steps as its preset runs them."""
         draft, quality = self.lay_out(fields, images), quality_of(self.spec, fields)
-        inputs = {**draft.inputs}
+        adapters = requested_adapters(fields)
+        inputs = {**draft.inputs, **encoder_inputs(adapters, self.ENCODERS)}
         if quality.step_cache:
             inputs |= cache_input(draft.prompts, draft.tokens)
         return Prepared(
             ",".join(filter(None, (draft.bucket, quality.key))),
             inputs,
-            apply_levers(draft.steps, quality),
+            with_adapters(apply_levers(draft.steps, quality), adapters),
             draft.width,
             draft.height,
             draft.seed,
             draft.warnings,
+            adapters,
         )
 
     def encode(self, weights: Networks, inputs: Mapping[str, jax.Array]) -> PyTree:
         """Make one row of a request's inputs."""
-        row = self.embed(weights, inputs)
+        with replace(trace_options(), adapters=row_adapters(inputs, rows=1)).active():
+            row = self.embed(weights, inputs)
         return {"denoised": jnp.zeros_like(row["latents"]), "history": history(inputs), **row}
 
     def conditions(
@@ -140,10 +151,14 @@ class DenoisingPipeline(ABC, Generic[Networks]):
         """Run the network, guidance and the solver once for a batch of rows."""
         seen = rows if program.guided else of_first_prompt(rows, *self.PROMPTS)
         cache = cached_step(program.cache, rows, values)
-        with replace(trace_options(), quant=program.quant).active():
+        with self.options(program, values).active():
             output = self.predict(program, weights, seen, values, conditions, cache)
         stepped = self.advance(program, rows, self.guide(output, values), values)
         return {**rows, **stepped._asdict(), **updated_cache(cache)}
+
+    def options(self, program: StepProgram, values: Mapping[str, jax.Array]) -> TraceOptions:
+        """Return the options to trace a step's network with."""
+        return replace(trace_options(), quant=program.quant, adapters=row_adapters(values))
 
     def guide(
         self, output: Float[Array, "batch prompts ..."], values: Mapping[str, jax.Array]

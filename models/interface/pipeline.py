@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from models.interface.requested_adapter import RequestedAdapter
 from models.interface.step_program import StepProgram
 from models.spec.model_spec import ModelSpec
 
@@ -73,6 +74,8 @@ class Prepared:
     height: int
     seed: int
     warnings: tuple[RequestWarning, ...] = ()
+    adapters: tuple[RequestedAdapter, ...] = ()
+    """Adapters whose pages its steps read (models/interface/adapters.py)."""
 
 
 class Pipeline(Protocol):

@@ -16,6 +16,8 @@ from models.sampling.solver import Solver
 from models.spec.quality_presets import CacheKind, EightBitProducts
 
 GUIDED, NOISE = "guided", "noise"
+ADAPTERS = "adapters-"
+"""Beginning of the word that says how many pages of adapters a row reads."""
 WORDS = frozenset({GUIDED, NOISE, *get_args(EightBitProducts), *get_args(CacheKind)})
 
 
@@ -23,7 +25,7 @@ WORDS = frozenset({GUIDED, NOISE, *get_args(EightBitProducts), *get_args(CacheKi
 class StepProgram:
     """Identity of a kind of step in a bucket: rows of equal ones share a batch.
 
-    `str` writes it as words: `transformer_2 guided unipc(order=3) w8a16 first-block`.
+    `str` writes it as words: `transformer_2 guided unipc(order=3) w8a16 first-block adapters-4`.
     """
 
     network: str
@@ -38,6 +40,8 @@ class StepProgram:
     """Precision of its blocks' matrix products."""
     cache: CacheKind | None = None
     """Signal by which it decides to reuse the work of the step before."""
+    adapter_pages: int = 0
+    """Pages of adapters that each row reads; 0: rows have none."""
 
     def __post_init__(self) -> None:
         if self.network.split() != [self.network]:
@@ -45,7 +49,8 @@ class StepProgram:
 
     def __str__(self) -> str:
         flags = GUIDED if self.guided else None, NOISE if self.noise else None
-        words = (self.network, flags[0], self.solver, flags[1], self.quant, self.cache)
+        adapters = f"{ADAPTERS}{self.adapter_pages}" if self.adapter_pages else None
+        words = (self.network, flags[0], self.solver, flags[1], self.quant, self.cache, adapters)
         return " ".join(str(word) for word in words if word is not None)
 
     @classmethod
@@ -53,6 +58,8 @@ class StepProgram:
     def parse(cls, text: str) -> StepProgram:
         """The inverse of `str`. Raises: ValueError: it is no text of a program."""
         network, *words = text.split()
+        pages = [word.removeprefix(ADAPTERS) for word in words if word.startswith(ADAPTERS)]
+        words = [word for word in words if not word.startswith(ADAPTERS)]
         solvers = [word for word in words if word not in WORDS]
         if len(solvers) > 1:
             raise ValueError(f"{text!r} names more than one solver: {', '.join(solvers)}")
@@ -63,4 +70,5 @@ class StepProgram:
             NOISE in words,
             next((one for one in get_args(EightBitProducts) if one in words), None),
             next((one for one in get_args(CacheKind) if one in words), None),
+            int(pages[0]) if pages else 0,
         )

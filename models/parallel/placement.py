@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding
 
 from models.parallel.axis_rules import Split
 from models.parallel.dtypes import used_dtype
+from models.parallel.row_adapters import AdapterPages
 from models.parallel.trace_options import trace_options
 
 State = TypeVar("State")
@@ -23,13 +24,14 @@ def gathered(parameters: State) -> State:
     Gathered where only their storage is split, moved from host memory to the device, and cast to
     the dtype that they are used in.
 
-    Stacked layers stay as they are: each is gathered when its turn comes.
+    Stacked layers stay as they are: each is gathered when its turn comes. So do banks of adapters,
+    of which rows take their pages.
     """
     layout = trace_options().layout
     used = None if layout is None else layout.in_use()
 
     def whole(leaf: nnx.Variable) -> nnx.Variable:
-        if _is_separate(leaf):
+        if _is_separate(leaf) or isinstance(leaf, AdapterPages):
             return leaf
         axes = leaf.axes[-leaf.ndim :] if leaf.ndim else ()
         if "layers" in axes:

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from models.parallel.axis_rules import Layout, Split
+from models.parallel.row_adapters import RowAdapters
 from models.spec.quality_presets import EightBitProducts
 
 
@@ -34,6 +35,9 @@ class TraceOptions:
     For training small networks on CPU, where a loop nearly doubles the time of a step; the price
     is a compile time that grows with the layers.
     """
+    adapters: RowAdapters | None = None
+    """Adapters of the rows that layers with a bank see; traced arrays, of the program's arguments.
+    None: no row has any."""
     record: Callable[[Split], None] | None = None
     """Called with each activation that the layout splits, in order; of equal layers, once. Changes
     no program."""

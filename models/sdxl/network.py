@@ -15,9 +15,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from models.nn.layers.conv_strips import convolved, for_batch, join_strips, split_strips
+from models.nn.layers.conv_strips import for_batch, join_strips, split_strips
+from models.nn.layers.convolution import convolved
 from models.nn.layers.norms import GroupNorm
-from models.nn.layers.parameterised import conv, linear
+from models.nn.layers.parameterised import Conv, conv, linear
 from models.parallel.trace_options import trace_options
 from models.sdxl.blocks import (
     BY_LAYOUT,
@@ -148,7 +149,7 @@ class UNet(nnx.Module):
         return sinusoid(values, features, flip_sin_to_cos=flip, freq_shift=shift)
 
 
-def _conv(in_width: int, width: int, kernel: int, **make: Any) -> nnx.Conv:
+def _conv(in_width: int, width: int, kernel: int, **make: Any) -> Conv:
     padding = ((kernel // 2, kernel // 2),) * 2
     return conv(in_width, width, (kernel, kernel), padding=padding, **make)
 

@@ -13,7 +13,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from models.nn.attention.attention import CrossAttention
-from models.nn.layers.conv_strips import convolved, join_strips, split_strips
+from models.nn.layers.conv_strips import join_strips, split_strips
+from models.nn.layers.convolution import convolved
 from models.nn.layers.norms import GroupNorm
 from models.nn.layers.parameterised import conv, linear
 from models.vae.config import VaeConfig

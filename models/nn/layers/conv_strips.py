@@ -9,10 +9,7 @@ many strips an image is in is `TraceOptions.strips`.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-import numpy as np
-from flax import nnx
 from jaxtyping import Array, Shaped
 
 from models.parallel.axis_rules import Layout, MeshAxes
@@ -104,21 +101,3 @@ def with_neighbours(
     after = jnp.pad(strips[:, 1:, :, :right], ((0, 0), (0, 1), *_NONE))
     seen = jnp.concatenate([before, strips, after], axis=-2)
     return seen.reshape(-1, *seen.shape[2:])
-
-
-def convolved(
-    layer: nnx.Conv, x: Shaped[Array, "_strips height _columns _in"]
-) -> Shaped[Array, "_strips _height _columns_after _out"]:
-    """layer(x). Its padding names rows and columns."""
-    if trace_options().strips == 1:
-        return layer(x)
-    rows, (left, right) = np.broadcast_to(np.asarray(layer.padding), (2, 2)).tolist()
-    strides = np.broadcast_to(np.asarray(layer.strides), 2).tolist()
-    out = jax.lax.conv_general_dilated(
-        with_neighbours(x, left, right),
-        layer.kernel[...].astype(x.dtype),
-        strides,
-        [rows, (0, 0)],
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
-    return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)

@@ -16,6 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
 from models.nn.kernels.int8_matmul import Activation
+from models.nn.layers.adapter_bank import AdapterBank
 from models.nn.quant.matmul import Rounded, multiplied, scaled, upright_values
 from models.nn.quant.sharded import product_by_kernel
 from models.parallel import jax_internals
@@ -29,14 +30,21 @@ _embedding = nnx.initializers.normal(0.02)
 
 
 class Linear(nnx.Linear):
-    """y = x W + b. By its kernel in 8 bits, where it has one and the trace's options ask for it."""
+    """y = x W + b, and what the adapters of the trace's rows add.
+
+    By its kernel in 8 bits, where it has one and the trace's options ask for it.
+    """
 
     eight: Rounded | None = None
+    bank: AdapterBank | None = None
 
     def __call__(
         self, x: Float[Array, "*batch in_features"], out_sharding: Any = None
     ) -> Float[Array, "*batch out_features"]:
-        """Multiply, with 8 bits where the trace asks for them."""
+        """Multiply, with 8 bits where the trace asks for them, and adapt."""
+        return adapted(self, x, self._multiplied(x, out_sharding))
+
+    def _multiplied(self, x: Array, out_sharding: Any) -> Array:
         eight = self.asked
         if eight is None:
             return super().__call__(x, out_sharding)
@@ -50,6 +58,23 @@ class Linear(nnx.Linear):
     def asked(self) -> Rounded | None:
         """The kernel of 8 bits, where there is one and what is traced now is to use it."""
         return self.eight if trace_options().quant else None
+
+    @property
+    def is_adapted(self) -> bool:
+        """True if rows that are traced now may have adapters here."""
+        return self.bank is not None and trace_options().adapters is not None
+
+
+def adapted(layer: Linear, x: Array, out: Array) -> Array:
+    """Add what the rows' adapters make of a layer's inputs to its outputs, of whatever shape.
+
+    Args:
+        x: [batch, *tokens, in].
+    """
+    rows = trace_options().adapters
+    if layer.bank is None or rows is None:
+        return out
+    return out + layer.bank.change(x, rows).reshape(out.shape)
 
 
 def by_kernel(
@@ -66,7 +91,7 @@ def activated(
     layer: Linear, x: Float[Array, "batch tokens in_features"], activation: Activation
 ) -> Float[Array, "batch tokens out_features"]:
     """activation(layer(x)), in one go where the product is by a kernel of ours."""
-    own = by_kernel(layer, [x], activation=activation)
+    own = None if layer.is_adapted else by_kernel(layer, [x], activation=activation)
     return activation(layer(x)) if own is None else own
 
 
@@ -78,10 +103,11 @@ def of_joined(
 ) -> Float[Array, "batch tokens out_features"]:
     """layer(x), x being the parts side by side, which a kernel of ours need not have so."""
     own = by_kernel(layer, parts)
-    if own is not None:
+    if own is not None and not layer.is_adapted:
         return own
     flat = [part.reshape(*part.shape[:2], -1) for part in parts]
-    return layer(jnp.concatenate(flat, axis=-1))
+    joined = jnp.concatenate(flat, axis=-1)
+    return layer(joined) if own is None else adapted(layer, joined, own)
 
 
 def linear(
@@ -125,8 +151,10 @@ def to_heads(
     """
     if layer.asked is not None and trace_options().quant == "w8a8":
         own = by_kernel(layer, [x], heads=heads, upright=upright)
-        return layer(x).reshape(*x.shape[:2], heads, -1) if own is None else own
-    return _by_heads(layer, x, (x.shape[-1], heads, -1), (heads, -1))
+        if own is None:
+            return layer(x).reshape(*x.shape[:2], heads, -1)
+        return adapted(layer, x, own)
+    return adapted(layer, x, _by_heads(layer, x, (x.shape[-1], heads, -1), (heads, -1)))
 
 
 def from_heads(
@@ -135,8 +163,10 @@ def from_heads(
     """layer(x), of features apart by heads, which need not come together in memory."""
     if layer.asked is not None and trace_options().quant == "w8a8":
         own = by_kernel(layer, [x])
-        return layer(x.reshape(*x.shape[:2], -1)) if own is None else own
-    return _by_heads(layer, x, (*x.shape[2:], -1), (-1,))
+        flat = x.reshape(*x.shape[:2], -1)
+        return layer(flat) if own is None else adapted(layer, flat, own)
+    flat = x.reshape(*x.shape[:2], -1)
+    return adapted(layer, flat, _by_heads(layer, x, (*x.shape[2:], -1), (-1,)))
 
 
 def _by_heads(
@@ -191,6 +221,12 @@ def _row_major(kernel: Array) -> Array:
     return jax_internals.with_layout_constraint(kernel, jax_internals.ArrayLayout((0, 1)))
 
 
+class Conv(nnx.Conv):
+    """Convolution, channels last; `models.nn.layers.convolution` adds what adapters make of it."""
+
+    bank: AdapterBank | None = None
+
+
 def conv(
     in_features: int,
     out_features: int,
@@ -202,10 +238,10 @@ def conv(
     axes: Axes = ("conv_in", "conv_out"),
     use_bias: bool = True,
     param_dtype: DTypeLike = jnp.float32,
-) -> nnx.Conv:
+) -> Conv:
     """Channels-last convolution, kernel [*window, in, out]; `axes` are the last two's names."""
     window = (None,) * len(kernel_size)
-    return nnx.Conv(
+    return Conv(
         in_features,
         out_features,
         kernel_size,

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.nn.layers.adapter_bank import is_of_bank
 from models.nn.quant.sharded import of_layer, stays_stacked
 from models.parallel.placement import gathered, in_place
 from models.parallel.trace_options import trace_options
@@ -56,27 +57,35 @@ def scan(
         of_layers: what else each layer is given, stacked on a leading axis.
         between: the first layer to run and the one to stop at; None: all.
     """
-    graph, *states = nnx.split(layers, stays_stacked, ...)
+    graph, *states = nnx.split(layers, _stays_whole, ...)
     whole, parameters = states
 
-    def one(carry: Carry, own: Any, in_stacks: Any = whole) -> tuple[Carry, Carry]:
-        layer, *others = own
-        return apply(nnx.merge(graph, in_stacks, gathered(layer)), carry, *others), carry
+    def one(carry: Carry, own: Any) -> tuple[Carry, Carry]:
+        number, layer, *others = own
+        in_stacks = whole if number is None else of_layer(whole, number)
+        merged = nnx.merge(graph, in_stacks, gathered(layer))
+        return apply(merged, carry, *others), carry
 
     def numbered(carry: Carry, number: jax.Array) -> tuple[Carry, Carry]:
         own = jax.tree.map(lambda leaf: at(leaf, number), stacked)
-        return one(carry, own, of_layer(whole, number))
+        return one(carry, (number, *own))
 
+    has_whole = bool(jax.tree.leaves(whole))
+    numbers, stacked = jnp.arange(*(between or (0, layers_of(layers)))), (parameters, *of_layers)
     if _are_separate(parameters):
         some = slice(*(between or (None,)))
         cut = jax.tree.map(lambda leaf: leaf[some], of_layers)
-        return jax.lax.scan(one, carry, (_together(parameters, some), *cut), unroll=True)
-    stacked = (parameters, *of_layers)
-    if between is None and not jax.tree.leaves(whole):
-        return jax.lax.scan(one, carry, stacked, unroll=trace_options().unroll)
+        own = (numbers if has_whole else None, _together(parameters, some), *cut)
+        return jax.lax.scan(one, carry, own, unroll=True)
+    if between is None and not has_whole:
+        return jax.lax.scan(one, carry, (None, *stacked), unroll=trace_options().unroll)
     # looked up in the whole stack: to cut some of it off would copy the weights
-    numbers = jnp.arange(*(between or (0, layers_of(layers))))
     return jax.lax.scan(numbered, carry, numbers, unroll=trace_options().unroll)
+
+
+def _stays_whole(path: tuple[Any, ...], leaf: Any) -> bool:
+    """Return whether a layer reads its part of a leaf in the whole stack."""
+    return stays_stacked(path, leaf) or is_of_bank(path, leaf)
 
 
 def is_variable(node: Any) -> bool:

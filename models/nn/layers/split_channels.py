@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from models.nn.layers.conv_strips import convolved
+from models.nn.layers.convolution import adapted, convolved
+from models.nn.layers.parameterised import Conv
 from models.parallel.axis_rules import Layout, MeshAxes
 from models.parallel.trace_options import trace_options
 
@@ -24,7 +24,7 @@ Features = Float[Array, "batch _height _width _channels"]
 _NHWC = ("NHWC", "HWIO", "NHWC")
 
 
-def split_outputs(conv: nnx.Conv, x: Features) -> Features:
+def split_outputs(conv: Conv, x: Features) -> Features:
     """conv(x), each device making its own channels of it; whole where they do not divide."""
     layout, names = _shares(conv.out_features)
     if layout is None or not names:
@@ -35,10 +35,11 @@ def split_outputs(conv: nnx.Conv, x: Features) -> Features:
 
     last = PartitionSpec(None, None, None, names)
     specs = (PartitionSpec(), last, PartitionSpec(names))
-    return _by_hand(own, layout, names, specs, last)(x, conv.kernel[...], _bias(conv))
+    out = _by_hand(own, layout, names, specs, last)(x, conv.kernel[...], _bias(conv))
+    return adapted(conv, x, out)
 
 
-def split_inputs(conv: nnx.Conv, x: Features) -> Features:
+def split_inputs(conv: Conv, x: Features) -> Features:
     """conv(x), each device reading its own channels of `x`; their sum is whole on all of them."""
     layout, names = _shares(conv.in_features)
     if layout is None or not names:
@@ -50,7 +51,7 @@ def split_inputs(conv: nnx.Conv, x: Features) -> Features:
     channels = PartitionSpec(None, None, None, names)
     specs = (channels, PartitionSpec(None, None, names, None))
     summed = _by_hand(own, layout, names, specs, PartitionSpec())(x, conv.kernel[...])
-    return summed + _bias(conv)
+    return adapted(conv, x, summed + _bias(conv))
 
 
 def _shares(channels: int) -> tuple[Layout | None, MeshAxes]:
@@ -76,12 +77,12 @@ def _by_hand(
     )
 
 
-def _convolved(conv: nnx.Conv, x: Array, kernel: Array) -> Array:
+def _convolved(conv: Conv, x: Array, kernel: Array) -> Array:
     strides = np.broadcast_to(np.asarray(conv.strides), 2).tolist()
     padding = np.broadcast_to(np.asarray(conv.padding), (2, 2)).tolist()
     return jax.lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=_NHWC)
 
 
-def _bias(conv: nnx.Conv) -> Array:
+def _bias(conv: Conv) -> Array:
     assert conv.bias is not None
     return conv.bias[...]

@@ -1,0 +1,103 @@
+"""Bank of low-rank adapters: beside a layer's kernel, what any row of a batch may add to it.
+
+A bank is an array of pages on the device, each with `PAGE_RANK` ranks of one adapter. A row names
+its pages and their scales (models/parallel/row_adapters.py), and a layer adds, row by row,
+
+    y = W x + Σ scale · up(down(x))
+
+An adapter of a higher rank has several pages, and so have several adapters of one row: to a layer
+they are the same. Which adapters lie where is data, so rows of any adapters share a program, and
+an adapter comes and goes without a new one.
+
+Source: Hu et al. 2021 (LoRA), section 4.1. One kernel for rows of many adapters: Chen et al. 2023
+(Punica), section 4; pages of ranks in one pool: Sheng et al. 2023 (S-LoRA), section 5.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from models.nn.kernels.int8_matmul import OfStack
+from models.parallel.row_adapters import AdapterPages, RowAdapters
+from models.parallel.trace_options import trace_options
+
+PAGE_RANK = 16
+"""Ranks of a page: rows of a tile of bfloat16 on TPUs."""
+
+
+class AdapterBank(nnx.Module):
+    """Pages of one layer, or of each layer of a stack.
+
+    `down` [*layers, pages, PAGE_RANK, *window, in] and `up` [*layers, pages, PAGE_RANK, out]:
+    features lie last, as chips have them in memory. `bias` [*layers, pages, out] is added as it is.
+    """
+
+    def __init__(self, down: AdapterPages, up: AdapterPages, bias: AdapterPages) -> None:
+        self.down, self.up, self.bias = down, up, bias
+
+    def change(
+        self, x: Float[Array, "batch *tokens in_features"], rows: RowAdapters
+    ) -> Float[Array, "batch *tokens out_features"]:
+        """Compute what each row's adapters add to a linear layer's output, in the dtype of `x`."""
+        pages = self.of_rows(x, rows)
+        hidden = jnp.einsum("bsi,bji->bsj", x.reshape(len(x), -1, x.shape[-1]), pages.down[:, :, 0])
+        return pages.raised(hidden).reshape(*x.shape[:-1], -1)
+
+    def of_rows(self, x: Array, rows: RowAdapters) -> RowPages:
+        """Take the pages that each row of a batch reads, in the dtype of `x`."""
+        places, scales = rows.of_batch(len(x))
+        down, up, bias = (
+            _taken(one, places).astype(x.dtype) for one in (self.down, self.up, self.bias)
+        )
+        return RowPages(
+            down.reshape(len(x), down.shape[1] * PAGE_RANK, -1, down.shape[-1]),
+            up.reshape(len(x), -1, up.shape[-1]),
+            bias,
+            scales.astype(x.dtype),
+        )
+
+
+class RowPages(NamedTuple):
+    """Pages of one layer, row by row."""
+
+    down: Float[Array, "batch ranks window in_features"]
+    up: Float[Array, "batch ranks out_features"]
+    bias: Float[Array, "batch pages out_features"]
+    scales: Float[Array, "batch pages"]
+
+    def raised(
+        self, hidden: Float[Array, "batch *places ranks"]
+    ) -> Float[Array, "batch *places out_features"]:
+        """Scale what the ranks made of the inputs, and bring it up to the outputs."""
+        scales = jnp.repeat(self.scales, PAGE_RANK, axis=1)
+        flat = hidden.reshape(len(hidden), -1, hidden.shape[-1]) * scales[:, None]
+        added = jnp.einsum("bsj,bjo->bso", flat, self.up)
+        added = added + jnp.einsum("bp,bpo->bo", self.scales, self.bias)[:, None]
+        return added.reshape(*hidden.shape[:-1], -1)
+
+
+def is_of_bank(path: tuple[Any, ...], leaf: Any) -> bool:
+    """Return whether rows look up their pages in a leaf's whole stack of layers, by this trace.
+
+    To cut a layer's pages out of it first would copy those of all rows that ever come.
+    """
+    asked = trace_options().adapters is not None
+    return asked and isinstance(leaf, AdapterPages) and "layers" in leaf.axes
+
+
+def _taken(parameter: AdapterPages, pages: Array) -> Array:
+    """Pages of each row: [batch, pages, …]; of a layer of a stack, where they lie there."""
+    value: Any = parameter.get_value()
+    taken = value.values[value.number, pages] if isinstance(value, OfStack) else value[pages]
+    layout = trace_options().layout
+    if layout is None:
+        return taken
+    axes = (None, None, *parameter.axes[-(taken.ndim - 2) :])
+    used = layout.in_use()
+    placed: Array = jax.lax.with_sharding_constraint(taken, used.sharding(axes, taken.shape))
+    return placed
