@@ -11,8 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service.routes.include import include_routes
-from service.schemas.request import GenerateRequest
-from service.schemas.response import JobView, ProblemView
+from service.schemas.request import GenerateRequest, LoraUpload
+from service.schemas.response import JobView, LoraView, ProblemView
 
 TITLE = "Atelier"
 SUMMARY = "Images and video from SDXL, Flux and Wan."
@@ -31,9 +31,11 @@ def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
     """
     document = get_openapi(title=TITLE, version=VERSION, summary=SUMMARY, routes=app.routes)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    _, read = models_json_schema([(GenerateRequest, "validation")], ref_template=_REF)
+    _, read = models_json_schema(
+        [(GenerateRequest, "validation"), (LoraUpload, "validation")], ref_template=_REF
+    )
     _, shown = models_json_schema(
-        [(JobView, "serialization"), (ProblemView, "serialization")], ref_template=_REF
+        [(one, "serialization") for one in (JobView, LoraView, ProblemView)], ref_template=_REF
     )
     schemas |= read["$defs"] | shown["$defs"]
     for name in _UNUSED:

@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("service/test_conformance.py", "service/test_image_attacks.py", "service/test_server.py"),
         *("service/routes/test_health.py", "service/http/test_connection_limits.py"),
     ),
-    "browser": tuple(f"e2e/test_playground{more}.py" for more in ("", "_clips", "_keys")),
+    "browser": tuple(f"e2e/test_playground{more}.py" for more in ("", "_clips", "_keys", "_loras")),
 }
 """Markers by folder or file below `tests`: what `make check` leaves out."""
 

@@ -89,6 +89,17 @@ swaps = Counter(
 swap_seconds = Counter(
     "atelier_expert_swap_seconds_total", "Seconds the slice waited for expert swaps.", ["model"]
 )
+adapter_loads = Counter(
+    "atelier_adapter_loads_total", "Adapters loaded into a pool's banks.", ["model"]
+)
+adapter_load_seconds = Counter(
+    "atelier_adapter_load_seconds_total",
+    "Seconds spent loading adapters, beside the steps.",
+    ["model"],
+)
+adapter_pages = Gauge(
+    "atelier_adapter_pages", "Pages of the banks: free, or used by an adapter.", ["model", "state"]
+)
 compile_seconds = Histogram(
     "atelier_compile_seconds",
     "Seconds to compile one program, or to read it from the compile cache.",
@@ -117,6 +128,7 @@ executable_seconds = Counter(
 
 OF_A_MODEL = (
     compile_busy, padding, device_busy, device_wait, flops, slots, slots_busy, swaps, swap_seconds,
+    adapter_loads, adapter_load_seconds,
 )  # fmt: skip
 
 
@@ -162,6 +174,14 @@ def swap(model: str, seconds: float) -> None:
     """Count one network that came to the device, and its time."""
     swaps.labels(model).inc()
     swap_seconds.labels(model).inc(seconds)
+
+
+def adapter_loaded(model: str, seconds: float, used: int, free: int) -> None:
+    """Count one adapter that came to the device, its time, and the pages of the banks after it."""
+    adapter_loads.labels(model).inc()
+    adapter_load_seconds.labels(model).inc(seconds)
+    for state, pages in (("used", used), ("free", free)):
+        adapter_pages.labels(model, state).set(pages)
 
 
 def profiled(model: str, communication: float) -> None:

@@ -76,7 +76,8 @@ def plan(
     if dtype:
         models = {name: model.model_copy(update={"dtype": dtype}) for name, model in models.items()}
     served = {pool.model for pool in settings.pools.values()}
-    fresh = {name: PoolSettings(model=name, **slots) for name in models if name not in served}
+    own = [name for name, model in models.items() if not model.is_served_by_base]
+    fresh = {name: PoolSettings(model=name, **slots) for name in own if name not in served}
     planned = {**settings.pools, **fresh}
     changes = {"count": pools, "mesh": mesh and PoolSettings(model="", mesh=mesh).mesh}
     given = {name: value for name, value in changes.items() if value is not None}

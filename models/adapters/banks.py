@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -11,12 +12,13 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
-from models.adapters.adapter import Changes, LowRank, Place
-from models.adapters.layer_names import kernel_shape
-from models.nn.layers.adapter_bank import PAGE_RANK, AdapterBank
-from models.nn.layers.parameterised import Linear
+from models.adapters.files.adapter import Changes, LowRank, Stored
+from models.adapters.layer_names import adaptable_modules, has_kernel, kernel_shape
+from models.nn.layers.adapter_bank import AdapterBank
+from models.nn.layers.parameterised import Conv, Linear
 from models.parallel.dtypes import used_dtype
 from models.parallel.row_adapters import AdapterPages
+from models.spec.lora import PAGE_RANK
 from models.weights.loader import Sharding
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -33,24 +35,27 @@ def with_banks(network: Module, pages: int, sharding: Sharding | None = None) ->
     Args:
         sharding: where each array goes; None: to JAX's default device.
     """
-    for parts, layer in list(nnx.iter_graph(network)):
-        if isinstance(layer, Linear):
-            layer.bank = _bank(".".join(map(str, parts)), layer, pages, sharding)
+    for path, layer in list(adaptable_modules(network)):
+        layer.bank = _bank(path, layer, pages, sharding)
     return network
 
 
-def _bank(path: str, layer: Linear, pages: int, sharding: Sharding | None) -> AdapterBank:
-    kernel: nnx.Param = layer.kernel if layer.eight is None else layer.eight.scale
-    *layers, in_features, out_features = kernel_shape(layer)
-    stacked: tuple[Any, ...] = ("layers",) if layers else ()
+def _bank(path: str, layer: Linear | Conv, pages: int, sharding: Sharding | None) -> AdapterBank:
+    layers, (in_features, out_features, window) = kernel_shape(layer)
+    count: tuple[int, ...] = () if layers is None else (layers,)
+    stacked: tuple[str | None, ...] = () if layers is None else ("layers",)
     in_axis, out_axis = _axes(layer)
+    around = (None,) * len(window)
     shapes = {
-        DOWN: ((*layers, pages, PAGE_RANK, in_features), (*stacked, None, None, in_axis)),
-        UP: ((*layers, pages, PAGE_RANK, out_features), (*stacked, None, None, out_axis)),
-        BIAS: ((*layers, pages, out_features), (*stacked, None, out_axis)),
+        DOWN: (
+            (*count, pages, PAGE_RANK, *window, in_features),
+            (*stacked, None, None, *around, in_axis),
+        ),
+        UP: ((*count, pages, PAGE_RANK, out_features), (*stacked, None, None, out_axis)),
+        BIAS: ((*count, pages, out_features), (*stacked, None, out_axis)),
     }
-    is_abstract = isinstance(kernel.get_value(), jax.ShapeDtypeStruct)
-    dtype = used_dtype(layer.kernel) if _has_kernel(layer) else _exact_dtype(layer)
+    is_abstract = isinstance(_any_array(layer), jax.ShapeDtypeStruct)
+    dtype = _dtype(layer)
 
     def made(end: str) -> AdapterPages:
         shape, axes = shapes[end]
@@ -63,24 +68,31 @@ def _bank(path: str, layer: Linear, pages: int, sharding: Sharding | None) -> Ad
     return AdapterBank(*(made(end) for end in shapes))
 
 
-def _has_kernel(layer: Linear) -> bool:
-    return layer.kernel is not None and layer.kernel.get_value() is not None
+def _any_array(layer: Linear | Conv) -> Any:
+    """Return the kernel, or its scales where it is of 8 bits alone."""
+    if has_kernel(layer):
+        return layer.kernel.get_value()
+    assert isinstance(layer, Linear) and layer.eight is not None
+    return layer.eight.scale.get_value()
 
 
-def _axes(layer: Linear) -> tuple[str | None, str | None]:
+def _dtype(layer: Linear | Conv) -> DTypeLike:
+    """Return the type that a layer computes in."""
+    if has_kernel(layer):
+        return used_dtype(layer.kernel)
+    assert isinstance(layer, Linear) and layer.eight is not None
+    return np.dtype(layer.eight.values.exact)
+
+
+def _axes(layer: Linear | Conv) -> tuple[str | None, str | None]:
     """Return the logical axes of a layer's inputs and outputs."""
-    if _has_kernel(layer):
+    if has_kernel(layer):
         in_axis, out_axis = layer.kernel.axes[-2:]
         return in_axis, out_axis
-    assert layer.eight is not None
+    assert isinstance(layer, Linear) and layer.eight is not None
     axes = set(layer.eight.values.axes[-2:])
     out_axis = layer.eight.scale.axes[-1]
     return next(iter(axes - {out_axis}), out_axis), out_axis
-
-
-def _exact_dtype(layer: Linear) -> np.dtype:
-    assert layer.eight is not None
-    return np.dtype(layer.eight.values.exact)
 
 
 def _zeros(shape: tuple[int, ...], dtype: DTypeLike, place: Any) -> jax.Array:
@@ -96,26 +108,27 @@ def page_arrays(network: nnx.Module, changes: Changes, pages: int) -> dict[str, 
     Args:
         network: with banks; may be abstract.
     """
-    return {path: array for path, array in _page_arrays(network, changes, pages)}
+    by_path: dict[str, list[tuple[int | None, LowRank]]] = defaultdict(list)
+    for (path, number), change in changes.items():
+        by_path[path].append((number, change))
+    return {
+        path: array
+        for module, layer in adaptable_modules(network)
+        if layer.bank is not None
+        for path, array in _page_arrays(module, layer.bank, by_path[module], pages)
+    }
 
 
 def _page_arrays(
-    network: nnx.Module, changes: Changes, pages: int
+    path: str,
+    bank: AdapterBank,
+    changes: list[tuple[int | None, LowRank]],
+    pages: int,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    for parts, layer in nnx.iter_graph(network):
-        if not isinstance(layer, Linear) or layer.bank is None:
-            continue
-        path, bank = ".".join(map(str, parts)), layer.bank
-        own = {end: _empty(leaf, pages) for end, leaf in _leaves(bank)}
-        stacked = "layers" in bank.down.axes
-        for number in range(bank.down.shape[0]) if stacked else (None,):
-            change = changes.get(Place(path, number))
-            if change is not None:
-                _fill(
-                    {end: one if number is None else one[number] for end, one in own.items()},
-                    change,
-                )
-        yield from ((f"{path}.{end}", array) for end, array in own.items())
+    own = {end: _empty(leaf, pages) for end, leaf in _leaves(bank)}
+    for number, change in changes:
+        _fill({end: one if number is None else one[number] for end, one in own.items()}, change)
+    yield from ((f"{path}.{end}", array) for end, array in own.items())
 
 
 def _leaves(bank: AdapterBank) -> tuple[tuple[str, AdapterPages], ...]:
@@ -136,8 +149,24 @@ def page_axis(leaf: AdapterPages) -> int:
 
 def _fill(own: Mapping[str, np.ndarray], change: LowRank) -> None:
     """Write a layer's ranks into its pages, in their order."""
-    for end, ranks in ((DOWN, change.down), (UP, change.up.T)):
-        flat = own[end].reshape(-1, own[end].shape[-1])
-        flat[: change.rank] = ranks
+    dtype = own[DOWN].dtype
+    down = np.moveaxis(_numbers(change.down, 1.0, dtype), 1, -1)  # [rank, *window, in]
+    _copy(own[DOWN].reshape(-1, *own[DOWN].shape[2:]), down)
+    _copy(own[UP].reshape(-1, own[UP].shape[-1]), _numbers(change.up, change.scale, dtype).T)
     if change.bias is not None:
-        own[BIAS][0] = change.bias
+        _copy(own[BIAS], _numbers(change.bias, change.bias_scale, dtype)[None])
+
+
+def _numbers(stored: Stored, scale: float, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return numbers multiplied and in this type; those that are so already as they are."""
+    if scale == 1.0 and stored.is_bfloat16 and dtype == jnp.bfloat16:
+        return stored.array.view(dtype)
+    if scale == 1.0 and stored.array.dtype == dtype:
+        return stored.array
+    return (stored.float32() * np.float32(scale)).astype(dtype, copy=False)
+
+
+def _copy(pages: np.ndarray, numbers: np.ndarray) -> None:
+    """Copy the first rows as bits: NumPy copies bfloat16 number by number."""
+    bits = f"u{pages.itemsize}"
+    pages[: len(numbers)].view(bits)[...] = numbers.view(bits)

@@ -1,35 +1,22 @@
-"""Names of a model's layers in files of adapters.
+"""Names of a network's layers in files of adapters.
 
 A trainer names layers as diffusers does, or as the model's authors did, with dots or, in kohya's
-style, with underscores. No name is taken apart to guess: all names of a model's layers are listed,
-and a key has to be one of them.
+style, with underscores. A family says how (`Spelling`), and its network has the layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flax import nnx
 
-from models.adapters.adapter import KernelShape, Place
+from models.adapters.files.adapter import KernelShape, Place
+from models.adapters.files.names import Layers, NetworkNames
 from models.checkpoint.key_mapping import Renames, source
-from models.nn.layers.parameterised import Linear
-
-
-@dataclass(frozen=True)
-class Named:
-    """Layers that a name stands for: more than one where the authors' layer is several of ours."""
-
-    network: str
-    layers: Mapping[Place, KernelShape]
-    """Layers, in the order in which their outputs lie behind each other."""
-    is_swapped: bool = False
-    """Whether the authors' layer has its outputs' halves the other way round."""
-
-
-Names = Mapping[str, Named]
-"""Layers by a key's part in front of `.lora_A.weight` and its like."""
+from models.nn.layers.parameterised import Conv, Linear
+from models.spec.lora import Expert
 
 Fused = Mapping[str, tuple[str, ...]]
 """The authors' name of a layer → diffusers' names of what it is made of; `{}` is a number."""
@@ -41,65 +28,76 @@ class Spelling:
 
     network: str
     """Name of the network in the pipeline's weights."""
-    renames: tuple[Renames, ...]
-    """Tables of the checkpoints' formats, diffusers' first."""
+    renames: Renames
+    """Table of the checkpoints in diffusers' format."""
     dotted: tuple[str, ...]
     """Prefixes of names with dots."""
     underscored: tuple[str, ...]
     """Prefixes of names with underscores for dots."""
-    fused: Fused
-    """The authors' names, where no table of renames has them."""
+    fused: Callable[[Any], Fused] = lambda network: {}
+    """Return the authors' names of a network's layers."""
     swapped: frozenset[str] = frozenset()
     """Names of `fused` whose outputs' halves lie the other way round."""
     synonyms: tuple[tuple[str, str], ...] = ()
     """Parts of diffusers' names, and what older files say instead."""
+    expert: Expert | None = None
+    """Expert of Wan 2.2 that the network is; None: there are none."""
+    unread: tuple[str, ...] = ()
+    """Expressions of layers whose differences (`diff`, `diff_b`) diffusers leaves out."""
+    unread_alone: tuple[str, ...] = ()
+    """Expressions of layers whose bias diffusers leaves out where there are no matrices."""
 
 
-def names(spelling: Spelling, network: nnx.Module) -> dict[str, Named]:
+def names(spelling: Spelling, network: nnx.Module) -> NetworkNames:
     """Return all names of a network's layers. The network may be abstract."""
-    found = {name: Named(spelling.network, layers) for name, layers in _plain(spelling, network)}
-    theirs = {
-        name: Named(
-            spelling.network,
-            {place: size for one in parts for place, size in found[one].layers.items()},
-            is_swapped,
-        )
-        for name, parts, is_swapped in _fused(spelling, found)
-    }
+    found = dict(_plain(spelling, network))
+    theirs, swapped = _authors(spelling, network, found)
     both = {**theirs, **found}
     older = {
-        name.replace(now, before): goal
+        name.replace(now, before): layers
         for now, before in spelling.synonyms
-        for name, goal in both.items()
+        for name, layers in both.items()
         if now in name
     }
-    every = {**older, **both}
-    return {
-        **{f"{prefix}{name}": one for prefix in spelling.dotted for name, one in every.items()},
-        **{
-            f"{prefix}{name.replace('.', '_')}": one
-            for prefix in spelling.underscored
-            for name, one in every.items()
-        },
-    }
+    return NetworkNames(
+        spelling.network,
+        {**older, **both},
+        spelling.dotted,
+        spelling.underscored,
+        frozenset(swapped),
+        spelling.expert,
+        spelling.unread,
+        spelling.unread_alone,
+    )
 
 
-def _plain(
-    spelling: Spelling, network: nnx.Module
-) -> Iterator[tuple[str, dict[Place, KernelShape]]]:
+def _plain(spelling: Spelling, network: nnx.Module) -> Iterator[tuple[str, Layers]]:
     """Yield the layers by the names that checkpoints have for them."""
-    for place, size in adaptable(network):
-        for renames in spelling.renames:
-            key = source(f"{place.path}.kernel", place.layer, renames)
-            if key is not None:
-                yield key.removesuffix(".weight"), {place: size}
+    for place, shape in adaptable(network):
+        key = source(f"{place.path}.kernel", place.layer, spelling.renames)
+        if key is not None:
+            yield key.removesuffix(".weight"), {place: shape}
 
 
-def _fused(spelling: Spelling, found: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+def _authors(
+    spelling: Spelling, network: nnx.Module, found: Mapping[str, Layers]
+) -> tuple[dict[str, Layers], set[str]]:
+    """Return the layers by the authors' names, and the names with swapped halves."""
+    theirs: dict[str, Layers] = {}
+    swapped = set()
+    for name, parts, is_swapped in _fused(spelling, network, found):
+        theirs[name] = {place: shape for one in parts for place, shape in found[one].items()}
+        swapped |= {name} if is_swapped else set()
+    return theirs, swapped
+
+
+def _fused(
+    spelling: Spelling, network: nnx.Module, found: Iterable[str]
+) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """Yield the authors' names, what they are made of, and whether their halves are swapped."""
     known = set(found)
     numbers = {part for name in known for part in name.split(".") if part.isdecimal()}
-    for theirs, ours in spelling.fused.items():
+    for theirs, ours in spelling.fused(network).items():
         for number in numbers if "{}" in theirs else {""}:
             parts = tuple(one.format(number) for one in ours)
             if known.issuperset(parts):
@@ -108,19 +106,36 @@ def _fused(spelling: Spelling, found: Iterable[str]) -> Iterator[tuple[str, tupl
 
 def adaptable(network: nnx.Module) -> Iterator[tuple[Place, KernelShape]]:
     """Yield the layers of a network that an adapter can change, each of a stack on its own."""
+    for path, layer in adaptable_modules(network):
+        layers, shape = kernel_shape(layer)
+        for number in (None,) if layers is None else range(layers):
+            yield Place(path, number), shape
+
+
+def adaptable_modules(network: nnx.Module) -> Iterator[tuple[str, Linear | Conv]]:
+    """Yield the modules that may have banks, by their paths; a stack of layers is one."""
     for parts, node in nnx.iter_graph(network):
-        if not isinstance(node, Linear):
-            continue
-        path = ".".join(map(str, parts))
-        *layers, in_features, out_features = kernel_shape(node)
-        size = KernelShape(in_features, out_features)
-        for layer in range(layers[0]) if layers else (None,):
-            yield Place(path, layer), size
+        if isinstance(node, Linear | Conv):
+            yield ".".join(map(str, parts)), node
 
 
-def kernel_shape(layer: Linear) -> tuple[int, ...]:
-    """Return the shape of a layer's kernel, [*layers, in, out], of 8 bits too."""
-    if layer.kernel is not None and layer.kernel.get_value() is not None:
-        return tuple(layer.kernel.shape)
-    assert layer.eight is not None  # a layer has one of them
-    return (*layer.eight.scale.shape[:-1], layer.in_features, layer.out_features)
+def kernel_shape(layer: Linear | Conv) -> tuple[int | None, KernelShape]:
+    """Return the number of layers of a stack, None for a single layer, and one's shape.
+
+    Of layers in 8 bits, too.
+    """
+    if isinstance(layer, Conv):
+        *window, in_features, out_features = layer.kernel.shape
+        return None, KernelShape(in_features, out_features, tuple(window))
+    if has_kernel(layer):
+        *layers, in_features, out_features = layer.kernel.shape
+    else:
+        assert layer.eight is not None  # a layer has one of them
+        *layers, out_features = layer.eight.scale.shape
+        in_features = layer.in_features
+    return (layers[0] if layers else None), KernelShape(in_features, out_features)
+
+
+def has_kernel(layer: Linear | Conv) -> bool:
+    """Return whether a layer has an exact kernel, and not one of 8 bits alone."""
+    return layer.kernel is not None and layer.kernel.get_value() is not None

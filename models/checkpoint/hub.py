@@ -17,6 +17,7 @@ repository's root are the same ones in another layout. Never a pickle."""
 CONFIGS = ("*.json", "*.txt", "*.model")
 """Configs and tokenizers alone, for weights that come from elsewhere."""
 
+_HUB_FILE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+(?:@[\w./-]+)?)(?::(?P<file>[\w./ -]+))?")
 _HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 
 
@@ -60,3 +61,37 @@ def resolve(
             "the connection and, for gated models, HF_TOKEN"
         ) from error
     return Path(fetched)
+
+
+def resolve_file(source: str, *, endpoint: str | None = None, cache: Path | None = None) -> Path:
+    """The safetensors file given as a path, as a folder that has but one, or as `hub-id:file`.
+
+    Args:
+        source: of a hub id the name of the file may be left out where there is but one.
+        endpoint, cache: as `resolve`.
+
+    Raises:
+        CheckpointError: there is no such file, or there are several; says which.
+    """
+    path = Path(source).expanduser()
+    if source and path.is_file():
+        return path
+    match = _HUB_FILE.fullmatch(source)
+    if path.is_dir() or match is None:
+        return _only_file(source, resolve(source))
+    pattern = match["file"] or "*.safetensors"
+    folder = resolve(match["id"], patterns=(pattern,), endpoint=endpoint, cache=cache)
+    if match["file"] is None:
+        return _only_file(source, folder)
+    if not (folder / match["file"]).is_file():
+        raise CheckpointError(f"{source}: the hub has no file {match['file']!r} there")
+    return folder / match["file"]
+
+
+def _only_file(source: str, folder: Path) -> Path:
+    """Raises: CheckpointError: there is none, or there are several."""
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) != 1:
+        names = ", ".join(file.name for file in found) or "none"
+        raise CheckpointError(f"{source}: name one safetensors file of it; there is {names}")
+    return found[0]

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from models.flux.adapter_names import SPELLINGS
 from models.flux.conditioning import Modulations
 from models.flux.config import FluxConfig
 from models.flux.latents import image_ids, pack, unpack
@@ -50,6 +51,7 @@ class FluxPipeline(DenoisingPipeline[FluxNetworks]):
 
     PROMPTS = ("prompt_embeds", "pooled_embeds")
     ENCODERS = ("clip",)
+    SPELLINGS = SPELLINGS
     SCALE = "true_cfg_scale"
 
     def __init__(

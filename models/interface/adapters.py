@@ -15,30 +15,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.interface.pipeline import Fields, Step
-from models.interface.requested_adapter import RequestedAdapter, ScaleInterval
+from models.interface.pipeline import Fields, Prepared, Step
 from models.parallel.row_adapters import RowAdapters
+from models.spec.lora import RequestedLora, page_count
 
 PAGES, SCALES = "adapter_pages", "adapter_scales"
 """Names among a step's values, and among the inputs of `encode`."""
-PAGE_COUNTS = (1, 2, 4, 8, 16)
-"""Pages of a row that programs are made for."""
 
 
-def requested_adapters(fields: Fields) -> tuple[RequestedAdapter, ...]:
+def requested_adapters(fields: Fields) -> tuple[RequestedLora, ...]:
     """Return the adapters of a resolved request, in its order."""
-    return tuple(
-        RequestedAdapter(
-            one["digest"],
-            one["pages"],
-            frozenset(one["networks"]),
-            tuple(ScaleInterval(*interval) for interval in one["scales"]),
-        )
-        for one in fields.get("loras") or ()
-    )
+    return tuple(RequestedLora.model_validate(one) for one in fields.get("loras") or ())
 
 
-def with_adapters(steps: Sequence[Step], adapters: Sequence[RequestedAdapter]) -> tuple[Step, ...]:
+def with_adapters(steps: Sequence[Step], adapters: Sequence[RequestedLora]) -> tuple[Step, ...]:
     """Return the steps, each with the pages that its network reads."""
     return tuple(
         _with_pages(step, _columns(adapters, {step.phase.network}, number, len(steps)))
@@ -54,7 +44,7 @@ def _with_pages(step: Step, columns: Mapping[str, np.ndarray]) -> Step:
 
 
 def encoder_inputs(
-    adapters: Sequence[RequestedAdapter], encoders: Collection[str]
+    adapters: Sequence[RequestedLora], encoders: Collection[str]
 ) -> dict[str, np.ndarray]:
     """Return the inputs of `encode` for adapters that change text encoders; none without.
 
@@ -64,14 +54,14 @@ def encoder_inputs(
 
 
 def _columns(
-    adapters: Sequence[RequestedAdapter], networks: Collection[str], step: int, steps: int
+    adapters: Sequence[RequestedLora], networks: Collection[str], step: int, steps: int
 ) -> Mapping[str, np.ndarray]:
     """Pages and scales of the adapters that change any of these networks, float32 [pages]."""
     pages: list[int] = []
     scales: list[float] = []
     first = 0
     for adapter in adapters:
-        if adapter.networks.intersection(networks):
+        if set(networks) & set(adapter.networks):
             pages += range(first, first + adapter.pages)
             scales += [adapter.scale(step, steps)] * adapter.pages
         first += adapter.pages
@@ -84,12 +74,23 @@ def _columns(
     }
 
 
-def page_count(pages: int) -> int:
-    """Return the number of pages that programs are made for. Raises: ValueError: too many."""
-    for count in PAGE_COUNTS:
-        if pages <= count:
-            return count
-    raise ValueError(f"{pages} pages of adapters are more than {PAGE_COUNTS[-1]}")
+def placed(prepared: Prepared, places: Sequence[int]) -> Prepared:
+    """Return a request whose pages are those of a bank.
+
+    Args:
+        places: where in the bank each page lies, adapter by adapter.
+    """
+    if not prepared.adapters:
+        return prepared
+    where = np.array(places, np.float32)
+
+    def moved(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        if PAGES not in values:
+            return values
+        return {**values, PAGES: where[values[PAGES].astype(int)]}
+
+    steps = tuple(replace(step, values=moved(step.values)) for step in prepared.steps)
+    return replace(prepared, inputs=moved(prepared.inputs), steps=steps)
 
 
 def row_adapters(values: Mapping[str, Any], rows: int | None = None) -> RowAdapters | None:

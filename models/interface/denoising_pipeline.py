@@ -66,6 +66,8 @@ class DenoisingPipeline(ABC, Generic[Networks]):
     """Leaves of a row that have an entry for each of its prompts."""
     ENCODERS: ClassVar[tuple[str, ...]] = ()
     """Names of the text encoders that adapters may change."""
+    SPELLINGS: ClassVar[tuple[Any, ...]] = ()
+    """Spellings of its networks' layers in files of adapters, as `models.adapters.layer_names`."""
     SCALE: ClassVar[str] = "guidance_scale"
     """Entry of a step's values that is the scale of classifier-free guidance."""
 

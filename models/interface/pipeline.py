@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.interface.requested_adapter import RequestedAdapter
 from models.interface.step_program import StepProgram
+from models.spec.lora import RequestedLora
 from models.spec.model_spec import ModelSpec
 
 PyTree = Any
@@ -74,7 +74,7 @@ class Prepared:
     height: int
     seed: int
     warnings: tuple[RequestWarning, ...] = ()
-    adapters: tuple[RequestedAdapter, ...] = ()
+    adapters: tuple[RequestedLora, ...] = ()
     """Adapters whose pages its steps read (models/interface/adapters.py)."""
 
 

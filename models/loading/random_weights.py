@@ -21,7 +21,7 @@ from models.checkpoint.key_mapping import Renames
 from models.checkpoint.safetensors import ComponentFiles
 from models.loading.preview import MeanLatents, abstract_preview
 from models.loading.sources import Shapes
-from models.weights.loader import Module, Sharding, filled, flat_parameters
+from models.weights.loader import Change, Module, Sharding, filled, flat_parameters
 from models.weights.quantize import as_stored, as_used
 
 GOLDEN = 0x9E3779B9
@@ -50,6 +50,7 @@ class RandomWeights(Shapes):
         renames: Renames,
         *,
         sharding: Sharding | None = None,
+        change: Change | None = None,
     ) -> Module:
         """Build a network as `models.weights.loader.load` does, with nothing read."""
         shapes = super().network(module, place, renames, sharding=sharding)

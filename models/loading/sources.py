@@ -25,7 +25,7 @@ from models.spec.quality_presets import EightBit, Quality
 from models.text.tokenizer import BlankTokenizer, ClipTokenizer, T5Tokenizer, Tokenizer
 from models.vae.config import Tiling
 from models.weights import loader
-from models.weights.loader import Module, Sharding, flat_parameters
+from models.weights.loader import Change, Module, Sharding, flat_parameters
 from models.weights.quantize import Rounding
 
 Networks = TypeVar("Networks", bound=Any)
@@ -47,6 +47,7 @@ class Reader(Protocol):
         renames: Renames,
         *,
         sharding: Sharding | None = None,
+        change: Change | None = None,
     ) -> Module:
         """Load a network, as `models.weights.loader.load`."""
         ...
@@ -81,6 +82,7 @@ class Shapes:
         renames: Renames,
         *,
         sharding: Sharding | None = None,
+        change: Change | None = None,
     ) -> Module:
         """The module with a shape, a dtype and a place for each array."""
         graph, state = nnx.split(module)
@@ -143,6 +145,7 @@ class Reading:
         vae_tiling: of images and videos that do not fit the device as a whole; None: as a whole.
         qualities: the operator's presets, which go before the checkpoint's own.
         rounding: of the denoising networks' blocks to 8 bits; None: they stay as they are.
+        fused: what is merged into networks as they are loaded, by their names.
         reader: of everything but the configs; with `SHAPES` no weights are needed.
     """
 
@@ -152,6 +155,7 @@ class Reading:
     vae_tiling: Tiling | None = None
     qualities: Mapping[str, Quality] = field(default_factory=dict)
     rounding: Rounding | None = None
+    fused: Mapping[str, Change] = field(default_factory=dict)
     reader: Reader = FILES
 
     @property
@@ -190,7 +194,8 @@ class Reading:
         sharding = self.sharding
         if sharding is not None and name in self.on_host:
             sharding = loader.beside(sharding)
-        loaded = self.reader.network(stored, place, renames, sharding=sharding)
+        change = self.fused.get(name)
+        loaded = self.reader.network(stored, place, renames, sharding=sharding, change=change)
         if name in ROUNDED_OFF:
             check_finite(name, loaded)
         return used_as(loaded, used)

@@ -41,6 +41,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
     """
 
     PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
+    ENCODERS = ("clip", "clip_2")
 
     def __init__(self, preparation: Preparation, modules: SdxlNetworks) -> None:
         super().__init__(preparation.spec, modules)

@@ -6,7 +6,9 @@ Ilharco et al., open_clip (src/open_clip/transformer.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple
 
 from models.checkpoint.key_mapping import Renames
 from models.sdxl.config import Level, UNetConfig
@@ -30,46 +32,63 @@ def unet_renames(config: UNetConfig) -> Renames:
         *_both(r"input_blocks\.0\.0", "conv_in"),
         *_both(r"out\.0", "conv_norm_out", "scale"),
         *_both(r"out\.2", "conv_out"),
-        *(rule for place in _down_places(config.down_levels) for rule in place),
-        *(rule for place in _mid_places(config.mid_level) for rule in place),
-        *(rule for place in _up_places(config.up_levels) for rule in place),
+        *(rule for place in block_places(config) for rule in _RULES[place.kind](place)),
     )
 
 
-def _down_places(levels: tuple[Level, ...]) -> Iterator[Renames]:
+class BlockPlace(NamedTuple):
+    """Place of a block, or of a convolution between two levels."""
+
+    kind: Literal["resnet", "transformer", "downsample", "upsample"]
+    theirs: str
+    """Name of it in the file."""
+    ours: str
+    """Path in our UNet."""
+
+
+def block_places(config: UNetConfig) -> Iterator[BlockPlace]:
+    """Yield the places of all blocks, in the order in which the file numbers them."""
+    yield from _down_places(config.down_levels)
+    yield from _mid_places(config.mid_level)
+    yield from _up_places(config.up_levels)
+
+
+def _down_places(levels: tuple[Level, ...]) -> Iterator[BlockPlace]:
     number = 1  # 0 is the first convolution
     for index, level in enumerate(levels):
+        ours = f"down_blocks.{index}"
         for block in range(level.residual_blocks):
-            yield _resnet(rf"input_blocks\.{number}\.0", f"down_blocks.{index}.resnets.{block}")
+            theirs = f"input_blocks.{number}"
+            yield BlockPlace("resnet", f"{theirs}.0", f"{ours}.resnets.{block}")
             if level.depths is not None:
-                ours = f"down_blocks.{index}.attentions.{block}"
-                yield transformer(rf"input_blocks\.{number}\.1", ours, groups=0)
+                yield BlockPlace("transformer", f"{theirs}.1", f"{ours}.attentions.{block}")
             number += 1
         if index < len(levels) - 1:
-            yield _both(rf"input_blocks\.{number}\.0\.op", f"down_blocks.{index}.downsample")
+            yield BlockPlace("downsample", f"input_blocks.{number}.0.op", f"{ours}.downsample")
             number += 1
 
 
-def _mid_places(level: Level) -> Iterator[Renames]:
+def _mid_places(level: Level) -> Iterator[BlockPlace]:
     for block in range(level.residual_blocks):
-        yield _resnet(rf"middle_block\.{2 * block}", f"mid_block.resnets.{block}")
+        yield BlockPlace("resnet", f"middle_block.{2 * block}", f"mid_block.resnets.{block}")
     if level.depths is not None:
-        yield transformer(r"middle_block\.1", "mid_block.attentions.0", groups=0)
+        yield BlockPlace("transformer", "middle_block.1", "mid_block.attentions.0")
 
 
-def _up_places(levels: tuple[Level, ...]) -> Iterator[Renames]:
+def _up_places(levels: tuple[Level, ...]) -> Iterator[BlockPlace]:
     number = 0
     for index, level in enumerate(levels):
+        ours = f"up_blocks.{index}"
         for block in range(level.residual_blocks):
-            yield _resnet(rf"output_blocks\.{number}\.0", f"up_blocks.{index}.resnets.{block}")
+            theirs = f"output_blocks.{number}"
+            yield BlockPlace("resnet", f"{theirs}.0", f"{ours}.resnets.{block}")
             if level.depths is not None:
-                ours = f"up_blocks.{index}.attentions.{block}"
-                yield transformer(rf"output_blocks\.{number}\.1", ours, groups=0)
+                yield BlockPlace("transformer", f"{theirs}.1", f"{ours}.attentions.{block}")
             number += 1
         if index < len(levels) - 1:
             behind = 1 if level.depths is None else 2
-            theirs = rf"output_blocks\.{number - 1}\.{behind}\.conv"
-            yield _both(theirs, f"up_blocks.{index}.upsample")
+            theirs = f"output_blocks.{number - 1}.{behind}.conv"
+            yield BlockPlace("upsample", theirs, f"{ours}.upsample")
 
 
 def _resnet(theirs: str, ours: str) -> Renames:
@@ -81,6 +100,14 @@ def _resnet(theirs: str, ours: str) -> Renames:
         *_both(rf"{theirs}\.out_layers\.3", f"{ours}.conv2"),
         *_both(rf"{theirs}\.skip_connection", f"{ours}.conv_shortcut"),
     )
+
+
+_RULES: Mapping[str, Callable[[BlockPlace], Renames]] = {
+    "resnet": lambda place: _resnet(re.escape(place.theirs), place.ours),
+    "transformer": lambda place: transformer(re.escape(place.theirs), place.ours, groups=0),
+    "downsample": lambda place: _both(re.escape(place.theirs), place.ours),
+    "upsample": lambda place: _both(re.escape(place.theirs), place.ours),
+}
 
 
 def vae_renames(config: VaeConfig) -> Renames:

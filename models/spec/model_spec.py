@@ -6,11 +6,12 @@ end validates requests against it and never opens a weight file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.lora import Lora, RequestedLora, pages_of_request
 from models.spec.option import Option
 from models.spec.quality_presets import EXACT, Quality
 
@@ -117,6 +118,18 @@ class Batching(BaseModel):
     by more. `null`: not measured yet."""
 
 
+class DerivedModel(BaseModel):
+    """Model that is another one with an adapter, served by that one's pools."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    defaults: Mapping[str, Any]
+    """Request fields whose default differs."""
+    loras: tuple[RequestedLora, ...]
+    """Adapters that every image has."""
+
+
 class ModelSpec(BaseModel):
     """Model as the API sees it."""
 
@@ -160,6 +173,20 @@ class ModelSpec(BaseModel):
     batching: Batching = Batching()
     """Batching as the pools' settings have it, and `sizes`."""
     sizes: Sizes = Sizes()
+    lora_pages: int = Field(default=0, ge=0)
+    """Pages of adapters that one image may have at the most (`models.spec.lora`); 0: the model's
+    pools take no adapters."""
+    lora_layers: str = ""
+    """Names and shapes of the layers that adapters may change, packed
+    (`models.adapters.files.names`)."""
+    loras: Mapping[str, Lora] = Field(default_factory=dict)
+    """Adapters of the settings, by name."""
+    derived: tuple[DerivedModel, ...] = ()
+    """Models that its pools serve beside it."""
+    runs_on: str = ""
+    """Model whose pools serve this one; empty: it has pools of its own."""
+    fixed_loras: tuple[RequestedLora, ...] = ()
+    """Adapters that every image of it has."""
     bucket_fields: tuple[str, ...]
     """Request fields that shape the compiled program: equal values may share a batch."""
     fingerprint: str
@@ -170,15 +197,44 @@ class ModelSpec(BaseModel):
         """Values that the request's `quality` may have."""
         return (*[EXACT] * self.has_exact, *self.qualities)
 
+    @property
+    def queue(self) -> str:
+        """Name of the model in whose queue its jobs wait."""
+        return self.runs_on or self.name
+
+    def variants(self) -> Iterator[ModelSpec]:
+        """Yield the specs of the models that its pools serve beside it."""
+        for one in self.derived:
+            yield self.model_copy(
+                update={
+                    "name": one.name,
+                    "defaults": {**self.defaults, **one.defaults},
+                    "task_defaults": {
+                        task: {
+                            name: value for name, value in own.items() if name not in one.defaults
+                        }
+                        for task, own in self.task_defaults.items()
+                    },
+                    "derived": (),
+                    "runs_on": self.name,
+                    "fixed_loras": one.loras,
+                }
+            )
+
     def defaults_for(self, task: Task) -> dict[str, Any]:
         """The defaults of a request for that task."""
         return {**self.defaults, **self.task_defaults.get(task, {})}
 
-    def bucket(self, request: Mapping[str, Any]) -> str:
+    def bucket(self, request: Mapping[str, Any], loras: Iterable[RequestedLora] = ()) -> str:
         """Return the key of requests that the queue claims together: requests of one size.
 
         The engine has the last word on what shares a program (`Prepared.bucket`).
+
+        Args:
+            loras: adapters of the request, whose rank bucket is part of the key.
         """
         # A job of an earlier version lacks fields that came later; without a quality it is exact.
         fields = {**self.defaults, "quality": EXACT, **request}
-        return ",".join(f"{name}={fields.get(name)}" for name in self.bucket_fields)
+        size = ",".join(f"{name}={fields.get(name)}" for name in self.bucket_fields)
+        pages = pages_of_request(loras)
+        return f"{size},lora_pages={pages}" if pages else size

@@ -23,6 +23,7 @@ from models.nn.attention.attention import CrossAttention as Crossing
 from models.nn.attention.attention import TokenAttention, cross_attention, token_attention
 from models.nn.layers import padded_tokens
 from models.nn.layers.activations import tanh_gelu
+from models.nn.layers.convolution import convolved
 from models.nn.layers.embeddings import ConditionMLP, sinusoid
 from models.nn.layers.norms import LayerNorm, RMSNorm, layer_norm
 from models.nn.layers.padded_tokens import Positions
@@ -320,7 +321,8 @@ class WanTransformer(nnx.Module):
             time = padded_tokens.pad(time)
         condition = self.time_modulation(jax.nn.silu(time))
         condition = condition.reshape(*time.shape[:2], 6, -1)
-        x = self.patches_in(latents.astype(dtype)).reshape(len(latents), -1, self.config.width)
+        x = convolved(self.patches_in, latents.astype(dtype))
+        x = x.reshape(len(latents), -1, self.config.width)
         x = split(padded_tokens.pad(x), *SPLIT)
         context = BlockContext(tokens, condition)
         run = self._run if cache is None else partial(self._cached, cache)

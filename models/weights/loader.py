@@ -33,6 +33,9 @@ Module = TypeVar("Module", bound=nnx.Module)
 Sharding = Callable[[str, nnx.Variable], jax.sharding.Sharding]
 """Function from a parameter's path and abstract value (shape, axes) to its sharding."""
 
+Change = Callable[[str, jax.Array], jax.Array]
+"""Function from a parameter's path and array to what takes its place; it may have its memory."""
+
 HOST_MEMORY = "pinned_host"
 """Kind of memory beside the device's that its programs can read from."""
 READERS = 8
@@ -52,6 +55,7 @@ def load(
     sharding: Sharding | None = None,
     variant: str | None = None,
     transfer: Callable[[Leaf, BufferPool], Laid] = laid,
+    change: Change | None = None,
 ) -> Module:
     """The module with the arrays of a component's folder, or of its part of a file.
 
@@ -66,6 +70,7 @@ def load(
         sharding: where each array goes; left out: to JAX's default device.
         variant: which files, where the folder has several (`fp16`).
         transfer: puts each array on its devices.
+        change: made to each array that is there, before it is rounded; None: none.
 
     Raises:
         WeightsError: keys are missing, stray, misshapen or quantised; names all of them.
@@ -96,7 +101,7 @@ def load(
         ]
         arrays: dict[str, jax.Array] = {}
         for path, array in zip(stored, laid_out(laying), strict=True):
-            arrays |= as_used(path, array, leaves, sharding)
+            arrays |= as_used(path, change(path, array) if change else array, leaves, sharding)
     return filled(module, jax.block_until_ready(arrays))
 
 

@@ -50,10 +50,11 @@ def _job(resolved: ResolvedRequest) -> Job:
     return Job(
         id=job_id,
         model=spec.name,
-        bucket=spec.bucket(request),
+        bucket=spec.bucket(request, fields.loras),
         priority=PRIORITIES[body.priority],
         deadline_at=None if body.deadline_s is None else time.time() + body.deadline_s,
         request=request,
+        loras=list(fields.loras),
         images=fields.fields["num_images"],
         steps=fields.steps,
         warnings=fields.warnings,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import httpx
 
 from models.spec.image_files import ImageFile
+from models.spec.lora import Lora
 from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
 from service.admission import request_images
 from service.admission.caller import Caller
@@ -48,12 +49,13 @@ async def resolve_request(front: FrontEnd, caller: Caller, parsed: Parsed) -> Re
     """
     body = parsed.body
     spec = (await front.models.get(body.model)).spec
-    fields = resolve(body, spec, front.settings.limits, parsed.media_types)
+    offered = await front.loras.of(caller.tenant) if body.loras else ()
+    fields = resolve(body, spec, front.settings.limits, parsed.media_types, offered)
     await _check_webhook(front, caller, body)
     images = await _images(front, caller, fields)
     _check_stored(images, front.settings.tenant(caller.tenant))
     if fields.task in spec.sized_by_image:
-        fields = _sized(front, parsed, images["image"].file, spec)
+        fields = _sized(front, parsed, images["image"].file, spec, offered)
     return ResolvedRequest(parsed, spec, fields, images)
 
 
@@ -90,11 +92,13 @@ def _check_stored(images: Images, limits: TenantSettings) -> None:
     raise Invalid([FieldError(max(sizes, key=lambda name: sizes[name]), said)])
 
 
-def _sized(front: FrontEnd, parsed: Parsed, image: ImageFile, spec: ModelSpec) -> Resolved:
+def _sized(
+    front: FrontEnd, parsed: Parsed, image: ImageFile, spec: ModelSpec, offered: Sequence[Lora]
+) -> Resolved:
     """The request at the size of its image. Raises: Invalid: the model does not serve that."""
     sized = with_size_of(parsed.body, image, spec)
     try:
-        return resolve(sized, spec, front.settings.limits, parsed.media_types)
+        return resolve(sized, spec, front.settings.limits, parsed.media_types, offered)
     except Invalid as error:
         said = f"is {sized.width} x {sized.height} pixels, to multiples; send width and height"
         raise Invalid([FieldError("image", f"{said} ({error})")]) from error

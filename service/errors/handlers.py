@@ -21,9 +21,9 @@ from redis.exceptions import (
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from service.errors.field_paths import path_of
 from service.errors.problems import (
     MAX_ERRORS,
-    MAX_NAME_CHARS,
     FieldError,
     Invalid,
     Malformed,
@@ -59,12 +59,7 @@ NO_FIELD = "there is no such field"
 
 def field_errors(errors: Sequence[Any]) -> list[FieldError]:
     """The first of Pydantic's errors, without the values that the client sent."""
-    return [FieldError(_path(error["loc"]), _message(error)) for error in errors[:MAX_ERRORS]]
-
-
-def _path(location: Sequence[str | int]) -> str:
-    names = [str(part)[:MAX_NAME_CHARS] for part in location]
-    return ".".join(names) or "body"
+    return [FieldError(path_of(error["loc"]), _message(error)) for error in errors[:MAX_ERRORS]]
 
 
 def _message(error: Any) -> str:

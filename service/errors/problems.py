@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 from fastapi import Request, Response
 
+from service.errors.field_paths import MAX_NAME_CHARS
 from service.errors.headers import SAFE_HEADERS
 
 MEDIA_TYPE = "application/problem+json"
 
 MAX_ERRORS = 16
 """Maximum number of field errors reported for one request; a hostile one may have any number."""
-MAX_NAME_CHARS = 80
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,12 @@ class Unauthorized(Problem):
 
     def __init__(self, detail: str, *, challenge: str = "Bearer", **rest: Any) -> None:
         super().__init__(detail, headers={"WWW-Authenticate": challenge}, **rest)
+
+
+class Forbidden(Problem):
+    """403: the caller is known, and may not do this."""
+
+    status, code = 403, "forbidden"
 
 
 class NotFound(Problem):
@@ -201,6 +207,7 @@ class JobLate(Problem):
 TITLES = {
     400: "Bad request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
     406: "Not acceptable",
@@ -221,7 +228,7 @@ TITLES = {
 }
 """HTTP's own words. Source: RFC 9110, section 15; RFC 6585."""
 
-_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
 def problem_body(problem: Problem) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from service.jobs.model.job import Job, JobState
@@ -47,6 +47,11 @@ class Copies(Generic[T]):
         copy, _ = self._copies.get(model, (None, 0.0))
         return copy
 
+    async def forget(self, model: str) -> None:
+        """Forget the copy, and let no read that has begun before become one."""
+        async with self._locks[model]:
+            self._copies.pop(model, None)
+
     async def _anew(self, model: str) -> T:
         started = time.monotonic()
         copy = await self._read(model)
@@ -77,6 +82,10 @@ class CostCache:
     async def compile_s(self, model: str, bucket: str) -> float:
         """Seconds that compiling the bucket's programs takes, where no ready pool has them."""
         return (await self._tables.get(model)).compile_s(bucket)
+
+    async def load_s(self, model: str, adapters: Sequence[str]) -> float:
+        """Seconds that loading these adapters takes on the ready pool that lacks fewest of them."""
+        return (await self._tables.get(model)).load_s(adapters) if adapters else 0.0
 
     async def is_tried(self, job: Job, cost: Cost) -> bool:
         """Return whether to admit a job whose deadline a doubtful cost rules out.

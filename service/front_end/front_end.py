@@ -14,6 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from service.auth.authenticator import Authenticator
 from service.errors.problems import FieldError, NotFound, Unauthorized, Unavailable
 from service.front_end.cost_cache import CostCache
+from service.front_end.loras import Loras
 from service.front_end.verified_outputs import Intact
 from service.http import fetch
 from service.http.fair_limiter import FairLimiter
@@ -30,6 +31,10 @@ from service.webhooks.sender import Webhooks
 NO_MODEL_RETRY_S = 5.0
 FETCHES, FETCHES_EACH, FETCHES_PER_HOST = 16, 4, 8
 """Addresses that are fetched at the same time: in all, of a client, and of a host."""
+
+UPLOADS, UPLOADS_EACH = 4, 2
+"""Adapters that are uploaded at the same time: in all, and of a client. Each may take
+`limits.max_lora_bytes` of the disk."""
 
 
 class Models:
@@ -98,6 +103,10 @@ class FrontEnd:
     fetches: FairLimiter
     """Places for fetching them."""
     images: ImageChecks
+    loras: Loras
+    """Adapters that requests may name."""
+    uploads: Shared
+    """Adapters that are being uploaded."""
     webhooks: Webhooks
     outputs: Intact
     callers: Authenticator | None
@@ -119,17 +128,20 @@ class FrontEnd:
         callers = Authenticator.make(settings)
         resolver = fetch.Resolver(server.allow_networks)
         queue.tally = telemetry.tally
+        models = Models(queue, server.models_age_s)
         return cls(
             settings=settings,
             queue=queue,
             store=store,
             telemetry=telemetry,
-            models=Models(queue, server.models_age_s),
+            models=models,
             costs=CostCache(queue, settings.queue),
             resolver=resolver,
             http=fetch.client(resolver, server.fetch_timeout_s),
             fetches=_fetches(),
             images=ImageChecks(settings, has_tenants=callers is not None),
+            loras=Loras(models.all, queue, server.models_age_s),
+            uploads=Shared("uploads", "too_many_uploads", UPLOADS, UPLOADS_EACH),
             webhooks=Webhooks(settings, queue),
             outputs=Intact(store, telemetry),
             callers=callers,

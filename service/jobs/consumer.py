@@ -105,6 +105,7 @@ class Consumer(Calls):
         *,
         wait_s: float = 0.0,
         warm: Sequence[str] = (),
+        adapters: Sequence[str] = (),
         slowness: float = 1.0,
         slowness_in: Mapping[str, float] = NO_BUCKETS,
         busy: Callable[[], bool] = lambda: False,
@@ -118,6 +119,7 @@ class Consumer(Calls):
 
         Args:
             warm: buckets that the pool has compiled; another pool's wait for it a little.
+            adapters: digests of those that the pool's device has; jobs of others wait a little.
             slowness: how many times as long a job takes here as on the fastest pool that is there.
             slowness_in: the same of single buckets.
             busy: whether the pool has other jobs now; then it is given none that a pool died with.
@@ -138,6 +140,7 @@ class Consumer(Calls):
             warm=list(warm),
             rides_wait=may_compile is not None,
             warm_s=self._settings.affinity_s,
+            adapters=list(adapters),
             slowness=slowness,
             slowness_in=dict(slowness_in),
             room_s=self._settings.lease_s,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from service.jobs.consumer import Claim, Claims, Consumer, Doing
 from service.jobs.events import Event
+from service.jobs.loras import LoraRecords
 from service.jobs.maintenance import Maintenance
 from service.jobs.model.errors import (
     IdempotencyConflict,
+    LoraBusy,
     QueueFull,
     QuotaExceeded,
     UnknownCursor,
@@ -31,6 +33,7 @@ __all__ = [
     "Doing",
     "Event",
     "IdempotencyConflict",
+    "LoraBusy",
     "ModelStatus",
     "Queue",
     "QueueFull",
@@ -42,5 +45,5 @@ __all__ = [
 ]
 
 
-class Queue(Producer, Consumer, Maintenance, Profiles, Announcements):
+class Queue(Producer, Consumer, Maintenance, Profiles, Announcements, LoraRecords):
     """Queue with all of its sides, over one connection."""

@@ -7,8 +7,10 @@ from typing import Any
 from fastapi import Response
 
 from service.errors.problems import MEDIA_TYPE, TITLES
+from service.http.multipart import MEDIA_TYPE as FORM
 from service.http.negotiation import EVENTS as EVENT_STREAM
 from service.http.negotiation import JSON
+from service.responses.preview import MEDIA_TYPES as PREVIEWS
 from service.schemas.request import END_EVENTS, MEDIA_TYPES
 
 Documents = dict[str, Any]
@@ -156,6 +158,55 @@ OUTPUT: Documents = {
     },
 }
 """GET /v1/jobs/{id}/outputs/{index}."""
+
+UPLOAD_LORA: Documents = {
+    "response_class": Response,
+    "status_code": 201,
+    "responses": {
+        201: {
+            "description": "The adapter, which requests may name from now on.",
+            "content": {JSON: _schema("LoraView")},
+            "headers": {"Location": _header("Where the adapter is.")},
+        },
+        200: {
+            "description": "The adapter, which was there already: the same file by that name.",
+            "content": {JSON: _schema("LoraView")},
+            "headers": {"Location": _header("Where the adapter is.")},
+        },
+        **problems(400, 401, 404, 409, 413, 415, 422, 429, 503),
+    },
+    "openapi_extra": {
+        "requestBody": {"required": True, "content": {FORM: _schema("LoraUpload")}},
+    },
+}
+"""POST /v1/loras."""
+
+DELETE_LORA: Documents = {
+    "response_class": Response,
+    "status_code": 204,
+    "responses": {
+        204: {"description": "It is gone."},
+        **problems(401, 403, 404, 429, 503),
+    },
+}
+"""DELETE /v1/loras/{name}."""
+
+LORA_PREVIEW: Documents = {
+    "response_class": Response,
+    "responses": {
+        200: {
+            "description": "The image.",
+            "content": {kind: _BINARY for kind in PREVIEWS},
+            "headers": {"ETag": _header("The image's SHA-256.")},
+        },
+        304: {"description": "The client holds it already."},
+        **problems(401, 404, 429, 503),
+    },
+    "openapi_extra": {
+        "parameters": [_parameter("If-None-Match", "The ETag that the client holds.")]
+    },
+}
+"""GET /v1/loras/{name}/preview."""
 
 METRICS: Documents = {
     "response_class": Response,

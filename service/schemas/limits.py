@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
-from models.spec.model_spec import Limits
+from models.spec.model_spec import Limits, ModelSpec
 from service.settings.limits import LimitSettings
 
 
@@ -17,6 +17,8 @@ class Bounds(Limits):
     """Maximum pixels of a whole video: width times height times frames."""
     max_prompt_chars: int
     """Maximum characters of each prompt."""
+    max_loras: int
+    """Maximum number of adapters per request, where the model takes any."""
 
 
 def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
@@ -31,5 +33,14 @@ def bounds_of(model: Limits, server: LimitSettings) -> Bounds:
         "max_images": min(model.max_images, server.max_images),
         "max_clip_pixels": server.max_clip_pixels,
         "max_prompt_chars": server.max_prompt_chars,
+        "max_loras": server.max_loras,
     }
     return Bounds.model_construct(**{**dict(model), **stricter})
+
+
+def takes_no_loras(model: ModelSpec) -> str:
+    """Return what is said where a model takes no adapters."""
+    return (
+        f"the model {model.name!r} takes no adapters; its operator can let it, by"
+        f" models.{model.name}.lora_pages"
+    )

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from models.spec.field_types import (
     ClipSkip,
@@ -22,6 +32,8 @@ from models.spec.field_types import (
     Seed,
     Strength,
 )
+from models.spec.lora import Expert
+from service.errors.field_paths import UNION_TAG
 
 MEDIA_TYPES = {
     "png": "image/png",
@@ -40,6 +52,13 @@ _BAD_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _PLAIN = {"type": "string", "pattern": r"^[^\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f]*$"}
 
 
+LoraName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""Name of an uploaded adapter: a part of addresses."""
+LoraScale = Annotated[float, Field(ge=-100, le=100)]
+MAX_LORAS = 64
+"""Maximum number of adapters per request, whatever the settings say."""
+MAX_LORA_INTERVALS = 16
+"""Maximum number of intervals of an adapter's scale."""
 MAX_TEXT_CHARS = 2**20
 """Maximum length of any text but an image, whatever the settings say: searched in milliseconds."""
 
@@ -113,6 +132,7 @@ Size = Annotated[list[Offset], Field(min_length=2, max_length=2)]
 
 TITLES = {
     "clip_skip": "CLIP skip",
+    "loras": "Adapters (LoRA)",
     "deadline_s": "Deadline in seconds",
     "eta": "Eta of DDIM",
     "fps": "Frames per second",
@@ -173,6 +193,59 @@ class WebhookRequest(Body):
     events: Annotated[list[EndEvent], Field(min_length=1)] = Field(
         default_factory=lambda: list(END_EVENTS)
     )
+
+
+class LoraInterval(Body):
+    """Scale of an adapter in a part of the steps."""
+
+    start: Fraction = Field(alias="from")
+    """Share of the steps before it."""
+    to: Fraction
+    """Share of the steps before its end."""
+    scale: LoraScale
+
+    @model_validator(mode="after")
+    def _ends_after_its_start(self) -> LoraInterval:
+        if self.start >= self.to:
+            raise ValueError(f"from {self.start:g} must be less than to {self.to:g}")
+        return self
+
+
+def _apart(intervals: list[LoraInterval]) -> list[LoraInterval]:
+    """Return the intervals. Raises: ValueError: some overlap."""
+    ordered = sorted(intervals, key=lambda one: one.start)
+    for one, after in pairwise(ordered):
+        if after.start < one.to:
+            raise ValueError(
+                f"the intervals {one.start:g} to {one.to:g} and {after.start:g} to {after.to:g}"
+                " overlap"
+            )
+    return intervals
+
+
+def _kind_of_scale(value: Any) -> str:
+    return f"{UNION_TAG}intervals" if isinstance(value, list) else f"{UNION_TAG}number"
+
+
+LoraIntervals = Annotated[
+    list[LoraInterval],
+    Field(min_length=1, max_length=MAX_LORA_INTERVALS),
+    AfterValidator(_apart),
+]
+
+
+class LoraRequest(Body):
+    """Adapter by name, with its scale."""
+
+    name: Name
+    """Name of an adapter from `GET /v1/loras`."""
+    scale: Annotated[
+        Annotated[LoraScale, Tag(f"{UNION_TAG}number")]
+        | Annotated[LoraIntervals, Tag(f"{UNION_TAG}intervals")],
+        Discriminator(_kind_of_scale),
+    ] = 1.0
+    """Strength of its effect: a number, which may be negative, or a list of intervals of the steps,
+    each with its scale; outside of all of them it is 0."""
 
 
 class GenerateRequest(Body):
@@ -250,6 +323,8 @@ class GenerateRequest(Body):
     """Last frame of the video; `image` is the first."""
     strength: Strength | None = None
     """Share of `image` to redraw. Default: the model's."""
+    loras: Annotated[list[LoraRequest], Field(max_length=MAX_LORAS)] | None = None
+    """Adapters (LoRA) by name, each with its scale, all at once: as `diffusers` adds them up."""
     output: OutputRequest | None = None
     """Format of the files, and whether they come inline."""
     priority: Literal["low", "normal", "high"] = "normal"
@@ -260,6 +335,41 @@ class GenerateRequest(Body):
     """Address to notify when the job has ended."""
     metadata: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
     """Names and texts that are returned with the job."""
+
+
+_FILES = {
+    "file": {
+        "type": "string",
+        "format": "binary",
+        "description": "The adapter: one safetensors file.",
+    },
+    "preview": {
+        "type": "string",
+        "format": "binary",
+        "description": "PNG, JPEG or WebP that shows it.",
+    },
+}
+"""Parts of an upload's form that are files."""
+
+
+def _with_files(schema: dict[str, Any]) -> None:
+    schema["properties"] |= _FILES
+    schema["required"] = [*schema["required"], "file"]
+
+
+class LoraUpload(Body):
+    """Form of an upload, beside its files."""
+
+    model_config = ConfigDict(json_schema_extra=_with_files)
+
+    name: LoraName
+    """Name that requests give it: up to 100 letters, digits, dots, dashes and underscores."""
+    model: Name | None = None
+    """Name of the model that it is for. May be left out where only one is served."""
+    trigger: Label = ""
+    """Words that a prompt should hold."""
+    expert: Expert | None = None
+    """Expert of Wan 2.2 that the file is for. Default: `high`, as in diffusers."""
 
 
 SERVICE_FIELDS = frozenset(
@@ -280,6 +390,7 @@ SERVICE_FIELDS = frozenset(
 
 def model_fields(request: GenerateRequest) -> dict[str, Any]:
     """Return the fields that the client has set and the model serves."""
-    given = request.model_dump(exclude_none=True)
+    given = request.model_dump(exclude_none=True, by_alias=True)
     chosen = given.keys() - SERVICE_FIELDS | given.keys() & {"prompt", "seed", "num_images"}
+    chosen -= set() if request.loras else {"loras"}
     return {name: value for name, value in given.items() if name in chosen}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.lora import PAGE_RANK, Lora
 from models.spec.model_spec import Batching, Need, Sizes
 from models.spec.option import Option
 from models.spec.quality_presets import Quality
@@ -133,6 +135,9 @@ class ModelView(View):
     batching: Batching
     """Whether the same request has the same bytes whatever runs beside it."""
     sizes: Sizes
+    max_lora_rank: int | None
+    """Maximum rank that the adapters of one image have together, each rounded up to a multiple of
+    16; null: the model takes no adapters."""
     pools: list[str]
     ready: bool
 
@@ -142,6 +147,40 @@ class ModelPage(View):
 
     object: Literal["list"] = "list"
     data: list[ModelView]
+
+
+class LoraView(View):
+    """An adapter that requests may name."""
+
+    name: str
+    object: Literal["lora"] = "lora"
+    model: str
+    """Model that it is for."""
+    origin: Literal["settings", "upload"]
+    """Whether the operator's settings name it, or the tenant has uploaded it."""
+    trigger: str
+    """Words that a prompt should hold."""
+    rank: int
+    """The highest rank of a layer."""
+    networks: list[str]
+    """Networks that it changes."""
+    bytes: int
+    """Size of its file."""
+    digest: str
+    """SHA-256 of its file, in hexadecimal; empty where it could not be read."""
+    preview: str | None
+    """Path of an image that shows it."""
+    ready: bool
+    """Whether requests may name it."""
+    error: str | None
+    """Reason why they may not; null: they may."""
+
+
+class LoraPage(View):
+    """The adapters that the caller's requests may name, by name."""
+
+    object: Literal["list"] = "list"
+    data: list[LoraView]
 
 
 class Health(View):
@@ -254,6 +293,7 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         has_exact=spec.has_exact,
         batching=spec.batching,
         sizes=spec.sizes,
+        max_lora_rank=PAGE_RANK * spec.lora_pages or None,
         pools=sorted(status.pools),
         ready=status.ready,
     )
@@ -262,3 +302,30 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
 def view_models(models: Sequence[ModelStatus], limits: LimitSettings) -> ModelPage:
     """Return all models as the API shows them."""
     return ModelPage(data=[view_model(status, limits) for status in models])
+
+
+def lora_url(name: str) -> str:
+    """Return the path of an adapter."""
+    return f"/v1/loras/{quote(name, safe='')}"
+
+
+def view_lora(lora: Lora) -> LoraView:
+    """Return an adapter as the API shows it."""
+    return LoraView(
+        name=lora.name,
+        model=lora.model,
+        origin=lora.origin,
+        trigger=lora.trigger,
+        rank=lora.rank,
+        networks=list(lora.networks),
+        bytes=lora.bytes,
+        digest=lora.digest,
+        preview=f"{lora_url(lora.name)}/preview" if lora.preview else None,
+        ready=lora.error is None,
+        error=lora.error,
+    )
+
+
+def view_loras(loras: Iterable[Lora]) -> LoraPage:
+    """Return adapters as the API shows them, by name."""
+    return LoraPage(data=[view_lora(lora) for lora in loras])

@@ -25,6 +25,12 @@ class LimitSettings(Section):
     """Maximum number of images per request."""
     max_prompt_chars: int = Field(10_000, gt=0)
     """Maximum length of a prompt."""
+    max_loras: int = Field(8, gt=0)
+    """Maximum number of adapters per request."""
+    max_lora_rank: int = Field(128, gt=0, le=256)
+    """Maximum rank of an uploaded adapter."""
+    max_lora_bytes: int = Field(2**30, gt=0)
+    """Maximum size of an uploaded adapter's file."""
     max_body_bytes: int = Field(32 * 2**20, gt=0)
     """Maximum size of a request's body."""
     max_inflight_bytes: int = Field(256 * 2**20, gt=0)

@@ -35,8 +35,9 @@ class SizeSettings(Section):
 class ModelSettings(Section):
     """Settings of how a model is loaded and served."""
 
-    source: str
-    """Folder in diffusers' layout, hub id with an optional @revision, or single file."""
+    source: str = ""
+    """Folder in diffusers' layout, hub id with an optional @revision, or single file. Left out of a
+    model with a `lora`, which has its base's."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the weights."""
     activation_dtype: Literal["float32", "bfloat16", "float16"] | None = None
@@ -52,7 +53,18 @@ class ModelSettings(Section):
     is no `exact`. Left out: none."""
     base: str | None = None
     """Configs and tokenizers for a `source` that is a single file: folder in diffusers' layout, or
-    hub id."""
+    hub id. With a `lora` the name of another model, which this one is with that adapter."""
+    lora: str | None = None
+    """Adapter that every image of this model has: a source as in `[loras]`. The model is served by
+    its base's workers, from the same weights, unless it is fused."""
+    lora_scale: float = Field(1.0, ge=-100, le=100)
+    """Scale of that adapter."""
+    fuse: bool = False
+    """Whether the adapter is merged into the weights: images cost no more then, and the model has
+    workers of its own."""
+    scheduler: dict[str, Any] | None = None
+    """Default of the request field `scheduler`: its name, and options. Left out: the
+    checkpoint's."""
     swap_experts: bool | None = None
     """Whether Wan 2.2's experts take turns on the device. Left out: where its memory demands it."""
     vae_tiling: bool | TilingSettings | None = None
@@ -61,6 +73,10 @@ class ModelSettings(Section):
     encoders_on_host: bool | None = None
     """Whether text and image encoders stay in host memory and come to the device a layer at a time.
     Left out: where its memory demands it."""
+    lora_pages: int | None = Field(None, ge=0)
+    """Room for adapters beside the weights on each device, in pages of 16 ranks: an adapter of rank
+    64 takes four. 0: requests may have none. Left out: 16 where `[loras]` name the model, else
+    0."""
     batching: Literal["exact", "fast"] = "exact"
     """\"exact": each step has one program of one batch size, so that the same request gives the
     same bytes alone and beside any others. "fast": programs of several batch sizes, chosen by
@@ -81,3 +97,18 @@ class ModelSettings(Section):
         if self.exact_rows is not None and self.batching != "exact":
             raise ValueError('exact_rows goes with batching = "exact"')
         return self
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> ModelSettings:
+        if self.lora is None and "source" not in self.model_fields_set:
+            raise ValueError("source says where its weights are; only a model with a lora has none")
+        if self.lora is not None and (self.source or self.base is None):
+            raise ValueError("a lora goes with base, the name of a model, in place of source")
+        if self.fuse and self.lora is None:
+            raise ValueError("fuse goes with a lora")
+        return self
+
+    @property
+    def is_served_by_base(self) -> bool:
+        """Return whether the workers of its base serve it."""
+        return self.lora is not None and not self.fuse

@@ -51,7 +51,7 @@ class ServerSettings(Section):
     keep_alive_s: float = Field(15, gt=0)
     """Interval of keep-alive comments in event streams."""
     models_age_s: float = Field(1, ge=0)
-    """Maximum age of the front end's copy of the registered models."""
+    """Maximum age of the front end's copy of the registered models, and of uploaded adapters."""
     image_processes: int = Field(2, gt=0)
     """Number of processes that check input images. With keys, one tenant gets all but one of
     them."""

@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from service.settings.limits import LimitSettings
+from service.settings.loras import LoraSettings
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.queue import QueueSettings
@@ -73,6 +74,8 @@ class Settings(BaseSettings):
     """Tenants by name; `"*"` is all that are not named."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     """Models by name."""
+    loras: dict[str, LoraSettings] = Field(default_factory=dict)
+    """Adapters by name."""
     pools: dict[str, PoolSettings] = Field(default_factory=dict)
     """Pools of workers by name."""
 

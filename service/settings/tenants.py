@@ -17,6 +17,8 @@ class TenantSettings(Section):
     max_compiling: int | None = Field(None, gt=0)
     """Maximum number of jobs that wait for compilation or are being compiled, over all workers;
     further ones stay queued. `pools.NAME.max_compiling` is the bound of one worker."""
+    max_loras: int = Field(100, ge=0)
+    """Maximum number of uploaded adapters."""
     metrics_class: str = Field("default", pattern=r"^[a-z0-9_-]{1,32}$")
     """Label of the tenant in metrics, shared with all tenants of that class."""
     stored_bytes: int | None = Field(None, gt=0)

@@ -7,6 +7,7 @@ from typing import Any
 
 from models.spec.model_spec import Need
 from service.jobs.model.job import Warned
+from service.validation.loras import scales
 from service.validation.rules import Case
 
 LOSSLESS = frozenset({"png", "gif"})
@@ -97,10 +98,18 @@ def _idle_output(case: Case, output: Mapping[str, Any]) -> Warnings:
         yield Warned(field="fps", message="has no effect: png gives single frames")
 
 
+def _idle_loras(case: Case, output: Mapping[str, Any]) -> Warnings:
+    for index, entry in enumerate(case.given.get("loras", ())):
+        if not scales(entry):
+            said = f"{entry['name']} has no effect: its scale is 0 in every step"
+            yield Warned(field=f"loras.{index}", message=said)
+
+
 _CHECKS: tuple[Callable[[Case, Mapping[str, Any]], Warnings], ...] = (
     _idle,
     _weak_guidance,
     _idle_quality,
     _long_seed,
     _idle_output,
+    _idle_loras,
 )

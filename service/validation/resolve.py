@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from models.spec.image_files import ImageFile
+from models.spec.lora import Lora, RequestedLora
 from models.spec.model_spec import ModelSpec, Task
 from service.errors.problems import FieldError, Invalid, NotAcceptable
 from service.jobs.model.job import Warned
 from service.schemas.request import MEDIA_TYPES, GenerateRequest, model_fields
 from service.settings.limits import LimitSettings
 from service.validation.ineffective_fields import all_warnings
+from service.validation.loras import requested
 from service.validation.rules import Case, all_errors
 from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
 
@@ -38,6 +40,8 @@ class Resolved:
     """Denoising steps over all images."""
     warnings: list[Warned]
     """Warnings about fields without effect, or with another than they name."""
+    loras: tuple[RequestedLora, ...] = ()
+    """Adapters that count in any step."""
 
 
 def resolve(
@@ -45,11 +49,13 @@ def resolve(
     spec: ModelSpec,
     limits: LimitSettings,
     media_types: tuple[str, ...] = (),
+    loras: Sequence[Lora] = (),
 ) -> Resolved:
     """Fill in the model's defaults and hold the result against its limits and ours.
 
     Args:
         media_types: what the Accept header wants, best first, where it wants bytes.
+        loras: adapters that the tenant may name, of any model.
 
     Raises:
         Invalid: names every field that is wrong.
@@ -59,14 +65,21 @@ def resolve(
     task = task_of(given, spec)
     fields = _with_defaults(given, spec, task)
     output = _output(request, task, media_types, fields)
-    case = Case(spec, limits, task, fields, given)
+    case = Case(spec, limits, task, fields, given, loras)
     errors = all_errors(case)
     errors += _wrong_output(output["format"], task, media_types, fields)
     if errors:
         raise Invalid(errors)
     if media_types and MEDIA_TYPES[output["format"]] not in media_types:
         raise NotAcceptable(f"the output is {MEDIA_TYPES[output['format']]}; accept that, or JSON")
-    return Resolved(task, fields, output, _steps(fields, spec), all_warnings(case, output))
+    return Resolved(
+        task=task,
+        fields=fields,
+        output=output,
+        steps=_steps(fields, spec),
+        warnings=all_warnings(case, output),
+        loras=requested(given.get("loras", ()), spec, loras),
+    )
 
 
 def _steps(fields: Mapping[str, Any], spec: ModelSpec) -> int:

@@ -6,16 +6,18 @@ Each check holds it against its model's limits and ours, and names every field t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from models.spec.field_types import MAX_SEED
+from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec, Task
 from models.spec.quality_presets import EXACT
 from service.errors.problems import FieldError
-from service.schemas.limits import Bounds, bounds_of
+from service.schemas.limits import Bounds, bounds_of, takes_no_loras
 from service.settings.limits import LimitSettings
+from service.validation.loras import wrong_loras
 from service.validation.scheduler_options import wrong_scheduler
 from service.validation.steps import STEP_LISTS, denoising_steps, listed_steps
 
@@ -46,6 +48,8 @@ class Case:
     """Fields with the defaults filled in."""
     given: Mapping[str, Any]
     """Fields that the client has set."""
+    loras: Sequence[Lora] = ()
+    """Adapters that the tenant may name, of any model."""
 
     @property
     def bounds(self) -> Bounds:
@@ -63,7 +67,7 @@ def all_errors(case: Case) -> list[FieldError]:
 
 def _unserved(case: Case) -> Errors:
     served = case.spec.fields | {"prompt", "seed", "num_images"}
-    for name in sorted(case.given.keys() - served):
+    for name in sorted(case.given.keys() - served - {"loras"}):
         yield FieldError(name, f"the model {case.spec.name!r} does not serve this field")
 
 
@@ -228,6 +232,14 @@ def _wrong_quality(case: Case) -> Errors:
         yield FieldError("quality", said)
 
 
+def _wrong_loras(case: Case) -> Errors:
+    entries = case.given.get("loras", ())
+    if case.spec.lora_pages:
+        yield from wrong_loras(entries, case.spec, case.limits.max_loras, case.loras)
+    elif entries:
+        yield FieldError("loras", takes_no_loras(case.spec))
+
+
 _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _unserved,
     _wrong_task,
@@ -243,4 +255,5 @@ _CHECKS: tuple[Callable[[Case], Errors], ...] = (
     _untaken_step_lists,
     _wrong_scheduler,
     _wrong_quality,
+    _wrong_loras,
 )

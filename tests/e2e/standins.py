@@ -17,13 +17,21 @@ from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
 from service.settings.queue import QueueSettings
 from service.settings.settings import Settings
+from tests.service.adapters import BROKEN, INK, OIL, TAKING
 from tests.service.conftest import served
-from tests.service.standin import SPEC, VIDEO, StandIn
+from tests.service.standin import SPEC, VIDEO, StandIn, picture
 
 PAINTER = SPEC.model_copy(
     update={
         "tasks": ("text-to-image", "image-to-image", "inpainting"),
-        "fields": SPEC.fields | {"mask_image", "clip_skip", "eta", "guidance_rescale"},
+        "fields": SPEC.fields | {"mask_image", "clip_skip", "eta", "guidance_rescale", "loras"},
+        "lora_pages": TAKING.lora_pages,
+        "lora_layers": TAKING.lora_layers,
+        "loras": {
+            "ink": INK.model_copy(update={"preview": "loras/previews/ink"}),
+            "oil": OIL,
+            "broken": BROKEN,
+        },
     }
 )
 RETIRED = SPEC.model_copy(update={"name": "a-retired-model"})
@@ -39,6 +47,7 @@ async def main(redis_url: str, folder: Path) -> None:
             await stack.enter_async_context(StandIn(queue, store, spec))
         await queue.register("retired", RETIRED, ready=True)
         await queue.unregister("retired", RETIRED.name)
+        await store.put("loras/previews/ink", picture(), "image/png")
         app = create_app(settings, queue, store)
         print(await stack.enter_async_context(served(app, settings)), flush=True)
         await asyncio.to_thread(sys.stdin.read)

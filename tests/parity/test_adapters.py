@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from models import registry
 from models.adapters import banks, formats
-from models.adapters.adapter import Adapter, AdapterError
+from models.adapters.files.adapter import Adapter, AdapterError
 from models.adapters.layer_names import Names, names
 from models.flux import adapter_names
 from models.interface.pipeline import Pipeline, denoise

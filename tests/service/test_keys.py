@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,11 @@ CLOSED = [
     ("POST", "/v1/generate"),
     ("GET", "/v1/models"),
     ("GET", f"/v1/models/{MODEL}"),
+    ("GET", "/v1/loras"),
+    ("POST", "/v1/loras"),
+    ("GET", "/v1/loras/NAME"),
+    ("DELETE", "/v1/loras/NAME"),
+    ("GET", "/v1/loras/NAME/preview"),
     ("GET", "/v1/jobs"),
     ("GET", "/v1/jobs/ID"),
     ("DELETE", "/v1/jobs/ID"),
@@ -34,6 +40,8 @@ CLOSED = [
     ("GET", "/v1/jobs/ID/events"),
     ("GET", "/v1/jobs/ID/outputs/0"),
 ]
+PARAMETERS = (("ID", "{job_id}"), (MODEL, "{name}"), ("NAME", "{name}"), ("/0", "/{index}"))
+"""What stands in those paths for which parameter."""
 OF_A_JOB = [call for call in CLOSED if "ID" in call[1]]
 
 
@@ -89,7 +97,7 @@ def routes(app: FastAPI) -> set[tuple[str, str]]:
 
 def test_no_route_is_left_out(app: FastAPI) -> None:
     named = {
-        (method, path.replace("ID", "{job_id}").replace(MODEL, "{name}").replace("/0", "/{index}"))
+        (method, functools.reduce(lambda text, one: text.replace(*one), PARAMETERS, path))
         for method, path in CLOSED
     }
     assert named == {route for route in routes(app) if route[1].startswith("/v1")}

@@ -25,8 +25,9 @@ from models.parallel.axis_rules import Layout
 from service.jobs.model.job import Stage
 from service.tracing import spans
 from service.tracing.span import Attributes
+from workers.engine.adapters import Adapters, LoraFiles, no_files
 from workers.engine.batch_difference import levels
-from workers.engine.errors import EngineDied, GenerationFailed, generation_failed
+from workers.engine.errors import EngineDied, GenerationFailed, explained
 from workers.engine.latency_stats import LatencyStats
 from workers.engine.row import Checked, Row
 from workers.engine.snapshot import RowSnapshot, UnfitSnapshot, check_fit, needed
@@ -82,6 +83,7 @@ class Engine:
         batching: the batch sizes that steps are compiled for; None: one row, exactly.
         launcher: where a launch goes besides this process.
         executables: programs that need not be compiled.
+        lora_files: where adapters' files are; None: there are none.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Engine:
         batching: BatchSizes | None = None,
         launcher: Launcher | None = None,
         executables: Executables | None = None,
+        lora_files: LoraFiles | None = None,
     ) -> None:
         self.pipeline = pipeline
         self.layout = layout
@@ -109,6 +112,7 @@ class Engine:
         self._weights = compiler.weights.common
         self._batch_layouts = compiler.batch_layouts(self.batching.sizes, self.batching.elastic)
         self.programs = ProgramCache(compiler, self._launcher, self._batch_layouts)
+        self.adapters = Adapters(pipeline, compiler.weights, self._launcher, lora_files or no_files)
         # One thread a stage: at most one encode and one decode share the device with the steps.
         stages = ("prepare", "encode", "decode", "preview", "keep")
         self._threads = {stage: ThreadPoolExecutor(1, stage) for stage in stages}
@@ -119,6 +123,7 @@ class Engine:
 
     async def warm_up(self, requests: Sequence[Fields]) -> None:
         """Compile all that these requests run. Raises: the error of a program they need."""
+        await self._run("keep", self.adapters.warm_up)
         for fields in requests:
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
             await self.look_for(filter(None, [self.costs.bucket(fields)]))
@@ -140,20 +145,12 @@ class Engine:
 
         Raises: GenerationFailed, EngineDied: as `generate`.
         """
-        try:
+        with explained("trying it out"):
             prepared = await self._run("prepare", warmup.prepare, self.pipeline, fields)
-            few = warmup.first_steps(prepared.steps, steps)
             programs = await self._compiled(fields, prepared)
-            state = await self._run("encode", self._encode, programs, prepared)
-            start = Checked(state, 0, 0.0)
-            row = await self._denoise(
-                programs, replace(prepared, steps=few), start, lambda row: None
-            )
-            await self._decode(row)
-        except (EngineDied, GenerationFailed):
-            raise
-        except Exception as error:
-            raise generation_failed(error, "trying it out") from error
+            async with self.adapters.held(prepared, "", lambda: None) as placed:
+                few = replace(placed, steps=warmup.first_steps(placed.steps, steps))
+                await self._decode(await self._draw(programs, few, None, lambda row: None))
         return programs
 
     async def levels(self, fields: Fields) -> int:
@@ -189,10 +186,12 @@ class Engine:
         on_prepared: Callable[[Prepared], None] = lambda prepared: None,
         on_stage: OnStage = lambda stage, expected_s: None,
         on_compile: Callable[[Compilation], None] = lambda compilation: None,
+        tenant: str = "",
     ) -> EngineOutput:
         """Generate one image from one request. To cancel it, cancel the task.
 
         Args:
+            tenant: whose adapters it may name, beside the operator's.
             on_step: told of each step that is done, in the event loop.
             on_stage: told when it begins to be compiled, which most are not, denoised and decoded.
             begin: how far it was before; None, or what does not fit it: it begins anew.
@@ -202,34 +201,22 @@ class Engine:
         Raises:
             GenerationFailed: this image cannot be made; its neighbours are unharmed.
             EngineDied: no image can be made any more by this process.
+            StoreError: an adapter's file cannot be fetched now.
         """
-        doing, model = "preparing the request", self.pipeline.spec.name
-        try:
-            with spans.span("prepare"):
-                prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
-            on_prepared(prepared)
-            doing = "compiling"
-            with spans.span("compile"):
-                programs = await self._compiled(fields, prepared, on_stage, on_compile)
-            on_stage("denoising", None)
-            doing = "encoding the prompt"
-            with stage(model, "encode"):
-                state = await self._run("encode", self._encode, programs, prepared)
-            start = Checked(state, 0, 0.0)
-            if begin is not None:
-                start = await self._run("encode", self._take_up, programs, prepared, start, begin)
-            doing = "denoising"
-            with stage(model, "denoise") as span:
-                row = await self._denoise(programs, prepared, start, marking(span, on_step))
-                span.set(span_attributes(row, start))
-            doing = "decoding the image"
-            on_stage("decoding", None)
-            with stage(model, "decode"):
-                pixels = await self._decode(row)
-        except (EngineDied, GenerationFailed):
-            raise
-        except Exception as error:
-            raise generation_failed(error, doing) from error
+        model = self.pipeline.spec.name
+        with explained("preparing the request"), spans.span("prepare"):
+            prepared = await self._run("prepare", self.pipeline.prepare, fields, images)
+        on_prepared(prepared)
+        with explained("compiling"), spans.span("compile"):
+            programs = await self._compiled(fields, prepared, on_stage, on_compile)
+        on_wait = partial(on_stage, "loading_adapters", None)
+        with explained("loading adapters"):
+            async with self.adapters.held(prepared, tenant, on_wait) as placed:
+                on_stage("denoising", None)
+                row = await self._draw(programs, placed, begin, on_step)
+        on_stage("decoding", None)
+        with explained("decoding the image"), stage(model, "decode"):
+            pixels = await self._decode(row)
         return EngineOutput(
             pixels,
             prepared.seed,
@@ -237,6 +224,26 @@ class Engine:
             row.device_seconds + programs.around_s,
             row.own_seconds + programs.around_s,
         )
+
+    async def _draw(
+        self,
+        programs: BucketPrograms,
+        prepared: Prepared,
+        begin: RowSnapshot | None,
+        on_step: Callable[[Row], None],
+    ) -> Row:
+        """Encode a request and denoise it to its end, or from a snapshot on."""
+        model = self.pipeline.spec.name
+        with explained("encoding the prompt"):
+            with stage(model, "encode"):
+                state = await self._run("encode", self._encode, programs, prepared)
+            start = Checked(state, 0, 0.0)
+            if begin is not None:
+                start = await self._run("encode", self._take_up, programs, prepared, start, begin)
+        with explained("denoising"), stage(model, "denoise") as span:
+            row = await self._denoise(programs, prepared, start, marking(span, on_step))
+            span.set(span_attributes(row, start))
+        return row
 
     async def preview(self, row: Row) -> np.ndarray:
         """A small image of an unfinished row: uint8 [h, w, 3]; of a video [frames, h, w, 3]."""
@@ -272,6 +279,7 @@ class Engine:
         """Stop after the step in flight. Images that are not done never will be."""
         self.step_loop.close(STUCK_S if self.died.done() else None)
         self.programs.close()
+        self.adapters.close()
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 

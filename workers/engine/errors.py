@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from models.interface.pipeline import RequestError
 from service.jobs.model.job import JobError
+from service.jobs.storage.errors import StoreError
 
 OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 """Spelling of XLA, on every platform."""
@@ -44,6 +48,20 @@ def generation_failed(error: Exception, doing: str) -> GenerationFailed:
     failure = GenerationFailed(_job_error(error, doing))
     failure.__cause__ = error
     return failure
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Turn errors inside into the failure of one image, but for those that say more than that.
+
+    Raises: GenerationFailed; EngineDied and StoreError as they are.
+    """
+    try:
+        yield
+    except (EngineDied, GenerationFailed, StoreError):
+        raise
+    except Exception as error:
+        raise generation_failed(error, doing) from error
 
 
 def _job_error(error: Exception, doing: str) -> JobError:

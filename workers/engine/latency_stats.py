@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import fmean, median
 
+from models.interface.adapters import requested_adapters
 from models.interface.pipeline import Fields
 from models.parallel.axis_rules import Layout
 from models.spec.model_spec import ModelSpec
@@ -42,7 +43,7 @@ class LatencyStats:
     def bucket(self, fields: Fields) -> str | None:
         """The queue's, of a request; None: it lacks fields that make one."""
         has_all = all(name in fields for name in self._spec.bucket_fields)
-        return self._spec.bucket(fields) if has_all else None
+        return self._spec.bucket(fields, requested_adapters(fields)) if has_all else None
 
     def uses(self, fields: Fields, programs: BucketPrograms) -> None:
         """An image of this request needs that programs now."""

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from models import registry
+from models.adapters.install import install_banks
 from models.checkpoint.folder import checkpoint_errors
 from models.interface.pipeline import Pipeline, RequestError
 from models.loading.preview import MeanLatents, as_preview, fit
@@ -35,7 +37,9 @@ from service.settings.section import ConfigError
 from service.settings.settings import Settings
 from workers.jaxpr.logical_mesh import logical_layout
 from workers.loading import layout as slice
+from workers.loading.derived import defaults_of, whole_settings, with_fused
 from workers.loading.layout import ChosenLayout
+from workers.loading.loras import default_pages
 from workers.plan.auto_layout import NothingFits
 from workers.plan.trace import Sketch, sketch
 from workers.programs import aot_key, warmup
@@ -95,7 +99,9 @@ def configured(settings: Settings, pool_name: str) -> tuple[PoolSettings, ModelS
     pool = settings.pools[pool_name]
     if pool.model not in settings.models:
         raise ConfigError(f"pools.{pool_name}.model: add [models.{pool.model}] or correct the name")
-    model = settings.models[pool.model]
+    model = whole_settings(settings, pool.model)
+    if model.lora_pages is None:
+        model = model.model_copy(update={"lora_pages": default_pages(settings, pool.model)})
     if pool.batch_sizes and model.batching == "exact":
         raise ConfigError(
             f"pools.{pool_name}.batch_sizes: models.{pool.model} is batched exactly, in one size; "
@@ -172,18 +178,20 @@ def open_slice(
 
 
 def read(pool: PoolSettings, model: ModelSettings, **how: Any) -> Pipeline:
-    """The pool's model. Raises: as `models.registry.load`."""
-    return registry.load(
+    """The pool's model, with banks for adapters. Raises: as `models.registry.load`."""
+    pipeline = registry.load(
         pool.model,
         model.source,
         model.dtype,
-        model.defaults,
+        defaults_of(model),
         base=model.base,
         activation_dtype=model.activation_dtype,
         vae_tiling=tiling_of(model),
         qualities=model.quality,
         **how,
     )
+    install_banks(pipeline, model.lora_pages or 0, how.get("sharding"))
+    return pipeline
 
 
 def rounding_of(model: ModelSettings, device: jax.Device | None = None) -> Rounding | None:
@@ -226,7 +234,8 @@ def sketch_of(
         swap_experts=False,
     )
     with checkpoint_errors(model.source, (RequestError,)):
-        first, *others = warmup.requests(pipeline.spec, model.warmup or [{}])
+        entries = [{**entry, "loras": []} for entry in model.warmup or [{}]]
+        first, *others = warmup.requests(pipeline.spec, entries)
         for fields in others:  # a wrong one is found before any weights are read
             warmup.prepare(pipeline, fields)
         there = executables(folder, pipeline, model)
@@ -324,12 +333,13 @@ def placed(
 ) -> Pipeline:
     """The model, each array where the slice has it. Raises: as `models.registry.load`."""
     residency = opened.chosen.residency
-    return read(
-        pool,
-        model,
-        sharding=opened.layout.of_parameter,
-        on_host=residency.on_host,
-        rounding=rounding_of(model, opened.layout.mesh.devices.flat[0]),
-        swap_experts=bool(model.swap_experts or residency.by_turns),
-        reader=reader,
-    )
+    how = {
+        "sharding": opened.layout.of_parameter,
+        "on_host": residency.on_host,
+        "rounding": rounding_of(model, opened.layout.mesh.devices.flat[0]),
+        "swap_experts": bool(model.swap_experts or residency.by_turns),
+        "reader": reader,
+    }
+    if model.lora is None:
+        return read(pool, model, **how)
+    return with_fused(model, read(pool, model, reader=SHAPES), partial(read, pool, model, **how))

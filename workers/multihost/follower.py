@@ -15,6 +15,7 @@ from models.parallel.axis_rules import Layout
 from service.settings.section import ConfigError
 from workers.engine.array_framing import Message
 from workers.multihost.handshake import Handshake, outlined
+from workers.programs.adapter_banks import AdapterBanks
 from workers.programs.aot_cache import Executables
 from workers.programs.bucket_programs import BucketPrograms, Phase
 from workers.programs.cache import ProgramCache
@@ -42,6 +43,7 @@ class Follower:
         compiler = Compiler(pipeline, layout, executables)
         self._terms = terms
         self._weights = compiler.weights
+        self._banks = AdapterBanks(pipeline, compiler.weights)
         self._programs = ProgramCache(
             compiler, OneHost(), compiler.batch_layouts(terms.sizes, terms.elastic)
         )
@@ -61,6 +63,7 @@ class Follower:
             "conditions": self._conditions,
             "step": self._step,
             "show": self._show,
+            "write": self._write,
         }
 
     def handle(self, message: Message) -> None:
@@ -123,6 +126,11 @@ class Follower:
         self.rows.update(zip(fields["after"], states, strict=True))
         self._last_step = finite
         self.launched.put(finite)
+
+    def _write(self, message: Message) -> None:
+        fields = message.fields
+        bank = self._banks.write(fields["place"], fields["pages"], message.arrays["array"])
+        self.launched.put(bank)
 
     def _phase(self, fields: Mapping[str, Any]) -> Phase:
         return self._buckets[fields["programs"]].phases[StepProgram.parse(fields["phase"])]

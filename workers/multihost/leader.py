@@ -148,6 +148,17 @@ class Leader:
 
         return show
 
+    def write(self, program: Program) -> Program:
+        """Return the program with the followers taking part: each array goes by the connection."""
+
+        def write(place: int, pages: Sequence[int], array: np.ndarray) -> jax.Array:
+            fields = {"place": place, "pages": list(pages)}
+            return self._launch(
+                "write", fields, {"array": array}, lambda: program(place, pages, array)
+            )
+
+        return write
+
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
         """Return a row's leaves on this process."""
         return leaves_by_name(row.row)

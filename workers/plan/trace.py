@@ -14,6 +14,7 @@ import numpy as np
 from jax.stages import Traced
 
 from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.nn.layers.adapter_bank import BANK
 from models.parallel import jax_internals
 from models.parallel.axis_rules import Axes, Layout
 from workers.jaxpr.axis_tags import Tag
@@ -25,6 +26,9 @@ from workers.programs.conditioning import first
 from workers.programs.device_weights import network_name
 from workers.programs.row_tree import axes_of as axes_of_row
 from workers.programs.tracer import Tracer
+
+ADAPTERS = "adapters"
+"""Network that all banks count as: they lie on the device, wherever the networks do."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +158,15 @@ def conditions_of(phase: str) -> str:
 def _weights(pipeline: Pipeline) -> tuple[Weight, ...]:
     leaves, _ = jax.tree.flatten_with_path(pipeline.weights)
     return tuple(
-        Weight(leaf.shape, np.dtype(leaf.dtype).itemsize, _axes(leaf), network_name(path[0]))
+        Weight(leaf.shape, np.dtype(leaf.dtype).itemsize, _axes(leaf), _network(path))
         for path, leaf in leaves
     )
+
+
+def _network(path: Any) -> str:
+    """Return the network that a leaf belongs to; of a bank's, `ADAPTERS`."""
+    is_bank = any(getattr(part, "key", None) == BANK for part in path)
+    return ADAPTERS if is_bank else network_name(path[0])
 
 
 def _axes(leaf: Any) -> Axes:

@@ -67,9 +67,7 @@ async def measure(engine: Engine, requests: Sequence[Fields], known: Known = ())
         try:
             programs = await _alone(engine, fields)
             finite += 1
-            if all(
-                (engine.pipeline.spec.bucket(fields), size) in known for size in sizes(programs)
-            ):
+            if all((engine.costs.bucket(fields), size) in known for size in sizes(programs)):
                 continue
             async with asyncio.timeout(MEASURE_S):
                 for _ in range(ROUNDS):
@@ -157,7 +155,14 @@ class CostReporter:
     @property
     def facts(self) -> PoolFacts:
         """Return what the pool announces of itself now."""
-        return PoolFacts(self._layout, self._engine.slots, self._engine.costs.at_hand)
+        adapters = self._engine.adapters
+        return PoolFacts(
+            self._layout,
+            self._engine.slots,
+            self._engine.costs.at_hand,
+            tuple(adapters.digests),
+            adapters.load_s,
+        )
 
     @property
     def warm(self) -> list[str]:

@@ -18,6 +18,7 @@ from service.jobs.storage.errors import NotStored, StoreError
 from service.jobs.storage.object_store import Store, input_key, job_folders, output_key
 from service.tracing import spans
 from service.tracing.span import NOTHING
+from workers.engine.adapters import LoraGone
 from workers.engine.engine import Engine
 from workers.engine.errors import EngineDied, GenerationFailed
 from workers.engine.row import Row
@@ -32,6 +33,9 @@ from workers.pool.usage import Bill
 from workers.retry import Patience, until_reached
 
 log = logging.getLogger(__name__)
+
+CLIENTS_OWN = (RequestError, LoraGone)
+"""Causes of a failure that are the client's: the log needs no traceback of them."""
 
 
 class JobRunner:
@@ -65,7 +69,7 @@ class JobRunner:
         self._begun_at = time.monotonic()
         self._is_aside = False
         self._waiting: set[int] = set()
-        """Images whose programs are compiled."""
+        """Images whose programs are compiled, or whose adapters are loaded."""
         self.may_compile = not engine.costs.is_compiled(claim.job.bucket)
         """Whether it needs programs that may have to be compiled."""
         self.places = places
@@ -189,6 +193,10 @@ class JobRunner:
     async def _finish_one(self, number: int, images: Mapping[str, bytes]) -> Snapshot:
         seed = self._job.request["seed"] + number
         fields = {**self._job.request, "seed": seed, "num_images": 1}
+        if self._job.loras:
+            fields["loras"] = [lora.model_dump(mode="json") for lora in self._job.loras]
+        else:
+            fields.pop("loras", None)
 
         def on_step(row: Row) -> None:
             self.places.step(number, len(row.steps) - row.done)
@@ -201,7 +209,14 @@ class JobRunner:
         with spans.saying({"atelier.image": number}):
             begin = await self._snapshots.begin(number, fields)
             picture = await self._engine.generate(
-                fields, images, on_step, begin, self._warn, on_stage, self.bill.compile
+                fields,
+                images,
+                on_step,
+                begin,
+                self._warn,
+                on_stage,
+                self.bill.compile,
+                self._job.tenant,
             )
             self.bill.finish(number, picture.own_seconds)
             on_stage("storing")
@@ -225,10 +240,11 @@ class JobRunner:
 
     def _stage(self, number: int, stage: Stage, expected_s: float | None = None) -> None:
         self._progress.stage(number, stage, expected_s)
-        if stage == "compiling" and number not in self._waiting:
+        if stage in ("compiling", "loading_adapters") and number not in self._waiting:
             self._waiting.add(number)
-            self.may_compile = True  # also of a bucket that is at hand: by another scheduler, say
             self.places.wait(number)
+        if stage == "compiling":
+            self.may_compile = True  # also of a bucket that is at hand: by another scheduler, say
         elif stage == "denoising":
             self._begin_steps(number)
 
@@ -319,7 +335,7 @@ class JobRunner:
     async def _fail(
         self, error: JobError, cause: BaseException | None = None, *, retry: bool = False
     ) -> str:
-        whole = None if isinstance(cause, RequestError) else cause  # that one is the client's
+        whole = None if isinstance(cause, CLIENTS_OWN) else cause
         said = (self._job.id, error.code, error.message)
         log.warning("job %s failed: %s: %s", *said, exc_info=whole)
         self.is_ending = True

@@ -18,6 +18,8 @@ from typing import Any
 
 import jax
 
+from models.adapters.files.names import packed
+from models.adapters.names_of import names_of
 from models.interface.pipeline import Fields, Pipeline
 from models.spec.model_spec import Batching, Sizes
 from service.jobs.queue import Claims, Queue
@@ -33,7 +35,9 @@ from workers.engine.engine import Engine
 from workers.health import http
 from workers.health.liveness import Liveness
 from workers.loading import model as loading
+from workers.loading.derived import derived_loras, derived_models
 from workers.loading.layout import own
+from workers.loading.loras import configured_loras
 from workers.loading.model import MeshSlice
 from workers.multihost.exits import leave_within
 from workers.multihost.follower import Follower
@@ -44,13 +48,14 @@ from workers.multihost.session import agree, join_slice
 from workers.pool import listed_sizes, metrics
 from workers.pool.capacity import Capacity
 from workers.pool.cost_reporting import CostReporter, closeness, measure
+from workers.pool.lora_files import StoredLoras
 from workers.pool.preemption import Preemption
 from workers.pool.running_jobs import RunningJobs
 from workers.profiling.recorder import Profiler
 from workers.programs import batch_sizes, warmup
 from workers.programs.launcher import Launcher, OneHost
 from workers.programs.xla_cache import use_compile_cache
-from workers.retry import QUEUE_ERRORS, until_reached
+from workers.retry import QUEUE_ERRORS, Patience, until_reached
 
 ANY_SIZE = Sizes()
 CLAIM_WAIT_S = 5.0
@@ -183,6 +188,7 @@ class Worker:
             pictures,
             wait_s=CLAIM_WAIT_S,
             warm=self._cost_reporter.warm,
+            adapters=self.engine.adapters.digests,
             slowness=self._cost_reporter.slowness,
             slowness_in=self._cost_reporter.slowness_in,
             busy=lambda: self.jobs > 0,
@@ -306,8 +312,9 @@ async def serve(
     queue.tally = metrics.tally
     layout, slots = mesh_slice.layout, mesh_slice.chosen.slots
     batching = batch_sizes.of_settings(pool_settings, model, layout, slots)
-    engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.executables)
     store, lease_s = Store(settings.store_url), settings.queue.lease_s
+    loras = await prepared_loras(settings, pool_settings, pipeline, mesh_slice, store)
+    engine = Engine(pipeline, layout, slots, batching, launcher, mesh_slice.executables, loras.find)
     served = listed_sizes.of_settings(model, pipeline.spec)
     pool = Worker(pool_name, engine, queue, store, pool_settings, lease_s, liveness, served)
     loop = asyncio.get_running_loop()
@@ -331,6 +338,35 @@ async def serve(
     finally:
         engine.close()
         await queue.close()
+
+
+async def prepared_loras(
+    settings: Settings,
+    pool: PoolSettings,
+    pipeline: Pipeline,
+    mesh_slice: MeshSlice,
+    store: Store,
+) -> StoredLoras:
+    """Return where this pool finds adapters; those of the settings are in its model's spec then."""
+    spec, facts = pipeline.spec, mesh_slice.executables
+    patience, folder = Patience(pool.store_patience_s), settings.state_dir / "loras"
+    if not spec.lora_pages:
+        return StoredLoras({}, store, patience, folder, pool.lora_cache_bytes)
+    names = names_of(pipeline)
+    own, others = await asyncio.gather(
+        asyncio.to_thread(configured_loras, settings, spec, names, facts),
+        asyncio.to_thread(derived_loras, settings, spec, names, facts),
+    )
+    files = [*own.values(), *others.values()]
+    found = StoredLoras(files, store, patience, folder, pool.lora_cache_bytes)
+    pipeline.spec = spec.model_copy(
+        update={
+            "loras": await found.show(own.values()),
+            "lora_layers": packed(names),
+            "derived": derived_models(settings, others),
+        }
+    )
+    return found
 
 
 def spawn(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:

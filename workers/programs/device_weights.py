@@ -7,9 +7,10 @@ look at arguments that it does not use, so a network on the host costs it nothin
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -47,6 +48,8 @@ class Weights:
         self._model = model
         self._shardings = places
         self._present = self.common
+        self._lock = threading.Lock()
+        """Held while leaves of banks change, and while an expert comes to the others."""
         self._places: dict[str, list[int]] = defaultdict(list)
         for place, (path, leaf) in enumerate(leaves):
             if isinstance(leaf, np.ndarray):
@@ -64,10 +67,19 @@ class Weights:
         if network is not None and network != self.resident and self.is_swapped(network):
             started = time.perf_counter()
             self._free()
-            self._present = self._with(network)
-            self.resident = network
+            self._bring(network)
             metrics.swap(self._model, time.perf_counter() - started)
         return self._present
+
+    def replace(self, place: int, change: Callable[[jax.Array], jax.Array]) -> jax.Array:
+        """Put what `change` makes of a leaf in its place, and return it. From any thread.
+
+        Steps in flight keep the leaf that they were given.
+        """
+        with self._lock:
+            new = change(self.common[place])
+            self.common[place] = self._present[place] = new
+        return new
 
     def unflatten(self, leaves: list[Any]) -> PyTree:
         """The pipeline's own tree of these leaves."""
@@ -75,19 +87,21 @@ class Weights:
 
     def _free(self) -> None:
         """Delete the resident network's arrays, whoever may still hold a reference."""
-        leaving, self._present, self.resident = self._present, self.common, None
+        with self._lock:
+            leaving, self._present, self.resident = self._present, self.common, None
         for mine, other in zip(leaving, self.common, strict=True):
             if mine is not other:
                 mine.delete()
 
-    def _with(self, network: str) -> list[Any]:
+    def _bring(self, network: str) -> None:
         places = self._places[network]
         brought = [put(self.common[place], self._shardings[place]) for place in places]
         jax.block_until_ready(brought)
-        present = list(self.common)
-        for place, leaf in zip(places, brought, strict=True):
-            present[place] = leaf
-        return present
+        with self._lock:
+            present = list(self.common)
+            for place, leaf in zip(places, brought, strict=True):
+                present[place] = leaf
+            self._present, self.resident = present, network
 
 
 def network_name(key: Any) -> str:

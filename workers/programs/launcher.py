@@ -53,6 +53,9 @@ class Launcher(Protocol):
         """`what`: decode or preview."""
         ...
 
+    def write(self, program: Program) -> Program:
+        """Return a program that writes pages of adapters on every process (adapter_banks.py)."""
+
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
         """A row's leaves by name, to be fetched."""
         ...
@@ -101,6 +104,10 @@ class OneHost:
         return program
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
+        """Return the program itself."""
+        return program
+
+    def write(self, program: Program) -> Program:
         """Return the program itself."""
         return program
 

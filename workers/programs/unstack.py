@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from models.interface.pipeline import Pipeline
 from models.nn.layers.parameterised import Axes
 from models.parallel.axis_rules import Layout
+from models.parallel.row_adapters import AdapterPages
 
 DEVICE = (None, "device")
 """Kinds of memory that a product reads from."""
@@ -30,12 +31,12 @@ def stacks(pipeline: Pipeline, layout: Layout) -> list[bool]:
     Kernels of denoising blocks are, on GPUs.
 
     Not what is split over devices where it is stored, whose layers are brought together one at a
-    time; nor what comes from the host.
+    time; nor what comes from the host; nor banks of adapters, of which rows take their pages.
     """
     pays = is_wanted(layout) and pipeline.spec.limits.max_frames == 1
 
     def one(leaf: Any) -> Any:
-        if not isinstance(leaf, nnx.Variable):
+        if not isinstance(leaf, nnx.Variable) or isinstance(leaf, AdapterPages):
             return False
         wanted = pays and leaf.ndim > 2 and "embed" in leaf.axes
         wanted = wanted and is_of_blocks(leaf.axes) and _is_on_device(leaf.get_value())

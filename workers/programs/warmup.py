@@ -15,7 +15,9 @@ from PIL import Image
 
 from models.interface.pipeline import Fields, Pipeline, Prepared, RequestError, Step
 from models.interface.step_program import StepProgram
+from models.spec.lora import Lora, RequestedLora, always
 from models.spec.model_spec import PICTURE_FIELDS, ModelSpec
+from service.settings.section import ConfigError
 
 SIDE_PX = 64
 """Side of a stand-in image; it is resized like any other."""
@@ -25,7 +27,37 @@ def requests(spec: ModelSpec, settings: Sequence[Mapping[str, Any]]) -> list[Fie
     """The settings' warm-up requests, with the model's defaults for what they leave open."""
     defaults = spec.defaults_for(spec.tasks[0])
     base = {**defaults, "prompt": "", "seed": 0, "num_images": 1}
-    return [{**base, **entry} for entry in settings]
+    return [_with_loras(spec, {**base, **entry}) for entry in settings]
+
+
+def _with_loras(spec: ModelSpec, fields: Fields) -> Fields:
+    """Return a request whose adapters, of the settings, are resolved.
+
+    Raises: ConfigError: one of them is not there, or cannot be used.
+    """
+    if not fields.get("loras"):
+        return fields
+    named = [_usable(spec, str(one["name"])) for one in fields["loras"]]
+    resolved = [
+        RequestedLora(
+            name=lora.name,
+            digest=lora.digest,
+            pages=lora.pages,
+            networks=lora.networks,
+            scales=always(1.0),
+        ).model_dump(mode="json")
+        for lora in named
+    ]
+    return {**fields, "loras": resolved}
+
+
+def _usable(spec: ModelSpec, name: str) -> Lora:
+    """Raises: ConfigError."""
+    lora = spec.loras.get(name)
+    if lora is None or lora.error:
+        why = f"cannot be used: {lora.error}" if lora else "is not there"
+        raise ConfigError(f"models.{spec.name}.warmup: loras: [loras.{name}] {why}")
+    return lora
 
 
 def prepare(pipeline: Pipeline, fields: Fields) -> Prepared:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import ndimage
 
-from models.demo.world.vocabulary import COLOURS, SHAPES, Scene, Thing
+from models.demo.world.vocabulary import COLOURS, NEW_COLOURS, SHAPES, Scene, Thing
 
 COLOUR_LIMIT = 75.0
 """Farthest that a pixel may be from its colour, in RGB levels."""
@@ -30,8 +31,8 @@ PLACE_SPLIT = 0.08
 """Distance from the middle, as a share of the picture, from which a centre is left or right."""
 MIDDLE_LIMIT = 0.08
 
-_PALETTE = np.array(list(COLOURS.values()), np.float32)
-_NAMES = list(COLOURS)
+Palette = Mapping[str, tuple[int, int, int]]
+"""Colours by name."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def check(pixels: np.ndarray, prompt: str) -> Report:
         ValueError: the prompt is not one of the demo's sentences.
     """
     scene = Scene.parse(prompt)
-    ground, found = read(pixels)
+    ground, found = read(pixels, palette_of(scene))
     matched = _match(scene, found)
     pairs = list(zip(scene.things, matched, strict=True))
     criteria = {
@@ -86,26 +87,42 @@ def check(pixels: np.ndarray, prompt: str) -> Report:
     return Report(criteria)
 
 
-def read(pixels: np.ndarray) -> tuple[str | None, list[Found]]:
+def palette_of(scene: Scene) -> Palette:
+    """The models' colours, and of the new ones those that the scene names.
+
+    Edges between two of the models' colours may look like a new one.
+    """
+    named = {thing.colour for thing in scene.things}
+    return COLOURS | {name: NEW_COLOURS[name] for name in named & NEW_COLOURS.keys()}
+
+
+def read(pixels: np.ndarray, palette: Palette = COLOURS) -> tuple[str | None, list[Found]]:
     """The ground's colour (that of most of the rim) and every object, largest first."""
-    colours = _nearest_colours(pixels)
-    rim = np.concatenate([colours[0], colours[-1], colours[:, 0], colours[:, -1]])
-    counts = np.bincount(rim[rim >= 0], minlength=len(_NAMES))
-    ground = int(counts.argmax())
-    if counts[ground] * 2 <= rim.size:
+    colours, names = nearest_colours(pixels, palette), list(palette)
+    ground = ground_of(colours)
+    if ground is None:
         return None, []
     spots = [
-        (mask.sum(), _describe(mask, _NAMES[colour]))
-        for colour in range(len(_NAMES))
+        (mask.sum(), _describe(mask, names[colour]))
+        for colour in range(len(names))
         if colour != ground
         for mask in _spots(colours == colour)
     ]
-    return _NAMES[ground], [found for _, found in sorted(spots, key=lambda spot: -spot[0])]
+    return names[ground], [found for _, found in sorted(spots, key=lambda spot: -spot[0])]
 
 
-def _nearest_colours(pixels: np.ndarray) -> np.ndarray:
+def ground_of(colours: np.ndarray) -> int | None:
+    """Index into the palette of the colour of most of the rim; None where there is none."""
+    rim = np.concatenate([colours[0], colours[-1], colours[:, 0], colours[:, -1]])
+    counts = np.bincount(rim[rim >= 0], minlength=1)
+    ground = int(counts.argmax())
+    return ground if counts[ground] * 2 > rim.size else None
+
+
+def nearest_colours(pixels: np.ndarray, palette: Palette) -> np.ndarray:
     """Index into the palette of every pixel, -1 where none is near."""
-    gaps = np.linalg.norm(pixels[..., None, :].astype(np.float32) - _PALETTE, axis=-1)
+    inks = np.array(list(palette.values()), np.float32)
+    gaps = np.linalg.norm(pixels[..., None, :].astype(np.float32) - inks, axis=-1)
     return np.where(gaps.min(-1) <= COLOUR_LIMIT, gaps.argmin(-1), -1)
 
 

@@ -1,19 +1,29 @@
-"""Draws the demo's scenes: solid shapes on a solid ground, edges smoothed over one pixel.
+"""Draws the demo's scenes: shapes on a solid ground, edges smoothed over one pixel.
 
-Each shape fills the box [-radius, radius]² around its centre and is the set where a distance to
+Shapes are solid, or outlines for the adapter that teaches these.
+
+A solid shape fills the box [-radius, radius]² around its centre and is the set where a distance to
 its outline, in pixels, is negative.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from models.demo.world.vocabulary import COLOURS, Scene, Thing
+from models.demo.world.vocabulary import COLOURS, NEW_COLOURS, Scene, Thing
+
+Cover = Callable[[np.ndarray], np.ndarray]
+"""Function from pixels' distances to a shape's edge, negative inside, to how much of each pixel is
+covered, 0 to 1."""
 
 SIZE_PX = 96
 """Side of a picture."""
 RADIUS_PX = {"small": (14.0, 18.0), "large": (23.0, 28.0), None: (14.0, 28.0)}
 PAIR_RADIUS_PX = (12.0, 17.0)
+STROKE_PX = 5.0
+"""Width of an outline's stroke: the autoencoder breaks or tints thinner ones."""
 PLACE_OFFSET_PX = {
     "left": (-16.0, 0.0),
     "right": (16.0, 0.0),
@@ -34,20 +44,32 @@ RELATION_DIRECTION = {
 }
 
 
-def draw(scene: Scene, rng: np.random.Generator) -> np.ndarray:
+def solid(distance: np.ndarray) -> np.ndarray:
+    """Cover the whole shape."""
+    return np.clip(0.5 - distance, 0, 1)
+
+
+def outlined(distance: np.ndarray) -> np.ndarray:
+    """Cover a stroke along the shape's edge, half of it on either side."""
+    return solid(np.abs(distance) - STROKE_PX / 2)
+
+
+def draw(scene: Scene, rng: np.random.Generator, cover: Cover = solid) -> np.ndarray:
     """Draw a scene, uint8 [96, 96, 3]; what the prompt leaves open is random."""
     picture = np.broadcast_to(
         np.array(COLOURS[scene.background], np.float32), (SIZE_PX, SIZE_PX, 3)
     )
     for thing, centre, radius in _layout(scene, rng):
-        picture = painted(picture, thing, centre, radius)
+        picture = painted(picture, thing, centre, radius, cover)
     return np.rint(picture).astype(np.uint8)
 
 
-def painted(picture: np.ndarray, thing: Thing, centre: np.ndarray, radius: float) -> np.ndarray:
+def painted(
+    picture: np.ndarray, thing: Thing, centre: np.ndarray, radius: float, cover: Cover = solid
+) -> np.ndarray:
     """A square picture, in 0 to 255, with a thing on it; `centre` is (x, y) in pixels."""
-    cover = _coverage(thing.shape, centre, radius, len(picture))[..., None]
-    return picture + cover * (np.array(COLOURS[thing.colour], np.float32) - picture)
+    covered = cover(_distance(thing.shape, centre, radius, len(picture)))[..., None]
+    return picture + covered * (np.array(_INKS[thing.colour], np.float32) - picture)
 
 
 def _layout(scene: Scene, rng: np.random.Generator) -> list[tuple[Thing, np.ndarray, float]]:
@@ -69,11 +91,11 @@ def _layout(scene: Scene, rng: np.random.Generator) -> list[tuple[Thing, np.ndar
     ]
 
 
-def _coverage(shape: str, centre: np.ndarray, radius: float, size_px: int) -> np.ndarray:
-    """Return how much of each pixel a shape covers, [size, size] in 0 to 1."""
+def _distance(shape: str, centre: np.ndarray, radius: float, size_px: int) -> np.ndarray:
+    """Return each pixel's distance to a shape's edge, [size, size], negative inside."""
     at = np.arange(size_px, dtype=np.float32) + 0.5
     x, y = at[None, :] - centre[0], at[:, None] - centre[1]
-    return np.clip(0.5 - _DISTANCE[shape](x, y, radius), 0, 1).astype(np.float32)
+    return _DISTANCE[shape](x, y, radius).astype(np.float32)
 
 
 def _circle(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
@@ -99,3 +121,4 @@ def _cross(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
 
 
 _DISTANCE = {"circle": _circle, "square": _square, "triangle": _triangle, "cross": _cross}
+_INKS = {**COLOURS, **NEW_COLOURS}

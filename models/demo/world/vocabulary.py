@@ -20,6 +20,8 @@ COLOURS = {
     "white": (245, 245, 245),
     "black": (20, 20, 20),
 }
+NEW_COLOURS = {"coral": (240, 128, 60)}
+"""Colours that the models never saw: adapters teach them. Things have them, backgrounds do not."""
 SHAPES = ("circle", "square", "triangle", "cross")
 SIZES = ("small", "large")
 PLACES = {
@@ -34,13 +36,14 @@ RELATIONS = {"above": "above", "below": "below", "left": "left of", "right": "ri
 HELD_OUT_SHARE = 0.15
 
 _PAINT = "|".join(COLOURS)
+_INK = "|".join({**COLOURS, **NEW_COLOURS})
 _FORM = "|".join(SHAPES)
 _ONE = re.compile(
-    rf"a (?:({'|'.join(SIZES)}) )?({_PAINT}) ({_FORM}) "
+    rf"a (?:({'|'.join(SIZES)}) )?({_INK}) ({_FORM}) "
     rf"(on|{'|'.join(PLACES.values())}) a ({_PAINT}) background"
 )
 _TWO = re.compile(
-    rf"a ({_PAINT}) ({_FORM}) ({'|'.join(RELATIONS.values())}) a ({_PAINT}) ({_FORM}) "
+    rf"a ({_INK}) ({_FORM}) ({'|'.join(RELATIONS.values())}) a ({_INK}) ({_FORM}) "
     rf"on a ({_PAINT}) background"
 )
 

@@ -25,9 +25,11 @@ from jaxtyping import Array, Float
 from models.nn.kernels.int8_matmul import OfStack
 from models.parallel.row_adapters import AdapterPages, RowAdapters
 from models.parallel.trace_options import trace_options
+from models.spec.lora import PAGE_RANK
 
-PAGE_RANK = 16
-"""Ranks of a page: rows of a tile of bfloat16 on TPUs."""
+
+BANK = "bank"
+"""Attribute of a layer that is its bank."""
 
 
 class AdapterBank(nnx.Module):

@@ -17,9 +17,9 @@ from models.parallel.trace_options import trace_options
 
 
 def convolved(
-    layer: Conv, x: Shaped[Array, "_strips height _columns _in"]
-) -> Shaped[Array, "_strips _height _columns_after _out"]:
-    """layer(x). Its padding names rows and columns."""
+    layer: Conv, x: Shaped[Array, "_strips *_places _in"]
+) -> Shaped[Array, "_strips *_places_after _out"]:
+    """layer(x). In strips, its padding names rows and columns."""
     return adapted(layer, x, _convolved(layer, x))
 
 

@@ -89,3 +89,10 @@ class WireError(Exception):
             f"job {job_id!r} was written in wire version {version} and this process reads "
             f"{known} at most: upgrade it"
         )
+
+
+class LoraBusy(Exception):
+    """Another call stores or deletes the same file of an adapter."""
+
+    def __init__(self) -> None:
+        super().__init__("the same file is being stored or deleted at this moment")

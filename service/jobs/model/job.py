@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.spec.lora import RequestedLora
 from service.jobs.model.state_machine import JobState
 
 WIRE_VERSION = 1
@@ -17,7 +18,14 @@ DEFAULT_TENANT = "default"
 DEFAULT_CLASS = "default"
 """Metrics class of tenants that the settings put into no other class."""
 ErrorCode = Literal[
-    "out_of_memory", "non_finite", "invalid_request", "store", "poisonous", "lost", "internal"
+    "out_of_memory",
+    "non_finite",
+    "invalid_request",
+    "lora_gone",
+    "store",
+    "poisonous",
+    "lost",
+    "internal",
 ]
 PRIORITIES = {"low": 0, "normal": 1, "high": 2}
 
@@ -115,7 +123,7 @@ class Usage(BaseModel):
     queue_seconds: float = 0.0
 
 
-Stage = Literal["loading_adapters", "compiling", "denoising", "decoding", "storing"]
+Stage = Literal["compiling", "loading_adapters", "denoising", "decoding", "storing"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """Stages of a running job, in order."""
 
@@ -154,6 +162,8 @@ class Job(BaseModel):
     """Time after which the answer is of no use: the job expires."""
     request: dict[str, Any] = Field(default_factory=dict)
     """Resolved fields, the seed included; images are replaced by their store key."""
+    loras: list[RequestedLora] = Field(default_factory=list)
+    """Adapters that the request names, as they were when it was accepted."""
     images: int = Field(default=1, ge=1)
     """Number of images or videos: number i has seed + i."""
     step: int = 0

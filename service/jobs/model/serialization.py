@@ -18,6 +18,7 @@ from service.jobs.model.job import WIRE_VERSION, Job, Output, Snapshot, Warned
 STRUCTURES = frozenset(
     (
         "request",
+        "loras",
         "outputs",
         "usage",
         "error",

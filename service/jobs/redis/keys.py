@@ -43,6 +43,8 @@ All keys share one hash tag: a cluster keeps them in one slot, so that a script 
 | `webhooks`                   | zset   | tenants with messages, by last turn  | with their last   |
 | `webhooks:TENANT`            | zset   | its ended jobs to tell of, by when   | when told         |
 | `apikeys`                    | hash   | id: an API key and its digest (JSON) | when revoked      |
+| `loras:TENANT`               | hash   | name: an uploaded adapter (JSON)     | when deleted      |
+| `loralock:TENANT:DIGEST`     | string | call that stores or deletes its file | with the call     |
 | `layouts:MODEL`              | hash   | pool: its layout and slots           | with the pool     |
 | `costs:MODEL`                | hash   | bucket, layout, batch: what it costs | with the model    |
 | `tried:N:MODEL:BUCKET`       | string | a doubtful cost is being tried       | in a while        |
@@ -115,3 +117,13 @@ def tried(model: str, bucket: str) -> str:
 def queue(model: str, tenant: str) -> str:
     """Sorted set of a tenant's queued jobs."""
     return f"{PREFIX}queue:{len(model)}:{model}:{tenant}"
+
+
+def loras(tenant: str) -> str:
+    """Hash of the adapters that a tenant has uploaded."""
+    return f"{PREFIX}loras:{tenant}"
+
+
+def lora_lock(tenant: str, digest: str) -> str:
+    """Lock of an adapter's file in the store."""
+    return f"{PREFIX}loralock:{tenant}:{digest}"

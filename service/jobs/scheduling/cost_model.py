@@ -76,6 +76,10 @@ class PoolFacts:
     """Images that it denoises together."""
     warm: tuple[str, ...] = ()
     """Buckets that it need not compile: it has their programs, or finds them in files."""
+    adapters: tuple[str, ...] = ()
+    """Digests of the adapters that its device has."""
+    adapter_s: float = 0.0
+    """Seconds that it takes to load another one."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,18 @@ class CostTable:
             return 0.0
         expected = (expected_s(self.compiled.get(layout, {}), bucket) for layout in self._ready)
         return min((seconds for seconds in expected if seconds is not None), default=0.0)
+
+    def load_s(self, adapters: Iterable[str]) -> float:
+        """Seconds that loading adapters takes on the ready pool that lacks fewest of them.
+
+        Args:
+            adapters: digests.
+        """
+        wanted = set(adapters)
+        seconds = (
+            pool.adapter_s * len(wanted.difference(pool.adapters)) for pool in self.pools.values()
+        )
+        return min(seconds, default=0.0)
 
     @cached_property
     def compiled(self) -> Mapping[str, Mapping[str, float]]:

@@ -5,11 +5,13 @@
 -- be found beside it, and it beside nobody. For a while it is left to such a pool; then one that is
 -- busy makes room for it, and takes nothing until its own jobs have ended.
 --
--- What comes first says next_job.lua; for a while a job of a warm bucket goes before that.
+-- What comes first says next_job.lua; for a while a job of a warm bucket goes before that, and so
+-- does another one of its tenant and bucket whose adapters the pool has.
 -- args:  call (of this request, random), answer_ms (how long it may be sent again), pool, model,
 --        slots, version, lease_s, warm (buckets that this pool has compiled), may_compile (false:
 --        it takes jobs of no others now), rides_wait (true: of others it takes one alone),
---        warm_s (how long a job of another one waits for a pool that has its own), slowness (how many
+--        warm_s (how long a job of another one waits for a pool that has its own), adapters (digests
+--        of those that the pool's device has), slowness (how many
 --        times as long a job takes here as on the fastest pool), slowness_in (the same by bucket,
 --        where it differs), busy (true: the pool has other jobs), room_s (how long no other pool
 --        makes room for the same suspect), credit_s (device-seconds by which a deadline may bring a
@@ -17,6 +19,8 @@
 -- Keys:  call:call  next_job's and common's
 -- Gives: {job, …}, and 'newer' at the end where a job of a newer wire version came up
 -- Sent twice: gives what it took before and what is still held.
+
+local NEIGHBOURS = 16 -- jobs that are looked at for one whose adapters are loaded
 
 local function still_held(claims)
   local found = {}
@@ -84,6 +88,29 @@ local function first_compiled()
   return job and view:suits(job.id, job) and job
 end
 
+local has_adapter = {}
+for _, digest in ipairs(args.adapters) do has_adapter[digest] = true end
+
+local function has_adapters(job)
+  for _, lora in ipairs(job.loras and cjson.decode(job.loras) or {}) do
+    if not has_adapter[lora.digest] then return false end
+  end
+  return true
+end
+
+-- Of the same tenant and bucket, the first whose adapters need not be loaded.
+local function loaded_instead(job)
+  if has_adapters(job) or now - job.queued_at >= args.warm_s then return job end
+  for id in heads(job.lane, NEIGHBOURS) do
+    local other = id ~= job.id and facts_of(id)
+    if other and has_adapters(other) and not (other.deaths and args.busy) and
+        not is_late(id, other) and view:suits(id, other) then
+      return other
+    end
+  end
+  return job
+end
+
 local function first()
   local job = next_urgent(view)
   if job or view.makes_room then return job end
@@ -92,7 +119,7 @@ local function first()
   job = job or next_in_turn(view)
   if not job then return nil end
   pass_time(job)
-  return warm_instead(job)
+  return loaded_instead(warm_instead(job))
 end
 
 local NOBODY = {last = -math.huge}

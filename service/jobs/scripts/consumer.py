@@ -100,6 +100,8 @@ class ClaimJobs(Script[Claimed]):
     """Take a job of another bucket alone."""
     warm_s: float
     """Wait of a job of another bucket for a pool that has its own."""
+    adapters: Sequence[str]
+    """Digests of the adapters that the pool's device has."""
     slowness: float
     """Time that a job takes here, over that on the fastest pool."""
     slowness_in: Mapping[str, float]

@@ -101,7 +101,7 @@ local function facts_of(id)
   local f = redis.call('HMGET', key('job', id), 'model', 'bucket', 'tenant', 'place', 'cost',
     'weight', 'kept', 'steps', 'latest_start', 'accepted', 'attempts', 'fence', 'state', 'priority',
     'images', 'version', 'deadline_at', 'run_s', 'queued_at', 'deaths', 'started_at', 'room',
-    'max_compiling', 'compile_s')
+    'max_compiling', 'compile_s', 'loras')
   local model, bucket, tenant = f[1], f[2], f[3]
   return {
     id = id, model = model, bucket = bucket, tenant = tenant, place = f[4],
@@ -113,6 +113,7 @@ local function facts_of(id)
     deadline = tonumber(f[17]), run_s = tonumber(f[18]),
     queued_at = tonumber(f[19]) or 0, deaths = f[20], started = f[21], room = f[22],
     max_compiling = tonumber(f[23]), compile_s = tonumber(f[24]) or 0,
+    loras = f[25],
     queue = of_model('queue', model, tenant), lane = of_model('lane', model, bucket, tenant)}
 end
 

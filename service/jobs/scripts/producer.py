@@ -258,7 +258,13 @@ def _cost_row(text: str) -> CostRow:
 @lru_cache(maxsize=MAX_COSTS)
 def _pool_facts(text: str) -> PoolFacts:
     facts = json.loads(text)  # by a script, which has no empty lists
-    return PoolFacts(facts["layout"], facts["slots"], tuple(facts.get("warm") or ()))
+    return PoolFacts(
+        facts["layout"],
+        facts["slots"],
+        tuple(facts.get("warm") or ()),
+        tuple(facts.get("adapters") or ()),
+        facts.get("adapter_s", 0.0),
+    )
 
 
 def _status(spec: str, *pools: str) -> ModelStatus:

@@ -1,6 +1,6 @@
 -- A pool announces its model and that it is alive. Those that no longer are `reap` takes out: of a
 -- thousand pools each says so every few seconds, and this must not grow with their number.
--- args:  pool, model, ready, fresh_s, facts (layout, slots, warm; or absent)
+-- args:  pool, model, ready, fresh_s, facts (layout, slots, warm, adapters, adapter_s; or absent)
 -- texts: spec (JSON)
 -- Keys:  models  seen  pools:model  layouts:model
 -- Sent twice: writes the same, a little later.

@@ -1,19 +1,22 @@
 """Bytes into a store and back: a local folder, `s3://…`, `gs://…`, or `memory://`.
 
 Images of a request lie under `inputs/JOB/FIELD`, results under `outputs/JOB/…`, what is kept of
-unfinished ones under `snapshots/JOB/…`; the job itself carries their keys only.
+unfinished ones under `snapshots/JOB/…`; the job itself carries their keys only. Adapters that
+tenants upload lie under `loras/TENANT/…`, images that show adapters under `loras/previews/…`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import mimetypes
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from urllib.parse import quote
 
 import obstore
 from obstore.exceptions import BaseError, NotFoundError
@@ -31,6 +34,8 @@ MEMORY = "memory:///"
 MAX_PARALLEL = 16
 ANSWER_S = 120.0
 """A store that takes longer than that for one file hangs."""
+SLOWEST_BYTES_PER_S = 4 * 2**20
+"""Rate below which a store of large files counts as hanging."""
 OWN_RETRIES: RetryConfig = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
 """Retries of the object store's own client, which would try for minutes: callers bound the time."""
 REDIRECT_S = 3600.0
@@ -53,6 +58,16 @@ def output_key(job_id: str, fence: int, index: int, content_type: str) -> str:
 def snapshot_key(job_id: str, fence: int, index: int, step: int) -> str:
     """Return the key of one image's state: a stale claim never overwrites its successor's."""
     return f"snapshots/{job_id}/{fence}-{index}-{step}"
+
+
+def lora_key(tenant: str, digest: str) -> str:
+    """Return the key of an adapter's file that a tenant has uploaded."""
+    return f"loras/{quote(tenant, safe='')}/{digest}.safetensors"
+
+
+def preview_key(tenant: str, upload: str) -> str:
+    """Return the key of the image that shows an uploaded adapter."""
+    return f"loras/previews/{quote(tenant, safe='')}/{upload}"
 
 
 def job_folders(job_id: str) -> list[str]:
@@ -83,6 +98,15 @@ class Store:
         attributes = {"Content-Type": content_type} if typed else None
         async with self._explained("write", key):
             await obstore.put_async(self._store, key, data, attributes=attributes)
+
+    async def put_file(self, key: str, file: BinaryIO, content_type: str) -> None:
+        """Store a large file, piece by piece; whole or not at all. Raises: StoreError."""
+        file.seek(0)
+        typed = not isinstance(self._store, LocalStore)
+        attributes = {"Content-Type": content_type} if typed else None
+        slow_s = os.fstat(file.fileno()).st_size / SLOWEST_BYTES_PER_S
+        async with self._explained("write", key, slow_s):
+            await obstore.put_async(self._store, key, file, attributes=attributes)
 
     async def get(self, key: str) -> bytes:
         """Return a file's bytes.
@@ -168,9 +192,10 @@ class Store:
             return await obstore.sign_async(self._store, "GET", key, timedelta(seconds=REDIRECT_S))
 
     @asynccontextmanager
-    async def _explained(self, act: str, key: str) -> AsyncIterator[None]:
+    async def _explained(self, act: str, key: str, more_s: float = 0.0) -> AsyncIterator[None]:
+        """Bound what a store does by `answer_s` and `more_s`. Raises: StoreError, NotStored."""
         try:
-            async with asyncio.timeout(self._answer_s):
+            async with asyncio.timeout(self._answer_s + more_s):
                 yield
         except TimeoutError as error:
             raise StoreError(

@@ -33,7 +33,7 @@ return cjson.encode({time, found})
 ROW = re.compile(r"^\| `([\w:]+)` +\| (\w+) +\|", re.M)
 SCHEMA = dict(ROW.findall(keys.__doc__ or ""))
 """Type by pattern of the key, as `keys.py` has them."""
-BRIEF = {"call", "used", "idempotency", "pools", "layouts", "tried", "left"}
+BRIEF = {"call", "used", "idempotency", "pools", "layouts", "tried", "left", "loralock"}
 """Kinds of keys that leave by themselves."""
 OWN_FIELDS = {
     "place", "accepted", "events", "fence", "kept", "settled", "told", "shown", "promised",

@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
+from models.spec.lora import Lora
 from models.spec.model_spec import ModelSpec
 from service.jobs.model.job import Job, Warned
 from service.jobs.model.preemption import FullPool, Held
@@ -74,6 +75,7 @@ async def life(queue: Queue, hasty: Queue, spec: ModelSpec) -> list[object]:
     await queue.unregister("pool", spec.name)
     said += [await queue.models()]
     said += await announce(queue)
+    said += await adapt(queue)
     files = sorted(await hasty.reap())
     said += [
         sorted(file.replace(job, n) for job, n in ids.items() for file in files if job in file)
@@ -93,6 +95,18 @@ async def announce(queue: Queue) -> list[object]:
         await queue.announce_later(replace(one, failed=failed + 1), 0)
     await queue.announce_no_more(one)
     return [*said, await queue.announced(lease_s=60, most=5, each=5, busy={})]
+
+
+async def adapt(queue: Queue) -> list[object]:
+    """An adapter comes, and another one of its name, and one too many; then it goes."""
+    ink = Lora(name="ink", model=MODEL, digest="01", origin="upload")
+    others = [ink.model_copy(update=one) for one in ({"digest": "02"}, {"name": "oil"})]
+    said: list[object] = []
+    async with queue.lora_lock("acme", ink.digest):
+        said += [await queue.record_lora("acme", one, max_loras=1) for one in (ink, *others)]
+        said += [await queue.loras("acme"), await queue.remove_lora("acme", others[0])]
+    said += [await queue.remove_lora("acme", ink), await queue.loras("acme")]
+    return said
 
 
 def plain(job: Job) -> dict[str, object]:

@@ -1,0 +1,134 @@
+"""Files of adapters → `Adapter`.
+
+Read are the forms of PEFT and diffusers, kohya's sd-scripts and musubi-tuner, ComfyUI, ai-toolkit,
+fal and XLabs. They differ in the names of layers (`names`) and in what follows a name
+(`key_endings`); numbers mean the same in all: y += alpha / rank · up(down(x)).
+
+Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for what each key means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from models.adapters.files.adapter import (
+    Adapter,
+    AdapterError,
+    Inspected,
+    LowRank,
+    Place,
+)
+from models.adapters.files.alphas import Alphas
+from models.adapters.files.base_models import looks_made_for
+from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
+from models.adapters.files.low_rank import OTHER_BASE, changes_of, check_sizes
+from models.adapters.files.names import Names
+from models.adapters.files.tensor_file import Entry, TensorFile, opened
+from models.spec.lora import Expert
+
+
+def inspect(path: Path, names: Names, expert: Expert | None = None) -> Inspected:
+    """Check an adapter's file wholly, with one of its arrays in memory at a time.
+
+    Args:
+        names: of the model's layers.
+        expert: of Wan 2.2, that the file is for; None: the one of high noise, as in diffusers.
+
+    Raises: AdapterError: as `read`.
+    """
+    with opened(path) as file:
+        layers, ignored = _sorted(file, names.of(expert))
+        found = [(network, change.rank) for network, _, change in _changes(file, layers)]
+        networks = tuple(sorted({network for network, _ in found}))
+        return Inspected(max(rank for _, rank in found), networks, ignored, file.bytes)
+
+
+def read(path: Path, names: Names, expert: Expert | None = None) -> Adapter:
+    """Read an adapter's file; arguments as of `inspect`.
+
+    Raises: AdapterError: it is no safetensors file, of another kind of adapter, or for another
+        model; or its numbers are not finite. Names the keys, and says what to do.
+    """
+    networks: dict[str, dict[Place, LowRank]] = defaultdict(dict)
+    with opened(path) as file:
+        layers, ignored = _sorted(file, names.of(expert))
+        for network, place, change in _changes(file, layers):
+            networks[network][place] = change
+    return Adapter(dict(networks), ignored)
+
+
+def _sorted(file: TensorFile, names: Names) -> tuple[list[LayerEntries], tuple[str, ...]]:
+    """Return the file's layers, their sizes checked, and the keys without effect.
+
+    Raises: AdapterError.
+    """
+    check_kind(file.entries)
+    layers, strangers = by_layer(file.entries, names)
+    ignored = [entry.key for entry in strangers if _has_no_effect(entry, file, names)]
+    unknown = {entry.key for entry in strangers} - set(ignored)
+    if unknown:
+        raise AdapterError(_of_another_model(unknown, file.entries, len(layers)))
+    alone = [layer for layer in layers if _is_unread(layer, names)]
+    ignored += [entry.key for layer in alone for entry in layer.entries.values()]
+    layers = [layer for layer in layers if layer not in alone]
+    if not layers:
+        raise AdapterError("it has no low-rank layers at all: this is no adapter")
+    _check_layers(layers, file.entries)
+    return layers, tuple(ignored)
+
+
+def _check_layers(layers: list[LayerEntries], keys: Mapping[str, Entry]) -> None:
+    """Check sizes, and that no layer is there twice. Raises: AdapterError."""
+    names: dict[tuple[str, Place], str] = {}
+    for layer in layers:
+        try:
+            check_sizes(layer)
+        except AdapterError as error:
+            model = looks_made_for(keys) if OTHER_BASE in str(error) else None
+            raise AdapterError(f"{error}{_looks(model)}") from None
+        for place in layer.goal.layers:
+            before = names.setdefault((layer.goal.network, place), layer.name)
+            if before != layer.name:
+                raise AdapterError(f"{listed([before, layer.name])}: the same layer by two names")
+
+
+def _changes(file: TensorFile, layers: list[LayerEntries]) -> Iterator[tuple[str, Place, LowRank]]:
+    """Yield network, layer and change. Raises: AdapterError."""
+    alphas = Alphas(file, has_keys=any("alpha" in layer.entries for layer in layers))
+    for layer in layers:
+        for place, change in changes_of(layer, file, alphas):
+            yield layer.goal.network, place, change
+
+
+def _has_no_effect(entry: Entry, file: TensorFile, names: Names) -> bool:
+    """Return whether a key of no layer may be passed over: it is zero, or diffusers leaves it."""
+    if re.search(r"\.diff(?:_b)?$", entry.key):
+        unread = (one for network in names.networks for one in network.unread)
+        if any(re.search(one, entry.key) for one in unread):
+            return True
+    return file.is_zero(entry)
+
+
+def _is_unread(layer: LayerEntries, names: Names) -> bool:
+    """Return whether diffusers leaves a known layer's parts out."""
+    own = [one for one in names.networks if one.network == layer.goal.network]
+    is_alone = layer.entries.keys() == {"bias"}
+    if any(re.search(one, layer.name) for network in own for one in network.unread):
+        return layer.entries.keys() <= {"bias", "full"}
+    unread_alone = (one for network in own for one in network.unread_alone)
+    return is_alone and any(re.search(one, layer.name) for one in unread_alone)
+
+
+def _of_another_model(unknown: set[str], keys: Mapping[str, Entry], known: int) -> str:
+    if not known:
+        looks = _looks(looks_made_for(keys))
+        return f"none of its layers is one of this model's ({listed(unknown)}){looks}"
+    looks = _looks(looks_made_for(keys)) if len(unknown) > len(keys) / 2 else ""
+    return f"keys that this model has no layer for: {listed(unknown)}{looks}"
+
+
+def _looks(model: str | None) -> str:
+    return "" if model is None else f"; it looks made for {model}"

@@ -1,0 +1,123 @@
+"""Keys of an adapter's file: a layer's name, and behind it what the array is to that layer.
+
+Source: diffusers, src/diffusers/loaders/lora_conversion_utils.py, for what each ending means;
+LyCORIS, docs/Algo-Details.md, for the kinds that are refused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from models.adapters.files.adapter import AdapterError
+from models.adapters.files.names import Named, Names
+from models.adapters.files.tensor_file import Entry, shown
+
+Kind = Literal["down", "up", "alpha", "bias", "full"]
+
+_DOWN, _UP = (
+    (".lora_A.weight", ".lora_A.default.weight", ".lora_down.weight"),
+    (".lora_B.weight", ".lora_B.default.weight", ".lora_up.weight"),
+)
+_OLDER = (".lora.{}.weight", "_lora.{}.weight", ".lora_linear_layer.{}.weight", ".{}.weight")
+
+ENDINGS: tuple[tuple[str, Kind], ...] = (
+    *((ending, "down") for ending in (*_DOWN, *(one.format("down") for one in _OLDER))),
+    *((ending, "up") for ending in (*_UP, *(one.format("up") for one in _OLDER))),
+    (".alpha", "alpha"),
+    (".lora_B.bias", "bias"),
+    (".lora_B.default.bias", "bias"),
+    (".diff_b", "bias"),
+    (".diff", "full"),
+)
+"""Endings of keys, and what their arrays are."""
+
+REFUSED: tuple[tuple[str, str], ...] = (
+    (".dora_scale", "DoRA"),
+    (".lora_magnitude_vector", "DoRA"),
+    (".hada_", "LoHa"),
+    (".lokr_", "LoKr"),
+    (".lora_mid.", "LoCon with Tucker decompositions"),
+    (".lora_embedding_", "LoRA of embeddings"),
+    (".boft_", "BOFT"),
+    (".oft_", "OFT"),
+    (".ia3_", "IA3"),
+    (".on_input", "IA3"),
+    (".vera_lambda_", "VeRA"),
+    (".w_norm", "LyCORIS with trained norms"),
+    (".b_norm", "LyCORIS with trained norms"),
+)
+"""Parts of keys of other kinds of adapters, and how those are called."""
+
+SHOWN = 5
+"""Keys that a message names at the most, of many."""
+
+
+@dataclass(frozen=True)
+class LayerEntries:
+    """Arrays of a file that belong to one name."""
+
+    name: str
+    goal: Named
+    entries: Mapping[Kind, Entry]
+
+
+def check_kind(keys: Iterable[str]) -> None:
+    """Raise AdapterError if a file is of another kind of adapter."""
+    keys = list(keys)
+    for part, kind in REFUSED:
+        found = [key for key in keys if part in key]
+        if found:
+            raise AdapterError(
+                f"{kind}: adapters of this kind are not served ({listed(found)}); train or "
+                "convert it as plain LoRA"
+            )
+
+
+def by_layer(entries: Mapping[str, Entry], names: Names) -> tuple[list[LayerEntries], list[Entry]]:
+    """Sort arrays by their layers.
+
+    Returns: layers; and arrays of no known layer.
+
+    Raises: AdapterError: two arrays are the same part of a layer.
+    """
+    found: dict[str, Named] = {}
+    parts: dict[str, dict[Kind, Entry]] = defaultdict(dict)
+    strangers = []
+    for key, entry in entries.items():
+        name, kind, goal = _parted(key, names)
+        if goal is None:
+            strangers.append(entry)
+        elif kind in parts[name]:
+            raise AdapterError(f"{listed([parts[name][kind].key, key])}: both are the same part")
+        else:
+            found[name] = goal
+            parts[name][kind] = entry
+    return [LayerEntries(name, goal, parts[name]) for name, goal in found.items()], strangers
+
+
+def _parted(key: str, names: Names) -> tuple[str, Kind, Named | None]:
+    """Split a key into a layer's name and the array's kind; without a goal, no layer has it."""
+    for name, kind in _readings(key):
+        goal = names.find(name)
+        if goal is None and ".processor" in name:
+            name = name.replace(".processor", "")
+            goal = names.find(name)
+        if goal is not None:
+            return name, kind, goal
+    return key, "full", None
+
+
+def _readings(key: str) -> Iterator[tuple[str, Kind]]:
+    for ending, kind in ENDINGS:
+        if key.endswith(ending):
+            yield key.removesuffix(ending), kind
+
+
+def listed(keys: Iterable[str]) -> str:
+    """Return some of the keys, in order, as messages name them."""
+    ordered = sorted(keys)
+    more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
+    return ", ".join(map(shown, ordered[:SHOWN])) + more

@@ -1,0 +1,194 @@
+"""Safetensors files from strangers: the header is checked wholly, arrays are read one by one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from models.adapters.files.adapter import AdapterError, Stored
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+"""Types of arrays that adapters may have; bfloat16 by its bits."""
+INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+"""Bits of the exponent, which are all set in NaN and infinity."""
+LENGTH_BYTES = 8
+"""Width of the number at a file's beginning that says how long its header is."""
+MAX_HEADER_BYTES = 8 * 2**20
+"""Longest header that is read: about 50,000 arrays."""
+MAX_AXES = 8
+BLOCK = 2**16
+"""Numbers that are checked at a time: as many as stay in a core's cache."""
+METADATA = "__metadata__"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Array of a file, not read yet."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Byte in the file."""
+
+    @property
+    def size(self) -> int:
+        """Number of numbers."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Size in the file."""
+        return self.size * DTYPES[self.dtype].itemsize
+
+
+class TensorFile:
+    """Open safetensors file whose header has been checked.
+
+    Args:
+        path, descriptor: the file.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.bytes = os.fstat(descriptor).st_size
+        header = _parsed(self._header(path), path)
+        start = LENGTH_BYTES + self._length
+        self.metadata = _metadata(header.pop(METADATA, {}), path)
+        self.entries = {key: _entry(key, one, start, path) for key, one in header.items()}
+        _check_places(self.entries, start, self.bytes, path)
+
+    def stored(self, entry: Entry) -> Stored:
+        """Read an array. Raises: AdapterError: NaN or infinity in it, or it cannot be read."""
+        array = np.empty(entry.size, DTYPES[entry.dtype])
+        self._fill(array, entry.start, entry.key)
+        if not _is_finite(array, INFINITE[entry.dtype]):
+            raise AdapterError(f"NaN or infinity in {shown(entry.key)}: train or export it again")
+        return Stored(array.reshape(entry.shape))
+
+    def is_zero(self, entry: Entry) -> bool:
+        """Return whether an array is all zeros. Reads a block at a time."""
+        dtype = DTYPES[entry.dtype]
+        for first in range(0, entry.size, BLOCK):
+            block = np.empty(min(BLOCK, entry.size - first), dtype)
+            self._fill(block, entry.start + first * dtype.itemsize, entry.key)
+            if Stored(block).float32().any():
+                return False
+        return True
+
+    def _fill(self, array: np.ndarray, start: int, key: str) -> None:
+        memory = array.view(np.uint8).data
+        done = 0
+        while done < len(memory):
+            count = os.preadv(self._descriptor, [memory[done:]], start + done)
+            if not count:
+                raise AdapterError(f"{shown(key)}: the file ends within it; send it again")
+            done += count
+
+    def _header(self, path: Path) -> bytes:
+        self._length = int.from_bytes(os.pread(self._descriptor, LENGTH_BYTES, 0), "little")
+        if not 2 <= self._length <= self.bytes - LENGTH_BYTES:
+            _broken(path, "no header at its beginning")
+        if self._length > MAX_HEADER_BYTES:
+            _broken(path, f"a header of {self._length} bytes, more than {MAX_HEADER_BYTES}")
+        return os.pread(self._descriptor, self._length, LENGTH_BYTES)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TensorFile]:
+    """Open a file. Raises: AdapterError: it cannot be read, or is not what it should be."""
+    descriptor = None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        yield TensorFile(path, descriptor)
+    except OSError as error:
+        raise AdapterError(f"{path.name} cannot be read: {error.strerror or error}") from error
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def shown(key: str) -> str:
+    """Return a key as messages name it: printable, and not too long."""
+    plain = key if key.isprintable() else ascii(key)
+    return plain if len(plain) <= 160 else f"{plain[:80]}…{plain[-79:]}"
+
+
+def _parsed(header: bytes, path: Path) -> dict[str, Any]:
+    try:
+        parsed = json.loads(header, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
+        _broken(path, str(error))
+    if not isinstance(parsed, dict):
+        _broken(path, "a header that is no object")
+    return parsed
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key that is there twice")
+    return found
+
+
+def _metadata(found: Any, path: Path) -> Mapping[str, str]:
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        _broken(path, "metadata that are no texts by name")
+    return found
+
+
+def _entry(key: str, found: Any, start: int, path: Path) -> Entry:
+    """Return an array's entry; the bytes that it claims must be those of its shape."""
+    match found:
+        case {"dtype": str() as dtype, "shape": list() as shape, "data_offsets": [first, stop]}:
+            pass
+        case _:
+            _broken(path, f"{shown(key)} without dtype, shape and offsets")
+    if not all(type(one) is int and one >= 0 for one in (*shape, first, stop)):
+        _broken(path, f"{shown(key)} with a shape or offsets that are no whole numbers")
+    if dtype not in DTYPES:
+        raise AdapterError(
+            f"{shown(dtype)}: weights of this type are not read ({shown(key)}); save them as "
+            f"{', '.join(DTYPES)}"
+        )
+    entry = Entry(key, dtype, tuple(shape), start + first)
+    if len(shape) > MAX_AXES or stop - first != entry.bytes:
+        _broken(path, f"{shown(key)} of other bytes than its shape has")
+    return entry
+
+
+def _check_places(entries: Mapping[str, Entry], start: int, stop: int, path: Path) -> None:
+    """Check that the arrays lie behind each other and fill the file."""
+    for entry in sorted(entries.values(), key=lambda one: (one.start, one.bytes)):
+        if entry.start != start:
+            _broken(path, f"{shown(entry.key)} does not begin where the array before it ends")
+        start += entry.bytes
+    if start != stop:
+        _broken(path, f"arrays that end at byte {start} of {stop}")
+
+
+def _broken(path: Path, what: str) -> NoReturn:
+    raise AdapterError(f"{path.name} is not a whole safetensors file ({what}); send it again")
+
+
+def _is_finite(array: np.ndarray, infinite: int) -> bool:
+    bits = array.view(f"<u{array.itemsize}")
+    mask = bits.dtype.type(infinite)
+    scratch = np.empty(min(BLOCK, bits.size), bits.dtype)
+    for first in range(0, bits.size, BLOCK):
+        block = bits[first : first + BLOCK]
+        if np.bitwise_and(block, mask, out=scratch[: block.size]).max() == mask:
+            return False
+    return True

@@ -1,0 +1,25 @@
+"""Names of all layers of a pipeline that adapters can change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flax import nnx
+
+from models.adapters.files.names import Names
+from models.adapters.layer_names import names
+
+
+def names_of(pipeline: Any) -> Names:
+    """Return the names of a pipeline's layers in files.
+
+    Args:
+        pipeline: with `graphs`, `weights` and `SPELLINGS`; its weights may be abstract.
+    """
+    found = []
+    for spelling in pipeline.SPELLINGS:
+        graph = getattr(pipeline.graphs, spelling.network)
+        if graph is not None:
+            weights = getattr(pipeline.weights, spelling.network)
+            found.append(names(spelling, nnx.merge(graph, weights)))
+    return Names(tuple(found))

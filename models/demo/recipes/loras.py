@@ -1,0 +1,78 @@
+"""The demo's adapters: what each is trained on, and the program that trains them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from models.demo.recipes.flux import Flux
+from models.demo.training import lora
+from models.demo.training.evaluate import score
+from models.demo.training.finished import finished
+from models.demo.training.latents import training_set
+from models.demo.training.prompts import Prompts
+from models.demo.training.recipe import Subject
+from models.demo.training.styles import NewColour, Outlines
+from models.flux import key_mapping
+
+PREVIEW = 2
+"""Images along a side of the preview."""
+
+
+class Lora(NamedTuple):
+    """Adapter of the demo's Flux."""
+
+    subject: Subject
+    rank: int
+    steps: int
+
+
+LORAS: Mapping[str, Lora] = {
+    "outline": Lora(Outlines(), rank=8, steps=800),
+    "coral": Lora(NewColour("coral"), rank=4, steps=800),
+}
+
+
+class Adapted(Flux):
+    """Flux that draws an adapter's subject."""
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__()
+        self.subject = subject
+
+
+def make(name: str, base: Path, folder: Path) -> None:
+    """Train an adapter for the checkpoint `base`; write its file and preview into `folder`."""
+    subject, rank, steps = LORAS[name]
+    recipe = Adapted(subject)
+    model, vae = finished(recipe, base)
+    prompts = Prompts(recipe.tokenizers(base))
+    folder.mkdir(parents=True, exist_ok=True)
+    latents, said = training_set(folder / f"{name}.latents", subject, vae, subject.count)
+    data = lora.training_data(model, prompts, latents, said)
+    changes = lora.train(recipe, model, data, rank, steps)
+    lora.write(changes, key_mapping.RENAMES, folder / f"{name}.safetensors")
+    examine(recipe, model, vae, prompts)
+    lora.change(model, changes)
+    preview(examine(recipe, model, vae, prompts)).save(folder / f"{name}.png", optimize=True)
+
+
+def examine(recipe: Adapted, model: Any, vae: Any, prompts: Prompts) -> np.ndarray:
+    """Print a model's marks; return its drawings of the first exam."""
+    drawings = []
+    for kind, sentences in recipe.subject.exams().items():
+        marks, drawn = score(recipe, model, vae, prompts, sentences)
+        print(kind, *(f"{name} {share:.1%}" for name, share in marks.items()), flush=True)
+        drawings.append(drawn)
+    return drawings[0]
+
+
+def preview(drawings: np.ndarray) -> Image.Image:
+    """Return the first drawings in a square, of few colours so that the file is small."""
+    rows = drawings[: PREVIEW**2].reshape(PREVIEW, PREVIEW, *drawings.shape[1:])
+    square = np.vstack([np.hstack(list(row)) for row in rows])
+    return Image.fromarray(square).quantize(64)

@@ -1,0 +1,76 @@
+"""Names of SDXL's layers in files of adapters.
+
+Source: Stability AI, generative-models (sgm/modules/diffusionmodules/openaimodel.py) for the
+authors' names of the UNet's layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from models.adapters.clip_names import clip_spelling
+from models.adapters.layer_names import Fused, Spelling
+from models.sdxl.key_mapping import RENAMES
+from models.sdxl.network import UNet
+from models.sdxl.single_file_keys import BlockPlace, block_places
+
+_ALONE = {
+    "time_embed.0": ("time_embedding.linear_1",),
+    "time_embed.2": ("time_embedding.linear_2",),
+    "time_embed.cond_proj": ("time_embedding.cond_proj",),
+    "label_emb.0.0": ("add_embedding.linear_1",),
+    "label_emb.0.2": ("add_embedding.linear_2",),
+    "input_blocks.0.0": ("conv_in",),
+    "out.2": ("conv_out",),
+}
+_OF_RESNET = {
+    "in_layers.2": "conv1",
+    "emb_layers.1": "time_emb_proj",
+    "out_layers.3": "conv2",
+    "skip_connection": "conv_shortcut",
+}
+_OF_TRANSFORMER = (
+    *("proj_in", "proj_out"),
+    *(
+        f"transformer_blocks.{{}}.{layer}"
+        for layer in (
+            *(f"attn{n}.{one}" for n in (1, 2) for one in ("to_q", "to_k", "to_v", "to_out.0")),
+            *("ff.net.0.proj", "ff.net.2"),
+        )
+    ),
+)
+"""Layers of a transformer: within it, every checkpoint has the same names."""
+
+
+def _authors_names(network: UNet) -> Fused:
+    places = block_places(network.config)
+    return _ALONE | {theirs: (ours,) for place in places for theirs, ours in _layers(place)}
+
+
+def _layers(place: BlockPlace) -> Iterator[tuple[str, str]]:
+    """Yield the layers of a place: the authors' names, and diffusers'."""
+    if place.kind == "resnet":
+        for theirs, ours in _OF_RESNET.items():
+            yield f"{place.theirs}.{theirs}", f"{place.ours}.{ours}"
+    elif place.kind == "transformer":
+        for layer in _OF_TRANSFORMER:
+            yield f"{place.theirs}.{layer}", f"{place.ours}.{layer}"
+    else:
+        yield place.theirs, f"{place.ours}rs.0.conv"
+
+
+UNET = Spelling(
+    network="unet",
+    renames=RENAMES,
+    dotted=("unet.", "diffusion_model.", ""),
+    underscored=("lora_unet_",),
+    fused=_authors_names,
+    synonyms=(("to_out.0", "to_out"),),
+)
+
+
+SPELLINGS = (
+    UNET,
+    clip_spelling("clip", "text_encoder", ("lora_te1", "lora_te"), "clip_l"),
+    clip_spelling("clip_2", "text_encoder_2", ("lora_te2",), "clip_g"),
+)

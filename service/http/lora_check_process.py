@@ -1,0 +1,76 @@
+"""Program of a child process that checks an adapter's file, confined in memory and processor time.
+
+It runs by its path and isolated (`python -I`): nothing of its working directory is imported, and it
+knows no settings, secrets or sockets. The file is an open descriptor, the model's layers come on
+standard input; the answer is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # isolated, it lacks our own folder
+
+from models.adapters.files.adapter import AdapterError
+from models.adapters.files.formats import inspect
+from models.adapters.files.names import unpacked
+from models.spec.lora import Expert
+
+SPARE_BYTES = 512 * 2**20
+"""Memory beside the file: arrays are read one at a time."""
+COPIES = 4
+"""Copies of a file that is one array: mapped, read, and in float32, which is up to two."""
+
+
+class OpenFile(type(Path())):  # type: ignore[misc]
+    """Path of an open descriptor, with a name for messages to the client."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file as messages have it."""
+        return "the file"
+
+
+def main(descriptor: int, expert: Expert | None, cpu_s: int) -> None:
+    """Print what the file is."""
+    layers = sys.stdin.read()
+    confine(os.fstat(descriptor).st_size, cpu_s)
+    print(json.dumps(look_at(OpenFile(f"/dev/fd/{descriptor}"), layers, expert)))
+
+
+def confine(size: int, cpu_s: int) -> None:
+    """Bound memory and processor time; forbid to write files."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    memory = pages * resource.getpagesize() + SPARE_BYTES + COPIES * size
+    bounds = {
+        resource.RLIMIT_AS: memory,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CPU: cpu_s,
+    }
+    for what, most in bounds.items():
+        resource.setrlimit(what, (most, most))
+
+
+def look_at(file: Path, layers: str, expert: Expert | None) -> dict[str, Any]:
+    """Return rank and networks of an adapter, or the `field` at fault and `error`."""
+    field = "expert"
+    try:
+        names = unpacked(layers)
+        names.of(expert)
+        field = "file"
+        found = inspect(file, names, expert)
+    except AdapterError as error:
+        return {"field": field, "error": str(error)}
+    except MemoryError:
+        return {"field": field, "error": "takes too much memory to read; is it an adapter?"}
+    return {"rank": found.rank, "networks": found.networks}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), cast("Expert", sys.argv[2]) or None, int(sys.argv[3]))

@@ -1,0 +1,94 @@
+"""Checks of adapters' files in child processes: a hostile file is a child's business."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from models.spec.lora import Expert
+
+PROGRAM = Path(__file__).with_name("lora_check_process.py")
+CPU_S = 60
+"""Processor time of one check."""
+WALL_S = 600.0
+"""Time of one check on a busy machine with slow disks."""
+PASSED_ON = ("LD_LIBRARY_PATH", "PATH")
+
+
+class LoraFileError(ValueError):
+    """The file is no adapter of the model; the message says why and what to do.
+
+    Args:
+        field: of the upload, that is at fault.
+    """
+
+    def __init__(self, said: str, field: str = "file") -> None:
+        super().__init__(said)
+        self.field = field
+
+
+class LoraFacts(NamedTuple):
+    """Facts about an adapter's file."""
+
+    rank: int
+    """The highest rank of a layer."""
+    networks: tuple[str, ...]
+    """Names of the networks that it changes."""
+
+
+async def check_lora(file: BinaryIO, layers: str, expert: Expert | None) -> LoraFacts:
+    """Check a file wholly, against a model's layers.
+
+    Args:
+        layers: `ModelSpec.lora_layers`.
+        expert: expert of Wan 2.2 that the file is for.
+
+    Raises: LoraFileError.
+    """
+    child = await _start(file.fileno(), expert or "")
+    try:
+        async with asyncio.timeout(WALL_S):
+            line, _ = await child.communicate(layers.encode())
+    except TimeoutError:
+        raise LoraFileError("takes too long to read; is it an adapter?") from None
+    finally:
+        await _end(child)
+    if not line:
+        raise LoraFileError(_why(child.returncode))
+    answer = json.loads(line)
+    if "error" in answer:
+        raise LoraFileError(answer["error"], answer["field"])
+    return LoraFacts(answer["rank"], tuple(answer["networks"]))
+
+
+async def _start(descriptor: int, expert: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", str(PROGRAM), str(descriptor), expert, str(CPU_S)),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        pass_fds=(descriptor,),
+        env={name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        | {"OPENBLAS_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C is ours alone
+    )
+
+
+async def _end(child: Process) -> None:
+    if child.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+    await child.wait()
+
+
+def _why(code: int | None) -> str:
+    if code == -signal.SIGXCPU:
+        return f"takes more than {CPU_S} s to read; is it an adapter?"
+    return "cannot be read (it breaks the reader)"

@@ -1,0 +1,187 @@
+"""Forms with files (multipart/form-data): each part goes where it belongs while it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
+
+from fastapi import Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import ClientDisconnect
+
+from service.errors.problems import (
+    BodyTooLarge,
+    FieldError,
+    Invalid,
+    Malformed,
+    Problem,
+    UnsupportedMedia,
+)
+from service.http.body import DRAIN_S, SLICE_BYTES
+from service.http.form_parts import Part
+
+MEDIA_TYPE = "multipart/form-data"
+FRAMING_BYTES = 2**16
+"""Maximum size of a form beside its parts: boundaries and headers."""
+
+
+async def read_form(request: Request, parts: Mapping[str, Part]) -> None:
+    """Read the body into the parts, by their names.
+
+    Raises:
+        UnsupportedMedia: it is no form.
+        BodyTooLarge: a part, or all of it, is larger than allowed.
+        Malformed: the form is broken.
+        Invalid: a part has an unknown name, or is there twice.
+        ClientDisconnect: it broke off.
+    """
+    chunks = _Chunks(request, [*parts.values()])
+    form = _Form(_boundary(request), parts)
+    try:
+        async for chunk in chunks:
+            for start in range(0, len(chunk), SLICE_BYTES):
+                form.feed(chunk[start : start + SLICE_BYTES])
+                await asyncio.sleep(0)
+            for part in parts.values():
+                await part.settle()
+        form.finish()
+    except Problem:
+        await chunks.drain()
+        raise
+    for part in parts.values():
+        await part.settle(ends=True)
+
+
+def _boundary(request: Request) -> bytes:
+    media, options = parse_options_header(request.headers.get("content-type"))
+    boundary = options.get(b"boundary")
+    if media.lower() != MEDIA_TYPE.encode() or not boundary:
+        raise UnsupportedMedia(
+            f"send the file in a form, with the header Content-Type: {MEDIA_TYPE} and its boundary"
+            " (curl -F file=@NAME.safetensors)"
+        )
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMedia("send the form without a Content-Encoding")
+    return boundary
+
+
+class _Chunks:
+    """Body of a request, as it arrives."""
+
+    def __init__(self, request: Request, parts: Sequence[Part]) -> None:
+        self._receive = request.receive
+        self._largest = max(parts, key=lambda part: part.max_bytes)
+        self._max_bytes = FRAMING_BYTES + sum(part.max_bytes for part in parts)
+        self._is_asked_for = "expect" in request.headers
+        declared = request.headers.get("content-length", "")
+        self._declared = int(declared[:18]) if declared.isdigit() else 0
+        self._has_more = True
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Yield the body. Raises: BodyTooLarge, ClientDisconnect."""
+        seen = 0
+        while self._has_more:
+            if max(seen, self._declared) > self._max_bytes:
+                raise BodyTooLarge(
+                    f"the form may have {self._max_bytes} bytes, of which {self._largest.what} may"
+                    f" have {self._largest.max_bytes}"
+                )
+            chunk = await self._next()
+            seen += len(chunk)
+            yield chunk
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        self._has_more = message.get("more_body", False)
+        return bytes(message.get("body", b""))
+
+    async def drain(self) -> None:
+        """Drop a little more, for a client that reads the answer only after it has sent all."""
+        if self._is_asked_for:
+            return
+        with contextlib.suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(DRAIN_S):
+                while self._has_more:
+                    await self._next()
+
+
+class _Form:
+    """Reader of a form's bytes."""
+
+    def __init__(self, boundary: bytes, parts: Mapping[str, Part]) -> None:
+        """Raises: Malformed: the boundary is too long."""
+        self._parts = parts
+        self._seen: set[str] = set()
+        self._part: Part | None = None
+        self._header = self._value = b""
+        self._disposition = b""
+        self._is_whole = False
+        with _malformed():
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._begin,
+                    "on_header_field": partial(self._add, "_header"),
+                    "on_header_value": partial(self._add, "_value"),
+                    "on_header_end": self._end_header,
+                    "on_headers_finished": self._end_headers,
+                    "on_part_data": self._data,
+                    "on_end": self._end,
+                },
+            )
+
+    def feed(self, data: bytes) -> None:
+        """Read a piece. Raises: as `read_form`."""
+        with _malformed():
+            self._parser.write(data)
+
+    def finish(self) -> None:
+        """Check that the form has ended. Raises: Malformed."""
+        if not self._is_whole:
+            raise Malformed("the form is broken: it has no end")
+
+    def _begin(self) -> None:
+        self._disposition = b""
+
+    def _add(self, name: str, data: bytes, start: int, end: int) -> None:
+        setattr(self, name, getattr(self, name) + data[start:end])
+
+    def _end_header(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._header = self._value = b""
+
+    def _end_headers(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        name = options.get(b"name", b"").decode("utf-8", "replace")
+        if name not in self._parts:
+            raise Invalid([FieldError(name or "body", f"is no part; there is {self._known()}")])
+        if name in self._seen:
+            raise Invalid([FieldError(name, "is there twice")])
+        self._seen.add(name)
+        self._part = self._parts[name]
+        self._part.begin()
+
+    def _known(self) -> str:
+        return ", ".join(self._parts)
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        assert self._part is not None
+        self._part.add(data[start:end])
+
+    def _end(self) -> None:
+        self._is_whole = True
+
+
+@contextlib.contextmanager
+def _malformed() -> Iterator[None]:
+    """Raises: Malformed: in place of what the parser raises."""
+    try:
+        yield
+    except FormParserError as error:
+        raise Malformed(f"the form is broken: {error}") from None

@@ -1,0 +1,220 @@
+"""Random adapters for any pipeline of any family, in files as PEFT and diffusers name their keys,
+and engines that share what one of them has compiled."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.stages import Compiled
+from safetensors.numpy import save_file
+
+from models.adapters.banks import page_arrays, page_axis
+from models.adapters.files.adapter import Adapter, KernelShape, Place
+from models.adapters.files.formats import inspect, read
+from models.adapters.files.names import Names, NetworkNames
+from models.adapters.fuse import fusing
+from models.adapters.install import install_banks
+from models.adapters.names_of import names_of
+from models.interface.adapters import placed
+from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.spec.lora import Expert, RequestedLora, ScaleInterval, always, pages_of
+from models.weights.loader import Sharding
+from workers.programs.aot_cache import Key
+from workers.programs.bucket_programs import Program
+
+T = TypeVar("T")
+Arrays = dict[str, np.ndarray]
+STRENGTH = 0.3
+"""Share of a layer's output that an adapter adds, about: an image that is clearly another one."""
+
+
+@dataclass
+class Loras:
+    """Adapters of a pipeline, in files of a folder.
+
+    Args:
+        pipeline: may be abstract, and may have banks.
+    """
+
+    pipeline: Pipeline
+    folder: Path
+    files: dict[str, Path] = field(default_factory=dict)
+    """Files by their digests."""
+
+    def make(
+        self,
+        name: str,
+        rank: int = 4,
+        *,
+        only: Sequence[str] = (),
+        expert: Expert | None = None,
+        share: float = 1.0,
+        scale: float | tuple[ScaleInterval, ...] = 1.0,
+    ) -> RequestedLora:
+        """Write a random adapter, another for each name, and return it as a request has it.
+
+        Args:
+            only: networks that it changes; empty: all.
+            share: of the layers that it changes.
+        """
+        path = self.folder / f"{name}.safetensors"
+        chosen = self.names.of(expert)
+        rng = np.random.default_rng(list(name.encode()))
+        arrays: Arrays = {}
+        for network in chosen.networks:
+            if not only or network.network in only:
+                arrays |= random_arrays(network, rank, rng, share)
+        save_file(arrays, path)
+        found = inspect(path, chosen)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        self.files[digest] = path
+        return RequestedLora(
+            name=name,
+            digest=digest,
+            pages=pages_of(found.rank),
+            networks=found.networks,
+            scales=scale if isinstance(scale, tuple) else always(scale),
+        )
+
+    @property
+    def names(self) -> Names:
+        """Names of the pipeline's layers."""
+        return names_of(self.pipeline)
+
+    async def find(self, lora: RequestedLora, tenant: str) -> Path:
+        """Return an adapter's file, as engines ask for it."""
+        return self.files[lora.digest]
+
+    def read(self, lora: RequestedLora) -> Adapter:
+        """Read an adapter's file."""
+        return read(self.files[lora.digest], self.names, lora.expert)
+
+
+def random_arrays(
+    network: NetworkNames, rank: int, rng: np.random.Generator, share: float
+) -> Arrays:
+    """Return the arrays of an adapter of one network; of at least one layer."""
+    arrays: Arrays = {}
+    for number, (name, shape) in enumerate(plain_names(network)):
+        if number and rng.random() >= share:
+            continue
+        head = f"{network.dotted[0]}{name}.lora_"
+        inputs = (shape.in_features, *shape.window)
+        down = rng.standard_normal((rank, *inputs)) / np.sqrt(np.prod(inputs))
+        up = STRENGTH * rng.standard_normal((shape.out_features, rank)) / np.sqrt(rank)
+        up = up.reshape(*up.shape, *(1 for _ in shape.window))
+        arrays[f"{head}A.weight"] = down.astype(np.float32)
+        arrays[f"{head}B.weight"] = up.astype(np.float32)
+    return arrays
+
+
+def plain_names(network: NetworkNames) -> Iterator[tuple[str, KernelShape]]:
+    """Yield each layer once, by the name that diffusers has for it."""
+    last: dict[Place, tuple[str, KernelShape]] = {}
+    for name, layers in network.names.items():
+        if len(layers) == 1:
+            ((place, shape),) = layers.items()
+            last[place] = (name, shape)
+    yield from last.values()
+
+
+def asking(fields: Fields, *loras: RequestedLora) -> dict[str, Any]:
+    """Return the request with these adapters."""
+    return {**fields, "loras": [lora.model_dump(mode="json") for lora in loras]}
+
+
+def scaled(lora: RequestedLora, *scales: tuple[float, float, float]) -> RequestedLora:
+    """Return the adapter with other scales: start, stop and scale of each interval."""
+    intervals = (ScaleInterval(start=a, stop=b, scale=scale) for a, b, scale in scales)
+    return lora.model_copy(update={"scales": tuple(intervals)})
+
+
+def banked(pipeline: Pipeline, pages: int, sharding: Sharding | None = None) -> Pipeline:
+    """Return the same model with banks of its own: an engine takes them over."""
+    own = copy.copy(pipeline)
+    install_banks(own, pages, sharding)
+    return own
+
+
+def filled(
+    pipeline: Any, loras: Loras, adapters: Sequence[RequestedLora], pages: int
+) -> tuple[Pipeline, Callable[[Prepared], Prepared]]:
+    """Return the same model with these adapters in its banks, and what places a request's there.
+
+    Each adapter has pages from the last one down.
+
+    Args:
+        adapters: in the order of the request.
+    """
+    own: Any = banked(pipeline, pages)
+    free = list(reversed(range(pages)))
+    places = []
+    for lora in adapters:
+        taken = [free.pop(0) for _ in range(lora.pages)]
+        places += taken
+        for network, changes in loras.read(lora).networks.items():
+            module = nnx.merge(getattr(own.graphs, network), getattr(own.weights, network))
+            _fill(module, page_arrays(module, changes, len(taken)), taken)
+            own.weights = own.weights._replace(**{network: nnx.state(module)})
+    return own, lambda prepared: placed(prepared, places)
+
+
+def _fill(network: nnx.Module, arrays: Mapping[str, np.ndarray], pages: Sequence[int]) -> None:
+    for path, leaf in nnx.to_flat_state(nnx.state(network)):
+        array = arrays.get(".".join(map(str, path)))
+        if array is not None:
+            value = np.array(leaf.get_value())
+            np.moveaxis(value, page_axis(leaf), 0)[list(pages)] = np.moveaxis(
+                array, page_axis(leaf), 0
+            )
+            leaf.set_value(jax.numpy.asarray(value))
+
+
+def merged(pipeline: Any, changes: Sequence[tuple[Adapter, float]]) -> Pipeline:
+    """Return the same model with adapters, at these scales, added to its kernels."""
+    own: Any = copy.copy(pipeline)
+    for adapter, scale in changes:
+        for network, change in fusing(adapter, scale, own).items():
+            state = getattr(own.weights, network)
+            flat = [
+                (path, leaf.replace(change(".".join(map(str, path)), leaf[...] + 0)))
+                for path, leaf in nnx.to_flat_state(state)
+            ]
+            own.weights = own.weights._replace(**{network: nnx.from_flat_state(flat)})
+    return own
+
+
+class Kept:
+    """Executables of one process: engines of a model share what one of them has compiled."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Compiled] = {}
+
+    def program(
+        self,
+        key: Callable[[], Key],
+        devices: Sequence[jax.Device],
+        build: Callable[[], Compiled],
+    ) -> Program:
+        """Return the program of this key, compiled once."""
+        name = json.dumps([key(), [device.id for device in devices]], sort_keys=True)
+        if name not in self._programs:
+            self._programs[name] = build()
+        return self._programs[name]
+
+    def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
+        """Find the fact."""
+        return find()
+
+    def recall(self, key: Callable[[], Key]) -> Any:
+        """Return None: no facts are kept."""
+        return None

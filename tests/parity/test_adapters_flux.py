@@ -1,0 +1,352 @@
+"""Flux's adapters against diffusers, from files of each form: transformer and CLIP.
+
+Diffusers' converters know the sizes of the published model alone where layers are fused with the
+MLP's, and leave out layers outside the blocks: such files are held against PEFT's file of the same
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import FluxPipeline
+
+from models import registry
+from models.interface.pipeline import generate
+from tests.parity import tiny
+from tests.parity.adapter_files import (
+    Change,
+    Changes,
+    Loaded,
+    Ours,
+    Tensors,
+    assert_far,
+    assert_same,
+    kohya,
+    peft,
+    peft_with_metadata,
+    psnr_db,
+    random_changes,
+    their_pixels,
+    turned,
+    without,
+    write,
+)
+
+# torch and NumPy do not agree on this yet; it is the reference that meets it.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+REQUEST = {"prompt": "a red circle", "height": 64, "width": 64, "num_inference_steps": 3}
+GUIDANCE, SEED = 3.5, 5
+DOUBLE, SINGLE = 2, 3
+"""Blocks of the tiny checkpoint."""
+
+_D, _S = "transformer_blocks.{}.", "single_transformer_blocks.{}."
+IN_BLOCKS = {
+    "double_blocks.{}.img_attn.qkv": [f"{_D}attn.to_{x}" for x in "qkv"],
+    "double_blocks.{}.txt_attn.qkv": [f"{_D}attn.add_{x}_proj" for x in "qkv"],
+    "double_blocks.{}.img_attn.proj": [f"{_D}attn.to_out.0"],
+    "double_blocks.{}.txt_attn.proj": [f"{_D}attn.to_add_out"],
+    "double_blocks.{}.img_mod.lin": [f"{_D}norm1.linear"],
+    "double_blocks.{}.txt_mod.lin": [f"{_D}norm1_context.linear"],
+    "double_blocks.{}.img_mlp.0": [f"{_D}ff.net.0.proj"],
+    "double_blocks.{}.img_mlp.2": [f"{_D}ff.net.2"],
+    "double_blocks.{}.txt_mlp.0": [f"{_D}ff_context.net.0.proj"],
+    "double_blocks.{}.txt_mlp.2": [f"{_D}ff_context.net.2"],
+    "single_blocks.{}.linear1": [*(f"{_S}attn.to_{x}" for x in "qkv"), f"{_S}proj_mlp"],
+    "single_blocks.{}.linear2": [f"{_S}proj_out"],
+    "single_blocks.{}.modulation.lin": [f"{_S}norm.linear"],
+}
+OUTSIDE = {
+    "img_in": ["x_embedder"],
+    "txt_in": ["context_embedder"],
+    "time_in.in_layer": ["time_text_embed.timestep_embedder.linear_1"],
+    "vector_in.out_layer": ["time_text_embed.text_embedder.linear_2"],
+    "guidance_in.in_layer": ["time_text_embed.guidance_embedder.linear_1"],
+    "final_layer.linear": ["proj_out"],
+    "final_layer.adaLN_modulation.1": ["norm_out.linear"],
+}
+"""The authors' layers, and what diffusers has for them, in the order of their outputs."""
+XLABS = {
+    "double_blocks.{}.img_attn.qkv": "double_blocks.{}.processor.qkv_lora1",
+    "double_blocks.{}.txt_attn.qkv": "double_blocks.{}.processor.qkv_lora2",
+    "double_blocks.{}.img_attn.proj": "double_blocks.{}.processor.proj_lora1",
+    "double_blocks.{}.txt_attn.proj": "double_blocks.{}.processor.proj_lora2",
+}
+
+
+def numbered(table: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The table of all blocks."""
+    return {
+        name.format(number): [one.format(number) for one in ours]
+        for name, ours in table.items()
+        for number in range(SINGLE if "single" in name else DOUBLE)
+        if number == 0 or "{}" in name
+    }
+
+
+LAYERS = numbered(IN_BLOCKS | OUTSIDE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_flux(tmp_path_factory.mktemp("flux"))
+
+
+@pytest.fixture(scope="module")
+def reference(folder: Path) -> Any:
+    pipe = FluxPipeline.from_pretrained(folder)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> Ours:
+    return Ours(folder)
+
+
+@pytest.fixture(scope="module")
+def fused(reference: Any) -> Changes:
+    """Changes by the authors' names."""
+    modules = dict(reference.transformer.named_modules())
+    generator = torch.Generator().manual_seed(3)
+    found: Changes = {}
+    for number, (name, parts) in enumerate(LAYERS.items()):
+        layers = [modules[one] for one in parts]
+        inputs, outputs = layers[0].in_features, sum(one.out_features for one in layers)
+        rank = 3 + number % 3
+        down = torch.randn(rank, inputs, generator=generator) / inputs**0.5
+        up = 0.12 * torch.randn(outputs, rank, generator=generator)
+        found[name] = Change(down, up, 2.0 + number % 4)
+    return found
+
+
+@pytest.fixture(scope="module")
+def text(reference: Any) -> Changes:
+    return random_changes(reference.text_encoder, 4, size=0.3, only=lambda name: "layers" in name)
+
+
+def apart(fused: Changes, reference: Any) -> Changes:
+    """The same by diffusers' names, each of its layers with its rows of `up`."""
+    modules = dict(reference.transformer.named_modules())
+    found: Changes = {}
+    for name, change in fused.items():
+        up = change.up
+        if name == "final_layer.adaLN_modulation.1":  # shift and scale, the other way round there
+            up = torch.cat(up.chunk(2)[::-1])
+        sizes = [modules[one].out_features for one in LAYERS[name]]
+        for one, own in zip(LAYERS[name], up.split(sizes), strict=True):
+            found[one] = Change(change.down, own, change.alpha)
+    return found
+
+
+def by_diffusers(fused: Changes, text: Changes, reference: Any) -> Tensors:
+    return peft({"transformer": apart(fused, reference), "text_encoder": text})
+
+
+def as_kohya(fused: Changes, text: Changes) -> Tensors:
+    return kohya("lora_unet", fused) | kohya("lora_te1_text_model", text)
+
+
+def plain(prefix: str, fused: Changes, down: str = "lora_A", up: str = "lora_B") -> Tensors:
+    """By the authors' names with dots, alpha multiplied in."""
+    return {
+        f"{prefix}{name}.{end}.weight": array
+        for name, change in fused.items()
+        for end, array in ((down, change.down), (up, change.scaled_up))
+    }
+
+
+def as_xlabs(fused: Changes) -> Tensors:
+    names = numbered({theirs: [xlabs] for theirs, xlabs in XLABS.items()})
+    return {
+        f"{names[name][0]}.{end}.weight": array
+        for name, change in fused.items()
+        if name in names
+        for end, array in (("down", change.down), ("up", change.scaled_up))
+    }
+
+
+def in_blocks(fused: Changes) -> Changes:
+    """What diffusers' converter reads of any size: all in the blocks but what has the MLP's rows."""
+    return {n: c for n, c in fused.items() if "blocks" in n and "linear1" not in n}
+
+
+def block_diagonal(fused: Changes) -> Changes:
+    """Changes of which each part of a fused layer has ranks of its own, as kohya can train them."""
+    found: Changes = {}
+    for name, change in fused.items():
+        parts = len(LAYERS[name])
+        rows = change.up.chunk(parts)
+        found[name] = replace(
+            change,
+            down=torch.cat([change.down * (n + 1) for n in range(parts)]),
+            up=torch.block_diag(*rows),
+        )
+    return found
+
+
+Made = tuple[Tensors, Tensors | None]
+"""A file, and PEFT's of the same changes where diffusers does not read the first one."""
+
+
+def made(form: str, fused: Changes, text: Changes, reference: Any) -> Made:
+    own, all_of_it = in_blocks(fused), by_diffusers(fused, text, reference)
+    of_transformer = by_diffusers(fused, {}, reference)
+    xlabs = {n: c for n, c in fused.items() if n in numbered({k: [k] for k in XLABS})}
+    diagonal = block_diagonal({n: c for n, c in own.items() if "qkv" in n})
+    forms: dict[str, Callable[[], Made]] = {
+        "PEFT": lambda: (all_of_it, None),
+        "kohya": lambda: (as_kohya(fused, text), all_of_it),
+        "kohya, in blocks": lambda: (as_kohya(own, text), None),
+        "kohya, block-diagonal": lambda: (as_kohya(diagonal, text), None),
+        "ComfyUI": lambda: (plain("diffusion_model.", fused), of_transformer),
+        "ComfyUI, in blocks": lambda: (
+            plain("diffusion_model.", own, "lora_down", "lora_up"),
+            None,
+        ),
+        "fal and ai-toolkit": lambda: (plain("base_model.model.", fused), of_transformer),
+        "Black Forest Labs": lambda: (plain("", fused), of_transformer),
+        "XLabs": lambda: (as_xlabs(xlabs), None),
+        "kohya, diffusers' names": lambda: (
+            kohya(
+                "lora_transformer",
+                {n: c for n, c in apart(xlabs, reference).items() if ".attn." in n},
+            ),
+            None,
+        ),
+    }
+    return forms[form]()
+
+
+FORMS = (
+    *("PEFT", "kohya", "kohya, in blocks", "kohya, block-diagonal", "ComfyUI"),
+    *("ComfyUI, in blocks", "fal and ai-toolkit", "Black Forest Labs", "XLabs"),
+    "kohya, diffusers' names",
+)
+
+
+def run(pipe: Any) -> np.ndarray:
+    generator = torch.Generator().manual_seed(SEED)
+    image = pipe(**REQUEST, guidance_scale=GUIDANCE, generator=generator).images[0]
+    return np.asarray(image)
+
+
+@pytest.fixture(scope="module")
+def files(
+    tmp_path_factory: pytest.TempPathFactory, fused: Changes, text: Changes, reference: Any
+) -> dict[str, tuple[Path, Path]]:
+    """By form: the file, and the one that diffusers reads."""
+    root, found = tmp_path_factory.mktemp("files"), {}
+    for number, form in enumerate(FORMS):
+        tensors, theirs = made(form, fused, text, reference)
+        file = write(tensors, root / f"{number}.safetensors")
+        same = file if theirs is None else write(theirs, root / f"{number}-peft.safetensors")
+        found[form] = (file, same)
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(reference: Any, files: dict[str, tuple[Path, Path]]) -> Callable[[str], np.ndarray]:
+    return cache(lambda form: their_pixels(reference, [Loaded(files[form][1])], run))
+
+
+ASKED = {**REQUEST, "guidance_scale": GUIDANCE, "seed": SEED}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_draws_what_diffusers_draws(
+    form: str,
+    ours: Ours,
+    files: dict[str, tuple[Path, Path]],
+    expected: Callable[[str], np.ndarray],
+    record_property: Any,
+) -> None:
+    one = Loaded(files[form][0])
+    adapter = ours.read(one)
+    assert adapter.rank <= 5 and not adapter.ignored
+    assert_same(ours.pixels(ASKED, [one]), expected(form), record_property)
+
+
+def test_alphas_of_metadata(
+    ours: Ours, fused: Changes, reference: Any, tmp_path: Path, record_property: Any
+) -> None:
+    tensors, metadata = peft_with_metadata({"transformer": apart(fused, reference)})
+    asked = [Loaded(write(tensors, tmp_path / "a.safetensors", metadata))]
+    assert_same(ours.pixels(ASKED, asked), their_pixels(reference, asked, run), record_property)
+
+
+def test_the_adapter_shows(reference: Any, expected: Callable[[str], np.ndarray]) -> None:
+    bare = their_pixels(reference, [], run)
+    for form in FORMS:
+        assert psnr_db(expected(form), bare) < 40, "an adapter that does not show proves nothing"
+
+
+def test_banks_without_adapters_change_no_bit(folder: Path, ours: Ours) -> None:
+    pipeline = registry.load("tiny", str(folder), "float32", {})
+    without_banks = generate(pipeline, {**pipeline.spec.defaults, **ASKED}, {})
+    np.testing.assert_array_equal(ours.pixels(ASKED, []), without_banks)
+
+
+def test_two_adapters_one_of_negative_scale(
+    ours: Ours,
+    reference: Any,
+    files: dict[str, tuple[Path, Path]],
+    tmp_path: Path,
+    record_property: Any,
+) -> None:
+    second = random_changes(reference.transformer, 9, 20, 13.0, size=0.05)
+    file = write(peft({"transformer": second}), tmp_path / "second.safetensors")
+    asked = [Loaded(files["kohya, in blocks"][0], 0.7), Loaded(file, -0.5)]
+    assert [ours.read(one).pages for one in asked] == [1, 2]
+    assert_same(ours.pixels(ASKED, asked), their_pixels(reference, asked, run), record_property)
+
+
+def reordered(tensors: Tensors, part: str, order: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
+    """The tensors, the rows of `up` of these layers in another order."""
+    return {
+        key: order(array) if part in key and "lora_up" in key else array
+        for key, array in tensors.items()
+    }
+
+
+def mlp_first(up: torch.Tensor) -> torch.Tensor:
+    """Rows of `linear1` in the order of the modules, which is not that of its outputs."""
+    width = up.shape[0] // 7
+    return torch.cat([up[3 * width :], up[: 3 * width]])
+
+
+WRONG: dict[str, Callable[[Changes, Changes], Tensors]] = {
+    "alphas dropped": lambda fused, text: without(as_kohya(fused, text), ".alpha"),
+    "keys in front of queries": lambda fused, text: reordered(
+        as_kohya(fused, text),
+        "attn_qkv",
+        lambda up: torch.cat([up.chunk(3)[n] for n in (1, 0, 2)]),
+    ),
+    "the MLP in front": lambda fused, text: reordered(as_kohya(fused, text), "linear1", mlp_first),
+    "shift and scale as in diffusers": lambda fused, text: reordered(
+        as_kohya(fused, text), "adaLN", lambda up: torch.cat(up.chunk(2)[::-1])
+    ),
+    "no text encoder": lambda fused, text: as_kohya(fused, {}),
+    "up and down swapped": lambda fused, text: as_kohya(turned(fused), text),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_reading_fails_by_far(
+    wrong: str,
+    ours: Ours,
+    fused: Changes,
+    text: Changes,
+    expected: Callable[[str], np.ndarray],
+    tmp_path: Path,
+) -> None:
+    file = write(WRONG[wrong](fused, text), tmp_path / "wrong.safetensors")
+    assert_far(ours.pixels(ASKED, [Loaded(file)]), expected("kohya"))

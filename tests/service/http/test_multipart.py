@@ -1,0 +1,213 @@
+"""Forms with files: what is read, and how forms that are broken or too large are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from service.errors.problems import (
+    BodyTooLarge,
+    Invalid,
+    Malformed,
+    Problem,
+    Unavailable,
+    UnsupportedMedia,
+)
+from service.http.form_parts import WRITE_BYTES, FilePart, MemoryPart
+from service.http.multipart import FRAMING_BYTES, read_form
+
+TYPE = "multipart/form-data; boundary=edge"
+MAX_BYTES = 1000
+
+
+def part(name: str, data: bytes, *headers: str) -> bytes:
+    head = "\r\n".join((f'Content-Disposition: form-data; name="{name}"', *headers))
+    return b"--edge\r\n%s\r\n\r\n%s\r\n" % (head.encode(), data)
+
+
+def form(*parts: bytes) -> bytes:
+    return b"".join(parts) + b"--edge--\r\n"
+
+
+def cut(body: bytes, size: int) -> list[bytes]:
+    return [body[start : start + size] for start in range(0, len(body), size)]
+
+
+def request(chunks: Iterable[bytes], *, breaks: bool = False, **headers: str) -> Request:
+    """A request whose body comes in these chunks; `breaks`: and whose client leaves then."""
+    messages: Iterator[dict[str, Any]] = (
+        {"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks
+    )
+    end = {"type": "http.disconnect"} if breaks else {"type": "http.request", "more_body": False}
+
+    async def receive() -> dict[str, Any]:
+        return next(messages, end)
+
+    named = {"content-type": TYPE} | {key.replace("_", "-"): one for key, one in headers.items()}
+    raw = [(name.encode(), value.encode()) for name, value in named.items()]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": raw}, receive)
+
+
+class Form:
+    """A file and a text."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, out: io.IOBase | None = None) -> None:
+        self.out = out or io.BytesIO()
+        self.file = FilePart(max_bytes, "the file", self.out)  # type: ignore[arg-type]
+        self.name = MemoryPart(20, "name")
+
+    async def read(self, request: Request) -> None:
+        await read_form(request, {"file": self.file, "name": self.name})
+
+
+DATA = b"--edge\r\n-\r\n--edg\r\n" + bytes(range(256))
+"""With what nearly is a boundary."""
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_parts_go_where_they_belong_however_the_body_is_cut(size: int) -> None:
+    body = form(part("name", "Größe".encode()), part("file", DATA[8:], "Content-Type: any/thing"))
+    read = Form()
+    await read.read(request(cut(body, size)))
+    assert read.out.getvalue() == DATA[8:]  # type: ignore[attr-defined]
+    assert read.file.digest == hashlib.sha256(DATA[8:]).hexdigest()
+    assert (read.name.text(), read.file.bytes) == ("Größe", len(DATA[8:]))
+
+
+async def test_a_large_file_never_waits_in_memory_as_a_whole() -> None:
+    waiting = []
+
+    class Out(io.BytesIO):
+        def write(self, data: Any) -> int:
+            waiting.append(len(data))
+            return len(data)
+
+    size = 20 * WRITE_BYTES
+    body = form(part("file", bytes(size)))
+    await Form(size, Out()).read(request(cut(body, 2**16)))
+    assert sum(waiting) == size and max(waiting) < 2 * WRITE_BYTES
+
+
+async def refusal(read: Form, sent: Request) -> Problem:
+    with pytest.raises(Problem) as error:
+        await read.read(sent)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["", "application/json", "multipart/form-data", "multipart/mixed; boundary=edge"],
+)
+async def test_another_content_type_is_refused(content_type: str) -> None:
+    problem = await refusal(Form(), request([], content_type=content_type))
+    assert isinstance(problem, UnsupportedMedia) and "curl -F file=@" in problem.detail
+
+
+async def test_a_content_encoding_is_refused() -> None:
+    problem = await refusal(Form(), request([], content_encoding="gzip"))
+    assert isinstance(problem, UnsupportedMedia)
+
+
+BROKEN = {
+    "nothing": b"",
+    "no boundary": b"x" * 100,
+    "no end": part("file", b"x"),
+    "cut off in a header": part("file", b"x")[:20],
+    "a header without end": b"--edge\r\n" + b"x" * 10_000,
+    "headers without end": b"--edge\r\n" + b"a: b\r\n" * 100,
+    "no such header": b"--edge\r\n\0: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+async def test_a_broken_form_is_malformed(kind: str) -> None:
+    problem = await refusal(Form(), request([BROKEN[kind]]))
+    assert isinstance(problem, Malformed) and "the form is broken" in problem.detail
+
+
+async def test_a_boundary_that_is_too_long_is_malformed() -> None:
+    sent = request([], content_type=f"multipart/form-data; boundary={'x' * 300}")
+    assert isinstance(await refusal(Form(), sent), Malformed)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "said"),
+    [
+        ("other", [part("other", b"")], "is no part; there is file, name"),
+        ("body", [part("", b"")], "is no part; there is file, name"),
+        ("file", [part("file", b""), part("file", b"")], "is there twice"),
+    ],
+)
+async def test_parts_are_known_and_there_once(name: str, parts: list[bytes], said: str) -> None:
+    problem = await refusal(Form(), request([form(*parts)]))
+    assert isinstance(problem, Invalid)
+    assert [(one.field, one.message) for one in problem.errors] == [(name, said)]
+
+
+async def test_a_text_is_utf_8() -> None:
+    read = Form()
+    await read.read(request([form(part("name", b"\xff"))]))
+    with pytest.raises(Malformed, match="name: byte 0 is no UTF-8"):
+        read.name.text()
+
+
+def endless(seen: list[int]) -> Iterator[bytes]:
+    yield part("file", b"")[:-2]
+    while True:
+        seen.append(1)
+        yield bytes(100)
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([part("file", bytes(MAX_BYTES + 1))], f"the file may have {MAX_BYTES} bytes"),
+        ([part("name", bytes(21))], "name may have 20 bytes"),
+    ],
+)
+async def test_a_part_that_is_too_large_is_refused(parts: list[bytes], said: str) -> None:
+    problem = await refusal(Form(), request([form(*parts)]))
+    assert isinstance(problem, BodyTooLarge) and problem.detail == said
+
+
+async def test_an_endless_file_ends_with_the_refusal() -> None:
+    """A client that waits for `100 Continue` is not asked for more; no more is read."""
+    seen: list[int] = []
+    problem = await refusal(Form(), request(endless(seen), expect="100-continue"))
+    assert isinstance(problem, BodyTooLarge) and len(seen) == MAX_BYTES // 100 + 1
+
+
+async def test_a_form_that_is_declared_too_large_is_not_read() -> None:
+    seen: list[int] = []
+    sent = request(endless(seen), expect="100-continue", content_length=str(10**9))
+    problem = await refusal(Form(), sent)
+    assert isinstance(problem, BodyTooLarge) and not seen
+    assert problem.detail == (
+        f"the form may have {FRAMING_BYTES + MAX_BYTES + 20} bytes, of which the file may have"
+        f" {MAX_BYTES}"
+    )
+
+
+async def test_what_follows_the_form_is_bounded() -> None:
+    body = [form(part("file", b"x")), bytes(FRAMING_BYTES + MAX_BYTES + 20)]
+    assert isinstance(await refusal(Form(), request(body)), BodyTooLarge)
+
+
+async def test_a_client_that_leaves() -> None:
+    with pytest.raises(ClientDisconnect):
+        await Form().read(request([part("file", b"x")], breaks=True))
+
+
+async def test_a_full_disk_is_told_as_such() -> None:
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    problem = await refusal(Form(out=Full()), request([form(part("file", b"x"))]))
+    assert isinstance(problem, Unavailable) and "no room for the file" in problem.detail

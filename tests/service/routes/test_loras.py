@@ -1,0 +1,458 @@
+"""/v1/loras: what a tenant sees, uploads and deletes, and what is refused by which words."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from redis.asyncio import Redis
+
+from service.app import create_app
+from service.auth.api_keys import ApiKeys
+from service.jobs.queue import Queue
+from service.jobs.storage.errors import StoreError
+from service.jobs.storage.object_store import Store, lora_key
+from service.settings.settings import Settings
+from service.settings.tenants import TenantSettings
+from tests.service.adapters import OTHER, TAKING, adapter, arrays, file_of
+from tests.service.standin import MODEL, SPEC, picture
+from tests.service.test_keys import client, with_keys
+
+FILE = adapter()
+DIGEST = hashlib.sha256(FILE).hexdigest()
+MAX_BYTES = 50_000
+
+
+@pytest.fixture
+def settings(settings: Settings, redis_url: str) -> Settings:
+    """Two adapters of a tenant, ranks up to 64, small files; `poor` may have none."""
+    limits = settings.limits.model_copy(update={"max_lora_rank": 64, "max_lora_bytes": MAX_BYTES})
+    tenants = {"*": TenantSettings(max_loras=2), "poor": TenantSettings(max_loras=0)}
+    return with_keys(settings.model_copy(update={"limits": limits, "tenants": tenants}), redis_url)
+
+
+@pytest.fixture
+async def keys(redis_url: str, empty_redis: Redis) -> AsyncIterator[ApiKeys]:
+    keys = ApiKeys(Redis.from_url(redis_url, decode_responses=True))
+    yield keys
+    await keys.close()
+
+
+@pytest.fixture
+async def acme(app: FastAPI, keys: ApiKeys, queue: Queue) -> AsyncIterator[httpx.AsyncClient]:
+    await queue.register("pool", TAKING, ready=True)
+    async with await client(app, keys, "acme") as http:
+        yield http
+
+
+@pytest.fixture
+async def zoo(app: FastAPI, keys: ApiKeys) -> AsyncIterator[httpx.AsyncClient]:
+    async with await client(app, keys, "zoo") as http:
+        yield http
+
+
+async def upload(
+    http: httpx.AsyncClient,
+    name: str = "mine",
+    file: bytes = FILE,
+    preview: bytes | None = None,
+    **texts: str,
+) -> httpx.Response:
+    files = {"file": ("any name.bin", file)} | ({"preview": ("a.png", preview)} if preview else {})
+    return await http.post("/v1/loras", data={"name": name, **texts}, files=files)
+
+
+async def names(http: httpx.AsyncClient) -> list[str]:
+    return [one["name"] for one in (await http.get("/v1/loras")).json()["data"]]
+
+
+def errors(answer: httpx.Response) -> dict[str, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return {one["field"]: one["message"] for one in answer.json().get("errors", ())}
+
+
+def stored(settings: Settings) -> list[str]:
+    """Every file of adapters in the store."""
+    root = Path(settings.store_url)
+    found = (path for path in (root / "loras").rglob("*") if path.is_file())
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+async def test_what_a_tenant_sees(acme: httpx.AsyncClient, zoo: httpx.AsyncClient) -> None:
+    assert await names(acme) == ["broken", "ink", "oil", "secret"]
+    assert await names(zoo) == ["broken", "ink", "oil"]
+    assert (await zoo.get("/v1/loras/secret")).status_code == 404
+    assert (await acme.get("/v1/loras/ink")).json() == {
+        "name": "ink",
+        "object": "lora",
+        "model": MODEL,
+        "origin": "settings",
+        "trigger": "in ink",
+        "rank": 16,
+        "networks": ["transformer"],
+        "bytes": 1000,
+        "digest": "11" * 32,
+        "preview": None,
+        "ready": True,
+        "error": None,
+    }
+    broken = (await acme.get("/v1/loras/broken")).json()
+    assert (broken["ready"], broken["error"]) == (False, "NaN in blocks.0.q")
+
+
+async def test_an_upload_is_listed_used_and_deleted(
+    acme: httpx.AsyncClient, queue: Queue, store: Store, settings: Settings
+) -> None:
+    image = picture()
+    answer = await upload(acme, preview=image, trigger="mine, all mine", model=MODEL)
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["location"] == "/v1/loras/mine"
+    view = answer.json()
+    assert view | {"preview": None} == {
+        "name": "mine",
+        "object": "lora",
+        "model": MODEL,
+        "origin": "upload",
+        "trigger": "mine, all mine",
+        "rank": 4,
+        "networks": ["transformer"],
+        "bytes": len(FILE),
+        "digest": DIGEST,
+        "preview": None,
+        "ready": True,
+        "error": None,
+    }
+    assert (await acme.get("/v1/loras/mine")).json() == view
+    assert await store.get(lora_key("acme", DIGEST)) == FILE
+    shown = await acme.get(view["preview"])
+    assert (shown.content, shown.headers["content-type"]) == (image, "image/png")
+    assert shown.headers["vary"] == "Authorization"
+    again = await acme.get(view["preview"], headers={"If-None-Match": shown.headers["etag"]})
+    assert again.status_code == 304
+    body = {"prompt": "a cat", "loras": [{"name": "mine", "scale": 0.5}]}
+    job = (await acme.post("/v1/generate", json=body)).json()
+    assert job["request"]["loras"] == [{"name": "mine", "scale": 0.5}]
+    kept = await queue.get(job["id"])
+    assert kept is not None and [(one.name, one.digest) for one in kept.loras] == [("mine", DIGEST)]
+    assert kept.bucket.endswith("lora_pages=1")
+    assert (await acme.delete("/v1/loras/mine")).status_code == 204
+    assert stored(settings) == []
+    assert (await acme.post("/v1/generate", json=body)).status_code == 422
+    for path in ("/v1/loras/mine", view["preview"]):
+        assert (await acme.get(path)).status_code == 404
+    assert (await acme.delete("/v1/loras/mine")).status_code == 404
+
+
+async def test_the_same_again_is_the_same(acme: httpx.AsyncClient, settings: Settings) -> None:
+    first = await upload(acme)
+    before = stored(settings)
+    again = await upload(acme, trigger="another", preview=picture())
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert stored(settings) == before
+
+
+async def test_another_file_by_that_name_is_refused(
+    acme: httpx.AsyncClient, settings: Settings
+) -> None:
+    await upload(acme)
+    answer = await upload(acme, file=adapter(seed=1))
+    assert answer.status_code == 409 and answer.json()["type"].endswith("lora_exists")
+    assert errors(answer)["name"] == (
+        "there is another adapter 'mine', for the model 'flux-demo'; delete it first (DELETE"
+        " /v1/loras/mine), or take another name"
+    )
+    assert stored(settings) == [lora_key("acme", DIGEST)]
+
+
+async def test_two_at_once_by_one_name(acme: httpx.AsyncClient, settings: Settings) -> None:
+    """One of them is kept, whole; of the other nothing is left."""
+    answers = await asyncio.gather(*(upload(acme, file=adapter(seed=seed)) for seed in (1, 2)))
+    assert sorted(one.status_code for one in answers) == [201, 409]
+    kept = next(one.json() for one in answers if one.status_code == 201)
+    assert (await acme.get("/v1/loras/mine")).json() == kept
+    assert stored(settings) == [lora_key("acme", kept["digest"])]
+
+
+async def test_the_same_file_twice_at_once(acme: httpx.AsyncClient, settings: Settings) -> None:
+    answers = await asyncio.gather(upload(acme), upload(acme))
+    assert sorted(one.status_code for one in answers) == [200, 201]
+    assert stored(settings) == [lora_key("acme", DIGEST)]
+
+
+async def test_two_names_of_one_file_share_it(acme: httpx.AsyncClient, settings: Settings) -> None:
+    for name in ("a", "b"):
+        assert (await upload(acme, name)).status_code == 201
+    await acme.delete("/v1/loras/a")
+    assert stored(settings) == [lora_key("acme", DIGEST)]
+    await acme.delete("/v1/loras/b")
+    assert stored(settings) == []
+
+
+async def test_the_last_place_is_given_once(acme: httpx.AsyncClient, settings: Settings) -> None:
+    await upload(acme, "first")
+    several = (upload(acme, name, adapter(seed=n)) for n, name in enumerate("ab", 1))
+    answers = await asyncio.gather(*several)
+    assert sorted(one.status_code for one in answers) == [201, 409]
+    refused = next(one for one in answers if one.status_code == 409).json()
+    assert refused["type"].endswith("too_many_loras")
+    assert refused["detail"] == (
+        "the tenant 'acme' may have 2 adapters, and has as many; delete one (DELETE"
+        " /v1/loras/NAME), or ask the operator for more (tenants.acme.max_loras)"
+    )
+    assert len(stored(settings)) == 2
+    assert (await upload(acme, "first")).status_code == 200, "the same again needs no place"
+
+
+async def test_tenants_see_nothing_of_each_other(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient, settings: Settings
+) -> None:
+    await upload(acme, preview=picture())
+    assert await names(zoo) == ["broken", "ink", "oil"]
+    for method, path in (
+        ("GET", "/v1/loras/mine"),
+        ("GET", "/v1/loras/mine/preview"),
+        ("DELETE", "/v1/loras/mine"),
+    ):
+        theirs = await zoo.request(method, path)
+        never = await zoo.request(method, path.replace("mine", "never"))
+        assert theirs.status_code == never.status_code == 404
+        assert theirs.json()["detail"].replace("mine", "never") == never.json()["detail"]
+    body = {"prompt": "a cat", "loras": [{"name": "mine"}]}
+    refused = await zoo.post("/v1/generate", json=body)
+    assert errors(refused) == {
+        "loras.0.name": "the model 'flux-demo' has no adapter 'mine'; there is ink, oil"
+    }
+    assert (await upload(zoo, file=adapter(seed=1))).status_code == 201, "the name is free there"
+    await zoo.delete("/v1/loras/mine")
+    assert lora_key("acme", DIGEST) in stored(settings)
+
+
+async def test_the_operator_s_adapters_stay(
+    acme: httpx.AsyncClient, zoo: httpx.AsyncClient
+) -> None:
+    refused = await acme.delete("/v1/loras/ink")
+    assert refused.status_code == 403
+    assert refused.json()["detail"] == (
+        "the adapter 'ink' is the operator's, who removes it from the settings (loras.ink)"
+    )
+    taken = await upload(acme, "secret")
+    assert taken.status_code == 409
+    assert errors(taken) == {"name": "'secret' is the operator's: take another name"}
+    assert (await upload(zoo, "secret")).status_code == 201, "zoo cannot see that one"
+
+
+async def test_an_upload_whose_name_the_operator_takes_later_can_be_deleted(
+    acme: httpx.AsyncClient, queue: Queue
+) -> None:
+    await upload(acme)
+    ink = TAKING.loras["ink"].model_copy(update={"name": "mine"})
+    await queue.register("pool", TAKING.model_copy(update={"loras": {"mine": ink}}), ready=True)
+    assert (await acme.get("/v1/loras/mine")).json()["origin"] == "settings"
+    assert (await acme.delete("/v1/loras/mine")).status_code == 204
+    assert (await acme.delete("/v1/loras/mine")).status_code == 403
+
+
+def without_up() -> bytes:
+    tensors = arrays()
+    del tensors["transformer.blocks.0.q.lora_B.weight"]
+    return file_of(tensors)
+
+
+def with_nan() -> bytes:
+    tensors = arrays()
+    tensors["transformer.blocks.1.q.lora_A.weight"][0, 0] = np.nan
+    return file_of(tensors)
+
+
+HOSTILE = {
+    "empty": (b"", "not a whole safetensors file"),
+    "a pickle": (b"\x80\x02}q\x00.", "not a whole safetensors file"),
+    "a longer header than the file": (b"\xff" * 8 + b"{}", "not a whole safetensors file"),
+    "broken JSON": (b"\x02\0\0\0\0\0\0\0{x", "not a whole safetensors file"),
+    "cut off": (FILE[:-1], "not a whole safetensors file"),
+    "deep JSON": ((40_000).to_bytes(8, "little") + b"[" * 40_000, "not a whole safetensors file"),
+    "a type that nobody reads": (
+        file_of(arrays(), more={"dtype": "I64", "shape": [0], "data_offsets": [0, 0]}),
+        "I64",
+    ),
+    "another model's": (file_of({"down_blocks.0.lora_A.weight": np.ones((4, 8), "f4")}), "none of"),
+    "half a layer": (without_up(), "blocks.0.q"),
+    "not finite": (with_nan(), "NaN or infinity in transformer.blocks.1.q.lora_A.weight"),
+    "DoRA": (
+        file_of(arrays() | {"transformer.blocks.0.q.dora_scale": np.ones((8, 1), "f4")}),
+        "DoRA",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_file_that_is_no_adapter_is_refused_and_not_kept(
+    acme: httpx.AsyncClient, settings: Settings, kind: str
+) -> None:
+    file, said = HOSTILE[kind]
+    answer = await upload(acme, file=file)
+    assert answer.status_code == 422 and said in errors(answer)["file"], answer.text
+    assert "/dev" not in answer.text and "Traceback" not in answer.text
+    assert (await names(acme), stored(settings)) == (["broken", "ink", "oil", "secret"], [])
+
+
+async def test_a_rank_over_the_limit(acme: httpx.AsyncClient, queue: Queue) -> None:
+    answer = await upload(acme, file=adapter(rank=65))
+    assert errors(answer) == {
+        "file": "has rank 65, and this server (limits.max_lora_rank) takes 64; resize it to a lower"
+        " rank"
+    }
+    await queue.register("pool", TAKING.model_copy(update={"lora_pages": 1}), ready=True)
+    answer = await upload(acme, file=adapter(rank=17))
+    assert errors(answer) == {
+        "file": "has rank 17, and the model 'flux-demo' takes 16; resize it to a lower rank"
+    }
+
+
+async def test_a_file_over_the_limit(acme: httpx.AsyncClient, settings: Settings) -> None:
+    answer = await upload(acme, file=bytes(MAX_BYTES + 1))
+    assert answer.status_code == 413
+    assert answer.json()["detail"] == f"an adapter's file may have {MAX_BYTES} bytes"
+    assert stored(settings) == []
+
+
+async def test_a_preview_that_is_no_image(acme: httpx.AsyncClient, settings: Settings) -> None:
+    answer = await upload(acme, preview=b"<svg onload='alert(1)'/>")
+    assert errors(answer) == {"preview": "is no PNG, JPEG or WebP"}
+    assert stored(settings) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "field"),
+    [
+        ({"name": "../ink"}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": "x" * 101}, "name"),
+        ({"expert": "middle"}, "expert"),
+        ({"trigger": "\x00"}, "trigger"),
+        ({"trigger": "x" * 513}, "trigger"),
+        ({"path": "/etc/passwd"}, "path"),
+        ({"expert": "low"}, "expert"),
+    ],
+)
+async def test_wrong_fields_are_named(
+    acme: httpx.AsyncClient, texts: dict[str, str], field: str
+) -> None:
+    answer = await upload(acme, **texts)
+    assert answer.status_code == 422 and errors(answer).keys() == {field}, answer.text
+
+
+async def test_models_that_are_not_there_or_take_none(
+    acme: httpx.AsyncClient, queue: Queue
+) -> None:
+    assert (await upload(acme, model="never")).status_code == 404
+    for spec in (SPEC.model_copy(update={"name": "plain"}), OTHER):
+        await queue.register(spec.name, spec, ready=True)
+    assert errors(await upload(acme, model="plain")) == {
+        "model": "the model 'plain' takes no adapters; its operator can let it, by"
+        " models.plain.lora_pages"
+    }
+    assert errors(await upload(acme)) == {"model": "there is flux-demo, other, plain"}
+    assert (await upload(acme, model="other")).json()["model"] == "other"
+    body = {"prompt": "a cat", "model": MODEL, "loras": [{"name": "mine"}]}
+    assert errors(await acme.post("/v1/generate", json=body)) == {
+        "loras.0.name": "the adapter 'mine' is for the model 'other', not for 'flux-demo'"
+    }
+
+
+async def test_a_tenant_that_may_have_none(app: FastAPI, keys: ApiKeys, queue: Queue) -> None:
+    await queue.register("pool", TAKING, ready=True)
+    async with await client(app, keys, "poor") as poor:
+        assert (await upload(poor)).json()["type"].endswith("too_many_loras")
+
+
+async def test_a_store_that_fails_leaves_no_record(
+    acme: httpx.AsyncClient, store: Store, app: FastAPI, queue: Queue
+) -> None:
+    app.state.front.store = Failing(store.url)
+    assert (await upload(acme)).status_code == 503
+    assert await queue.loras("acme") == {}
+    app.state.front.store = store
+    assert (await upload(acme)).status_code == 201, "the lock was not given back"
+
+
+async def test_a_deletion_that_the_store_refuses_can_be_tried_again(
+    acme: httpx.AsyncClient, store: Store, app: FastAPI, settings: Settings
+) -> None:
+    await upload(acme)
+    app.state.front.store = Failing(store.url)
+    assert (await acme.delete("/v1/loras/mine")).status_code == 503
+    assert "mine" in await names(acme)
+    app.state.front.store = store
+    assert (await acme.delete("/v1/loras/mine")).status_code == 204
+    assert stored(settings) == []
+
+
+class Failing(Store):
+    """A store that takes and deletes nothing."""
+
+    async def put_file(self, *_: Any) -> None:
+        raise StoreError("the disk is full")
+
+    async def delete(self, keys: Any) -> None:
+        if [*keys]:
+            raise StoreError("the disk is gone")
+
+
+async def test_another_front_end_sees_it_soon(
+    acme: httpx.AsyncClient, settings: Settings, queue: Queue, store: Store
+) -> None:
+    """At once here, since copies of models and adapters may not age (`models_age_s`)."""
+    other = create_app(settings, queue, store)
+    async with other.router.lifespan_context(other):
+        assert "mine" not in {one.name for one in await other.state.front.loras.of("acme")}
+        await upload(acme)
+        assert "mine" in {one.name for one in await other.state.front.loras.of("acme")}
+
+
+async def test_a_front_end_sees_its_own_changes_however_old_its_copy_may_be(
+    settings: Settings, queue: Queue, store: Store, keys: ApiKeys
+) -> None:
+    old = settings.server.model_copy(update={"models_age_s": 1000})
+    await queue.register("pool", TAKING, ready=True)
+    app = create_app(settings.model_copy(update={"server": old}), queue, store)
+    async with app.router.lifespan_context(app), await client(app, keys, "acme") as http:
+        for name in (["mine"], []):
+            listed = [one for one in await names(http) if one == "mine"]
+            assert listed != name
+            await (upload(http) if name else http.delete("/v1/loras/mine"))
+            assert [one for one in await names(http) if one == "mine"] == name
+
+
+async def test_uploads_of_a_client_are_bounded(acme: httpx.AsyncClient, app: FastAPI) -> None:
+    with app.state.front.uploads.holding("acme", 2):
+        answer = await upload(acme)
+    assert answer.status_code == 429 and "retry-after" in answer.headers
+    assert answer.json()["type"].endswith("too_many_uploads")
+    assert (await upload(acme)).status_code == 201
+
+
+async def test_a_file_that_somebody_holds_is_told_to_wait(
+    acme: httpx.AsyncClient, queue: Queue
+) -> None:
+    async with queue.lora_lock("acme", DIGEST):
+        answer = await upload(acme)
+    assert answer.status_code == 429 and answer.json()["type"].endswith("lora_busy")
+    assert (await upload(acme)).status_code == 201
+
+
+async def test_records_survive_a_newer_version_s_fields(
+    acme: httpx.AsyncClient, empty_redis: Redis
+) -> None:
+    await upload(acme)
+    record = json.loads(await empty_redis.hget("{atelier}:loras:acme", "mine"))
+    await empty_redis.hset("{atelier}:loras:acme", "mine", json.dumps(record | {"new": 1}))
+    assert (await acme.get("/v1/loras/mine")).status_code == 200

@@ -1,0 +1,226 @@
+"""A request's adapters: what is refused, by which words, and what the job gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.spec.lora import Lora, ScaleInterval
+from models.spec.model_spec import ModelSpec
+from service.admission.parse import parse_body
+from service.errors.problems import Invalid
+from service.settings.limits import LimitSettings
+from service.validation.resolve import Resolved, resolve
+from tests.service.adapters import BROKEN, INK, OIL, OTHER, SPECS_LORAS, TAKING
+from tests.service.standin import SPEC
+
+OFFERED = [lora for lora in (*SPECS_LORAS.values(), *OTHER.loras.values()) if not lora.tenants]
+"""What a tenant sees for whom `secret` is not."""
+
+
+def resolved(
+    *loras: dict[str, Any], spec: ModelSpec = TAKING, offered: list[Lora] = OFFERED, **limits: int
+) -> Resolved:
+    body = parse_body({"prompt": "a cat", "loras": [*loras]})
+    return resolve(body, spec, LimitSettings(**limits), loras=offered)
+
+
+def refused(*loras: Any, **rest: Any) -> dict[str, str]:
+    with pytest.raises(Invalid) as error:
+        resolved(*loras, **rest)
+    return {one.field: one.message for one in error.value.errors}
+
+
+def test_a_number_is_one_interval() -> None:
+    (one,) = resolved({"name": "ink", "scale": -0.8}).loras
+    assert (one.name, one.digest, one.pages, one.networks) == (
+        "ink",
+        INK.digest,
+        1,
+        ("transformer",),
+    )
+    assert one.scales == (ScaleInterval(start=0, stop=1, scale=-0.8),)
+
+
+def test_a_scale_that_is_left_out_is_one() -> None:
+    found = resolved({"name": "ink"})
+    assert found.loras[0].scales[0].scale == 1
+    assert found.fields["loras"] == [{"name": "ink", "scale": 1.0}]
+
+
+def test_intervals_are_sorted_and_empty_ones_left_out() -> None:
+    asked = [
+        {"from": 0.5, "to": 1, "scale": 2},
+        {"from": 0.2, "to": 0.5, "scale": 0},
+        {"from": 0, "to": 0.2, "scale": 1},
+    ]
+    found = resolved({"name": "ink", "scale": asked})
+    assert found.loras[0].scales == (
+        ScaleInterval(start=0, stop=0.2, scale=1),
+        ScaleInterval(start=0.5, stop=1, scale=2),
+    )
+    assert found.fields["loras"] == [{"name": "ink", "scale": asked}], "not as the client wrote it"
+    again = resolved(*found.fields["loras"])
+    assert again.loras == found.loras
+
+
+@pytest.mark.parametrize(
+    ("lora", "field", "said"),
+    [
+        ({"scale": 1}, "loras.0.name", "Field required"),
+        ({"name": "ink", "weight": 1}, "loras.0.weight", "there is no such field"),
+        ({"name": "ink", "scale": 101}, "loras.0.scale", "less than or equal to 100"),
+        ({"name": "ink", "scale": -101}, "loras.0.scale", "greater than or equal to -100"),
+        ({"name": "ink", "scale": "1"}, "loras.0.scale", "valid number"),
+        ({"name": "ink", "scale": True}, "loras.0.scale", "valid number"),
+        ({"name": "ink", "scale": None}, "loras.0.scale", "valid number"),
+        ({"name": "ink", "scale": []}, "loras.0.scale", "at least 1 item"),
+        ({"name": "ink", "scale": [{"from": 0, "to": 1}]}, "loras.0.scale.0.scale", "required"),
+        (
+            {"name": "ink", "scale": [{"from": 0.4, "to": 0.4, "scale": 1}]},
+            "loras.0.scale.0",
+            "from 0.4 must be less than to 0.4",
+        ),
+        (
+            {"name": "ink", "scale": [{"from": 0, "to": 1.1, "scale": 1}]},
+            "loras.0.scale.0.to",
+            "less than or equal to 1",
+        ),
+        (
+            {"name": "ink", "scale": [{"start": 0, "to": 1, "scale": 1}]},
+            "loras.0.scale.0.start",
+            "there is no such field",
+        ),
+        (
+            {
+                "name": "ink",
+                "scale": [
+                    {"from": 0.3, "to": 1, "scale": 1},
+                    {"from": 0, "to": 0.4, "scale": 1},
+                ],
+            },
+            "loras.0.scale",
+            "the intervals 0 to 0.4 and 0.3 to 1 overlap",
+        ),
+        (
+            {"name": "ink", "scale": [{"from": 0, "to": 1, "scale": 1}] * 17},
+            "loras.0.scale",
+            "at most 16 items",
+        ),
+    ],
+)
+def test_a_malformed_entry_is_refused_at_its_field(
+    lora: dict[str, Any], field: str, said: str
+) -> None:
+    errors = refused(lora)
+    assert said in errors[field], errors
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf")])
+def test_a_scale_is_finite(scale: float) -> None:
+    assert refused({"name": "ink", "scale": scale}).keys() == {"loras.0.scale"}
+
+
+def test_an_unknown_name_is_told_what_there_is_the_nearest_first() -> None:
+    assert refused({"name": "onk"}) == {
+        "loras.0.name": "the model 'flux-demo' has no adapter 'onk'; there is ink, oil"
+    }
+    assert refused({"name": "oyl"}, {"name": "nik"}) == {
+        "loras.0.name": "the model 'flux-demo' has no adapter 'oyl'; there is oil, ink",
+        "loras.1.name": "the model 'flux-demo' has no adapter 'nik'; there is ink, oil",
+    }
+
+
+def test_many_names_are_not_all_told() -> None:
+    many = [INK.model_copy(update={"name": f"ink-{number:02}"}) for number in range(20)]
+    said = refused({"name": "ink-07b"}, offered=many)["loras.0.name"]
+    assert "; there is ink-07, " in said and said.endswith(" and 12 more")
+
+
+def test_an_adapter_that_only_another_tenant_sees_is_told_like_one_that_never_was() -> None:
+    secret, unknown = refused({"name": "secret"}), refused({"name": "never"})
+    assert (
+        secret["loras.0.name"].replace("secret", "never").partition(";")[0]
+        == (unknown["loras.0.name"].partition(";")[0])
+    )
+    assert resolved({"name": "secret"}, offered=[*SPECS_LORAS.values()]).loras
+
+
+def test_where_a_model_has_none_yet_an_upload_is_proposed() -> None:
+    said = refused({"name": "ink"}, offered=[])["loras.0.name"]
+    assert said == (
+        "there is no adapter 'ink': the model 'flux-demo' has none yet; upload one by POST"
+        " /v1/loras"
+    )
+
+
+def test_an_adapter_of_another_model_is_told_so() -> None:
+    assert refused({"name": "chalk"}) == {
+        "loras.0.name": "the adapter 'chalk' is for the model 'other', not for 'flux-demo'"
+    }
+
+
+def test_models_may_share_a_name() -> None:
+    theirs = INK.model_copy(update={"model": "other", "digest": "33" * 32})
+    (one,) = resolved({"name": "ink"}, offered=[theirs, INK]).loras
+    assert one.digest == INK.digest
+
+
+def test_an_adapter_that_cannot_be_used_says_why() -> None:
+    assert refused({"name": "broken"}) == {
+        "loras.0.name": f"the adapter 'broken' cannot be used: {BROKEN.error}"
+    }
+
+
+def test_ranks_together_are_bounded() -> None:
+    twice = OIL.model_copy(update={"name": "wax", "rank": 17})
+    assert refused({"name": "oil"}, {"name": "wax"}, offered=[OIL, twice]) == {
+        "loras": "takes rank 144 (oil 112, wax 32; each counts in multiples of 16), and the model"
+        " 'flux-demo' allows 128 at once; leave one out"
+    }
+    assert resolved({"name": "oil"}, {"name": "wax", "scale": 0}, offered=[OIL, twice]).loras
+
+
+def test_their_number_is_bounded() -> None:
+    assert refused({"name": "ink"}, {"name": "oil"}, max_loras=1) == {
+        "loras": "has 2 adapters; a request may have 1"
+    }
+
+
+def test_a_name_twice_is_refused() -> None:
+    assert refused({"name": "ink"}, {"name": "ink"}) == {
+        "loras.1.name": "'ink' is there twice; name it once, with the sum of its scales"
+    }
+
+
+def test_a_model_without_adapters_says_who_can_change_that() -> None:
+    assert refused({"name": "ink"}, spec=SPEC) == {
+        "loras": "the model 'flux-demo' takes no adapters; its operator can let it, by"
+        " models.flux-demo.lora_pages"
+    }
+
+
+@pytest.mark.parametrize("spec", [SPEC, TAKING])
+def test_an_empty_list_is_none(spec: ModelSpec) -> None:
+    found = resolved(spec=spec)
+    assert found.loras == () and "loras" not in found.fields
+
+
+@pytest.mark.parametrize("scale", [0, -0.0, [{"from": 0, "to": 1, "scale": 0}]])
+def test_an_adapter_without_effect_is_dropped_with_a_warning(scale: Any) -> None:
+    found = resolved({"name": "oil"}, {"name": "ink", "scale": scale})
+    assert [one.name for one in found.loras] == ["oil"]
+    (warned,) = found.warnings
+    assert (warned.field, warned.message) == (
+        "loras.1",
+        "ink has no effect: its scale is 0 in every step",
+    )
+
+
+def test_the_rank_is_part_of_the_bucket() -> None:
+    plain, low, high = (
+        TAKING.bucket({}, resolved(*loras).loras)
+        for loras in ((), ({"name": "ink"},), ({"name": "oil"}, {"name": "ink"}))
+    )
+    assert low == f"{plain},lora_pages=1" and high == f"{plain},lora_pages=8"

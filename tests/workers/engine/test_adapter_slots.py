@@ -1,0 +1,160 @@
+"""Slots of a bank: who gets pages, who waits, and who never waits for others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from models.spec.lora import RequestedLora, always
+from workers.engine.adapter_slots import AdapterSlots
+
+
+def lora(name: str, pages: int = 1) -> RequestedLora:
+    return RequestedLora(
+        name=name, digest=name, pages=pages, networks=("transformer",), scales=always(1.0)
+    )
+
+
+class Loads:
+    """Loads that end when they are let; each bank page remembers whose it is."""
+
+    def __init__(self, pages: int) -> None:
+        self.slots = AdapterSlots(pages)
+        self.pages = [""] * pages
+        self.loaded: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.broken: set[str] = set()
+
+    async def load(self, adapter: RequestedLora, pages: Sequence[int]) -> None:
+        await self.gate.wait()
+        if adapter.digest in self.broken:
+            raise ValueError(f"{adapter.name} is broken")
+        for page in pages:
+            self.pages[page] = adapter.digest
+        self.loaded.append(adapter.digest)
+
+    @asynccontextmanager
+    async def holding(self, *adapters: RequestedLora) -> AsyncIterator[list[int]]:
+        async with self.slots.holding(adapters, self.load) as pages:
+            names = [one.digest for one in adapters for _ in range(one.pages)]
+            assert [self.pages[page] for page in pages] == names, "pages are their adapter's"
+            yield pages
+            assert [self.pages[page] for page in pages] == names, "nobody else has had them"
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_an_adapter_is_loaded_once_for_all_that_use_it() -> None:
+    loads = Loads(4)
+    async with loads.holding(lora("a", 2)) as first, loads.holding(lora("a", 2)) as second:
+        assert first == second
+    async with loads.holding(lora("a", 2)) as third:
+        assert third == first
+    assert loads.loaded == ["a"]
+
+
+async def test_the_least_recently_used_adapter_leaves() -> None:
+    loads = Loads(2)
+    for name in "abac":
+        async with loads.holding(lora(name)):
+            pass
+    assert loads.slots.digests == ["c", "a"]
+
+
+async def test_an_image_whose_adapters_are_there_passes_one_that_waits_for_pages() -> None:
+    loads = Loads(3)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(loads.holding(lora("a")))
+        async with loads.holding(lora("b")):
+            pass
+        async with loads.holding(lora("c")):
+            pass
+        large = loads.holding(lora("large", 3))
+        waiting = asyncio.create_task(large.__aenter__())
+        await settled()
+        assert not waiting.done()
+        passing = asyncio.create_task(stack.enter_async_context(loads.holding(lora("d"))))
+        await settled()
+        assert not passing.done(), "it would take the pages that the first one waits for"
+        await stack.aclose()
+        await waiting
+        assert not passing.done()
+        await large.__aexit__(None, None, None)
+        await passing
+
+
+async def test_nobody_begins_with_an_adapter_that_leaves_for_another() -> None:
+    loads = Loads(2)
+    async with loads.holding(lora("a")), loads.holding(lora("b")):
+        large = loads.holding(lora("large", 2))
+        waiting = asyncio.create_task(large.__aenter__())
+        await settled()
+        again = asyncio.create_task(loads.holding(lora("a")).__aenter__())
+        await settled()
+        assert not again.done(), "or a stream of such images would keep the large one out for ever"
+    await waiting
+    await large.__aexit__(None, None, None)
+    await again
+
+
+async def test_a_broken_adapter_fails_its_own_images_and_frees_its_pages() -> None:
+    loads = Loads(1)
+    loads.broken.add("a")
+    with pytest.raises(ValueError, match="a is broken"):
+        async with loads.holding(lora("a")):
+            pass
+    await settled()
+    async with loads.holding(lora("b")):
+        assert loads.slots.digests == ["b"]
+
+
+async def test_one_that_leaves_while_it_waits_keeps_nobody_out() -> None:
+    loads = Loads(1)
+    async with loads.holding(lora("a")):
+        waiting = asyncio.create_task(loads.holding(lora("b")).__aenter__())
+        await settled()
+        waiting.cancel()
+        await settled()
+        async with loads.holding(lora("a")):
+            pass
+    assert loads.loaded == ["a"]
+
+
+async def test_more_pages_than_the_bank_has_are_refused() -> None:
+    with pytest.raises(ValueError, match="take 3 pages, and this pool has 2"):
+        async with Loads(2).holding(lora("a", 2), lora("b")):
+            pass
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_random_images_always_see_their_own_adapters_and_all_come_to_their_end(
+    seed: int,
+) -> None:
+    chance, loads = random.Random(seed), Loads(6)
+    loads.broken.add("5")
+    adapters = [lora(str(number), chance.choice([1, 1, 2, 4])) for number in range(8)]
+
+    async def image() -> None:
+        own = chance.sample(adapters, chance.choice([1, 1, 2]))
+        if sum(one.pages for one in own) > loads.slots.pages:
+            return
+        try:
+            async with asyncio.timeout(chance.choice([0.001, 30, 30, 30])), loads.holding(*own):
+                for _ in range(chance.randrange(20)):
+                    await asyncio.sleep(0)
+        except (TimeoutError, ValueError):
+            pass
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(image() for _ in range(300)))
+    await settled()
+    held = sum(one.pages for one in adapters if one.digest in loads.slots.digests)
+    assert loads.slots.free_pages + held == loads.slots.pages, "no page is lost"

@@ -1,0 +1,183 @@
+"""Adapters of a pool: the settings' and a tenant's own, present, deleted and damaged."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from models import registry
+from models.adapters.install import install_banks
+from models.interface.pipeline import Pipeline
+from models.parallel.axis_rules import Layout
+from models.spec.lora import RequestedLora, always
+from service.jobs.model.job import Job, JobState, new_job_id
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store, lora_key
+from service.settings.loras import LoraSettings
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.settings import Settings
+from tests.workers.jobs import ended, pixels
+from tests.workers.polling import DEADLINE_S
+from workers.engine.engine import Engine
+from workers.loading.loras import digest_of
+from workers.loading.model import MeshSlice
+from workers.pool.worker import Worker, prepared_loras
+
+DEMO = Path("models/demo/flux")
+MODEL = "flux-demo"
+POOL = PoolSettings(model=MODEL, slots=4, preview_every_s=0, store_patience_s=0.5)
+PAGES = 3
+CONFIG = json.loads((DEMO / "transformer/config.json").read_text())
+WIDTH = CONFIG["num_attention_heads"] * CONFIG["attention_head_dim"]
+
+
+def adapter(path: Path, seed: int, rank: int = 4) -> Path:
+    """A file whose numbers change the demo's images."""
+    draw = np.random.default_rng(seed).standard_normal
+    arrays = {}
+    for block in range(4):
+        name = f"transformer.single_transformer_blocks.{block}.attn.to_v"
+        arrays[f"{name}.lora_A.weight"] = draw((rank, WIDTH)).astype(np.float32) / WIDTH**0.5
+        arrays[f"{name}.lora_B.weight"] = 8 * draw((WIDTH, rank)).astype(np.float32)
+    save_file(arrays, path)
+    return path
+
+
+def requested(name: str, path: Path, rank: int = 4) -> RequestedLora:
+    return RequestedLora(
+        name=name,
+        digest=digest_of(path),
+        pages=-(-rank // 16),
+        networks=("transformer",),
+        scales=always(0.8),
+    )
+
+
+@pytest.fixture
+def fresh() -> Pipeline:
+    """With empty banks: an engine takes those of its pipeline over."""
+    loaded = registry.load(MODEL, str(DEMO), "float32", {})
+    install_banks(loaded, PAGES)
+    return loaded
+
+
+def job(pipeline: Pipeline, *loras: RequestedLora, **fields: Any) -> Job:
+    spec = pipeline.spec
+    defaults = {**spec.defaults_for("text-to-image"), "num_inference_steps": 3}
+    request = {**defaults, "prompt": "two red circles", "num_images": 1, "seed": 5, **fields}
+    request |= {"output": {"format": "png"}}
+    if loras:
+        request["loras"] = [{"name": lora.name, "scale": 0.8} for lora in loras]
+    return Job(
+        id=new_job_id(),
+        model=MODEL,
+        bucket=spec.bucket(request, loras),
+        tenant="acme",
+        request=request,
+        loras=list(loras),
+        steps=request["num_inference_steps"],
+    )
+
+
+@asynccontextmanager
+async def pool(
+    pipeline: Pipeline, layout: Layout, queue: Queue, store: Store, settings: Settings
+) -> AsyncIterator[Pipeline]:
+    found = await prepared_loras(settings, POOL, pipeline, MeshSlice(layout, None), store)  # type: ignore[arg-type]
+    engine = Engine(pipeline, layout, 4, lora_files=found.find)
+    worker = Worker("demo", engine, queue, store, POOL, 3.0)
+    task = asyncio.create_task(worker.run([]))
+    try:
+        yield pipeline
+        worker.stop_now()
+        await asyncio.wait_for(task, DEADLINE_S)
+    finally:
+        task.cancel()
+        engine.close()
+
+
+def settings_with(folder: Path, **loras: LoraSettings) -> Settings:
+    models = {MODEL: ModelSettings(source=str(DEMO), dtype="float32")}
+    return Settings(models=models, pools={"demo": POOL}, loras=loras, state_dir=folder)
+
+
+async def test_adapters_of_settings_and_tenants_change_images_and_deleted_ones_end_jobs(
+    fresh: Pipeline, layout: Layout, queue: Queue, store: Store, tmp_path: Path
+) -> None:
+    own = adapter(tmp_path / "own.safetensors", 1)
+    theirs = adapter(tmp_path / "theirs.safetensors", 2, rank=20)
+    gone = adapter(tmp_path / "gone.safetensors", 3)
+    damaged = adapter(tmp_path / "damaged.safetensors", 4)
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"nothing")
+    ink = LoraSettings(source=str(own), model=MODEL, trigger="ink", tenants=("acme",))
+    settings = settings_with(
+        tmp_path / "state",
+        ink=ink,
+        broken=LoraSettings(source=str(broken), model=MODEL),
+        other=LoraSettings(source=str(own), model="another-model"),
+    )
+    wanted = requested("ink", own), requested("theirs", theirs, 20)
+    await store.put(lora_key("acme", wanted[1].digest), theirs.read_bytes(), "x/y")
+    bad = requested("damaged", damaged)
+    await store.put(lora_key("acme", bad.digest), damaged.read_bytes()[:-4] + b"1234", "x/y")
+    async with pool(fresh, layout, queue, store, settings):
+        spec = fresh.spec
+        assert spec.loras.keys() == {"ink", "broken"}
+        assert (spec.loras["ink"].rank, spec.loras["ink"].trigger) == (4, "ink")
+        assert spec.loras["ink"].digest == wanted[0].digest
+        assert "safetensors" in str(spec.loras["broken"].error)
+        assert "loras" in spec.fields and spec.lora_pages == PAGES
+        jobs = [
+            job(fresh),
+            job(fresh, wanted[0]),
+            job(fresh, wanted[1]),
+            job(fresh, *wanted),
+            job(fresh, wanted[0]),
+            job(fresh, requested("gone", gone)),
+            job(fresh, bad),
+        ]
+        for one in jobs:
+            await queue.put(one)
+        *drawn, missing, wrong = [await ended(queue, one) for one in jobs]
+    images = [(await pixels(store, one))[0].astype(int) for one in drawn]
+    plain, ink_alone, theirs_alone, both, again = images
+    for one in (ink_alone, theirs_alone, both):
+        assert np.abs(one - plain).mean() > 1, "the adapter shows"
+    assert np.abs(ink_alone - both).mean() > 1 and np.abs(theirs_alone - both).mean() > 1
+    assert (ink_alone == again).all()
+    for one, reason in ((missing, "was deleted before"), (wrong, "is damaged")):
+        assert one.state is JobState.FAILED and one.error is not None
+        assert one.error.code == "lora_gone" and reason in one.error.message
+
+
+async def test_a_kept_file_serves_after_the_store_has_lost_it(
+    fresh: Pipeline, layout: Layout, queue: Queue, store: Store, tmp_path: Path
+) -> None:
+    """And the next start of a pool finds what the last one fetched."""
+    theirs = adapter(tmp_path / "theirs.safetensors", 2)
+    lora = requested("theirs", theirs)
+    folder = tmp_path / "state"
+    (folder / "loras").mkdir(parents=True, mode=0o700)
+    (folder / "loras" / lora.digest).write_bytes(theirs.read_bytes())
+    async with pool(fresh, layout, queue, store, settings_with(folder)):
+        one = job(fresh, lora)
+        await queue.put(one)
+        done = await ended(queue, one)
+    assert done.state is JobState.SUCCEEDED, done.error
+
+
+def test_a_digest_is_sha_256(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(b"abc")
+    assert digest_of(file) == hashlib.sha256(b"abc").hexdigest()

@@ -1,0 +1,133 @@
+"""Adapters of an engine: from the files that requests name to pages of the banks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cached_property, partial
+from pathlib import Path
+
+from models.adapters.files.adapter import AdapterError
+from models.adapters.files.formats import read
+from models.adapters.files.names import Names
+from models.adapters.names_of import names_of
+from models.interface.adapters import placed
+from models.interface.pipeline import Pipeline, Prepared
+from models.spec.lora import RequestedLora, pages_of
+from service.jobs.model.job import JobError
+from workers import metrics
+from workers.engine.adapter_slots import AdapterSlots
+from workers.engine.errors import GenerationFailed
+from workers.programs.adapter_banks import AdapterBanks
+from workers.programs.device_weights import Weights
+from workers.programs.launcher import Launcher
+from workers.programs.step_latency import Recent
+
+log = logging.getLogger(__name__)
+
+LOADERS = 2
+"""Adapters that are read at the same time: a large one does not hold up the others."""
+
+
+LoraFiles = Callable[[RequestedLora, str], Awaitable[Path]]
+"""Find the file of an adapter that a tenant's request names. Raises: LoraGone, StoreError."""
+
+
+class LoraGone(Exception):
+    """Error of an adapter that is there no more; says why."""
+
+
+async def no_files(lora: RequestedLora, tenant: str) -> Path:
+    """Raise LoraGone: this engine knows of no adapters."""
+    raise LoraGone("this pool knows no adapters")
+
+
+class Adapters:
+    """Adapters of one engine. To be used from its event loop.
+
+    Args:
+        launcher: takes what is written to the other processes of the slice.
+        files: where the adapters' files are.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, weights: Weights, launcher: Launcher, files: LoraFiles
+    ) -> None:
+        self._pipeline = pipeline
+        self._files = files
+        self._banks = AdapterBanks(pipeline, weights)
+        self._write = launcher.write(self._banks.write)
+        self._slots = AdapterSlots(pipeline.spec.lora_pages)
+        self._times = Recent()
+        self._threads = ThreadPoolExecutor(LOADERS, "adapters")
+
+    @property
+    def digests(self) -> list[str]:
+        """Digests of the adapters that are on the device, the last used one first."""
+        return self._slots.digests
+
+    @property
+    def load_s(self) -> float:
+        """Median seconds of loading one, of the latest; 0 before any was."""
+        return self._times.median or 0.0
+
+    @asynccontextmanager
+    async def held(
+        self, prepared: Prepared, tenant: str, on_wait: Callable[[], None]
+    ) -> AsyncIterator[Prepared]:
+        """Yield the request with its adapters' places, which are its own inside.
+
+        Args:
+            tenant: whose files it may name.
+            on_wait: called if they are not there yet.
+
+        Raises: GenerationFailed: one of them is gone, or cannot be read.
+        """
+        if not prepared.adapters:
+            yield prepared
+            return
+        if not self._slots.has(prepared.adapters):
+            on_wait()
+        async with AsyncExitStack() as stack:
+            holding = self._slots.holding(prepared.adapters, partial(self._load, tenant))
+            try:
+                pages = await stack.enter_async_context(holding)
+            except (LoraGone, AdapterError, ValueError) as error:
+                raise GenerationFailed(JobError(code="lora_gone", message=str(error))) from error
+            yield placed(prepared, pages)
+
+    def warm_up(self) -> None:
+        """Compile what writes pages, before any adapter is there."""
+        for place, pages, array in self._banks.empty():
+            self._write(place, pages, array)
+
+    def close(self) -> None:
+        """Load nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _load(self, tenant: str, lora: RequestedLora, pages: Sequence[int]) -> None:
+        """Raises: LoraGone; AdapterError: its file is not what it was."""
+        started = time.perf_counter()
+        file = await self._files(lora, tenant)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._threads, self._fill, lora, file, pages)
+        took_s = time.perf_counter() - started
+        self._times.observe(took_s)
+        free = self._slots.free_pages
+        metrics.adapter_loaded(self._pipeline.spec.name, took_s, self._slots.pages - free, free)
+        log.info("adapter %s is on the device after %.2f s", lora.name, took_s)
+
+    def _fill(self, lora: RequestedLora, file: Path, pages: Sequence[int]) -> None:
+        adapter = read(file, self._names, lora.expert)
+        if pages_of(adapter.rank) > len(pages) or set(adapter.networks) - set(lora.networks):
+            raise AdapterError(f"{lora.name}: its file has changed; send the request again")
+        for place, own, array in self._banks.arrays(adapter, pages):
+            self._write(place, own, array)
+
+    @cached_property
+    def _names(self) -> Names:
+        return names_of(self._pipeline)

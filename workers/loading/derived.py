@@ -1,0 +1,114 @@
+"""Models that are another one with an adapter: fused into its weights, or served beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from models.adapters.files.adapter import AdapterError
+from models.adapters.files.formats import read
+from models.adapters.files.names import Names
+from models.adapters.fuse import fusing
+from models.adapters.names_of import names_of
+from models.checkpoint.folder import CheckpointError
+from models.checkpoint.hub import resolve_file
+from models.interface.pipeline import Pipeline
+from models.spec.lora import Lora, RequestedLora, always
+from models.spec.model_spec import DerivedModel, ModelSpec
+from service.settings.loras import LoraSettings
+from service.settings.models import ModelSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
+from workers.loading.loras import ConfiguredLora, digest_of, found
+from workers.programs.aot_cache import Executables
+
+OWN = {"base", "source"}
+"""Settings of a derived model that are not in place of its base's."""
+
+
+def whole_settings(settings: Settings, name: str) -> ModelSettings:
+    """Return a model's settings; of one with a fused adapter, its base's with its own before them.
+
+    Raises: ConfigError: its base is not there, or it has no workers of its own.
+    """
+    model = settings.models[name]
+    if model.lora is None:
+        return model
+    base = settings.models.get(model.base or "")
+    if base is None or base.lora is not None:
+        raise ConfigError(f"models.{name}.base: name a model of [models] that has no lora itself")
+    if not model.fuse:
+        raise ConfigError(
+            f"models.{name} is served by the workers of {model.base}: give it none of its own, or "
+            "set fuse = true"
+        )
+    given = model.model_fields_set - OWN
+    update = {field: getattr(model, field) for field in given}
+    return base.model_copy(update=update | {"defaults": defaults_of(base) | defaults_of(model)})
+
+
+def defaults_of(model: ModelSettings) -> dict[str, Any]:
+    """Return the defaults of request fields, the scheduler's too."""
+    scheduler = {} if model.scheduler is None else {"scheduler": model.scheduler}
+    return {**model.defaults, **scheduler}
+
+
+def derived_loras(
+    settings: Settings, spec: ModelSpec, names: Names, facts: Executables
+) -> dict[str, ConfiguredLora]:
+    """Return the adapters of the models that are served beside a model, by these models' names.
+
+    Args:
+        names: of the base's layers.
+        facts: what was found out at starts before.
+    """
+    return {
+        name: found(
+            name, LoraSettings(source=model.lora or "", model=spec.name), spec, names, facts
+        )
+        for name, model in settings.models.items()
+        if model.is_served_by_base and model.base == spec.name
+    }
+
+
+def derived_models(
+    settings: Settings, loras: Mapping[str, ConfiguredLora]
+) -> tuple[DerivedModel, ...]:
+    """Return the models of these adapters; those that cannot be had are left out."""
+    usable = {name: one.lora for name, one in loras.items() if one.lora.error is None}
+    return tuple(
+        _described(name, settings.models[name], lora) for name, lora in sorted(usable.items())
+    )
+
+
+def _described(name: str, model: ModelSettings, lora: Lora) -> DerivedModel:
+    resolved = RequestedLora(
+        name=name,
+        digest=lora.digest,
+        pages=lora.pages,
+        networks=lora.networks,
+        scales=always(model.lora_scale),
+    )
+    return DerivedModel(name=name, defaults=defaults_of(model), loras=(resolved,))
+
+
+def with_fused(model: ModelSettings, shapes: Pipeline, load: Callable[..., Pipeline]) -> Pipeline:
+    """Load a model with its adapter merged into the weights.
+
+    Args:
+        shapes: the same model without weights.
+        load: loads it; takes `fused`.
+
+    Raises: CheckpointError: the adapter cannot be used; and whatever `load` raises.
+    """
+    path = resolve_file(model.lora or "")
+    try:
+        adapter = read(path, names_of(shapes))
+        pipeline = load(fused=fusing(adapter, model.lora_scale, shapes))
+    except AdapterError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    own = f"{pipeline.spec.fingerprint} {digest_of(path)} {model.lora_scale}"
+    fingerprint = hashlib.sha256(own.encode()).hexdigest()
+    pipeline.spec = pipeline.spec.model_copy(update={"fingerprint": fingerprint})
+    return pipeline

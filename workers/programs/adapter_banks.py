@@ -1,0 +1,126 @@
+"""Banks of adapters among a slice's weights: what writes an adapter into their pages.
+
+A page is written beside the steps: an array of a bank is replaced by a copy with the page in it,
+and steps in flight keep the one that they were given. So no step waits for an adapter, and a bank
+needs its memory twice while one comes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Sharding
+
+from models.adapters.banks import page_arrays, page_axis
+from models.adapters.files.adapter import Adapter
+from models.interface.pipeline import Pipeline
+from models.parallel.row_adapters import AdapterPages
+from models.weights.loader import put
+from workers.programs.device_weights import Weights, network_name
+
+
+class AdapterBanks:
+    """Banks of one pipeline. Takes them over: the pipeline keeps their shapes alone."""
+
+    def __init__(self, pipeline: Pipeline, weights: Weights) -> None:
+        self._pipeline: Any = pipeline
+        self._weights = weights
+        self._places: dict[str, int] = {}
+        """Places of the banks' arrays among the weights, by network and path."""
+        self._axes: dict[int, int] = {}
+        """Axis of the pages, by place."""
+        self._written: defaultdict[int, set[int]] = defaultdict(set)
+        """Places whose page of a number is not zero."""
+        leaves = jax.tree.leaves_with_path(pipeline.weights, is_leaf=_is_variable)
+        for place, (path, leaf) in enumerate(leaves):
+            if isinstance(leaf, AdapterPages):
+                self._places[_name(path)] = place
+                self._axes[place] = page_axis(leaf)
+                leaf.set_value(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+
+    def arrays(
+        self, adapter: Adapter, pages: Sequence[int]
+    ) -> Iterator[tuple[int, Sequence[int], np.ndarray]]:
+        """Yield what has to be written for an adapter: place, pages, and what these hold.
+
+        What neither it nor the pages' last owner changes is left out.
+        """
+        for network, changes in adapter.networks.items():
+            module = nnx.merge(
+                getattr(self._pipeline.graphs, network), getattr(self._pipeline.weights, network)
+            )
+            for path, array in page_arrays(module, changes, len(pages)).items():
+                place = self._places[f"{network}.{path}"]
+                if array.any() or any(place in self._written[page] for page in pages):
+                    yield place, pages, array
+        yield from self._left_behind(adapter, pages)
+
+    def _left_behind(
+        self, adapter: Adapter, pages: Sequence[int]
+    ) -> Iterator[tuple[int, Sequence[int], np.ndarray]]:
+        """Yield zeros for networks that the pages' last owner changed and this one does not."""
+        for name, place in self._places.items():
+            stale = any(place in self._written[page] for page in pages)
+            if stale and name.partition(".")[0] not in adapter.networks:
+                bank, axis = self._weights.common[place], self._axes[place]
+                shape = (*bank.shape[:axis], len(pages), *bank.shape[axis + 1 :])
+                yield place, pages, np.zeros(shape, bank.dtype)
+
+    def empty(self) -> Iterator[tuple[int, Sequence[int], np.ndarray]]:
+        """Yield what writes zeros into the first page of each bank, twice over.
+
+        So that the programs that write pages are compiled before an adapter comes.
+        """
+        for place, axis in self._axes.items():
+            bank = self._weights.common[place]
+            shape = (*bank.shape[:axis], 2, *bank.shape[axis + 1 :])
+            yield place, (0, 0), np.zeros(shape, bank.dtype)
+
+    def write(self, place: int, pages: Sequence[int], array: np.ndarray) -> jax.Array:
+        """Write pages of one array of a bank, and return the array. From any thread.
+
+        Args:
+            array: as the bank's, with so many pages.
+        """
+        axis = self._axes[place]
+
+        def change(bank: jax.Array) -> jax.Array:
+            for number, page in enumerate(pages):
+                own = put(np.take(array, [number], axis), bank.sharding)
+                bank = _writer(axis, bank.sharding, number > 0)(bank, own, np.int32(page))
+            return bank
+
+        bank = self._weights.replace(place, change)
+        for page in pages:
+            self._written[page].add(place)
+        return bank
+
+
+@lru_cache
+def _writer(axis: int, sharding: Sharding, is_ours: bool) -> Any:
+    """Return the program that writes one page.
+
+    Args:
+        is_ours: nobody else has the bank, so that it may be written in place.
+    """
+
+    def write(bank: jax.Array, own: jax.Array, page: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_update_slice_in_dim(bank, own, page, axis)
+
+    donated = (0,) if is_ours else ()
+    return jax.jit(write, out_shardings=sharding, donate_argnums=donated)
+
+
+def _is_variable(node: Any) -> bool:
+    return isinstance(node, nnx.Variable)
+
+
+def _name(path: Sequence[Any]) -> str:
+    """Return a leaf's network and path, with dots."""
+    return ".".join([network_name(path[0]), *(str(getattr(one, "key", one)) for one in path[1:])])
