@@ -138,6 +138,8 @@ train: $(RAN)-train ## the demo models anew, or from where they stopped (five an
 	$(BIN)/python -m models.demo vae pictures
 	$(BIN)/python -m models.demo vae clips
 	$(BIN)/python -m models.demo train flux
+	$(BIN)/python -m models.demo lora outline --base models/demo/runs/flux/model
+	$(BIN)/python -m models.demo lora coral --base models/demo/runs/flux/model
 	$(BIN)/python -m models.demo train sdxl
 	$(BIN)/python -m models.demo train wan
 

@@ -7,7 +7,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from deploy.cli import bench, generate, jobs, keys, plan, profile, serve, up, webhooks, worker
+from deploy.cli import (
+    bench,
+    generate,
+    jobs,
+    keys,
+    loras,
+    plan,
+    profile,
+    serve,
+    up,
+    webhooks,
+    worker,
+)
 from deploy.cli.late_parser import LateParser
 from deploy.exit_codes import (
     EXIT_CONFIG,
@@ -28,7 +40,7 @@ __all__ = [
     "main",
 ]
 
-COMMANDS = (up, serve, worker, generate, jobs, keys, webhooks, plan, profile, bench)
+COMMANDS = (up, serve, worker, generate, jobs, loras, keys, webhooks, plan, profile, bench)
 """Commands, in the order of `--help`."""
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +16,8 @@ import httpx
 
 from service.jobs.model.state_machine import ENDED
 
+UPLOAD_S = 900.0
+"""Time that a server may take to check and store what it was sent, or to take more of it."""
 _RETRIES = 6
 _SSE = {"Accept": "text/event-stream"}
 
@@ -122,6 +126,29 @@ class Client:
     def output(self, url: str) -> bytes:
         """The bytes of one output, by its `url` in the job. Raises: Problem, Unreachable."""
         return self._call("GET", url).content
+
+    def loras(self) -> list[dict[str, Any]]:
+        """Return the adapters that requests may name. Raises: as `job`."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/loras")["data"]
+        return found
+
+    def upload_lora(self, texts: Mapping[str, str], **files: Path) -> dict[str, Any]:
+        """Upload an adapter; return it. Raises: as `job`; OSError: a file cannot be read.
+
+        Args:
+            texts: name, and further fields of the form.
+            files: `file`, and `preview` where there is one.
+        """
+        with ExitStack() as stack:
+            opened = {
+                name: (path.name, stack.enter_context(path.open("rb")))
+                for name, path in files.items()
+            }
+            return self._json("POST", "/v1/loras", data=texts, files=opened, timeout=UPLOAD_S)
+
+    def delete_lora(self, name: str) -> None:
+        """Delete an adapter that the tenant has uploaded. Raises: as `job`."""
+        self._call("DELETE", f"/v1/loras/{quote(name, safe='')}")
 
     def _json(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         answer = self._call(method, path, **options)

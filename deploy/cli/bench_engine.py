@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="exact",
         help="fast enables autotuning on GPUs (default: exact)",
     )
+    parser.add_argument(
+        "--lora-rank",
+        type=count,
+        metavar="N",
+        help="take turns with rounds in which each request has a LoRA adapter of that rank",
+    )
     _add_machine(parser)
     parser.add_argument(
         "--repeats", type=count, default=5, metavar="N", help="number of repeats (default: 5)"
@@ -182,6 +188,7 @@ def _others(args: argparse.Namespace) -> Sequence[str]:
         "--batch": args.batch,
         "--exact-rows": args.exact_rows,
         "--batching": args.batching,
+        "--lora-rank": args.lora_rank,
         "--mesh": args.mesh if args.mesh == "auto" else _spelled(args.mesh),
         "--devices": args.devices and f"{args.devices.start}-{args.devices.stop - 1}",
         "--dtype": args.dtype,
@@ -223,6 +230,7 @@ def _ask(args: argparse.Namespace, model: str) -> Any:
         activation_dtype=args.activation_dtype,
         eight_bit=args.eight_bit,
         vae_tiling=args.vae_tiling,
+        lora_rank=args.lora_rank,
         repeats=args.repeats,
         tiny=args.tiny,
     )

@@ -22,6 +22,7 @@ SHORT = {
     "guidance_scale_2": "guidance-2",
     "mask_image": "mask",
     "deadline_s": "deadline",
+    "loras": "lora",
 }
 """Options with another name than their field's."""
 NO_OPTION = frozenset({"prompt", "output"})
@@ -84,6 +85,8 @@ def _kind(field: str, schema: Mapping[str, Any]) -> dict[str, Any]:
             return {"type": partial(_within, schema, int), "metavar": "N"}
         case "number":
             return {"type": partial(_within, schema, float), "metavar": "X"}
+        case "array" if "$ref" in schema["items"]:
+            return {"type": _lora, "action": "append", "metavar": "NAME[:SCALE]"}
         case "array":
             return {"type": _numbers, "metavar": "N,N…"}
         case "object":
@@ -134,6 +137,17 @@ def _numbers(text: str) -> list[float]:
         return [json.loads(part) + 0 for part in text.split(",")]
     except (ValueError, TypeError):
         raise argparse.ArgumentTypeError(f"wants numbers, as in 1,2, not {text!r}") from None
+
+
+def _lora(text: str) -> dict[str, Any]:
+    """Parse an adapter with its scale."""
+    name, colon, scale = text.rpartition(":")
+    if not colon:
+        return {"name": text}
+    try:
+        return {"name": name, "scale": float(scale)}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wants NAME or NAME:SCALE, not {text!r}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -21,6 +21,8 @@ RUN --mount=type=cache,target=/build/.cache/pip \
 COPY pyproject.toml README.md LICENSE atelier.py ./
 COPY service service
 COPY models/*.py models/
+COPY models/adapters/__init__.py models/adapters/
+COPY models/adapters/files models/adapters/files
 COPY models/checkpoint models/checkpoint
 COPY models/spec models/spec
 COPY deploy/*.py deploy/

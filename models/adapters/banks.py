@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import jax
@@ -96,8 +97,14 @@ def _axes(layer: Linear | Conv) -> tuple[str | None, str | None]:
 
 
 def _zeros(shape: tuple[int, ...], dtype: DTypeLike, place: Any) -> jax.Array:
-    zeros: jax.Array = jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=place)()
+    zeros: jax.Array = _zeros_of(shape, np.dtype(dtype), place)()
     return zeros
+
+
+@cache
+def _zeros_of(shape: tuple[int, ...], dtype: np.dtype[Any], place: Any) -> Callable[[], jax.Array]:
+    """Return a program that makes zeros: layers by the hundred have the same shapes."""
+    return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=place)
 
 
 def page_arrays(network: nnx.Module, changes: Changes, pages: int) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 `python -m models.demo vae pictures` trains the autoencoder that Flux and SDXL share, `vae clips`
 Wan's; `train flux`, `train sdxl` and `train wan` the rest, and `export` writes the best model so
 far. All resume what the runs' folder holds, and end when they have had their minutes in all.
+`lora outline` and `lora coral` train adapters of a finished Flux, each in one sitting.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from models.demo.recipes.flux import Flux
+from models.demo.recipes.loras import LORAS, make
 from models.demo.recipes.sdxl import Sdxl
 from models.demo.recipes.wan import Wan
 from models.demo.training.image_vae import ImageAutoencoder
@@ -22,6 +24,8 @@ from models.demo.training.train_vae import train as train_vae
 from models.demo.training.video_vae import ClipAutoencoder
 
 RUNS = Path(__file__).parent / "runs"
+BASE = Path(__file__).parent / "flux"
+"""Checkpoint that adapters are trained for, if no other is named."""
 AUTOENCODERS: Mapping[str, tuple[Callable[[], Autoencoder], float]] = {
     "pictures": (ImageAutoencoder, 18),
     "clips": (ClipAutoencoder, 52),
@@ -48,7 +52,13 @@ def main() -> None:
     family.add_argument("--minutes", type=float)
     exported = commands.add_parser("export", help="write the best model of a run")
     exported.add_argument("family", choices=FAMILIES)
+    lora = commands.add_parser("lora", help="train an adapter of the demo's Flux")
+    lora.add_argument("name", choices=LORAS)
+    lora.add_argument("--base", type=Path, default=BASE, help="the finished Flux's folder")
     arguments = parser.parse_args()
+    if arguments.command == "lora":
+        make(arguments.name, arguments.base, arguments.runs / "loras")
+        return
     if arguments.command == "vae":
         autoencoder, minutes = AUTOENCODERS[arguments.subject]
         train_vae(autoencoder(), arguments.runs / arguments.subject, arguments.minutes or minutes)

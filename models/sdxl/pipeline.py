@@ -17,6 +17,7 @@ from models.nn.layers.step_cache import CachedStep
 from models.sampling.base import per_row
 from models.sampling.guidance import classifier_free, rescale
 from models.sampling.solver import Stepped
+from models.sdxl.adapter_names import SPELLINGS
 from models.sdxl.conditioning import encode_text
 from models.sdxl.prepare import Preparation
 
@@ -42,6 +43,7 @@ class SdxlPipeline(DenoisingPipeline[SdxlNetworks]):
 
     PROMPTS = ("prompt_embeds", "pooled_embeds", "time_ids")
     ENCODERS = ("clip", "clip_2")
+    SPELLINGS = SPELLINGS
 
     def __init__(self, preparation: Preparation, modules: SdxlNetworks) -> None:
         super().__init__(preparation.spec, modules)

@@ -203,7 +203,10 @@ class ModelSpec(BaseModel):
         return self.runs_on or self.name
 
     def variants(self) -> Iterator[ModelSpec]:
-        """Yield the specs of the models that its pools serve beside it."""
+        """Yield the specs of the models that its pools serve beside it.
+
+        Adapters are listed with the model whose queue they wait in, and are for both.
+        """
         for one in self.derived:
             yield self.model_copy(
                 update={
@@ -216,6 +219,8 @@ class ModelSpec(BaseModel):
                         for task, own in self.task_defaults.items()
                     },
                     "derived": (),
+                    "loras": {},
+                    "lora_pages": max(0, self.lora_pages - sum(lora.pages for lora in one.loras)),
                     "runs_on": self.name,
                     "fixed_loras": one.loras,
                 }

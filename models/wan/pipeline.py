@@ -27,6 +27,7 @@ from models.text.tokenizer import Tokenizer, cut_prompts
 from models.vae.config import Tiling
 from models.vae.tiled import tiled
 from models.vision.preprocess import ClipPreprocessor
+from models.wan.adapter_names import SPELLINGS
 from models.wan.checkpoint import WanCheckpoint
 from models.wan.conditioning_images import ConditioningImages
 from models.wan.image_conditioning import (
@@ -74,6 +75,7 @@ class WanPipeline(DenoisingPipeline[WanNetworks]):
     """
 
     PROMPTS = ("prompt_embeds",)
+    SPELLINGS = SPELLINGS
 
     def __init__(
         self,

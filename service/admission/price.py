@@ -47,14 +47,15 @@ def _job(resolved: ResolvedRequest) -> Job:
     keys = {name: input_key(job_id, name) for name in resolved.images}
     request = {"model": spec.name, **fields.fields, **keys, "output": fields.output}
     request |= body.model_dump(include=SERVICE_MEMBERS, exclude_none=True)
+    loras = [*spec.fixed_loras, *fields.loras]
     return Job(
         id=job_id,
-        model=spec.name,
-        bucket=spec.bucket(request, fields.loras),
+        model=spec.queue,
+        bucket=spec.bucket(request, loras),
         priority=PRIORITIES[body.priority],
         deadline_at=None if body.deadline_s is None else time.time() + body.deadline_s,
         request=request,
-        loras=list(fields.loras),
+        loras=loras,
         images=fields.fields["num_images"],
         steps=fields.steps,
         warnings=fields.warnings,
@@ -67,12 +68,13 @@ async def _predicted(front: FrontEnd, job: Job) -> Job:
     if cost is None:
         return job
     compile_s = await front.costs.compile_s(job.model, job.bucket)
-    is_beyond = cost.seconds + compile_s > job.request.get("deadline_s", math.inf)
+    load_s = await front.costs.load_s(job.model, [lora.digest for lora in job.loras])
+    is_beyond = cost.seconds + compile_s + load_s > job.request.get("deadline_s", math.inf)
     is_tried = is_beyond and await front.costs.is_tried(job, cost)
     return job.model_copy(
         update={
-            "cost": cost.device_seconds + compile_s,
+            "cost": cost.device_seconds + compile_s + load_s,
             "compile_s": compile_s,
-            "run_s": None if is_tried else cost.seconds,
+            "run_s": None if is_tried else cost.seconds + load_s,
         }
     )

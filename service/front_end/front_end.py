@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import httpx
@@ -52,7 +53,7 @@ class Models:
         if self._is_old():
             async with self._lock:
                 if self._is_old():
-                    self.known = await self._queue.models()
+                    self.known = with_variants(await self._queue.models())
                     self._read_at = time.monotonic()
         return self.known
 
@@ -78,6 +79,16 @@ class Models:
         if name is None or name not in known:
             raise _unknown_model(name, sorted(known))
         return known[name]
+
+
+def with_variants(registered: Mapping[str, ModelStatus]) -> dict[str, ModelStatus]:
+    """Return models with those that their pools serve beside them; their own go first."""
+    variants = {
+        spec.name: replace(status, spec=spec)
+        for status in registered.values()
+        for spec in status.spec.variants()
+    }
+    return {**variants, **registered}
 
 
 def _unknown_model(name: str | None, there_is: list[str]) -> NotFound:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from models.spec.image_files import ImageFileError
 from models.spec.lora import PAGE_RANK, Lora
 from models.spec.model_spec import ModelSpec
-from service.errors.problems import Busy, Conflict, FieldError, Forbidden, Invalid
+from service.errors.problems import Busy, Conflict, FieldError, Forbidden, Invalid, Unavailable
 from service.front_end.front_end import FrontEnd
 from service.front_end.loras import no_such_lora
 from service.http.form_parts import FilePart, MemoryPart
@@ -50,7 +50,9 @@ class Received:
 @contextlib.asynccontextmanager
 async def parts_of(front: FrontEnd) -> AsyncIterator[tuple[FilePart, MemoryPart]]:
     """Hold the files of an upload; the large one has no name, and is gone whatever dies."""
-    file = TemporaryFile()  # noqa: SIM115 - closed beside the event loop, which takes time
+    state = front.settings.state_dir  # a disk; /tmp is memory on many machines
+    folder = state if state.is_dir() else None
+    file = TemporaryFile(dir=folder)  # noqa: SIM115 - closed beside the event loop: it takes time
     try:
         adapter = FilePart(front.settings.limits.max_lora_bytes, "an adapter's file", file)
         yield adapter, MemoryPart(MAX_PREVIEW_BYTES, "a preview")
@@ -69,12 +71,12 @@ async def upload(front: FrontEnd, got: Received) -> tuple[Lora, bool]:
     if not (spec.lora_pages and spec.lora_layers):
         raise Invalid([FieldError("model", takes_no_loras(spec))])
     await _check_name(front, got.tenant, got.form.name)
-    if there := await _already(front, got, spec.name):
+    if there := await _already(front, got, spec.queue):
         return there, False
     lora = await _checked(front, got, spec)
     with _busy():
         async with front.queue.lora_lock(got.tenant, lora.digest):
-            if there := await _already(front, got, spec.name):
+            if there := await _already(front, got, spec.queue):
                 return there, False
             return await _kept(front, got, lora), True
 
@@ -118,7 +120,7 @@ async def _checked(front: FrontEnd, got: Received, spec: ModelSpec) -> Lora:
     _check_rank(facts.rank, spec, front.settings.limits.max_lora_rank)
     return Lora(
         name=got.form.name,
-        model=spec.name,
+        model=spec.queue,
         digest=got.file.digest,
         bytes=got.file.bytes,
         rank=facts.rank,
@@ -153,12 +155,15 @@ def _check_rank(rank: int, spec: ModelSpec, max_rank: int) -> None:
 
 @contextlib.contextmanager
 def _busy() -> Iterator[None]:
-    """Raises: Busy: in place of LoraBusy."""
+    """Raises: Busy, Unavailable: in place of what a lock raises."""
     try:
         yield
     except LoraBusy as error:
         said = f"{error}; try again"
         raise Busy(said, code="lora_busy", retry_after_s=RETRY_AFTER_S) from None
+    except TimeoutError:
+        said = "the store takes too long for this file; try again"
+        raise Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S) from None
 
 
 async def _kept(front: FrontEnd, got: Received, lora: Lora) -> Lora:

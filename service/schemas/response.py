@@ -132,6 +132,9 @@ class ModelView(View):
     and, where it was measured, how near its images are to exact ones."""
     has_exact: bool
     """Whether it draws exact images, too: not where its weights are of 8 bits alone."""
+    base: str | None
+    """Model that this one is with an adapter: its pools serve it, and it takes its adapters. Null:
+    it stands for itself."""
     batching: Batching
     """Whether the same request has the same bytes whatever runs beside it."""
     sizes: Sizes
@@ -240,7 +243,7 @@ def view_job(
     return JobView(
         id=job.id,
         state=job.state,
-        model=job.model,
+        model=str(job.request.get("model", job.model)),
         created_at=_time(job.created_at),
         started_at=_time(job.started_at) if job.started_at else None,
         finished_at=_time(job.finished_at) if job.finished_at else None,
@@ -291,6 +294,7 @@ def view_model(status: ModelStatus, limits: LimitSettings) -> ModelView:
         schedulers={name: dict(options) for name, options in spec.schedulers.items()},
         qualities=dict(spec.qualities),
         has_exact=spec.has_exact,
+        base=spec.runs_on or None,
         batching=spec.batching,
         sizes=spec.sizes,
         max_lora_rank=PAGE_RANK * spec.lora_pages or None,

@@ -59,7 +59,7 @@ class PoolSettings(Section):
     store_patience_s: float = Field(30, ge=0)
     """Time that a worker retries a store that fails, for reading and writing. Then it gives the
     attempt up, and another goes on from the last snapshot."""
-    lora_cache_bytes: int = Field(16 * 2**30, ge=0)
+    lora_cache_bytes: int = Field(4 * 2**30, ge=0)
     """Size of the folder that keeps uploaded adapters on the worker's own disk; the longest unused
     ones leave."""
     quantum_s: float = Field(5, gt=0)

@@ -92,7 +92,8 @@ def test_adapters_are_chosen_scaled_and_sent(page: Page, url: str) -> None:
 def test_a_click_puts_the_trigger_into_the_prompt(page: Page) -> None:
     page.fill("#prompt", "a cat")
     tile(page, "ink").click()
-    trigger = page.get_by_title("Put the trigger into the prompt").first
+    tile(page, "oil").click()  # which has none
+    trigger = page.get_by_title("Put the trigger into the prompt")
     expect(trigger).to_have_text("+ in ink")
     for _ in range(2):
         trigger.click()
@@ -107,7 +108,6 @@ def test_it_is_hidden_where_a_model_takes_none(page: Page, url: str) -> None:
 
 
 def test_an_error_is_shown_at_the_picker(page: Page) -> None:
-    """Both together take rank 128; the server allows scales up to 100."""
     page.fill("#prompt", "a cat")
     tile(page, "ink").click()
     field = page.get_by_label("Scale of ink", exact=True)

@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,10 +27,17 @@ from models.adapters.install import install_banks
 from models.adapters.names_of import names_of
 from models.interface.adapters import placed
 from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.parallel.axis_rules import Layout
 from models.spec.lora import Expert, RequestedLora, ScaleInterval, always, pages_of
 from models.weights.loader import Sharding
+from tests.parallel.place import placed as on_devices
+from workers.engine.batching import Batch
+from workers.engine.engine import Engine
+from workers.engine.row import Row
 from workers.programs.aot_cache import Key
+from workers.programs.batch_sizes import BatchSizes
 from workers.programs.bucket_programs import Program
+from workers.programs.step_latency import BatchLayout
 
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
@@ -47,8 +55,13 @@ class Loras:
 
     pipeline: Pipeline
     folder: Path
-    files: dict[str, Path] = field(default_factory=dict)
+    made: dict[str, RequestedLora] = field(default_factory=dict)
+    """Adapters by their names."""
+    _files: dict[str, Path] = field(default_factory=dict)
     """Files by their digests."""
+
+    def __getitem__(self, name: str) -> RequestedLora:
+        return self.made[name]
 
     def make(
         self,
@@ -58,7 +71,6 @@ class Loras:
         only: Sequence[str] = (),
         expert: Expert | None = None,
         share: float = 1.0,
-        scale: float | tuple[ScaleInterval, ...] = 1.0,
     ) -> RequestedLora:
         """Write a random adapter, another for each name, and return it as a request has it.
 
@@ -76,27 +88,33 @@ class Loras:
         save_file(arrays, path)
         found = inspect(path, chosen)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        self.files[digest] = path
-        return RequestedLora(
+        self._files[digest] = path
+        self.made[name] = RequestedLora(
             name=name,
             digest=digest,
             pages=pages_of(found.rank),
             networks=found.networks,
-            scales=scale if isinstance(scale, tuple) else always(scale),
+            scales=always(1.0),
         )
+        return self.made[name]
 
     @property
     def names(self) -> Names:
         """Names of the pipeline's layers."""
         return names_of(self.pipeline)
 
+    @property
+    def paths(self) -> dict[str, str]:
+        """Files by their digests, as JSON has them."""
+        return {digest: str(path) for digest, path in self._files.items()}
+
     async def find(self, lora: RequestedLora, tenant: str) -> Path:
         """Return an adapter's file, as engines ask for it."""
-        return self.files[lora.digest]
+        return self._files[lora.digest]
 
     def read(self, lora: RequestedLora) -> Adapter:
         """Read an adapter's file."""
-        return read(self.files[lora.digest], self.names, lora.expert)
+        return read(self._files[lora.digest], self.names, lora.expert)
 
 
 def random_arrays(
@@ -132,8 +150,13 @@ def asking(fields: Fields, *loras: RequestedLora) -> dict[str, Any]:
     return {**fields, "loras": [lora.model_dump(mode="json") for lora in loras]}
 
 
-def scaled(lora: RequestedLora, *scales: tuple[float, float, float]) -> RequestedLora:
-    """Return the adapter with other scales: start, stop and scale of each interval."""
+def scaled(lora: RequestedLora, scale: float) -> RequestedLora:
+    """Return the adapter with another scale."""
+    return lora.model_copy(update={"scales": always(scale)})
+
+
+def by_steps(lora: RequestedLora, *scales: tuple[float, float, float]) -> RequestedLora:
+    """Return the adapter with scales by steps: start, stop and scale of each interval."""
     intervals = (ScaleInterval(start=a, stop=b, scale=scale) for a, b, scale in scales)
     return lora.model_copy(update={"scales": tuple(intervals)})
 
@@ -193,11 +216,65 @@ def merged(pipeline: Any, changes: Sequence[tuple[Adapter, float]]) -> Pipeline:
     return own
 
 
+async def begun(engine: Engine, stack: AsyncExitStack, fields: Fields) -> Row:
+    """A row before its first step, whose adapters are there as long as the stack is open."""
+    prepared = engine.pipeline.prepare(fields, {})
+    programs = await engine._compiled(fields, prepared)
+    held = engine.adapters.held(prepared, "", lambda: None)
+    prepared = await stack.enter_async_context(held)
+    state = engine._encode(programs, prepared)
+    return Row(programs, prepared.steps, state, lambda row: None, lambda row, failure: None)
+
+
+def states_after(engine: Engine, rows: Sequence[Row]) -> list[Any]:
+    """The rows' states after their next step, in one launch of the engine's only size."""
+    (size,) = engine.batching.sizes
+    batch = Batch(rows[0].phase, tuple(rows), BatchLayout(size))
+    weights = engine.step_loop._weights.load_expert(batch.phase.expert)
+    return list(batch.run(weights)[0][: len(rows)])
+
+
+@dataclass
+class Model:
+    """Model, its adapters, and engines of it that share their programs."""
+
+    plain: Pipeline
+    """Without banks."""
+    loras: Loras
+    fields: Fields
+    """A request."""
+    kept: Kept = field(default_factory=lambda: Kept())
+
+    @contextmanager
+    def engine(
+        self,
+        pages: int,
+        layout: Layout,
+        slots: int = 4,
+        batching: BatchSizes | None = None,
+        merge: Sequence[tuple[Adapter, float]] = (),
+    ) -> Iterator[Engine]:
+        """Yield an engine with banks of its own.
+
+        Args:
+            pages: of each bank; 0: no banks.
+            merge: adapters that are in its weights, and their scales.
+        """
+        pipeline = on_devices(banked(merged(self.plain, merge), pages), layout)
+        files = self.loras.find
+        engine = Engine(pipeline, layout, slots, batching, executables=self.kept, lora_files=files)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+
 class Kept:
     """Executables of one process: engines of a model share what one of them has compiled."""
 
     def __init__(self) -> None:
         self._programs: dict[str, Compiled] = {}
+        self._facts: dict[str, Any] = {}
 
     def program(
         self,
@@ -212,9 +289,13 @@ class Kept:
         return self._programs[name]
 
     def fact(self, key: Callable[[], Key], find: Callable[[], T]) -> T:
-        """Find the fact."""
-        return find()
+        """Return the fact of this key, found once."""
+        name = json.dumps(key(), sort_keys=True)
+        if name not in self._facts:
+            self._facts[name] = find()
+        found: T = self._facts[name]
+        return found
 
     def recall(self, key: Callable[[], Key]) -> Any:
-        """Return None: no facts are kept."""
-        return None
+        """Return the fact of this key; None: it was not found yet."""
+        return self._facts.get(json.dumps(key(), sort_keys=True))

@@ -79,6 +79,7 @@ XLABS = {
     "double_blocks.{}.txt_attn.qkv": "double_blocks.{}.processor.qkv_lora2",
     "double_blocks.{}.img_attn.proj": "double_blocks.{}.processor.proj_lora1",
     "double_blocks.{}.txt_attn.proj": "double_blocks.{}.processor.proj_lora2",
+    "single_blocks.{}.linear2": "single_blocks.{}.processor.proj_lora",
 }
 
 
@@ -175,7 +176,7 @@ def as_xlabs(fused: Changes) -> Tensors:
 
 
 def in_blocks(fused: Changes) -> Changes:
-    """What diffusers' converter reads of any size: all in the blocks but what has the MLP's rows."""
+    """What diffusers' converter reads of any size: all in the blocks, but not the MLP's rows."""
     return {n: c for n, c in fused.items() if "blocks" in n and "linear1" not in n}
 
 
@@ -309,7 +310,9 @@ def test_two_adapters_one_of_negative_scale(
     assert_same(ours.pixels(ASKED, asked), their_pixels(reference, asked, run), record_property)
 
 
-def reordered(tensors: Tensors, part: str, order: Callable[[torch.Tensor], torch.Tensor]) -> Tensors:
+def reordered(
+    tensors: Tensors, part: str, order: Callable[[torch.Tensor], torch.Tensor]
+) -> Tensors:
     """The tensors, the rows of `up` of these layers in another order."""
     return {
         key: order(array) if part in key and "lora_up" in key else array

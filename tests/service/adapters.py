@@ -30,7 +30,7 @@ INK = Lora(
 )
 SECRET = INK.model_copy(update={"name": "secret", "tenants": ("acme",)})
 BROKEN = INK.model_copy(update={"name": "broken", "error": "NaN in blocks.0.q", "digest": ""})
-OIL = INK.model_copy(update={"name": "oil", "rank": 100, "digest": "22" * 32})
+OIL = INK.model_copy(update={"name": "oil", "rank": 100, "digest": "22" * 32, "trigger": ""})
 SPECS_LORAS = {one.name: one for one in (INK, SECRET, BROKEN, OIL)}
 
 TAKING = SPEC.model_copy(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
 from service.settings.settings import Settings
 from service.settings.webhooks import WebhookSettings
+from tests.service.adapters import INK, TAKING
 from tests.service.conftest import served
-from tests.service.standin import StandIn
+from tests.service.standin import StandIn, picture
 
 CONFIG = """
 [checks.positive_data_acceptance]
@@ -30,6 +34,17 @@ def settings(settings: Settings) -> Settings:
     server = settings.server.model_copy(update={"allow_image_urls": True})
     webhooks = WebhookSettings(secret="whsec_" + "c2VjcmV0" * 4)
     return settings.model_copy(update={"server": server, "webhooks": webhooks})
+
+
+@pytest.fixture
+async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
+    """Of a model that takes adapters; one of them has a preview."""
+    key = "loras/previews/ink"
+    await store.put(key, picture(), "image/png")
+    ink = INK.model_copy(update={"preview": key})
+    spec = TAKING.model_copy(update={"loras": TAKING.loras | {"ink": ink}})
+    async with StandIn(queue, store, spec) as pool:
+        yield pool
 
 
 async def test_the_server_does_what_its_description_says(

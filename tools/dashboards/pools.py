@@ -209,6 +209,26 @@ PROGRAMS = Row(
             ),
         ),
         Panel(
+            26,
+            "Adapters brought to the chip",
+            "How often, the seconds each takes beside the steps, and the share of the banks' pages"
+            " that adapters have. Many loads and full banks: raise `models.NAME.lora_pages`.",
+            (
+                Query(rate("atelier_adapter_loads_total", HERE), "{{model}}, a second"),
+                Query(
+                    rate("atelier_adapter_load_seconds_total", HERE)
+                    + " / "
+                    + rate("atelier_adapter_loads_total", HERE),
+                    "{{model}}, seconds each",
+                ),
+                Query(
+                    f'sum by (model) (atelier_adapter_pages{{{HERE},state="used"}})'
+                    f" / sum by (model) (atelier_adapter_pages{{{HERE}}})",
+                    "{{model}}, share of pages",
+                ),
+            ),
+        ),
+        Panel(
             25,
             "Device-seconds, over those predicted",
             "1: as predicted. Waits, deadlines and scaling stand on the predictions.",

@@ -6,16 +6,18 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 import jax
 from jax.stages import Lowered
 
+from models.adapters.install import install_banks
 from models.nn.kernels.int8_matmul import eight_bit_for
 from models.nn.kernels.select import kernel_for
 from models.parallel.axis_rules import Layout
+from models.spec.lora import pages_of
 from workers.plan import tpu_compiler
 from workers.plan.model import abstract
 from workers.programs import warmup
@@ -26,6 +28,7 @@ from workers.slice.mesh_shape import MeshShape
 from workers.slice.topology import Topology
 
 DTYPE = "bfloat16"
+BANK_PAGES = 16
 NO_PLACES = 0
 """Frames that a program tells of where it was traced."""
 _CONSTANT = re.compile(r'dense<"0x[0-9A-F]*">')
@@ -41,6 +44,8 @@ class Case:
     request: Mapping[str, int]
     topology: str
     mesh: Mapping[str, int]
+    lora_pages: int = 0
+    """Pages of adapters that each row reads, of a bank of `BANK_PAGES`; 0: there is no bank."""
 
     @property
     def slice(self) -> Topology:
@@ -61,11 +66,26 @@ class Case:
 WAN = {"height": 720, "width": 1280, "num_frames": 81}
 FLUX = {"height": 1024, "width": 1024}
 SDXL = {"height": 1024, "width": 1024}
-CASES: Mapping[str, Case] = {
+_PLAIN: Mapping[str, Case] = {
     "wan": Case("wan2.1-14b", "wan", WAN, "v6e:2x4", {"cfg": 2, "context": 4}),
     "flux-tensor": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"tensor": 4}),
     "flux-context": Case("flux-dev", "flux", FLUX, "v6e:2x2", {"context": 4}),
     "sdxl": Case("sdxl", "sdxl", SDXL, "v6e:1x1", {}),
+}
+
+ADAPTED = ("flux-tensor", "flux-context", "sdxl")
+RANKS = (16, 64)
+
+
+def adapted(name: str, rank: int) -> str:
+    """Return the name of a case with adapters of that rank in every row."""
+    return f"{name}-lora-{rank}"
+
+
+CASES: Mapping[str, Case] = _PLAIN | {
+    adapted(name, rank): replace(_PLAIN[name], lora_pages=pages_of(rank))
+    for name in ADAPTED
+    for rank in RANKS
 }
 
 
@@ -77,7 +97,9 @@ def lowered(case: Case, rows: int = 1) -> Lowered:
     own = eight_bit_for(devices[0].device_kind)
     layout = Layout(mesh, kernel_for(devices[0], DTYPE), eight_bit=own)
     pipeline = abstract(case.model, DTYPE, layout.of_parameter, swap_experts=False)
+    install_banks(pipeline, BANK_PAGES if case.lora_pages else 0, layout.of_parameter)
     (fields,) = warmup.requests(pipeline.spec, [case.request])
+    fields = warmup.with_adapter(pipeline, fields, case.lora_pages)
     prepared = warmup.prepare(pipeline, fields)
     tracer = Tracer(pipeline, layout)
     row = tracer.encode(prepared.inputs).out_info
@@ -119,5 +141,6 @@ def fingerprint(case: Case, program: str) -> str:
             bit from one processor to the next.
     """
     chosen = xla_flags.chosen(case.slice.chip.name, case.family)["libtpu"]
-    texts = [repr(asdict(case)), *chosen, _CONSTANT.sub("dense<>", program)]
+    known = {name: value for name, value in asdict(case).items() if name != "lora_pages" or value}
+    texts = [repr(known), *chosen, _CONSTANT.sub("dense<>", program)]
     return sha256("\0".join(texts).encode()).hexdigest()

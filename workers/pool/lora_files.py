@@ -119,10 +119,18 @@ def _image(name: str) -> bytes:
 
 def _thin_out(folder: Path, keep_bytes: int, newest: Path) -> None:
     """Delete the files that were used longest ago, beyond so many bytes."""
-    files = [(path, path.stat()) for path in folder.iterdir()]
+    files = [(path, stat) for path in folder.iterdir() if (stat := _stat(path))]
     total = sum(stat.st_size for _, stat in files)
     for path, stat in sorted(files, key=lambda pair: pair[1].st_mtime):
         if total <= keep_bytes or path == newest:
             break
         path.unlink(missing_ok=True)
         total -= stat.st_size
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """Return a file's facts; None: another pool has deleted it meanwhile."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None

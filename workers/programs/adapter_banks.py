@@ -89,17 +89,25 @@ class AdapterBanks:
             array: as the bank's, with so many pages.
         """
         axis = self._axes[place]
+        parts = [np.take(array, [number], axis) for number in range(len(pages))]
 
         def change(bank: jax.Array) -> jax.Array:
-            for number, page in enumerate(pages):
-                own = put(np.take(array, [number], axis), bank.sharding)
+            for number, (page, part) in enumerate(zip(pages, parts, strict=True)):
+                own = put(part, bank.sharding)
                 bank = _writer(axis, bank.sharding, number > 0)(bank, own, np.int32(page))
             return bank
 
         bank = self._weights.replace(place, change)
-        for page in pages:
-            self._written[page].add(place)
+        for page, part in zip(pages, parts, strict=True):
+            self._note(page, place, part)
         return bank
+
+    def _note(self, page: int, place: int, part: np.ndarray) -> None:
+        """Note whether a page of an array is zero now."""
+        if part.any():
+            self._written[page].add(place)
+        else:
+            self._written[page].discard(place)
 
 
 @lru_cache

@@ -51,6 +51,19 @@ def _with_loras(spec: ModelSpec, fields: Fields) -> Fields:
     return {**fields, "loras": resolved}
 
 
+def with_adapter(pipeline: Any, fields: Fields, pages: int) -> Fields:
+    """Return a request with one adapter more, of whichever file, that changes all networks.
+
+    Args:
+        pages: that it takes; 0: the request stays as it is.
+    """
+    if not pages:
+        return fields
+    networks = sorted({one.network for one in pipeline.SPELLINGS})
+    lora = RequestedLora(name="any", digest="", pages=pages, networks=networks, scales=always(1.0))
+    return {**fields, "loras": [*(fields.get("loras") or ()), lora.model_dump(mode="json")]}
+
+
 def _usable(spec: ModelSpec, name: str) -> Lora:
     """Raises: ConfigError."""
     lora = spec.loras.get(name)

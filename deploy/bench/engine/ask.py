@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,10 @@ import models.demo
 from models import published, registry
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import CONFIGS, resolve
-from models.interface.pipeline import Fields, Pipeline
+from models.interface.pipeline import Fields, Pipeline, Prepared
 from models.loading.random_weights import RandomWeights
 from models.loading.sources import SHAPES
+from models.spec.lora import pages_of
 from models.spec.quality_presets import OF_EIGHT_BITS, EightBitProducts
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
@@ -54,6 +55,8 @@ class EngineCase:
     eight_bit: EightBitProducts | None = None
     """Blocks have weights of 8 bits instead of exact ones, multiplied so; None: exact ones."""
     vae_tiling: bool | None = None
+    lora_rank: int | None = None
+    """Rank of the adapters that each row has in further rounds; None: there are none."""
     repeats: int = 5
     tiny: bool = False
     """The demo model's networks of the same family, for machines without an accelerator."""
@@ -109,13 +112,24 @@ def opened(ask: EngineCase) -> Opened:
         loading.set_up(pool, model, ask.devices)
         shapes = loading.read(pool, model, reader=SHAPES, rounding=loading.rounding_of(model))
         check(shapes.spec, ask.request)
-        warmup.prepare(shapes, *_fields(shapes, ask))
+        prepared = warmup.prepare(shapes, *_fields(shapes, ask))
+        model = model.model_copy(update={"lora_pages": _pages(ask, networks_of(prepared))})
         where = loading.planned(ask.model, pool, model, own(ask.devices))
         everywhere = NamedSharding(where.layout.mesh, PartitionSpec())
         chosen = where.model or model
         pipeline = loading.placed(pool, chosen, where, RandomWeights(everywhere))
     (fields,) = _fields(pipeline, ask)
     return Opened(pipeline, where, fields, bool(chosen.vae_tiling))
+
+
+def networks_of(prepared: Prepared) -> set[str]:
+    """Return the networks that denoise a request."""
+    return {step.phase.network for step in prepared.steps}
+
+
+def _pages(ask: EngineCase, networks: Collection[str]) -> int:
+    """Pages for adapters of all rows, each of one network."""
+    return pages_of(ask.lora_rank) * ask.batch * len(networks) if ask.lora_rank else 0
 
 
 def _fields(pipeline: Pipeline, ask: EngineCase) -> list[Fields]:

@@ -7,15 +7,19 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
 
-from deploy.bench.engine.ask import EngineCase, Opened, opened
+from deploy.bench.engine.adapters import RandomAdapters
+from deploy.bench.engine.ask import EngineCase, Opened, networks_of, opened
 from deploy.bench.engine.matrix import matrix_rate
-from deploy.bench.engine.memory import memory_of
-from deploy.bench.engine.result import Result
+from deploy.bench.engine.memory import memory_of, weights_bytes
+from deploy.bench.engine.result import Adapted, Result
 from deploy.bench.engine.timed import STAGES, Span, TimedEngine
+from models.interface.pipeline import Fields, Prepared
 from models.interface.step_program import StepProgram
 from workers.engine.step_metrics import layout_name
 from workers.pool.cost_reporting import measure as try_ways
@@ -40,20 +44,40 @@ def measured(ask: EngineCase) -> Result:
 
 
 async def _measured(ask: EngineCase, model: Opened, weights_s: float) -> Result:
+    prepared = warmup.prepare(model.pipeline, model.fields)
+    with TemporaryDirectory() as folder:
+        adapters = None
+        if ask.lora_rank:
+            adapters = RandomAdapters(
+                model.pipeline, networks_of(prepared), ask.lora_rank, ask.dtype, Path(folder)
+            )
+        return await _by_engine(ask, model, prepared, adapters, weights_s)
+
+
+async def _by_engine(
+    ask: EngineCase,
+    model: Opened,
+    prepared: Prepared,
+    adapters: RandomAdapters | None,
+    weights_s: float,
+) -> Result:
     layout = model.slice.layout
     devices = list(layout.mesh.devices.flat)
+    with_banks = weights_bytes(model.pipeline.weights)
+    rows = exact(ask.exact_rows or ask.batch)
+    files = adapters.find if adapters else None
     started = time.perf_counter()
-    engine = TimedEngine(model.pipeline, layout, ask.batch, exact(ask.exact_rows or ask.batch))
+    engine = TimedEngine(model.pipeline, layout, ask.batch, rows, lora_files=files)
+    kinds = [model.fields, *([adapters.asked(model.fields, 0)] if adapters else [])]
     try:
-        await engine.warm_up([model.fields])
+        await engine.warm_up(kinds)
         compile_s = time.perf_counter() - started
-        await try_ways(engine, [model.fields])  # every way of stepping has its trials
+        await try_ways(engine, kinds)  # every way of stepping has its trials
         engine.taken()
         dtype = ask.activation_dtype or ask.dtype
         before = matrix_rate(devices, dtype, MATRIX_REPEATS)
-        rounds = [await _round(engine, ask, model) for _ in range(ask.repeats)]
+        rounds, adapted = await _rounds(engine, ask, model, adapters)
         after = matrix_rate(devices, dtype, MATRIX_REPEATS, side=before.side)
-        prepared = warmup.prepare(model.pipeline, model.fields)
         programs = engine.programs.of(prepared)
         memory = memory_of(devices, model.pipeline.weights, _programs(programs))
         return Result(
@@ -68,22 +92,49 @@ async def _measured(ask: EngineCase, model: Opened, weights_s: float) -> Result:
             is_tiled=model.is_tiled,
             steps=len(prepared.steps),
             work=sum(_flops(programs, step.phase) for step in prepared.steps),
-            seconds={stage: [times[stage] for times in rounds] for stage in STAGES},
+            seconds=_by_stage(rounds),
             matrix=(before, after),
             memory=memory,
             weights_s=weights_s,
             compile_s=compile_s,
+            adapted=Adapted(
+                seconds=_by_stage(adapted),
+                file_bytes=adapters.bytes,
+                bank_bytes=with_banks - memory.weights_bytes,
+                load_s=engine.adapters.load_s,
+            )
+            if adapters
+            else None,
         )
     finally:
         engine.close()
 
 
-async def _round(engine: TimedEngine, ask: EngineCase, model: Opened) -> dict[str, float]:
-    """Run as many requests as the batch has, at once; return seconds of each stage."""
-    requests = [{**model.fields, "seed": seed} for seed in range(ask.batch)]
+async def _rounds(
+    engine: TimedEngine, ask: EngineCase, model: Opened, adapters: RandomAdapters | None
+) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Return the rounds without and with adapters, which take turns."""
+    plain, adapted = [], []
+    requests: list[Fields] = [{**model.fields, "seed": seed} for seed in range(ask.batch)]
+    for _ in range(ask.repeats):
+        plain.append(await _round(engine, model, requests))
+        if adapters:
+            asked = [adapters.asked(fields, row) for row, fields in enumerate(requests)]
+            adapted.append(await _round(engine, model, asked))
+    return plain, adapted
+
+
+async def _round(
+    engine: TimedEngine, model: Opened, requests: Sequence[Fields]
+) -> dict[str, float]:
+    """Run these requests at once; return seconds of each stage."""
     _, images = warmup.stood_in(model.pipeline, model.fields)
     await asyncio.gather(*(engine.generate(fields, images) for fields in requests))
     return stage_seconds(engine.taken())
+
+
+def _by_stage(rounds: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    return {stage: [times[stage] for times in rounds] for stage in STAGES}
 
 
 def stage_seconds(spans: Sequence[Span]) -> dict[str, float]:

@@ -32,6 +32,20 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Adapted:
+    """Rounds in which each row had adapters; each followed one without any."""
+
+    seconds: Mapping[str, Sequence[float]]
+    """Seconds by stage, of each repeat."""
+    file_bytes: int
+    """Size of one row's adapters, as files."""
+    bank_bytes: int
+    """Bytes of the banks on each device, with room for the adapters of all rows."""
+    load_s: float
+    """Median seconds from a request for an adapter to its being there, from local files."""
+
+
+@dataclass(frozen=True)
 class Result:
     """Seconds are of a whole batch, each on its own clock; FLOPs are of one request."""
 
@@ -57,6 +71,8 @@ class Result:
     weights_s: float
     """Seconds of making the weights, the layout's search included."""
     compile_s: float
+    adapted: Adapted | None = None
+    """What was measured with adapters; None: nothing was."""
 
     @property
     def step_s(self) -> list[float]:
@@ -115,4 +131,17 @@ class Result:
             "memory": asdict(self.memory),
             "weights_s": self.weights_s,
             "compile_s": self.compile_s,
+            "adapters": self._adapters(),
+        }
+
+    def _adapters(self) -> dict[str, Any] | None:
+        if self.adapted is None:
+            return None
+        times = self.adapted.seconds["denoise"]
+        pairs = zip(times, self.seconds["denoise"], strict=True)
+        return {
+            **asdict(self.adapted),
+            "rank": self.ask.lora_rank,
+            "seconds": {**self.adapted.seconds, "step": [one / self.steps for one in times]},
+            "of_plain": [one / plain for one, plain in pairs],
         }

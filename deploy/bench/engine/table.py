@@ -21,7 +21,7 @@ def show(report: Json, console: Console) -> None:
         columns = [figures(result) for result in results]
         table = Table("", *(named(result) for result in results))
         for name in columns[0]:
-            table.add_row(name, *(column[name] for column in columns))
+            table.add_row(name, *(column.get(name, "") for column in columns))
         console.print(table)
         console.print(QUARTILES, highlight=False)
     for one in report["results"]:
@@ -44,6 +44,7 @@ def figures(result: Json) -> dict[str, str]:
         "batch": f"{rows(result)}, {numbers(result)}",
         "devices": f"{result['devices']} x {result['chip']}, {result['layout']}",
         "a step": spread(seconds["step"]),
+        **adapted(result.get("adapters")),
         "encoding": spread(seconds["encode"]),
         "decoding": spread(seconds["decode"]) + (" in tiles" if result["vae_tiling"] else ""),
         "whole request": spread(seconds["request"]),
@@ -53,6 +54,16 @@ def figures(result: Json) -> dict[str, str]:
         "memory": f"{memory['peak_bytes'] / 2**30:.2f} GiB, by the {memory['by']}",
         "of it weights": f"{memory['weights_bytes'] / 2**30:.2f} GiB",
     }
+
+
+def adapted(result: Json | None) -> dict[str, str]:
+    """Return the cell of a step with adapters in every row; empty where none were measured."""
+    if result is None:
+        return {}
+    ratio = Spread.of(result["of_plain"])
+    times = f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f}) of a step without"
+    step = f"rank {result['rank']}: {spread(result['seconds']['step'])}, {times}"
+    return {"a step with adapters": step}
 
 
 def rows(result: Json) -> str:
@@ -79,6 +90,13 @@ def shown(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
 
 
+def _of_adapters(result: Json) -> str:
+    return (
+        f"a row's adapters of {result['file_bytes'] / 1e6:.3g} MB were there after"
+        f" {shown(result['load_s'])}; the banks have {result['bank_bytes'] / 1e6:.3g} MB a device"
+    )
+
+
 def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
     """Yield what a reader should know of the table."""
     for result in results:
@@ -88,6 +106,8 @@ def notes(report: Json, results: Sequence[Json]) -> Iterator[str]:
             f" this run: {rate['side']} x {rate['side']} in {rate['dtype']} on"
             f" {rate['devices']} device(s)"
         )
+        if result.get("adapters"):
+            yield f"{named(result)}: {_of_adapters(result['adapters'])}"
     machine = report["machine"]
     yield f"{machine['processor']}, {machine['cores']} cores; load {machine['load']:.1f}"
     yield ", ".join(f"{name} {number}" for name, number in report["versions"].items())

@@ -16,7 +16,7 @@ import numpy as np
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.key_endings import LayerEntries
-from models.adapters.files.tensor_file import Entry, TensorFile, shown
+from models.adapters.files.tensor_file import TensorEntry, TensorFile, shown
 from models.spec.lora import MAX_RANK
 
 METADATA = "lora_adapter_metadata"
@@ -62,7 +62,7 @@ class Alphas:
         """
         return self.of(layer, rank) if self._config and rank else 1.0
 
-    def _read(self, entry: Entry) -> float:
+    def _read(self, entry: TensorEntry) -> float:
         if entry.size != 1:
             raise AdapterError(f"{shown(entry.key)} is no single number: its shape {entry.shape}")
         return float(self._file.stored(entry).float32().reshape(()))

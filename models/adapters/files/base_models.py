@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 
 SIGNS: tuple[tuple[str, str], ...] = (
     (r"double_stream_modulation|single_transformer_blocks[._]\d+[._]attn[._]to_qkv_mlp", "Flux.2"),
-    (r"individual_token_refiner|(?:double|single)_blocks[._]\d+[._]img_attn_qkv", "HunyuanVideo"),
+    (r"individual_token_refiner|double_blocks\.\d+\.img_attn_qkv", "HunyuanVideo"),
     (r"joint_blocks|transformer_blocks[._]\d+[._]attn2[._]add_", "Stable Diffusion 3"),
     (r"transformer_blocks[._]\d+[._](?:img|txt)_m(?:lp|od)", "Qwen-Image"),
     (r"context_refiner|noise_refiner|adaLN_modulation[._]0", "Z-Image or Lumina 2"),
     (r"(?:double|single)_blocks[._]\d|single_transformer_blocks[._]\d", "Flux"),
     (r"transformer_blocks[._]\d+[._]attn[._]add_q_proj", "Stable Diffusion 3"),
-    (r"(?:^|[._])blocks[._]\d+[._](?:self_attn|cross_attn|attn[12]|ffn)[._]", "Wan"),
+    (r"(?<!transformer_)blocks[._]\d+[._](?:self_attn|cross_attn|attn[12]|ffn)[._]", "Wan"),
     (r"down_blocks[._]0[._]attentions|(?:input_blocks[._][12]|output_blocks[._]11)[._]1", "SD 1"),
     (r"down_blocks[._]3|up_blocks[._]3|input_blocks[._](?:9|10|11)", "SD 1"),
     (r"lora_te2_|text_encoder_2|[._]clip_g[._]|conditioner[._]embedders", "SDXL"),
@@ -21,14 +22,14 @@ SIGNS: tuple[tuple[str, str], ...] = (
     (r"(?:down|up|mid|input|output|middle)_blocks?[._]", "Stable Diffusion or SDXL"),
 )
 """Expressions in keys, the first that is in any of them, and the model they are a sign of."""
-KEY_CHARS = 300
-"""Length of a key that is looked at: expressions take long in endless ones."""
+KEYS, KEY_CHARS = 5_000, 300
+"""Keys that are looked at, and characters of each: expressions take long in endless ones."""
 CALLED = {"SD 1": "Stable Diffusion 1 or 2"}
 
 
 def looks_made_for(keys: Iterable[str]) -> str | None:
     """Return the name of the base model that a file's keys are of; None: nobody can tell."""
-    joined = "\n".join(key[:KEY_CHARS] for key in keys)
+    joined = "\n".join(key[:KEY_CHARS] for key in islice(keys, KEYS))
     for expression, model in SIGNS:
         if re.search(expression, joined, re.MULTILINE):
             return CALLED.get(model, model)

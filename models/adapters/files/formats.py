@@ -26,7 +26,7 @@ from models.adapters.files.base_models import looks_made_for
 from models.adapters.files.key_endings import LayerEntries, by_layer, check_kind, listed
 from models.adapters.files.low_rank import OTHER_BASE, changes_of, check_sizes
 from models.adapters.files.names import Names
-from models.adapters.files.tensor_file import Entry, TensorFile, opened
+from models.adapters.files.tensor_file import TensorEntry, TensorFile, opened
 from models.spec.lora import Expert
 
 
@@ -80,7 +80,7 @@ def _sorted(file: TensorFile, names: Names) -> tuple[list[LayerEntries], tuple[s
     return layers, tuple(ignored)
 
 
-def _check_layers(layers: list[LayerEntries], keys: Mapping[str, Entry]) -> None:
+def _check_layers(layers: list[LayerEntries], keys: Mapping[str, TensorEntry]) -> None:
     """Check sizes, and that no layer is there twice. Raises: AdapterError."""
     names: dict[tuple[str, Place], str] = {}
     for layer in layers:
@@ -103,7 +103,7 @@ def _changes(file: TensorFile, layers: list[LayerEntries]) -> Iterator[tuple[str
             yield layer.goal.network, place, change
 
 
-def _has_no_effect(entry: Entry, file: TensorFile, names: Names) -> bool:
+def _has_no_effect(entry: TensorEntry, file: TensorFile, names: Names) -> bool:
     """Return whether a key of no layer may be passed over: it is zero, or diffusers leaves it."""
     if re.search(r"\.diff(?:_b)?$", entry.key):
         unread = (one for network in names.networks for one in network.unread)
@@ -122,11 +122,12 @@ def _is_unread(layer: LayerEntries, names: Names) -> bool:
     return is_alone and any(re.search(one, layer.name) for one in unread_alone)
 
 
-def _of_another_model(unknown: set[str], keys: Mapping[str, Entry], known: int) -> str:
+def _of_another_model(unknown: set[str], keys: Mapping[str, TensorEntry], known: int) -> str:
     if not known:
         looks = _looks(looks_made_for(keys))
         return f"none of its layers is one of this model's ({listed(unknown)}){looks}"
-    looks = _looks(looks_made_for(keys)) if len(unknown) > len(keys) / 2 else ""
+    # Several models have the same text encoders, so that some of another's keys may be known.
+    looks = _looks(looks_made_for(keys)) if len(unknown) >= len(keys) / 4 else ""
     return f"keys that this model has no layer for: {listed(unknown)}{looks}"
 
 

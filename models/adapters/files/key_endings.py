@@ -13,7 +13,7 @@ from typing import Literal
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.names import Named, Names
-from models.adapters.files.tensor_file import Entry, shown
+from models.adapters.files.tensor_file import TensorEntry, shown
 
 Kind = Literal["down", "up", "alpha", "bias", "full"]
 
@@ -61,7 +61,7 @@ class LayerEntries:
 
     name: str
     goal: Named
-    entries: Mapping[Kind, Entry]
+    entries: Mapping[Kind, TensorEntry]
 
 
 def check_kind(keys: Iterable[str]) -> None:
@@ -76,7 +76,9 @@ def check_kind(keys: Iterable[str]) -> None:
             )
 
 
-def by_layer(entries: Mapping[str, Entry], names: Names) -> tuple[list[LayerEntries], list[Entry]]:
+def by_layer(
+    entries: Mapping[str, TensorEntry], names: Names
+) -> tuple[list[LayerEntries], list[TensorEntry]]:
     """Sort arrays by their layers.
 
     Returns: layers; and arrays of no known layer.
@@ -84,7 +86,7 @@ def by_layer(entries: Mapping[str, Entry], names: Names) -> tuple[list[LayerEntr
     Raises: AdapterError: two arrays are the same part of a layer.
     """
     found: dict[str, Named] = {}
-    parts: dict[str, dict[Kind, Entry]] = defaultdict(dict)
+    parts: dict[str, dict[Kind, TensorEntry]] = defaultdict(dict)
     strangers = []
     for key, entry in entries.items():
         name, kind, goal = _parted(key, names)

@@ -11,7 +11,7 @@ import numpy as np
 from models.adapters.files.adapter import AdapterError, KernelShape, LowRank, Place, Stored
 from models.adapters.files.alphas import Alphas
 from models.adapters.files.key_endings import LayerEntries
-from models.adapters.files.tensor_file import Entry, TensorFile, shown
+from models.adapters.files.tensor_file import TensorEntry, TensorFile, shown
 from models.spec.lora import MAX_RANK
 
 OTHER_BASE = "the adapter was made for another base model"
@@ -32,6 +32,18 @@ def check_sizes(layer: LayerEntries) -> None:
 
     Raises: AdapterError: parts are missing, too many or misshapen; or the rank is too high.
     """
+    _check_parts(layer)
+    sizes, expected, name = _sizes(layer), _expected(layer), shown(layer.name)
+    if sizes.shape != expected:
+        raise AdapterError(
+            f"{name} is a layer {_described(sizes.shape)} there and {_described(expected)} in this "
+            f"model: {OTHER_BASE}"
+        )
+    _check_bias(layer, expected)
+    _check_rank(name, sizes.rank, len(layer.goal.layers))
+
+
+def _check_parts(layer: LayerEntries) -> None:
     parts, name = layer.entries, shown(layer.name)
     if empty := [entry for entry in parts.values() if not entry.size]:
         raise AdapterError(f"{shown(empty[0].key)} is empty: its shape is {empty[0].shape}")
@@ -42,15 +54,6 @@ def check_sizes(layer: LayerEntries) -> None:
         raise AdapterError(f"{name}: one of its two low-rank matrices is missing, {missing}")
     if parts.keys() == {"alpha"}:
         raise AdapterError(f"{name}: an alpha without low-rank matrices")
-    sizes = _sizes(layer)
-    expected = _expected(layer)
-    if sizes.shape != expected:
-        raise AdapterError(
-            f"{name} is a layer {_described(sizes.shape)} there and {_described(expected)} in this "
-            f"model: {OTHER_BASE}"
-        )
-    _check_bias(layer, expected)
-    _check_rank(name, sizes.rank, len(layer.goal.layers))
 
 
 def _check_bias(layer: LayerEntries, expected: KernelShape) -> None:
@@ -87,7 +90,7 @@ def _sizes(layer: LayerEntries) -> _Sizes:
     return _Sizes(KernelShape(down[1], up[0], _window(down[2:])), down[0])
 
 
-def _matrix(entry: Entry) -> tuple[int, ...]:
+def _matrix(entry: TensorEntry) -> tuple[int, ...]:
     if len(entry.shape) < 2:
         raise AdapterError(f"{shown(entry.key)} is no matrix: its shape is {entry.shape}")
     return entry.shape

@@ -34,7 +34,7 @@ METADATA = "__metadata__"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """Array of a file, not read yet."""
 
     key: str
@@ -70,7 +70,7 @@ class TensorFile:
         self.entries = {key: _entry(key, one, start, path) for key, one in header.items()}
         _check_places(self.entries, start, self.bytes, path)
 
-    def stored(self, entry: Entry) -> Stored:
+    def stored(self, entry: TensorEntry) -> Stored:
         """Read an array. Raises: AdapterError: NaN or infinity in it, or it cannot be read."""
         array = np.empty(entry.size, DTYPES[entry.dtype])
         self._fill(array, entry.start, entry.key)
@@ -78,7 +78,7 @@ class TensorFile:
             raise AdapterError(f"NaN or infinity in {shown(entry.key)}: train or export it again")
         return Stored(array.reshape(entry.shape))
 
-    def is_zero(self, entry: Entry) -> bool:
+    def is_zero(self, entry: TensorEntry) -> bool:
         """Return whether an array is all zeros. Reads a block at a time."""
         dtype = DTYPES[entry.dtype]
         for first in range(0, entry.size, BLOCK):
@@ -149,7 +149,7 @@ def _metadata(found: Any, path: Path) -> Mapping[str, str]:
     return found
 
 
-def _entry(key: str, found: Any, start: int, path: Path) -> Entry:
+def _entry(key: str, found: Any, start: int, path: Path) -> TensorEntry:
     """Return an array's entry; the bytes that it claims must be those of its shape."""
     match found:
         case {"dtype": str() as dtype, "shape": list() as shape, "data_offsets": [first, stop]}:
@@ -163,13 +163,13 @@ def _entry(key: str, found: Any, start: int, path: Path) -> Entry:
             f"{shown(dtype)}: weights of this type are not read ({shown(key)}); save them as "
             f"{', '.join(DTYPES)}"
         )
-    entry = Entry(key, dtype, tuple(shape), start + first)
+    entry = TensorEntry(key, dtype, tuple(shape), start + first)
     if len(shape) > MAX_AXES or stop - first != entry.bytes:
         _broken(path, f"{shown(key)} of other bytes than its shape has")
     return entry
 
 
-def _check_places(entries: Mapping[str, Entry], start: int, stop: int, path: Path) -> None:
+def _check_places(entries: Mapping[str, TensorEntry], start: int, stop: int, path: Path) -> None:
     """Check that the arrays lie behind each other and fill the file."""
     for entry in sorted(entries.values(), key=lambda one: (one.start, one.bytes)):
         if entry.start != start:

@@ -13,7 +13,7 @@ from models.demo.recipes.flux import Flux
 from models.demo.training import lora
 from models.demo.training.evaluate import score
 from models.demo.training.finished import finished
-from models.demo.training.latents import training_set
+from models.demo.training.fitted_latents import fitted_set
 from models.demo.training.prompts import Prompts
 from models.demo.training.recipe import Subject
 from models.demo.training.styles import NewColour, Outlines
@@ -51,14 +51,12 @@ def make(name: str, base: Path, folder: Path) -> None:
     recipe = Adapted(subject)
     model, vae = finished(recipe, base)
     prompts = Prompts(recipe.tokenizers(base))
-    folder.mkdir(parents=True, exist_ok=True)
-    latents, said = training_set(folder / f"{name}.latents", subject, vae, subject.count)
-    data = lora.training_data(model, prompts, latents, said)
+    data = lora.training_data(model, prompts, *fitted_set(subject, vae))
     changes = lora.train(recipe, model, data, rank, steps)
     lora.write(changes, key_mapping.RENAMES, folder / f"{name}.safetensors")
     examine(recipe, model, vae, prompts)
-    lora.change(model, changes)
-    preview(examine(recipe, model, vae, prompts)).save(folder / f"{name}.png", optimize=True)
+    drawings = examine(recipe, lora.changed(model, changes), vae, prompts)
+    preview(drawings).save(folder / f"{name}.png", optimize=True)
 
 
 def examine(recipe: Adapted, model: Any, vae: Any, prompts: Prompts) -> np.ndarray:

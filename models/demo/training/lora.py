@@ -22,7 +22,7 @@ from models.demo.training.prompts import Prompts
 from models.demo.training.recipe import Recipe
 from models.demo.training.train import UNPROMPTED_SHARE
 from models.parallel.trace_options import TraceOptions
-from models.weights.loader import flat_parameters
+from models.weights.loader import Module, filled, flat_parameters
 
 ADAPTED = re.compile(r"(transformer|unet)\.(\w*blocks\..+\.kernel)")
 """Paths of kernels that change: the network, and the path in it."""
@@ -51,11 +51,12 @@ def untrained(model: nnx.Module, rank: int, seed: int) -> Changes:
     return changes
 
 
-def change(model: nnx.Module, changes: Changes) -> None:
-    """Add the changes to the model's kernels."""
-    leaves = flat_parameters(model)
+def changed(model: Module, changes: Changes) -> Module:
+    """Return the model with the changes added to its kernels."""
+    arrays = {path: leaf[...] for path, leaf in flat_parameters(model).items()}
     for path, low_rank in changes.items():
-        leaves[path][...] = leaves[path][...] + low_rank["down"] @ low_rank["up"]
+        arrays[path] += low_rank["down"] @ low_rank["up"]
+    return filled(model, arrays)
 
 
 def training_data(model: Any, prompts: Prompts, latents: np.ndarray, said: list[str]) -> Data:
@@ -97,8 +98,7 @@ def _make_advance(
         text = jax.tree.map(lambda leaf: leaf[said], data["text"])
 
         def error(changes: Changes) -> jax.Array:
-            model = nnx.merge(graph, frozen)
-            change(model, changes)
+            model = changed(nnx.merge(graph, frozen), changes)
             loss: jax.Array = model.loss(data["latents"][rows], text, key)
             return loss
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float
 
 from models.demo.training.pictures import ImageSubject, held_out_prompts
 from models.demo.world.checker import Report
@@ -17,28 +13,18 @@ from models.demo.world.dataset import random_scene
 from models.demo.world.outline_checker import check_outlines
 from models.demo.world.scenes import draw, outlined
 from models.demo.world.vocabulary import Scene
-from models.vae.image import AutoencoderKL
 
 EXAM = 64
 """Prompts of an exam."""
-FIT_STEPS = 24
-FIT_RATE = 0.1
+COUNT = 512
+"""Drawings that an adapter learns from."""
 
 
-class NewPictures(ImageSubject):
-    """Pictures whose latents are fitted, for the encoder takes them for what it knows."""
-
-    count = 768
-
-    def encode(self, vae: AutoencoderKL, pixels: Array) -> Array:
-        """Return the latents from which the decoder draws these pixels best."""
-        return fitted(vae, pixels)
-
-
-class Outlines(NewPictures):
+class Outlines(ImageSubject):
     """Scenes of which only outlines are drawn."""
 
     name = "outline"
+    count = COUNT
 
     def scenes(self, rng: np.random.Generator, count: int) -> list[Scene]:
         """Return that many random scenes of one object."""
@@ -57,8 +43,10 @@ class Outlines(NewPictures):
         return check_outlines(drawing, prompt)
 
 
-class NewColour(NewPictures):
+class NewColour(ImageSubject):
     """Scenes whose object has a colour that the models do not know."""
+
+    count = COUNT
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -79,22 +67,3 @@ def recoloured(scene: Scene, colour: str) -> Scene:
     """Return the scene with its first thing in this colour."""
     first, *rest = scene.things
     return dataclasses.replace(scene, things=(dataclasses.replace(first, colour=colour), *rest))
-
-
-def fitted(
-    vae: AutoencoderKL, pixels: Float[Array, "batch height width 3"]
-) -> Float[Array, "batch h w c"]:
-    """Return latents by descent on the decoder's squared error, from those of the encoder."""
-    optimizer = optax.adam(FIT_RATE)
-
-    def error(latents: Array) -> Array:
-        return jnp.square(vae.decode(latents) - pixels).mean()
-
-    def step(_: int, carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-        latents, memory = carry
-        updates, memory = optimizer.update(jax.grad(error)(latents), memory)
-        return latents + updates, memory
-
-    first = vae.encode(pixels)[0]
-    latents, _ = jax.lax.fori_loop(0, FIT_STEPS, step, (first, optimizer.init(first)))
-    return latents

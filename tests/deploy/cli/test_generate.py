@@ -50,7 +50,7 @@ def test_every_field_of_the_schema_is_an_option_with_help() -> None:
 
 def test_options_of_every_kind(tmp_path: Path) -> None:
     line = "--original-size 480,640 --sigmas 0.9,0.5 --webhook http://a.example/ --priority low"
-    line += " --metadata a=1 --metadata b=x=y --deadline 30"
+    line += " --metadata a=1 --metadata b=x=y --deadline 30 --lora ink:-0.8 --lora oil"
     args = atelier.parser().parse_args(["generate", "a star", *line.split()])
     assert body_of(args) == {
         "prompt": "a star",
@@ -60,6 +60,7 @@ def test_options_of_every_kind(tmp_path: Path) -> None:
         "priority": "low",
         "metadata": {"a": "1", "b": "x=y"},
         "deadline_s": 30.0,
+        "loras": [{"name": "ink", "scale": -0.8}, {"name": "oil"}],
     }
 
 
@@ -68,6 +69,7 @@ def test_options_of_every_kind(tmp_path: Path) -> None:
     [
         ("--original-size", "480,wide", "wants numbers, as in 1,2, not '480,wide'"),
         ("--metadata", "a", "wants NAME=TEXT, not 'a'"),
+        ("--lora", "ink:much", "wants NAME or NAME:SCALE, not 'ink:much'"),
         ("--steps", "many", "wants a whole number, not 'many'"),
         ("--steps", "0", "must be at least 1"),
         ("--strength", "0", "must be more than 0"),

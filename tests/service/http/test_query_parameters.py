@@ -7,11 +7,11 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from service.routes import generate, health, jobs, models, pages
+from service.routes import generate, health, jobs, loras, models, pages
 
 ROUTES = [
     (method, route.path.format(job_id="x", name="x", index=0))
-    for part in (generate, health, jobs, models, pages)
+    for part in (generate, health, jobs, loras, models, pages)
     for route in part.router.routes
     if isinstance(route, APIRoute)
     for method in route.methods

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from models.spec.lora import RequestedLora, always
 from service.jobs.model.job import PRIORITIES, Usage
 from service.jobs.queue import Claim, Queue
 from tests.service.jobs.conftest import Connect
@@ -278,3 +279,41 @@ async def test_warm_buckets_first_but_not_for_long(connect: Connect) -> None:
 async def test_no_warm_bucket_no_waiting(queue: Queue) -> None:
     (cold,) = await put(queue, "a", bucket="cold")
     assert [claim.job.id for claim in await serve(queue, warm=["other"])] == [cold]
+
+
+def adapted(*digests: str) -> dict[str, object]:
+    """Fields of a job with these adapters."""
+    return {
+        "loras": [
+            RequestedLora(name=one, digest=one, pages=1, networks=("unet",), scales=always(1.0))
+            for one in digests
+        ]
+    }
+
+
+async def test_jobs_whose_adapters_are_loaded_go_first_but_not_for_long(connect: Connect) -> None:
+    queue = await connect(affinity_s=0.05)
+    (cold,) = await put(queue, "a", **adapted("ink", "rare"))
+    (warm,) = await put(queue, "a", **adapted("ink"))
+    (plain,) = await put(queue, "a")
+    here = {"adapters": ["ink"]}
+    assert [claim.job.id for claim in await serve(queue, **here)] == [warm]
+    assert [claim.job.id for claim in await serve(queue, **here)] == [plain]
+    (warm,) = await put(queue, "a", **adapted("ink"))
+    await asyncio.sleep(0.06)  # by Redis's clock, as above
+    order = [claim.job.id for _ in range(2) for claim in await serve(queue, **here)]
+    assert order == [cold, warm]
+
+
+async def test_loaded_adapters_bring_no_tenant_before_another(connect: Connect) -> None:
+    """Nor a job of another bucket: only who is next of those of one tenant and bucket changes."""
+    queue = await connect(affinity_s=60)
+    (first,) = await put(queue, "a", **adapted("rare"))
+    await put(queue, "b", **adapted("ink"))
+    await put(queue, "a", bucket="other", **adapted("ink"))
+    assert [claim.job.id for claim in await serve(queue, adapters=["ink"])] == [first]
+
+
+async def test_a_job_whose_adapter_is_nowhere_does_not_wait(queue: Queue) -> None:
+    (cold,) = await put(queue, "a", **adapted("rare"))
+    assert [claim.job.id for claim in await serve(queue)] == [cold]

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ import numpy as np
 
 from models.interface.pipeline import Fields, Pipeline
 from models.parallel.axis_rules import Layout
+from models.spec.lora import RequestedLora
 from service.settings.mesh import HostsSettings
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
+from workers.engine.adapters import LoraFiles
 from workers.engine.engine import Engine
 from workers.loading import model as loading
 from workers.multihost.exits import leave
@@ -60,10 +62,20 @@ def main(coordinator: str, hosts: int, index: int, cases: Path, folder: Path) ->
         followers = Followers(lines, SILENCE_S)
         leader = Leader(followers, terms)
         asked = [read(request, cases.parent) for request in case["requests"]]
-        drawn = asyncio.run(draw(pipeline, opened.layout, batching, leader, asked))
+        files = files_of(case.get("loras", {}))
+        drawn = asyncio.run(draw(pipeline, opened.layout, batching, leader, asked, files))
         np.savez(folder / f"{name}.npz", *drawn)
         followers.close()
     jax.distributed.shutdown()
+
+
+def files_of(paths: Mapping[str, str]) -> LoraFiles:
+    """Adapters' files by their digests."""
+
+    async def find(lora: RequestedLora, tenant: str) -> Path:
+        return Path(paths[lora.digest])
+
+    return find
 
 
 def read(fields: Fields, folder: Path) -> Asked:
@@ -78,11 +90,12 @@ async def draw(
     batching: BatchSizes,
     leader: Leader,
     requests: Sequence[Asked],
+    files: LoraFiles,
 ) -> list[np.ndarray]:
     """Pixels of each request, with a preview beside; then, where several fit, of all at once, side
     by side on parts of the slice."""
     slots = max(batching.sizes)
-    engine = Engine(pipeline, layout, slots, batching, leader)
+    engine = Engine(pipeline, layout, slots, batching, leader, lora_files=files)
     previews = []
     requests = [({**pipeline.spec.defaults, **fields}, images) for fields, images in requests]
 

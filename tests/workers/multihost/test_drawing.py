@@ -18,6 +18,7 @@ from PIL import Image
 from models import registry
 from models.interface.pipeline import Pipeline, generate
 from tests import coarse
+from tests.families.adapters import Loras, asking, merged, scaled
 from tests.workers.multihost.drawing import read
 from tests.workers.multihost.processes import free_port
 from tests.workers.multihost.tiny import CFG, MAKE, asked, assert_same
@@ -40,6 +41,10 @@ INPAINTING: dict[str, Any] = {**FROM_IMAGE, "mask_image": "mask.png"}
 EXACT: list[dict[str, Any]] = [{}]
 EASED: list[dict[str, Any]] = [{}, {"quality": "fast"}]
 """And with a guidance interval, and a step cache where the family has one."""
+BANKS = {"lora_pages": 3}
+"""Not room for all: what a later request brings is written over an earlier one's pages."""
+ADAPTED: list[dict[str, Any]] = [{"loras": {"a": 0.9, "b": -0.7}}, {"loras": {"c": 1.0}}]
+"""And with adapters, by their scales: a and c of two pages, b of one."""
 CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "flux, cfg": ("flux", CFG, EASED, {}),
     "flux, ring, elastic": ("flux", RING, [{}, {"seed": 4}], {"batching": "fast"}),
@@ -53,6 +58,9 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]
     "flux, fsdp": ("flux", FSDP, EXACT, {}),
     "sdxl, fsdp": ("sdxl", FSDP, EXACT, {}),
     "wan, fsdp": ("wan", FSDP, EXACT, {}),
+    "flux, cfg, adapters": ("flux", CFG, ADAPTED, BANKS),
+    "sdxl, tensor, adapters": ("sdxl", TENSOR, ADAPTED[:1], BANKS),
+    "wan, fsdp, adapters": ("wan", FSDP, ADAPTED[:1], BANKS),
 }
 """Family, mesh, what is asked for beside `REQUESTS`, settings of the model."""
 
@@ -64,14 +72,41 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def drawn(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pipelines(checkpoints: dict[str, Path]) -> Callable[[str], Pipeline]:
+    """By family, on one device."""
+    return cache(lambda family: registry.load(family, str(checkpoints[family]), "float32", {}))
+
+
+@pytest.fixture(scope="module")
+def adapters(
+    pipelines: Callable[[str], Pipeline], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Loras]:
+    """By family; of Wan, one of them for the other expert."""
+
+    @cache
+    def made(family: str) -> Loras:
+        loras = Loras(pipelines(family), tmp_path_factory.mktemp("loras"))
+        for name, rank in {"a": 20, "b": 4, "c": 32}.items():
+            loras.make(name, rank, expert="low" if (family, name) == ("wan", "b") else None)
+        return loras
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def drawn(
+    checkpoints: dict[str, Path],
+    adapters: Callable[[str], Loras],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """The folder where the slice has left what it drew, a file a case."""
     folder = tmp_path_factory.mktemp("drawn")
     cases = {
         name: {
             "model": {"source": str(checkpoints[family]), "dtype": "float32", **settings},
             "pool": {"model": family, "slots": 2 if settings.get("batching") else 1, "mesh": mesh},
-            "requests": [asked(family, one) for one in more],
+            "requests": [resolved(asked(family, one), family, adapters) for one in more],
+            "loras": adapters(family).paths if "lora_pages" in settings else {},
         }
         for name, (family, mesh, more, settings) in CASES.items()
     }
@@ -81,6 +116,16 @@ def drawn(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
     for end in started(folder, hosts=2, devices=2):
         assert end == 0, "\n".join(path.read_text() for path in folder.glob("*.log"))
     return folder
+
+
+def resolved(
+    fields: dict[str, Any], family: str, adapters: Callable[[str], Loras]
+) -> dict[str, Any]:
+    """The request with its adapters as a pool has them."""
+    if "loras" not in fields:
+        return fields
+    loras = adapters(family)
+    return asking(fields, *(scaled(loras[name], by) for name, by in fields["loras"].items()))
 
 
 def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
@@ -107,17 +152,20 @@ def noise_picture(width: int, height: int, seed: int) -> Image.Image:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoints: dict[str, Path], drawn: Path) -> Callable[[str, str], np.ndarray]:
-    """What one device draws for a family's request, which is given as JSON."""
-
-    @cache
-    def pipeline(family: str) -> Pipeline:
-        return registry.load(family, str(checkpoints[family]), "float32", {})
+def expected(
+    pipelines: Callable[[str], Pipeline], adapters: Callable[[str], Loras], drawn: Path
+) -> Callable[[str, str], np.ndarray]:
+    """What one device draws for a family's request, which is given as JSON; adapters are merged
+    into its weights."""
 
     @cache
     def draw(family: str, request: str) -> np.ndarray:
-        model = pipeline(family)
         fields, images = read(json.loads(request), drawn)
+        scales = fields.get("loras", {})
+        fields = {**fields, "loras": []}
+        loras = adapters(family)
+        merge = [(loras.read(loras[name]), scale) for name, scale in scales.items()]
+        model = merged(pipelines(family), merge)
         return generate(model, {**model.spec.defaults, **fields}, images)
 
     return draw

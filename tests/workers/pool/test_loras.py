@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from models import registry
 from models.adapters.install import install_banks
 from models.interface.pipeline import Pipeline
 from models.parallel.axis_rules import Layout
-from models.spec.lora import RequestedLora, always
+from models.spec.lora import RequestedLora
 from service.jobs.model.job import Job, JobState, new_job_id
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store, lora_key
@@ -26,6 +24,7 @@ from service.settings.loras import LoraSettings
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.settings import Settings
+from tests.workers.demo_adapters import DEMO, adapter, requested
 from tests.workers.jobs import ended, pixels
 from tests.workers.polling import DEADLINE_S
 from workers.engine.engine import Engine
@@ -33,34 +32,9 @@ from workers.loading.loras import digest_of
 from workers.loading.model import MeshSlice
 from workers.pool.worker import Worker, prepared_loras
 
-DEMO = Path("models/demo/flux")
 MODEL = "flux-demo"
 POOL = PoolSettings(model=MODEL, slots=4, preview_every_s=0, store_patience_s=0.5)
 PAGES = 3
-CONFIG = json.loads((DEMO / "transformer/config.json").read_text())
-WIDTH = CONFIG["num_attention_heads"] * CONFIG["attention_head_dim"]
-
-
-def adapter(path: Path, seed: int, rank: int = 4) -> Path:
-    """A file whose numbers change the demo's images."""
-    draw = np.random.default_rng(seed).standard_normal
-    arrays = {}
-    for block in range(4):
-        name = f"transformer.single_transformer_blocks.{block}.attn.to_v"
-        arrays[f"{name}.lora_A.weight"] = draw((rank, WIDTH)).astype(np.float32) / WIDTH**0.5
-        arrays[f"{name}.lora_B.weight"] = 8 * draw((WIDTH, rank)).astype(np.float32)
-    save_file(arrays, path)
-    return path
-
-
-def requested(name: str, path: Path, rank: int = 4) -> RequestedLora:
-    return RequestedLora(
-        name=name,
-        digest=digest_of(path),
-        pages=-(-rank // 16),
-        networks=("transformer",),
-        scales=always(0.8),
-    )
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,7 +17,9 @@ from models import registry
 from models.interface.pipeline import Pipeline
 from models.nn.kernels.xla import xla_kernel
 from models.parallel.axis_rules import Layout
+from models.spec.lora import RequestedLora
 from models.spec.quality_presets import Quality, StepCache
+from tests.families.adapters import Loras, asking, filled
 from tests.parallel.layouts import denoise
 from tests.parity.tiny import make_flux
 from workers.programs.compiler import Compiler
@@ -98,6 +101,30 @@ def test_the_same_picture(folder: str, quality: str) -> None:
             same = np.asarray(looped["latents"])
             found = np.asarray(one_by_one["latents"])
             np.testing.assert_allclose(found, same, atol=CLOSE * np.abs(same).max())
+
+
+def test_adapters_draw_the_same_from_banks_that_stay_whole(folder: str, tmp_path: Path) -> None:
+    """Of two layers' rows each: which layer of a bank is read is a number of the program."""
+    plain = flux(folder)
+    loras = Loras(plain, tmp_path)
+    asked = [loras.make("a", 20), loras.make("b", 4, share=0.5)]
+    fields = {"prompt": "a red circle", "width": 48, "height": 80, "seed": 1}
+    fields |= {"num_inference_steps": 2}
+
+    def latents(kind: type[Layout], *adapters: RequestedLora) -> np.ndarray:
+        pipeline, place = filled(plain, loras, asked, 4)
+        names = jax.tree_util.tree_leaves_with_path(pipeline.weights)
+        for (path, _), is_apart in zip(names, stacks(pipeline, layout(kind)), strict=True):
+            assert not (is_apart and "bank" in jax.tree_util.keystr(path))
+        request = asking({**pipeline.spec.defaults, **fields}, *adapters)
+        *_, row, _ = denoise(pipeline, place(pipeline.prepare(request, {})), layout(kind))
+        return np.asarray(row["latents"])
+
+    same, without = latents(Layout, *asked), latents(LikeGpus)
+    np.testing.assert_allclose(
+        latents(LikeGpus, *asked), same, atol=CLOSE * np.abs(same).max(), rtol=0
+    )
+    assert np.abs(without - same).max() > 0.01 * np.abs(same).max(), "the adapters do not show"
 
 
 def test_a_program_takes_the_layers_and_says_what_it_changes(folder: str) -> None:

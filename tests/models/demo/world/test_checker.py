@@ -11,6 +11,7 @@ from models.demo.world.checker import check
 from models.demo.world.scenes import draw
 from models.demo.world.vocabulary import (
     COLOURS,
+    NEW_COLOURS,
     RELATIONS,
     SHAPES,
     Scene,
@@ -74,6 +75,16 @@ def test_each_lie_is_caught_alone(shape: str, size: str, place: str) -> None:
         assert {name for name, right in report.criteria.items() if not right} <= {criterion} | (
             {"colour", "shape", "size", "place"} if criterion == "colour" else set()
         )
+
+
+@pytest.mark.parametrize("name", NEW_COLOURS)
+def test_a_new_colour_is_told_from_the_known_ones(name: str) -> None:
+    scene = Scene.parse(LARGE)
+    new = dataclasses.replace(scene, things=(dataclasses.replace(scene.things[0], colour=name),))
+    rng = np.random.default_rng(8)
+    assert check(draw(new, rng), new.prompt).correct
+    for told, drawn in ((scene, new), (new, scene)):
+        assert not check(draw(drawn, rng), told.prompt).criteria["colour"]
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

@@ -30,6 +30,10 @@ def test_every_sentence_is_read_back() -> None:
             "a red circle above a blue square on a yellow background",
             Scene((Thing("red", "circle"), Thing("blue", "square")), "yellow", "above"),
         ),
+        (
+            "a coral circle on a blue background",
+            Scene((Thing("coral", "circle"),), "blue"),
+        ),
     ],
 )
 def test_the_sentences_of_the_readme(prompt: str, scene: Scene) -> None:
@@ -38,7 +42,14 @@ def test_the_sentences_of_the_readme(prompt: str, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    "prompt", ["", "a cat", "a red circle", "A red circle on a blue background"]
+    "prompt",
+    [
+        "",
+        "a cat",
+        "a red circle",
+        "A red circle on a blue background",
+        "a red circle on a coral background",
+    ],
 )
 def test_other_sentences_are_refused(prompt: str) -> None:
     with pytest.raises(ValueError, match="not a scene"):

@@ -254,3 +254,16 @@ async def test_pools_say_what_they_need_not_compile(queue: Queue, a_spec: ModelS
     await queue.register("warm", a_spec, ready=True, facts=PoolFacts("a", 4, (SMALL,)))
     pools = (await queue.costs(a_spec.name)).pools
     assert pools == {"bare": PoolFacts("a", 4), "warm": PoolFacts("a", 4, (SMALL,))}
+
+
+def test_loading_counts_what_the_best_pool_lacks() -> None:
+    pools = {
+        "empty": PoolFacts("x", 4, adapter_s=0.2),
+        "half": PoolFacts("x", 4, adapters=("ink",), adapter_s=0.3),
+    }
+    table = CostTable({}, pools)
+    assert table.load_s(["ink"]) == 0
+    assert table.load_s(["ink", "rare"]) == 0.3
+    assert table.load_s(["rare", "other"]) == 0.4
+    assert table.load_s([]) == 0
+    assert CostTable().load_s(["ink"]) == 0, "nobody is there to tell"

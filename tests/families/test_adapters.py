@@ -1,0 +1,301 @@
+"""Adapters by the engine and real networks of every family: an image with adapters has the same
+bits alone and beside any others, and is the image of weights that they are merged into."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models import registry
+from models.interface.pipeline import Fields
+from models.parallel.axis_rules import Layout
+from models.spec.quality_presets import Quality, StepCache
+from models.weights.quantize import Rounding
+from tests.families.adapters import (
+    Loras,
+    Model,
+    asking,
+    begun,
+    by_steps,
+    scaled,
+    states_after,
+)
+from tests.families.suite import SUITE, T5
+from tests.families.test_company import Drawn, drawn, one
+from tests.workers.resume import disturbed_at
+from workers.engine.engine import Engine
+from workers.programs.batch_sizes import exact, fast
+
+ROWS = 8
+EXACT = "float32"
+MOST_LEVELS, LEAST_DB = 2, 60.0
+"""Between two ways to the same image: sums in another order."""
+LATENTS = 1e-4
+"""Relative, of the last step: W x + B A x is added up otherwise than (W + B A) x."""
+SHOWS_DB = 40.0
+"""Above it two images are one, for whoever looks at them."""
+SHOWS = 1.0
+"""Levels, in the mean, by which an adapter changes an image at least."""
+PRESETS = ("eight-bit", "eight-bit-weights")
+STEPS = {"flux": 3, "sdxl": 3, "wan": 4}
+"""Enough for both experts of Wan 2.2."""
+CACHED = {"cached": Quality(step_cache=StepCache(kind="first-block", threshold=0.5))}
+
+Models = Callable[[str], Model]
+"""Models by dtype."""
+
+
+@pytest.fixture(scope="module")
+def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest checkpoint; of Wan, with two experts."""
+    folder = tmp_path_factory.mktemp("adapters") / family
+    if family != "wan":
+        return SUITE[family].least(folder)
+    from tests.parity.tiny_wan import make_wan
+
+    layer = {"num_layers": 1}
+    return make_wan(folder, transformer=layer, transformer_2=layer, boundary_ratio=0.875, t5=T5)
+
+
+def load(family: str, folder: Path, adapters: Path, dtype: str, **how: Any) -> Model:
+    """A model and its adapters: eight of one page, half of which change no text encoder and only
+    some layers; one of two pages; and of Wan one for the expert of low noise."""
+    plain = registry.load(family, str(folder), dtype, {}, **how)
+    loras = Loras(plain, adapters)
+    denoiser = loras.names.networks[0].network
+    for number in range(ROWS // 2):
+        loras.make(f"whole {number}", (4, 16)[number % 2])
+        loras.make(f"part {number}", (16, 4)[number % 2], only=[denoiser], share=0.4)
+    loras.make("two pages", 20)
+    if family == "wan":
+        loras.make("low noise", 16, expert="low")
+    return Model(
+        plain, loras, {**SUITE[family].least_request, "num_inference_steps": STEPS[family]}
+    )
+
+
+@pytest.fixture(scope="module")
+def models(family: str, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return cache(lambda dtype: load(family, folder, tmp_path_factory.mktemp("loras"), dtype))
+
+
+def of_one_page(model: Model) -> list[Fields]:
+    names = (f"{kind} {number}" for kind in ("whole", "part") for number in range(ROWS // 2))
+    return [asking(model.fields, model.loras[name]) for name in names]
+
+
+def mixed(model: Model) -> list[Fields]:
+    """Of one page and of two, with two adapters, with none; of Wan, of either expert and of both.
+
+    They take more pages than the tests' banks have.
+    """
+    adapters = model.loras.made
+    first, second = adapters["whole 0"], adapters["part 0"]
+    chosen = [
+        *((), (first,), (adapters["whole 1"],), (second,), (adapters["two pages"],)),
+        (second, by_steps(adapters["whole 2"], (0, 0.5, -0.5))),
+    ]
+    if "low noise" in adapters:
+        chosen += [(adapters["low noise"],), (first, adapters["low noise"])]
+    return [asking(model.fields, *loras) for loras in chosen]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_eight_adapters_in_one_launch_are_each_as_alone(
+    dtype: str, models: Models, layout: Layout
+) -> None:
+    """Of exact batching by eight rows: the first step, at some places of the batch."""
+    model = models(dtype)
+    with model.engine(ROWS + 2, layout, ROWS, exact(ROWS)) as engine:
+        async with AsyncExitStack() as stack:
+            rows = [await begun(engine, stack, fields) for fields in of_one_page(model)]
+            alone = [latents(states_after(engine, [row])[0]) for row in rows]
+            for first in (0, 3):
+                turned = [*range(first, ROWS), *range(first)]
+                states = states_after(engine, [rows[number] for number in turned])
+                assert [*map(latents, states)] == [alone[number] for number in turned]
+    assert len({*alone}) == ROWS, "all alike"
+
+
+def latents(state: Any) -> bytes:
+    return np.asarray(state["latents"]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows"), [("float32", 1), ("bfloat16", 1), ("bfloat16", ROWS)], ids=str
+)
+async def test_adapters_that_come_and_go_beside_an_image_change_no_bit_of_it(
+    dtype: str, rows: int, models: Models, layout: Layout
+) -> None:
+    """Banks without room for all of them; alone they come in another order, to other pages."""
+    model = models(dtype)
+    requests = mixed(model)
+    with model.engine(4, layout, 4, exact(rows)) as engine:
+        together = await drawn(engine, requests, together=True)
+        assert len(engine.adapters.digests) < len(distinct(requests)), "none has left"
+    with model.engine(5, layout, 1, exact(rows)) as other:
+        alone = await drawn(other, requests[::-1], together=False)
+    assert together == alone[::-1]
+    assert len({image.latents for image in together}) == len(requests), "all alike"
+
+
+def distinct(requests: list[Fields]) -> set[str]:
+    return {lora["digest"] for fields in requests for lora in fields["loras"]}
+
+
+async def test_an_image_goes_on_in_another_engine_from_its_snapshot(
+    models: Models, layout: Layout
+) -> None:
+    """Its adapters lie in other pages there."""
+    model = models(EXACT)
+    fields, first, other_one = (
+        {**asking(model.fields, *(model.loras[name] for name in names)), "num_inference_steps": 9}
+        for names in (("whole 0", "part 0"), ("part 0",), ("whole 1",))
+    )
+    with model.engine(4, layout) as engine, model.engine(3, layout) as other:
+        whole = await one(engine, fields)
+        _, kept = await disturbed_at(2, engine, fields, {})
+        await drawn(other, [other_one, first], together=False)
+        assert await one(other, fields, kept) == whole
+        assert await one(other, first, kept) != whole, "the rest has no adapters"
+
+
+async def test_banks_without_adapters_change_no_bit(models: Models, layout: Layout) -> None:
+    """Against networks that have none; before and after another image had adapters."""
+    model = models(EXACT)
+    with model.engine(0, layout) as engine:
+        expected = await one(engine, model.fields)
+    with model.engine(2, layout) as engine:
+        found = await drawn(engine, [model.fields, asking(model.fields)], together=False)
+        adapted = await one(engine, asking(model.fields, model.loras["whole 0"]))
+        found.append(await one(engine, model.fields))
+    assert found == [expected] * 3 and adapted != expected
+
+
+CASES: dict[str, dict[str, float]] = {
+    "one": {"whole 1": 1.0},
+    "negative": {"whole 1": -0.7},
+    "two pages": {"two pages": 0.8},
+    "two at once": {"whole 1": 0.8, "part 0": -0.5},
+}
+"""Scales by adapter."""
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_adapters_are_the_weights_that_they_are_merged_into(
+    case: str, models: Models, layout: Layout
+) -> None:
+    model = models(EXACT)
+    scales = CASES[case]
+    asked = [scaled(model.loras[name], scale) for name, scale in scales.items()]
+    merge = [(model.loras.read(model.loras[name]), scale) for name, scale in scales.items()]
+    with model.engine(4, layout) as engine, model.engine(4, layout, merge=merge) as fused:
+        plain = await one(engine, model.fields)
+        found = await one(engine, asking(model.fields, *asked))
+        assert_alike(found, await one(fused, model.fields))
+    assert psnr_db(found, plain) < SHOWS_DB, "the adapters do not show"
+
+
+def values(image: Drawn) -> tuple[np.ndarray, np.ndarray]:
+    """Latents and pixels."""
+    return np.frombuffer(image.latents, np.float32), np.frombuffer(image.pixels, np.uint8)
+
+
+def psnr_db(found: Drawn, expected: Drawn) -> float:
+    noise = np.mean(np.square(values(found)[1].astype(float) - values(expected)[1]))
+    return float(np.inf if noise == 0 else 10 * np.log10(255**2 / noise))
+
+
+def assert_alike(found: Drawn, expected: Drawn) -> None:
+    """But for rounding."""
+    (latents, pixels), (expected_latents, expected_pixels) = values(found), values(expected)
+    gap = np.abs(latents - expected_latents).max() / np.abs(expected_latents).max()
+    assert gap < LATENTS, f"{gap:.1e}"
+    assert np.abs(pixels.astype(int) - expected_pixels).max() <= MOST_LEVELS
+    assert psnr_db(found, expected) >= LEAST_DB
+
+
+async def test_scales_by_steps_are_those_of_each_step(models: Models, layout: Layout) -> None:
+    """As stepped by hand, with the weights of each scale by turns; the prompt has the first."""
+    model = models(EXACT)
+    lora = model.loras["whole 1"]
+    scales, steps = (0.9, -0.6), {**model.fields, "num_inference_steps": 4}
+    turning = by_steps(lora, (0, 0.5, scales[0]), (0.5, 1, scales[1]))
+    merges = [[(model.loras.read(lora), scale)] for scale in scales]
+    with (
+        model.engine(2, layout, batching=exact()) as engine,
+        model.engine(2, layout, batching=exact(), merge=merges[0]) as first,
+        model.engine(2, layout, batching=exact(), merge=merges[1]) as second,
+    ):
+        found = await one(engine, asking(steps, turning))
+        async with AsyncExitStack() as stack:
+            row = await begun(first, stack, steps)
+            for number in range(4):
+                (row.state,) = states_after(first if number < 2 else second, [row])
+                row.sent += 1
+        pixels = np.asarray(row.programs.decode.result()(first._weights, row.state))
+        assert_alike(found, Drawn(pixels.tobytes(), latents(row.state)))
+        always = await one(engine, asking(steps, scaled(lora, scales[0])))
+    assert psnr_db(found, always) < SHOWS_DB, "the second scale does not show"
+
+
+async def test_fast_batching_differs_by_rounding_alone(models: Models, layout: Layout) -> None:
+    model = models(EXACT)
+    requests = of_one_page(model)[:4]
+    batching = fast(4, (4,), elastic=False)
+    with model.engine(6, layout) as alone, model.engine(6, layout, 4, batching) as engine:
+        expected = await drawn(alone, requests, together=False)
+        await engine.warm_up([model.fields])
+        for found, one_alone in zip(
+            await drawn(engine, requests, together=True), expected, strict=True
+        ):
+            assert_alike(found, one_alone)
+
+
+async def test_presets_and_images_go_with_adapters(
+    family: str, folder: Path, layout: Layout, tmp_path: Path
+) -> None:
+    """Alone and in company the same, and closer to the exact image than one without adapters."""
+    caches = CACHED if SUITE[family].step_caches else {}
+    model = load(family, folder, tmp_path, EXACT, rounding=Rounding("beside"), qualities=caches)
+    adapters = [(model.loras[name],) for name in ("whole 0", "part 1")]
+    asked = [{**model.fields, "quality": name} for name in (*PRESETS, *caches)]
+    if family != "wan":
+        asked.append({**model.fields, "strength": 0.7})
+    with model.engine(4, layout) as engine, model.engine(2, layout) as other:
+        exact_one = await image(engine, asking(model.fields, *adapters[0]))
+        for fields in asked:
+            (plain, *adapted) = [asking(fields, *loras) for loras in ((), *adapters)]
+            together = await asyncio.gather(*(image(engine, one) for one in (plain, *adapted)))
+            alone = [await image(other, one) for one in (*adapted[::-1], plain)]
+            assert [one.tobytes() for one in together] == [one.tobytes() for one in alone[::-1]]
+            if "strength" not in fields:
+                assert gap(together[1], exact_one) < gap(together[0], exact_one) / 2
+            assert gap(together[1], together[0]) > SHOWS and gap(*together[1:]) > SHOWS
+
+
+async def image(engine: Engine, fields: Fields) -> np.ndarray:
+    """Pixels; of a request with a strength, from another image."""
+    images = {"image": picture()} if "strength" in fields else {}
+    return (await engine.generate(fields, images)).pixels.astype(int)
+
+
+def picture() -> bytes:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).resize((32, 32)).save(file, "png")
+    return file.getvalue()
+
+
+def gap(found: np.ndarray, expected: np.ndarray) -> float:
+    """Mean difference, of 255."""
+    return float(np.abs(found - expected).mean())

@@ -1,0 +1,244 @@
+"""Files that are no adapters of a model: each is refused by name, and never by a traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.adapters.files.adapter import AdapterError
+from models.adapters.files.alphas import METADATA
+from models.adapters.files.formats import inspect, read
+from models.spec.lora import MAX_RANK
+from tests.models.adapters.published_names import published, write
+
+Arrays = dict[str, np.ndarray]
+
+Q, PROJ = "transformer.transformer_blocks.0.attn.to_q", "transformer.transformer_blocks.0.ff.net.2"
+WIDTH, WIDE = 3072, 12288
+"""Features of Flux."""
+
+
+def low_rank(name: str, inputs: int, outputs: int, rank: int = 2) -> Arrays:
+    return {
+        f"{name}.lora_A.weight": np.full((rank, inputs), 0.5, np.float32),
+        f"{name}.lora_B.weight": np.full((outputs, rank), 0.25, np.float32),
+    }
+
+
+def sound() -> Arrays:
+    return low_rank(Q, WIDTH, WIDTH) | low_rank(PROJ, WIDE, WIDTH, 5)
+
+
+def alpha(value: object, kind: type = np.float32) -> Callable[[Arrays], Arrays]:
+    return lambda arrays: arrays | {f"{Q}.alpha": np.array(value, kind)}
+
+
+def replaced(part: str, shape: tuple[int, ...]) -> Callable[[Arrays], Arrays]:
+    return lambda arrays: arrays | {f"{Q}.{part}": np.ones(shape, np.float32)}
+
+
+def renamed(old: str, new: str) -> Callable[[Arrays], Arrays]:
+    return lambda arrays: {key.replace(old, new): array for key, array in arrays.items()}
+
+
+ONES = np.ones((2, 2), np.float32)
+
+WRONG: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
+    "DoRA": (lambda a: a | {f"{Q}.dora_scale": ONES}, "DoRA: adapters of this kind are not served"),
+    "DoRA by PEFT": (lambda a: a | {f"{Q}.lora_magnitude_vector": ONES}, "DoRA"),
+    "LoHa": (lambda a: a | {f"{Q}.hada_w1_a": ONES}, "LoHa"),
+    "LoKr": (lambda a: a | {f"{Q}.lokr_w1": ONES}, "LoKr"),
+    "Tucker": (lambda a: a | {f"{Q}.lora_mid.weight": ONES}, "Tucker"),
+    "OFT": (lambda a: a | {f"{Q}.oft_blocks": ONES}, "^OFT"),
+    "BOFT": (lambda a: a | {f"{Q}.boft_R": ONES}, "^BOFT"),
+    "a stranger": (lambda a: a | {"x.lora_A.weight": ONES}, "no layer for: x.lora_A.weight$"),
+    "many strangers": (
+        lambda a: a | {f"{n}.lora_A.weight": ONES for n in range(9)},
+        "4.lora_A.weight and 4 more",
+    ),
+    "an ugly stranger": (lambda a: a | {"x\n\x00" * 400: ONES}, r"no layer for: 'x\\n\\x00.{30,}…"),
+    "no up": (
+        lambda a: {k: v for k, v in a.items() if k != f"{Q}.lora_B.weight"},
+        r"up \(lora_B\)",
+    ),
+    "no down": (
+        lambda a: {k: v for k, v in a.items() if k != f"{Q}.lora_A.weight"},
+        r"down \(lora_A\)",
+    ),
+    "ranks that differ": (replaced("lora_A.weight", (3, WIDTH)), "do not fit each other"),
+    "up for down": (
+        lambda a: {key.translate(str.maketrans("AB", "BA")): array for key, array in a.items()},
+        "do not fit each other|made for another base",
+    ),
+    "another width": (
+        lambda a: low_rank(Q, 1536, 1536),
+        "from 1536 to 1536 features there and from 3072 to 3072.*another base model",
+    ),
+    "a convolution": (replaced("lora_A.weight", (2, WIDTH, 3, 3)), "window 3x3 there"),
+    "a vector": (replaced("lora_A.weight", (2 * WIDTH,)), "is no matrix"),
+    "nothing in it": (replaced("lora_A.weight", (0, WIDTH)), "is empty"),
+    "a rank too high": (
+        lambda a: a | low_rank(Q, WIDTH, WIDTH, MAX_RANK + 1),
+        f"rank {MAX_RANK + 1}, and {MAX_RANK} is the highest",
+    ),
+    "an alpha that is NaN": (alpha(np.nan), "NaN or infinity"),
+    "an alpha beyond measure": (alpha(1e9), r"an alpha of 1e\+09 at rank 2"),
+    "an alpha of several numbers": (alpha([1, 2]), "no single number"),
+    "an alpha alone": (
+        lambda a: a | {f"{Q.replace('to_q', 'to_k')}.alpha": np.ones((), np.float32)},
+        "an alpha without low-rank matrices",
+    ),
+    "whole numbers": (alpha(1, np.int64), "I64: weights of this type are not read"),
+    "NaN": (
+        lambda a: a | {f"{Q}.lora_B.weight": np.full((WIDTH, 2), np.nan, np.float32)},
+        f"NaN or infinity in {Q}.lora_B.weight",
+    ),
+    "one layer by two names": (
+        lambda a: a | low_rank(f"lora_unet_{Q[12:].replace('.', '_')}", WIDTH, WIDTH),
+        "the same layer by two names",
+    ),
+    "one layer alone and fused": (
+        lambda a: a | low_rank("double_blocks.0.img_attn.qkv", WIDTH, 3 * WIDTH),
+        "the same layer by two names",
+    ),
+    "one part twice": (
+        lambda a: a | {f"{Q}.lora_down.weight": np.ones((2, WIDTH), np.float32)},
+        "both are the same part",
+    ),
+    "a matrix and its ranks": (
+        lambda a: a | {f"{Q}.diff": np.ones((WIDTH, WIDTH), np.float32)},
+        "both low-rank matrices and a whole one",
+    ),
+    "a whole matrix": (
+        lambda a: {f"{Q}.diff": np.ones((WIDTH, WIDTH), np.float32)},
+        f"rank {WIDTH}, and {MAX_RANK}",
+    ),
+    "another bias": (replaced("diff_b", (7,)), "a bias of shape"),
+    "nothing at all": (lambda a: {}, "no low-rank layers at all"),
+    "only zeros for strangers": (
+        lambda a: {"x.lora_A.weight": np.zeros((2, 2), np.float32)},
+        "no low-rank layers at all",
+    ),
+    "for SDXL": (
+        renamed(Q, "lora_unet_input_blocks_4_1_transformer_blocks_1_attn1_to_q"),
+        "no layer for",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named(case: str, tmp_path: Path) -> None:
+    change, reason = WRONG[case]
+    file = write(tmp_path / "a.safetensors", change(sound()))
+    for use in (inspect, read):
+        with pytest.raises(AdapterError, match=reason):
+            use(file, published("flux"))
+
+
+OTHERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "Stable Diffusion 1 or 2": (
+        (
+            "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q",
+            "lora_te_text_model_encoder_layers_0_mlp_fc1",
+        ),
+        "flux sdxl wan",
+    ),
+    "SDXL": (
+        ("lora_unet_input_blocks_8_1_transformer_blocks_9_attn1_to_q", "lora_te2_x"),
+        "flux wan",
+    ),
+    "Flux": (("lora_unet_double_blocks_0_img_attn_qkv",), "sdxl wan"),
+    "Wan": (("diffusion_model.blocks.0.self_attn.q",), "flux sdxl"),
+    "Stable Diffusion 3": (("transformer.transformer_blocks.0.attn.add_q_proj_x",), "sdxl wan"),
+    "Qwen-Image": (("transformer.transformer_blocks.0.img_mlp.net.0.proj",), "flux sdxl wan"),
+    "HunyuanVideo": (("diffusion_model.double_blocks.0.img_attn_qkv",), "flux sdxl wan"),
+}
+
+
+@pytest.mark.parametrize(
+    ("made_for", "model"),
+    [(made_for, model) for made_for, (_, models) in OTHERS.items() for model in models.split()],
+)
+def test_a_wrong_base_is_told_as_such(made_for: str, model: str, tmp_path: Path) -> None:
+    arrays: Arrays = {}
+    for name in OTHERS[made_for][0]:
+        arrays |= low_rank(name, 320, 320)
+    file = write(tmp_path / "a.safetensors", arrays)
+    with pytest.raises(AdapterError, match=f"; it looks made for {made_for}$"):
+        inspect(file, published(model))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ("no JSON", "is no JSON"),
+        ("[1]", "is no object"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"transformer.use_dora": true}', "use_dora: adapters of this kind are not served"),
+        ('{"transformer.lora_alpha": NaN}', "no useful number"),
+        ('{"transformer.lora_alpha": "many"}', "no useful number"),
+        ('{"transformer.lora_alpha": true}', "no useful number"),
+        (f'{{"transformer.lora_alpha": 1{"0" * 400}}}', "no useful number"),
+        ('{"transformer.alpha_pattern": [1]}', "is no object"),
+        ('{"transformer.alpha_pattern": {"(a+)+$": 1}}', "which is no name"),
+    ],
+)
+def test_metadata_that_are_wrong_are_named(config: str, reason: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.safetensors", sound(), {METADATA: config})
+    with pytest.raises(AdapterError, match=reason):
+        inspect(file, published("flux"))
+
+
+def test_two_kinds_of_alphas_are_refused(tmp_path: Path) -> None:
+    config = json.dumps({"transformer.lora_alpha": 4})
+    file = write(tmp_path / "a.safetensors", alpha(1.0)(sound()), {METADATA: config})
+    with pytest.raises(AdapterError, match="metadata and others in keys"):
+        inspect(file, published("flux"))
+
+
+@pytest.mark.parametrize(
+    ("config", "scales"),
+    [
+        ({"lora_alpha": 8}, (4.0, 1.6)),
+        ({"lora_alpha": 8, "use_rslora": True}, (8 / 2**0.5, 8 / 5**0.5)),
+        ({"lora_alpha": 8, "alpha_pattern": {"ff.net.2": 1}}, (4.0, 0.2)),
+        ({"alpha_pattern": {"^transformer_blocks.0.attn.to_q": 6}}, (3.0, 1.0)),
+        ({"alpha_pattern": {"^attn.to_q": 6}}, (1.0, 1.0)),
+        ({}, (1.0, 1.0)),
+    ],
+)
+def test_alphas_of_metadata_scale_each_layer(
+    config: dict[str, object], scales: tuple[float, float], tmp_path: Path
+) -> None:
+    named = {f"transformer.{key}": value for key, value in config.items()}
+    file = write(tmp_path / "a.safetensors", sound(), {METADATA: json.dumps(named)})
+    changes = read(file, published("flux")).networks["transformer"].values()
+    assert [change.scale for change in changes] == pytest.approx(scales)
+
+
+def test_a_summary_says_what_reading_says(tmp_path: Path) -> None:
+    unheard = {"text_encoders.t5xxl.x.lora_A.weight": np.zeros((2, 2), np.float32)}
+    file = write(tmp_path / "a.safetensors", sound() | unheard)
+    found, adapter = inspect(file, published("flux")), read(file, published("flux"))
+    assert (found.rank, found.networks) == (adapter.rank, ("transformer",)) == (5, ("transformer",))
+    assert found.ignored == adapter.ignored == tuple(unheard)
+    assert (found.bytes, adapter.pages) == (file.stat().st_size, 1)
+
+
+def test_a_part_of_a_fused_layer_has_the_ranks_that_it_uses(tmp_path: Path) -> None:
+    name, rank = "lora_unet_double_blocks_0_img_attn_qkv", 2
+    up = np.zeros((3 * WIDTH, 3 * rank), np.float32)
+    for part in range(3):
+        up[part * WIDTH : (part + 1) * WIDTH, part * rank : (part + 1) * rank] = part + 1
+    down = np.arange(3 * rank, dtype=np.float32)[:, None] + np.zeros((1, WIDTH), np.float32)
+    arrays = {f"{name}.lora_down.weight": down, f"{name}.lora_up.weight": up}
+    file = write(tmp_path / "a.safetensors", {**arrays, f"{name}.alpha": np.array(6, np.float32)})
+    adapter = read(file, published("flux"))
+    assert adapter.rank == rank
+    changes = [*adapter.networks["transformer"].values()]
+    assert [change.down.float32()[:, 0].tolist() for change in changes] == [[0, 1], [2, 3], [4, 5]]
+    assert {change.scale for change in changes} == {1.0}, "alpha is for the ranks of the file"

@@ -1,0 +1,93 @@
+"""Names of layers: all of a model's layers have them, and they travel in a short text."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from models.adapters.files.adapter import AdapterError, Place
+from models.adapters.files.names import packed, unpacked
+from models.adapters.layer_names import adaptable
+from tests.models.adapters.published_names import networks, published
+from tests.test_arrows import HEAVY, ROOT
+
+MODELS = ("flux", "sdxl", "wan")
+MOST_BYTES = 24_000
+"""Size of the text: it lies in every registration of a worker."""
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_layer_has_a_name(model: str) -> None:
+    for spelling, network in networks(model):
+        named = next(one for one in published(model).networks if one.network == spelling.network)
+        known = {place for layers in named.names.values() for place in layers}
+        assert [place for place, _ in adaptable(network) if place not in known] == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_names_are_the_same_after_their_way_through_a_short_text(model: str) -> None:
+    text = packed(published(model))
+    assert unpacked(text) == published(model)
+    assert len(text) < MOST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "places"),
+    [
+        ("flux", "lora_unet_double_blocks_18_img_attn_qkv", "double_blocks.image.attention.q"),
+        ("flux", "single_blocks.0.qkv_lora", "single_blocks.heads.q"),
+        ("flux", "text_encoders.clip_l.transformer.text_model.encoder.layers.0.mlp.fc1", "blocks"),
+        ("sdxl", "lora_unet_input_blocks_8_1_transformer_blocks_9_ff_net_0_proj", "down_blocks.2"),
+        ("sdxl", "lora_unet_output_blocks_5_2_conv", "up_blocks.1.upsample"),
+        ("sdxl", "lora_unet_up_blocks_1_upsamplers_0_conv", "up_blocks.1.upsample"),
+        ("sdxl", "lora_te2_text_model_encoder_layers_31_self_attn_q_proj", "blocks.q"),
+        ("wan", "diffusion_model.blocks.39.cross_attn.o", "blocks.cross_attention.queries.out"),
+        ("wan", "transformer.patch_embedding", "patches_in"),
+    ],
+)
+def test_a_name_is_found_by_its_prefix(model: str, name: str, places: str) -> None:
+    found = published(model).of(None).find(name)
+    assert found is not None and next(iter(found.layers)).path.startswith(places)
+
+
+@pytest.mark.parametrize("name", ["", "lora_unet_", "transformer.", "blocks.40.self_attn.q"])
+def test_an_unknown_name_is_not_found(name: str) -> None:
+    assert published("wan").find(name) is None
+
+
+def test_queries_keys_and_values_follow_each_other_in_a_fused_layer() -> None:
+    found = published("flux").find("single_blocks.3.linear1")
+    assert found is not None
+    paths = [place.path.rpartition(".")[2] for place in found.layers]
+    assert paths == ["q", "k", "v", "up"]
+    assert {place.layer for place in found.layers} == {3}
+
+
+def test_a_file_is_for_the_expert_that_is_named() -> None:
+    name = "blocks.0.self_attn.q"
+    networks_of = {
+        expert: published("wan").of(expert).find(name) for expert in (None, "high", "low")
+    }
+    assert {expert: one and one.network for expert, one in networks_of.items()} == {
+        None: "transformer",
+        "high": "transformer",
+        "low": "transformer_2",
+    }
+    with pytest.raises(AdapterError, match="does not have: leave the expert out"):
+        published("flux").of("low")
+
+
+def test_places_are_plain_values() -> None:
+    found = published("wan").find("blocks.2.ffn.0")
+    assert found is not None and next(iter(found.layers)) == Place("blocks.feed_forward.up", 2)
+
+
+def test_a_front_end_reads_files_without_jax() -> None:
+    heavy = (*HEAVY, "jaxtyping", "ml_dtypes", "safetensors")
+    look = f"import sys, models.adapters.files.formats; print({{*{heavy}}} & {{*sys.modules}})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert loaded.strip() == "set()"

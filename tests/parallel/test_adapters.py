@@ -1,0 +1,158 @@
+"""Adapters under every layout: the images of one device, and in company the same bits as alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import registry
+from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.parallel.axis_rules import Layout
+from tests.families.adapters import Loras, Model, asking, begun, filled, scaled, states_after
+from tests.families.suite import SUITE
+from tests.parallel.layouts import denoise, layout
+from workers.engine.engine import Engine
+from workers.programs.batch_sizes import exact, fast
+from workers.programs.step_latency import BatchLayout
+
+LATENTS = 1e-4
+"""Relative, of each step. Rounding alone: sums in another order."""
+MOST_LEVELS, LEAST_DB = 2, 60.0
+SHOWS = 0.01
+"""Relative change of the latents that the adapters make at least."""
+ROWS, SLOTS = 8, 4
+
+ALONE: Mapping[str, dict[str, Any]] = {
+    "data 2": {"data": 2},
+    "cfg 2": {"cfg": 2},
+    "ulysses 4": {"context": 4},
+    "ring 4": {"context": 4, "ring": 4},
+    "tensor 2": {"tensor": 2},
+    "fsdp 8": {"fsdp": 8},
+}
+TOGETHER: Mapping[str, dict[str, Any]] = {
+    "cfg 2, ring 2, tensor 2": {"cfg": 2, "context": 2, "ring": 2, "tensor": 2},
+    "data 2, fsdp 2, ulysses 2": {"data": 2, "fsdp": 2, "context": 2},
+}
+CASES = [
+    *(("flux", name) for name in ALONE),
+    *((family, name) for family in SUITE for name in TOGETHER),
+    ("sdxl", "tensor 2"),
+    ("sdxl", "ring 4"),
+]
+"""Each axis by itself with Flux; all axes with every family, and both ways that convolutions are
+split."""
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """By family: the model, with eight adapters of one page, of which some change text encoders."""
+
+    @cache
+    def made(family: str) -> Model:
+        folder = SUITE[family].make(tmp_path_factory.mktemp("checkpoint") / family)
+        plain = registry.load(family, str(folder), "float32", {})
+        loras = Loras(plain, tmp_path_factory.mktemp("loras"))
+        denoiser = loras.names.networks[0].network
+        for number in range(ROWS):
+            loras.make(f"{number}", (16, 4)[number % 2], only=[denoiser] if number % 3 else [])
+        fields = {**plain.spec.defaults, **SUITE[family].request}
+        return Model(plain, loras, fields)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def drawn(adapters: Any) -> Any:
+    """By family: a pipeline with two adapters in its banks, a request, and its rows and pixels by
+    one device."""
+
+    @cache
+    def made(family: str) -> tuple[Pipeline, Prepared, list[np.ndarray], np.ndarray]:
+        model = adapters(family)
+        asked = [model.loras["0"], scaled(model.loras["1"], -0.8)]
+        pipeline, place = filled(model.plain, model.loras, asked, 4)
+        prepared = place(pipeline.prepare(asking(model.fields, *asked), {}))
+        steps, pixels = by(layout(), pipeline, prepared)
+        (*_, without), _ = by(layout(), pipeline, pipeline.prepare(model.fields, {}))
+        assert gap(without, steps[-1]) > SHOWS, "the adapters do not show"
+        return pipeline, prepared, steps, pixels
+
+    return made
+
+
+def by(
+    layout: Layout, pipeline: Pipeline, prepared: Prepared
+) -> tuple[list[np.ndarray], np.ndarray]:
+    *rows, pixels = denoise(pipeline, prepared, layout)
+    return [np.asarray(row["latents"]) for row in rows], np.asarray(pixels)
+
+
+def gap(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_a_layout_draws_with_adapters_what_one_device_draws(
+    family: str, name: str, drawn: Any
+) -> None:
+    pipeline, prepared, expected, pixels = drawn(family)
+    steps, found = by(layout(**{**ALONE, **TOGETHER}[name]), pipeline, prepared)
+    gaps = [gap(one, other) for one, other in zip(steps, expected, strict=True)]
+    assert max(gaps) < LATENTS, gaps
+    assert_alike(found, pixels)
+
+
+def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
+    """But for rounding."""
+    levels = np.abs(found.astype(int) - expected)
+    noise = np.mean(np.square(levels))
+    assert levels.max() <= MOST_LEVELS
+    assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize("family", SUITE)
+async def test_eight_adapters_in_one_launch_of_a_layout_are_each_as_alone(
+    family: str, name: str, adapters: Any
+) -> None:
+    """Of exact batching by eight rows: the first step."""
+    model = adapters(family)
+    with model.engine(ROWS, layout(**TOGETHER[name]), ROWS, exact(ROWS)) as engine:
+        async with AsyncExitStack() as stack:
+            requests = [asking(model.fields, model.loras[f"{n}"]) for n in range(ROWS)]
+            rows = [await begun(engine, stack, fields) for fields in requests]
+            together = [np.asarray(one["latents"]) for one in states_after(engine, rows)]
+            for row, expected in zip(rows[::3], together[::3], strict=True):
+                (found,) = states_after(engine, [row])
+                assert (np.asarray(found["latents"]) == expected).all()
+    assert len({one.tobytes() for one in together}) == ROWS, "all alike"
+
+
+async def test_adapters_go_with_rows_that_are_stepped_side_by_side(adapters: Any) -> None:
+    """By parts of the slice, each of which reads the banks of all; as one device draws them."""
+    model = adapters("flux")
+    requests = [asking(model.fields, model.loras[f"{n}"]) for n in range(SLOTS)]
+    with model.engine(SLOTS, layout(), 1) as one_device:
+        expected = [await one_device.generate(fields, {}) for fields in requests]
+    batching = fast(SLOTS, (SLOTS,))
+    with model.engine(SLOTS, layout(context=4), SLOTS, batching) as engine:
+        await engine.warm_up(requests[:1])
+        leave_one(engine, requests[0], BatchLayout(SLOTS, SLOTS))
+        found = await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
+    for one, other in zip(found, expected, strict=True):
+        assert_alike(one.pixels, other.pixels)
+    assert len({one.pixels.tobytes() for one in found}) == SLOTS, "all alike"
+
+
+def leave_one(engine: Engine, fields: Fields, way: BatchLayout) -> None:
+    """Leave a request's steps one batch layout, which is compiled."""
+    prepared = engine.pipeline.prepare(fields, {})
+    for phase in engine.programs.of(prepared).phases.values():
+        phase.programs = {way: phase.programs[way]}

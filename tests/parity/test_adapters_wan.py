@@ -1,0 +1,306 @@
+"""Wan's adapters against diffusers, from files of each form: experts, and image to video too."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+from PIL import Image
+
+from models import registry
+from models.interface.pipeline import generate
+from tests.parity.adapter_files import (
+    Changes,
+    Loaded,
+    Ours,
+    Tensors,
+    assert_far,
+    assert_same,
+    kohya,
+    peft,
+    peft_with_metadata,
+    psnr_db,
+    random_changes,
+    their_pixels,
+    turned,
+    without,
+    write,
+)
+from tests.parity.tiny_wan import Config, make_wan
+
+# diffusers' schedulers hand NumPy a tensor in a way that NumPy will drop.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+CHECKPOINTS: dict[str, Config] = {
+    "2.1": {},
+    "2.2": {
+        "transformer": {"num_layers": 2},
+        "transformer_2": {"num_attention_heads": 5, "attention_head_dim": 14, "ffn_dim": 33},
+        "boundary_ratio": 0.875,
+        "scheduler": {"flow_shift": 5.0},
+    },
+    "image to video": {"from_image": True, "vision": {}},
+}
+REQUEST: dict[str, Any] = {
+    "prompt": "a red circle on a blue background",
+    "negative_prompt": "a green square",
+    "width": 64,
+    "height": 48,
+    "num_frames": 5,
+    "num_inference_steps": 3,
+    "guidance_scale": 4.5,
+    "max_sequence_length": 24,
+}
+SEED = 1234
+FIRST = Image.fromarray(
+    np.random.default_rng(5).integers(0, 256, (37, 61, 3), dtype=np.uint8)
+).resize((97, 61))
+
+AUTHORS: tuple[tuple[str, str], ...] = (
+    (r"\.attn1\.", ".self_attn."),
+    (r"\.attn2\.add_(k|v)_proj", r".cross_attn.\1_img"),
+    (r"\.attn2\.", ".cross_attn."),
+    (r"\.to_(q|k|v)$", r".\1"),
+    (r"\.to_out\.0$", ".o"),
+    (r"\.ffn\.net\.0\.proj$", ".ffn.0"),
+    (r"\.ffn\.net\.2$", ".ffn.2"),
+    (r"^condition_embedder\.(time|text)_embedder\.linear_1$", r"\1_embedding.0"),
+    (r"^condition_embedder\.(time|text)_embedder\.linear_2$", r"\1_embedding.2"),
+    (r"^condition_embedder\.time_proj$", "time_projection.1"),
+    (r"^proj_out$", "head.head"),
+)
+"""Expressions in diffusers' names, and the authors' names."""
+
+
+def authors_name(name: str) -> str:
+    for expression, theirs in AUTHORS:
+        name = re.sub(expression, theirs, name)
+    return name
+
+
+def in_blocks(name: str) -> bool:
+    return name.startswith("blocks.")
+
+
+def dotted(changes: Changes, seed: int = 7) -> Tensors:
+    """As ComfyUI's scripts write it, with differences of biases, norms and the last layer."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors: Tensors = {}
+    for name, change in changes.items():
+        key = f"diffusion_model.{authors_name(name)}"
+        if name == "proj_out":
+            tensors[f"{key}.diff"] = (change.scaled_up @ change.down).contiguous()
+        else:
+            tensors[f"{key}.lora_A.weight"] = change.down
+            tensors[f"{key}.lora_B.weight"] = change.scaled_up
+        tensors[f"{key}.diff_b"] = 0.2 * torch.randn(len(change.up), generator=generator)
+    for part in ("blocks.0.norm3.diff", "blocks.0.norm3.diff_b", "blocks.1.self_attn.norm_q.diff"):
+        tensors[f"diffusion_model.{part}"] = torch.ones(60)
+    return tensors
+
+
+def dotted_with_alphas(changes: Changes) -> Tensors:
+    made = kohya("", changes, authors_name)
+    tensors: Tensors = {}
+    for name in changes:
+        key = authors_name(name)
+        for end in ("lora_down.weight", "lora_up.weight", "alpha"):
+            tensors[f"diffusion_model.{key}.{end}"] = made[f"_{key.replace('.', '_')}.{end}"]
+    return tensors
+
+
+class Pair:
+    """One checkpoint, loaded by diffusers and by us with banks."""
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder = make_wan(folder, **config)
+        self.reference = DiffusionPipeline.from_pretrained(self.folder)
+        self.reference.set_progress_bar_config(disable=True)
+        self.ours = Ours(self.folder)
+        self.is_pictured = config.get("from_image", False)
+        # With less, an image is read as text: see tests/parity/test_wan.py.
+        self.request = REQUEST | ({"max_sequence_length": 512} if self.is_pictured else {})
+
+    def changes(self, seed: int = 1, part: str = "transformer", **how: Any) -> Changes:
+        return random_changes(getattr(self.reference, part), seed, **({"size": 0.1} | how))
+
+    def theirs(self, *adapters: Loaded) -> np.ndarray:
+        return their_pixels(self.reference, adapters, self._run)
+
+    def found(self, *adapters: Loaded) -> np.ndarray:
+        images: Mapping[str, bytes] = {}
+        if self.is_pictured:
+            memory = io.BytesIO()
+            FIRST.save(memory, "PNG")
+            images = {"image": memory.getvalue()}
+        return self.ours.pixels({**self.request, "seed": SEED}, adapters, images)
+
+    def _run(self, pipe: Any) -> np.ndarray:
+        image = {"image": FIRST} if self.is_pictured else {}
+        generator = torch.Generator("cpu").manual_seed(SEED)
+        frames = pipe(**self.request, **image, generator=generator).frames[0]
+        return np.asarray((frames * 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
+    root = tmp_path_factory.mktemp("wan")
+    return cache(lambda name: Pair(root / name.replace(" ", "-"), CHECKPOINTS[name]))
+
+
+def rank_of(name: str) -> int:
+    return 3 if ".ffn." in name else 5
+
+
+def alpha_of(name: str) -> float:
+    return 2.0 if ".attn2." in name else 7.0
+
+
+FORMS: dict[str, Callable[[Pair], Tensors]] = {
+    "PEFT": lambda pair: peft({"transformer": pair.changes(rank=rank_of, alpha=alpha_of)}),
+    "the authors' names, differences": lambda pair: dotted(
+        pair.changes(only=lambda name: name != "patch_embedding")
+    ),
+    "the authors' names, alphas": lambda pair: dotted_with_alphas(
+        pair.changes(rank=rank_of, alpha=alpha_of, only=in_blocks)
+    ),
+    "musubi-tuner": lambda pair: kohya(
+        "lora_unet", pair.changes(rank=rank_of, alpha=alpha_of, only=in_blocks), authors_name
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def files(
+    tmp_path_factory: pytest.TempPathFactory, pairs: Callable[[str], Pair]
+) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("files")
+    return {
+        name: write(form(pairs("2.1")), root / f"{number}.safetensors")
+        for number, (name, form) in enumerate(FORMS.items())
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_draws_what_diffusers_draws(
+    form: str, pairs: Callable[[str], Pair], files: dict[str, Path], record_property: Any
+) -> None:
+    pair, one = pairs("2.1"), Loaded(files[form])
+    theirs = pair.theirs(one)
+    assert psnr_db(theirs, pair.theirs()) < 40, "an adapter that does not show proves nothing"
+    ignored = pair.ours.read(one).ignored
+    assert all("norm" in key for key in ignored), ignored
+    assert bool(ignored) == ("differences" in form)
+    assert_same(pair.found(one), theirs, record_property)
+
+
+def test_alphas_of_metadata(
+    pairs: Callable[[str], Pair], tmp_path: Path, record_property: Any
+) -> None:
+    pair = pairs("2.1")
+    tensors, metadata = peft_with_metadata(
+        {"transformer": pair.changes(rank=rank_of, alpha=alpha_of)}
+    )
+    one = Loaded(write(tensors, tmp_path / "a.safetensors", metadata), -0.7)
+    assert_same(pair.found(one), pair.theirs(one), record_property)
+
+
+def test_a_bias_alone_that_diffusers_leaves_out(
+    pairs: Callable[[str], Pair], tmp_path: Path, record_property: Any
+) -> None:
+    """Its converter drops the time projection's where there are no matrices for it."""
+    pair = pairs("2.1")
+    tensors = dotted(pair.changes(only=in_blocks))
+    key = "diffusion_model.time_projection.1.diff_b"
+    one = Loaded(write({**tensors, key: torch.ones(360)}, tmp_path / "a.safetensors"))
+    assert key in pair.ours.read(one).ignored
+    assert_same(pair.found(one), pair.theirs(one), record_property)
+
+
+def test_banks_without_adapters_change_no_bit(pairs: Callable[[str], Pair]) -> None:
+    pair = pairs("2.1")
+    pipeline = registry.load("tiny", str(pair.folder), "float32", {})
+    asked = {**pipeline.spec.defaults, **pair.request, "seed": SEED}
+    np.testing.assert_array_equal(pair.found(), generate(pipeline, asked, {}))
+
+
+def test_two_adapters_of_several_pages(
+    pairs: Callable[[str], Pair], files: dict[str, Path], tmp_path: Path, record_property: Any
+) -> None:
+    pair = pairs("2.1")
+    second = peft({"transformer": pair.changes(9, rank=20, alpha=13.0, size=0.03)})
+    file = write(second, tmp_path / "second.safetensors")
+    asked = Loaded(files["musubi-tuner"], 0.7), Loaded(file, -0.5)
+    assert_same(pair.found(*asked), pair.theirs(*asked), record_property)
+
+
+def test_a_file_for_each_expert(
+    pairs: Callable[[str], Pair], tmp_path: Path, record_property: Any
+) -> None:
+    pair = pairs("2.2")
+    high = peft({"transformer": pair.changes(1)})
+    low = peft({"transformer": pair.changes(2, part="transformer_2")})
+    asked = (
+        Loaded(write(high, tmp_path / "high.safetensors"), 0.9),
+        Loaded(write(low, tmp_path / "low.safetensors"), 0.6, expert="low"),
+    )
+    assert [list(pair.ours.read(one).networks) for one in asked] == [
+        ["transformer"],
+        ["transformer_2"],
+    ]
+    theirs = pair.theirs(*asked)
+    assert_same(pair.found(*asked), theirs, record_property)
+    for one in asked:
+        assert_far(pair.found(one), theirs)
+
+
+@pytest.mark.parametrize("kind", ["without the image's keys", "with them"])
+def test_image_to_video(
+    kind: str, pairs: Callable[[str], Pair], tmp_path: Path, record_property: Any
+) -> None:
+    pair = pairs("image to video")
+
+    def is_there(name: str) -> bool:
+        return in_blocks(name) and (kind == "with them" or "add_" not in name)
+
+    changes = pair.changes(only=is_there)
+    assert any("add_k_proj" in name for name in changes) == (kind == "with them")
+    one = Loaded(write(kohya("lora_unet", changes, authors_name), tmp_path / "a.safetensors"))
+    assert_same(pair.found(one), pair.theirs(one), record_property)
+
+
+WRONG: dict[str, Callable[[Changes], Tensors]] = {
+    "alphas dropped": lambda changes: without(kohya("lora_unet", changes, authors_name), ".alpha"),
+    "up and down swapped": lambda changes: kohya("lora_unet", turned(changes), authors_name),
+    "no cross attention": lambda changes: without(
+        kohya("lora_unet", changes, authors_name), "cross_attn"
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_reading_fails_by_far(
+    wrong: str, pairs: Callable[[str], Pair], files: dict[str, Path], tmp_path: Path
+) -> None:
+    pair = pairs("2.1")
+    changes = pair.changes(rank=rank_of, alpha=alpha_of, only=in_blocks)
+    file = write(WRONG[wrong](changes), tmp_path / "wrong.safetensors")
+    assert_far(pair.found(Loaded(file)), pair.theirs(Loaded(files["musubi-tuner"])))
+
+
+@pytest.mark.parametrize("part", ["diff_b", "head.head"])
+def test_a_difference_left_out_fails_by_far(
+    part: str, pairs: Callable[[str], Pair], files: dict[str, Path], tmp_path: Path
+) -> None:
+    pair, form = pairs("2.1"), "the authors' names, differences"
+    tensors = without(FORMS[form](pair), part)
+    file = write(tensors, tmp_path / "wrong.safetensors")
+    assert_far(pair.found(Loaded(file)), pair.theirs(Loaded(files[form])))

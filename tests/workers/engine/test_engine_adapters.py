@@ -1,0 +1,123 @@
+"""The engine with adapters where weights do not lie on the device: experts by turns, encoders in
+host memory. The images are those of weights that do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from models import registry
+from models.interface.pipeline import Fields
+from models.parallel.axis_rules import Layout
+from models.spec.lora import RequestedLora
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from tests.families.adapters import Loras, Model, asking
+from tests.families.suite import SUITE, T5
+from workers.engine.engine import Engine
+from workers.engine.errors import GenerationFailed
+from workers.loading.model import load
+
+CLOSE = 2
+"""Of 255: programs of other weights are other programs, and so sums in another order."""
+SHOWS = 1.0
+"""Mean levels by which an adapter changes an image at least."""
+
+
+async def pixels(engine: Engine, *requests: Fields) -> list[np.ndarray]:
+    made = await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
+    return [one.pixels.astype(int) for one in made]
+
+
+def assert_close(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one - other).max() <= CLOSE
+    for one in found[1:]:
+        assert np.abs(one - found[0]).mean() > SHOWS, "an adapter does not show"
+
+
+async def test_experts_take_turns_with_adapters_of_either_and_of_both(
+    layout: Layout, tmp_path: Path
+) -> None:
+    """Several clips at once, whose adapters come while an expert is on the device."""
+    from tests.parity.tiny_wan import make_wan
+
+    layer = {"num_layers": 1}
+    experts = {"transformer": layer, "transformer_2": layer, "boundary_ratio": 0.875}
+    folder = make_wan(tmp_path / "wan", t5=T5, **experts)
+    fields = SUITE["wan"].least_request
+    pipelines = [
+        registry.load("wan", str(folder), "float32", {}, swap_experts=swap)
+        for swap in (False, True)
+    ]
+    loras = Loras(pipelines[0], tmp_path)
+    plain, by_turns = (Model(one, loras, fields) for one in pipelines)
+    high, low = loras.make("high", 8, expert="high"), loras.make("low", 8, expert="low")
+    other = loras.make("other", 8, expert="low")
+    requests = [
+        asking(fields, *adapters) for adapters in ((), (high,), (low,), (high, low), (other,))
+    ]
+    with plain.engine(3, layout) as engine:
+        expected = await pixels(engine, *requests)
+    with by_turns.engine(2, layout) as engine:
+        found = await pixels(engine, *requests)
+        again = [(await pixels(engine, fields))[0] for fields in requests[::-1]]
+    assert_close(found, expected)
+    assert [one.tobytes() for one in found] == [one.tobytes() for one in again[::-1]]
+
+
+async def test_encoders_in_host_memory_take_adapters(tmp_path: Path) -> None:
+    """Their layers come to the device one at a time, and banks lie there."""
+    folder = SUITE["flux"].least(tmp_path / "flux")
+    fields = SUITE["flux"].least_request
+
+    async def drawn(**settings: Any) -> list[np.ndarray]:
+        model = ModelSettings(source=str(folder), dtype="float32", lora_pages=2, **settings)
+        pool = PoolSettings(model="flux", mesh={})
+        pipeline, opened = load("flux", pool, model, jax.devices()[:1])
+        kinds = {leaf.sharding.memory_kind for leaf in jax.tree.leaves(pipeline.weights.clip)}
+        assert ("pinned_host" in kinds) == ("encoders_on_host" in settings)
+        loras = Loras(pipeline, tmp_path)
+        adapters = loras.make("text", 16, only=["clip"]), loras.make("both", 4)
+        engine = Engine(pipeline, opened.layout, 2, lora_files=loras.find)
+        try:
+            requests = [asking(fields), *(asking(fields, one) for one in adapters)]
+            return await pixels(engine, *requests)
+        finally:
+            engine.close()
+
+    assert_close(await drawn(encoders_on_host=True), await drawn())
+
+
+async def test_an_adapter_that_is_gone_or_has_changed_ends_its_own_image_alone(
+    layout: Layout, tmp_path: Path
+) -> None:
+    """And leaves its pages to others."""
+    folder = SUITE["flux"].least(tmp_path / "flux")
+    plain = registry.load("flux", str(folder), "float32", {})
+    loras = Loras(plain, tmp_path)
+    good, gone, larger = loras.make("good", 16), loras.make("gone", 16), loras.make("larger", 40)
+    remove(loras, gone)
+    changed = larger.model_copy(update={"pages": 1})
+    model = Model(plain, loras, SUITE["flux"].least_request)
+    with model.engine(1, layout) as engine:
+        made = await asyncio.gather(
+            *(engine.generate(asking(model.fields, one), {}) for one in (good, gone, changed)),
+            return_exceptions=True,
+        )
+        for failed in made[1:]:
+            assert isinstance(failed, GenerationFailed) and failed.error.code == "lora_gone"
+        again = await engine.generate(asking(model.fields, good), {})
+        with pytest.raises(GenerationFailed, match="lora_pages"):
+            await engine.generate(asking(model.fields, larger), {})
+    assert not isinstance(made[0], BaseException)
+    assert (again.pixels == made[0].pixels).all()
+
+
+def remove(loras: Loras, lora: RequestedLora) -> None:
+    Path(loras.paths[lora.digest]).unlink()

@@ -1,0 +1,141 @@
+"""Models that are another one with an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file
+
+from models.adapters.names_of import names_of
+from models.interface.pipeline import Pipeline, generate
+from models.weights.loader import flat_parameters
+from service.settings.models import ModelSettings
+from service.settings.pools import PoolSettings
+from service.settings.section import ConfigError
+from service.settings.settings import Settings
+from tests.workers.demo_adapters import DEMO, SCALE, adapter
+from workers.loading import model as loading
+from workers.loading.derived import derived_loras, derived_models, whole_settings
+from workers.programs.aot_cache import NoExecutables
+
+BASE = {"source": str(DEMO), "dtype": "float32", "defaults": {"num_inference_steps": 3}}
+
+
+def settings(**fast: Any) -> Settings:
+    models = {"base": ModelSettings(**BASE), "fast": ModelSettings(base="base", **fast)}
+    return Settings(models=models, pools={"p": PoolSettings(model="fast")})
+
+
+def test_a_fused_model_has_its_bases_settings_but_for_its_own() -> None:
+    whole = whole_settings(
+        settings(lora="x", fuse=True, defaults={"guidance_scale": 1.0}, dtype="bfloat16"), "fast"
+    )
+    assert (whole.source, whole.dtype, whole.lora) == (str(DEMO), "bfloat16", "x")
+    assert whole.defaults == {"num_inference_steps": 3, "guidance_scale": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fast", "reason"),
+    [
+        ({"lora": "x"}, "is served by the workers of base"),
+        ({"lora": "x", "fuse": True, "base": "none"}, "name a model of"),
+    ],
+)
+def test_a_model_without_workers_or_base_is_refused(fast: Mapping[str, Any], reason: str) -> None:
+    models = {"base": ModelSettings(**BASE), "fast": ModelSettings(**{"base": "base", **fast})}
+    with pytest.raises(ConfigError, match=reason):
+        whole_settings(Settings(models=models), "fast")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ({}, "source says where"),
+        ({"lora": "x"}, "goes with base"),
+        ({"lora": "x", "base": "b", "source": "s"}, "goes with base"),
+        ({"source": "s", "fuse": True}, "fuse goes with a lora"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    model: Mapping[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ModelSettings(**model)
+
+
+def loaded(given: Settings, name: str) -> Pipeline:
+    pool, model = loading.configured(given.model_copy(update={"pools": pools(name)}), "p")
+    return loading.load("p", pool, model, jax.devices()[:1])[0]
+
+
+def pools(name: str) -> dict[str, PoolSettings]:
+    return {"p": PoolSettings(model=name)}
+
+
+def drawn(pipeline: Pipeline) -> np.ndarray:
+    fields = {**pipeline.spec.defaults, "prompt": "two red circles", "seed": 5, "num_images": 1}
+    return generate(pipeline, fields, {}).astype(int)
+
+
+def kernel(pipeline: Pipeline, name: str) -> np.ndarray:
+    """A layer's kernel, by diffusers' name."""
+    named = names_of(pipeline).find(name)
+    assert named is not None
+    (place,) = named.layers
+    module = nnx.merge(pipeline.graphs.transformer, pipeline.weights.transformer)
+    return np.asarray(flat_parameters(module)[f"{place.path}.kernel"][...])[place.layer]
+
+
+def test_a_fused_kernel_is_the_bases_and_the_product(tmp_path: Path) -> None:
+    file = adapter(tmp_path / "a.safetensors", 1)
+    given = settings(lora=str(file), lora_scale=SCALE, fuse=True)
+    base, fused = loaded(given, "base"), loaded(given, "fast")
+    arrays = load_file(file)
+    for block in range(2):
+        name = f"transformer.single_transformer_blocks.{block}.attn.to_v"
+        down, up = (arrays[f"{name}.lora_{part}.weight"].astype(np.float64) for part in "AB")
+        delta = kernel(fused, name).astype(np.float64) - kernel(base, name)
+        expected = SCALE * (up @ down).T
+        assert np.abs(expected).max() > 0.1
+        np.testing.assert_allclose(delta, expected, atol=1e-5)  # a sum of four in float32
+    assert base.spec.fingerprint != fused.spec.fingerprint
+    assert np.abs(drawn(base) - drawn(fused)).mean() > 0.5
+
+
+def test_a_fused_adapter_that_does_not_fit_stops_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(b"nothing")
+    with pytest.raises(Exception, match="safetensors"):
+        loaded(settings(lora=str(file), fuse=True), "fast")
+
+
+def test_models_beside_a_base_are_described_and_broken_ones_left_out(tmp_path: Path) -> None:
+    file = adapter(tmp_path / "a.safetensors", 1, rank=20)
+    given = Settings(
+        models={
+            "base": ModelSettings(**BASE),
+            "fast": ModelSettings(
+                base="base", lora=str(file), lora_scale=0.5, defaults={"num_inference_steps": 1}
+            ),
+            "broken": ModelSettings(base="base", lora=str(tmp_path / "none.safetensors")),
+            "apart": ModelSettings(base="base", lora=str(file), fuse=True),
+        },
+        pools=pools("base"),
+    )
+    pipeline = loaded(given, "base")
+    assert pipeline.spec.lora_pages, "there is room for them without a setting"
+    loras = derived_loras(given, pipeline.spec, names_of(pipeline), NoExecutables())
+    (fast,) = derived_models(given, loras)
+    assert (fast.name, fast.defaults) == ("fast", {"num_inference_steps": 1})
+    (lora,) = fast.loras
+    assert (lora.pages, lora.scale(0, 1)) == (2, 0.5)
+    spec = pipeline.spec.model_copy(update={"derived": (fast,)})
+    (variant,) = spec.variants()
+    assert (variant.name, variant.queue, variant.fixed_loras) == ("fast", "base", (lora,))
+    assert variant.defaults_for("text-to-image")["num_inference_steps"] == 1

@@ -1,0 +1,86 @@
+"""Banks of adapters in a plan: what they take, and that nothing else of it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.adapters.install import install_banks
+from models.adapters.names_of import names_of
+from models.spec.lora import PAGE_RANK, pages_of
+from tests.families.adapters import plain_names
+from tests.workers.plan.conftest import DEMO
+from workers.jaxpr.logical_mesh import logical_layout
+from workers.plan.estimate import BANK_COPIES, abstract_layout, estimate, weight_bytes
+from workers.plan.model import abstract
+from workers.plan.trace import ADAPTERS, Sketch, sketch
+from workers.programs import warmup
+from workers.slice.chips import CHIPS, GIB
+from workers.slice.mesh_shape import MeshShape
+
+ONE, V6E = MeshShape({}).over(1), CHIPS["v6e"]
+PAGES = 4
+
+
+def sketched(source: str, dtype: str, pages: int, rank: int = 0) -> tuple[Sketch, Any]:
+    """The sketch of a model with so many pages a bank, and its pipeline.
+
+    Args:
+        rank: of the request's adapter; 0: it has none.
+    """
+    logical = logical_layout()
+    pipeline: Any = abstract(source, dtype, logical.of_parameter, swap_experts=False)
+    install_banks(pipeline, pages, logical.of_parameter)
+    (fields,) = warmup.requests(pipeline.spec, [{}])
+    if rank:
+        fields = warmup.with_adapter(pipeline, fields, pages_of(rank))
+    return sketch(pipeline, fields, logical), pipeline
+
+
+def bank_bytes(pipeline: Any, pages: int, itemsize: int) -> int:
+    """Bytes of all banks, by the sizes of the layers."""
+    return itemsize * sum(
+        pages * (PAGE_RANK * (_inputs(shape) + shape.out_features) + shape.out_features)
+        for network in names_of(pipeline).networks
+        for _, shape in plain_names(network)
+    )
+
+
+def _inputs(shape: Any) -> int:
+    width, *window = shape.in_features, *shape.window
+    for taps in window:
+        width *= taps
+    return int(width)
+
+
+@pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
+def test_banks_are_reckoned_twice_and_nothing_else_changes(family: str) -> None:
+    plain, _ = sketched(str(DEMO / family), "float32", 0)
+    banked, pipeline = sketched(str(DEMO / family), "float32", PAGES)
+    before, after = (estimate(one, ONE, V6E) for one in (plain, banked))
+    more = after.memory[f"weights of {ADAPTERS}"]
+    assert more == BANK_COPIES * bank_bytes(pipeline, PAGES, 4) > 0
+    assert dict(after.memory) == {**before.memory, f"weights of {ADAPTERS}": more}
+    assert after.passes == before.passes and after.request_s == before.request_s
+
+
+def test_banks_are_split_as_their_layers_are() -> None:
+    banked, _ = sketched(str(DEMO / "flux"), "float32", PAGES)
+    whole = weight_bytes(banked.weights, abstract_layout(ONE))[ADAPTERS]
+    for sizes in ({"tensor": 2}, {"fsdp": 2}):
+        layout = abstract_layout(MeshShape(sizes).over(2))
+        share = weight_bytes(banked.weights, layout)[ADAPTERS] / whole
+        assert 0.5 <= share < 0.9, "inputs or outputs of most layers"
+
+
+@pytest.mark.parametrize(("model", "most"), [("flux-dev", 1.05), ("sdxl", 1.08)])
+def test_a_full_size_step_with_an_adapter_is_planned(model: str, most: float) -> None:
+    """Of rank 16 in every layer, by the numbers that it computes; in a few seconds, from shapes."""
+    plain, _ = sketched(model, "bfloat16", 0)
+    adapted, pipeline = sketched(model, "bfloat16", 16, rank=16)
+    found = estimate(adapted, ONE, V6E)
+    assert found.memory[f"weights of {ADAPTERS}"] == 2 * bank_bytes(pipeline, 16, 2)
+    assert 0.2 * GIB < found.memory[f"weights of {ADAPTERS}"] < 20 * GIB
+    more = found.step.flops / estimate(plain, ONE, V6E).step.flops
+    assert 1.0 < more < most

@@ -1,0 +1,179 @@
+"""Banks of adapters on the device: what a page holds, and who still reads what it held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from models.adapters.banks import page_axis, with_banks
+from models.adapters.files.adapter import Adapter, LowRank, Place, Stored
+from models.nn.layers.parameterised import conv, linear
+from models.nn.layers.scanned import stack
+from models.parallel.axis_rules import Layout
+from models.parallel.row_adapters import AdapterPages
+from workers.programs.adapter_banks import AdapterBanks
+from workers.programs.device_weights import Weights
+
+PAGES, WIDTH, LAYERS, WINDOW = 3, 4, 2, (3, 3)
+AXES = ("embed", "mlp")
+
+
+class Network(nnx.Module):
+    """A stack of layers, a layer alone and a convolution."""
+
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.blocks = stack(lambda rngs: linear(WIDTH, WIDTH, AXES, rngs=rngs), LAYERS, rngs)
+        self.alone = linear(WIDTH, 5, AXES, rngs=rngs)
+        self.window = conv(WIDTH, WIDTH, WINDOW, rngs=rngs)
+
+
+class Networks(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Banks:
+    """Banks of two networks, the second one's kernels on the host if it says so."""
+
+    def __init__(self, layout: Layout, on_host: bool = False) -> None:
+        graphs, weights = zip(
+            *(nnx.split(with_banks(Network(), PAGES)) for _ in range(2)), strict=True
+        )
+        self.pipeline = SimpleNamespace(graphs=Networks(*graphs), weights=Networks(*weights))
+        if on_host:
+            for _, leaf in nnx.to_flat_state(weights[1]):
+                if not isinstance(leaf, AdapterPages):
+                    leaf.set_value(np.array(leaf.get_value()))
+        count = len(jax.tree.leaves(self.pipeline.weights))
+        places = [NamedSharding(layout.mesh, PartitionSpec())] * count
+        self.weights = Weights("toy", self.pipeline.weights, places, [False] * count)
+        self.banks = AdapterBanks(self.pipeline, self.weights)  # type: ignore[arg-type]
+
+    def bring(self, adapter: Adapter, pages: Sequence[int]) -> int:
+        """Write an adapter; return how many arrays that took."""
+        written = list(self.banks.arrays(adapter, pages))
+        for one in written:
+            self.banks.write(*one)
+        return len(written)
+
+    def page(self, number: int) -> Mapping[str, np.ndarray]:
+        """What a page holds of each array."""
+        return {
+            name: np.take(np.asarray(self.weights.common[place]), number, self.axis(place))
+            for name, place in self.banks._places.items()
+        }
+
+    def axis(self, place: int) -> int:
+        return self.banks._axes[place]
+
+
+@pytest.fixture
+def banks(layout: Layout) -> Banks:
+    return Banks(layout)
+
+
+def low_rank(seed: int, rank: int, outputs: int = WIDTH, window: tuple[int, ...] = ()) -> LowRank:
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape: int) -> Stored:
+        return Stored(np.asarray(rng.standard_normal(shape), np.float32))
+
+    return LowRank(draw(rank, WIDTH, *window), draw(outputs, rank), 0.5, draw(outputs))
+
+
+def large(rank: int = 20) -> Adapter:
+    """Changes every layer of both networks, and their biases."""
+    changes = {
+        **{Place("blocks", number): low_rank(number, rank) for number in range(LAYERS)},
+        Place("alone"): low_rank(5, rank, 5),
+        Place("window"): low_rank(6, rank, window=WINDOW),
+    }
+    return Adapter({"first": changes, "second": changes})
+
+
+def small() -> Adapter:
+    """Changes one layer of a stack of the first network."""
+    return Adapter({"first": {Place("blocks", 1): low_rank(9, 3)}})
+
+
+def assert_same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_nothing_of_a_pages_last_adapter_is_left(banks: Banks, layout: Layout) -> None:
+    """Which changed more layers, more ranks, biases, and another network."""
+    fresh = Banks(layout)
+    fresh.bring(small(), [0])
+    banks.bring(large(), [2, 0])
+    before = banks.page(2)
+    banks.bring(small(), [0])
+    assert_same(banks.page(0), fresh.page(0))
+    assert_same(banks.page(2), before)
+    assert all(array.any() for array in before.values()), "nothing was there to be left"
+
+
+def test_ranks_lie_in_an_adapters_pages_in_order(banks: Banks, layout: Layout) -> None:
+    """Whichever pages it has."""
+    other = Banks(layout)
+    banks.bring(large(), [2, 0])
+    other.bring(large(), [0, 1])
+    assert_same(banks.page(2), other.page(0))
+    assert_same(banks.page(0), other.page(1))
+    assert not any(array.any() for array in banks.page(1).values())
+
+
+def test_arrays_that_stay_zero_are_not_written(banks: Banks) -> None:
+    arrays = len(banks.banks._places)
+    assert banks.bring(large(), [0, 1]) == arrays
+    assert banks.bring(small(), [2]) == 3
+    for one in banks.banks.empty():
+        banks.banks.write(*one)
+    assert not any(array.any() for array in banks.page(0).values())
+    assert banks.bring(small(), [0]) == 3, "the page was emptied"
+
+
+@pytest.mark.parametrize("pages", [[1], [1, 0]], ids=str)
+def test_steps_in_flight_keep_what_they_were_given(banks: Banks, pages: list[int]) -> None:
+    banks.bring(large(), [0, 1])
+    given = list(banks.weights.common)
+    held = [np.array(leaf) for leaf in given]
+    banks.bring(large(16 * len(pages)), pages)
+    for place in banks.banks._places.values():
+        assert banks.weights.common[place] is not given[place]
+        np.testing.assert_array_equal(np.asarray(given[place]), held[place])
+
+
+def test_a_pipeline_keeps_the_shapes_of_its_banks_alone(banks: Banks) -> None:
+    """An array that it kept would be on the device for good, beside those with the adapters."""
+    leaves = [leaf for state in banks.pipeline.weights for _, leaf in nnx.to_flat_state(state)]
+    for leaf in leaves:
+        kind = jax.ShapeDtypeStruct if isinstance(leaf, AdapterPages) else jax.Array
+        assert isinstance(leaf.get_value(), kind)
+    shapes = {leaf.shape[page_axis(leaf)] for leaf in leaves if isinstance(leaf, AdapterPages)}
+    assert shapes == {PAGES}
+
+
+def test_a_swapped_network_comes_and_goes_beside_its_banks(layout: Layout) -> None:
+    """What was written while it was on the device is there when it is back, and never deleted."""
+    banks = Banks(layout, on_host=True)
+    weights = banks.weights
+    assert weights.is_swapped("second") and not weights.is_swapped("first")
+    weights.load_expert("second")
+    banks.bring(large(), [0, 1])
+    places = set(banks.banks._places.values())
+    assert all(weights.load_expert("second")[place] is weights.common[place] for place in places)
+    kept = {place: np.asarray(weights.common[place]) for place in places}
+    weights._free()
+    again = weights.load_expert("second")
+    for place in places:
+        np.testing.assert_array_equal(np.asarray(again[place]), kept[place])
