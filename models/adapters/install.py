@@ -10,7 +10,6 @@ from models.adapters.banks import with_banks
 from models.spec.lora import PAGE_COUNTS
 from models.weights.loader import Sharding
 
-
 FIELD = "loras"
 """Request field that names adapters."""
 

@@ -103,7 +103,7 @@ class Lora(BaseModel):
     tenants: tuple[str, ...] = ()
     """Tenants that may use it; empty: all."""
     error: str | None = None
-    """Why it cannot be used; None: it can."""
+    """Reason why it cannot be used; None: it can."""
 
     @property
     def pages(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from models.spec.quality_presets import EightBit, Quality
 from service.settings.section import Section
@@ -35,22 +35,6 @@ class SizeSettings(Section):
 class ModelSettings(Section):
     """Settings of how a model is loaded and served."""
 
-    source: str = ""
-    """Folder in diffusers' layout, hub id with an optional @revision, or single file. Left out of a
-    model with a `lora`, which has its base's."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    """Data type of the weights."""
-    activation_dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """Data type that the networks compute in. Left out: that of the weights."""
-    defaults: dict[str, Any] = Field(default_factory=dict)
-    """Defaults of request fields."""
-    quality: dict[str, Quality] = Field(default_factory=dict)
-    """Quality presets by name, beside the model's own or in their place. The preset of requests
-    that name none is `defaults.quality`."""
-    eight_bit: EightBit | None = None
-    """8-bit weights of the denoising network's blocks: "beside" the exact ones, for half of their
-    memory more, so that requests may choose; or "instead" of them, for half of it, and then there
-    is no `exact`. Left out: none."""
     base: str | None = None
     """Configs and tokenizers for a `source` that is a single file: folder in diffusers' layout, or
     hub id. With a `lora` the name of another model, which this one is with that adapter."""
@@ -62,9 +46,25 @@ class ModelSettings(Section):
     fuse: bool = False
     """Whether the adapter is merged into the weights: images cost no more then, and the model has
     workers of its own."""
+    source: str = Field("", validate_default=True)
+    """Folder in diffusers' layout, hub id with an optional @revision, or single file. Left out of a
+    model with a `lora`, which has its base's."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Data type of the weights."""
+    activation_dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Data type that the networks compute in. Left out: that of the weights."""
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    """Defaults of request fields."""
     scheduler: dict[str, Any] | None = None
     """Default of the request field `scheduler`: its name, and options. Left out: the
     checkpoint's."""
+    quality: dict[str, Quality] = Field(default_factory=dict)
+    """Quality presets by name, beside the model's own or in their place. The preset of requests
+    that name none is `defaults.quality`."""
+    eight_bit: EightBit | None = None
+    """8-bit weights of the denoising network's blocks: "beside" the exact ones, for half of their
+    memory more, so that requests may choose; or "instead" of them, for half of it, and then there
+    is no `exact`. Left out: none."""
     swap_experts: bool | None = None
     """Whether Wan 2.2's experts take turns on the device. Left out: where its memory demands it."""
     vae_tiling: bool | TilingSettings | None = None
@@ -98,12 +98,18 @@ class ModelSettings(Section):
             raise ValueError('exact_rows goes with batching = "exact"')
         return self
 
+    @field_validator("source")
+    @classmethod
+    def _has_weights(cls, source: str, info: ValidationInfo) -> str:
+        lora, base = info.data.get("lora"), info.data.get("base")
+        if lora is None and not source:
+            raise ValueError("say where the model's weights are; only one with a lora has none")
+        if lora is not None and (source or base is None):
+            raise ValueError("a model with a lora has base, the name of another, and no source")
+        return source
+
     @model_validator(mode="after")
-    def _has_weights(self) -> ModelSettings:
-        if self.lora is None and "source" not in self.model_fields_set:
-            raise ValueError("source says where its weights are; only a model with a lora has none")
-        if self.lora is not None and (self.source or self.base is None):
-            raise ValueError("a lora goes with base, the name of a model, in place of source")
+    def _fuses_something(self) -> ModelSettings:
         if self.fuse and self.lora is None:
             raise ValueError("fuse goes with a lora")
         return self

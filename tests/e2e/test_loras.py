@@ -50,7 +50,7 @@ def adapters(root: Path, family: str, names: list[str]) -> Iterator[tuple[str, P
     loras = Loras(registry.load(family, str(folder), "float32", {}, reader=SHAPES), root)
     for number, name in enumerate(names):
         lora = loras.make(f"{family}-{name}", rank=(4, 20, 16)[number])
-        yield lora.name, loras.files[lora.digest]
+        yield lora.name, Path(loras.paths[lora.digest])
 
 
 @pytest.fixture(scope="module")

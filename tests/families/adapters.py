@@ -32,7 +32,7 @@ from models.spec.lora import Expert, RequestedLora, ScaleInterval, always, pages
 from models.weights.loader import Sharding
 from tests.parallel.place import placed as on_devices
 from workers.engine.batching import Batch
-from workers.engine.engine import Engine
+from workers.engine.engine import Engine, ready
 from workers.engine.row import Row
 from workers.programs.aot_cache import Key
 from workers.programs.batch_sizes import BatchSizes
@@ -232,6 +232,14 @@ def states_after(engine: Engine, rows: Sequence[Row]) -> list[Any]:
     batch = Batch(rows[0].phase, tuple(rows), BatchLayout(size))
     weights = engine.step_loop._weights.load_expert(batch.phase.expert)
     return list(batch.run(weights)[0][: len(rows)])
+
+
+async def leave_one(engine: Engine, fields: Fields, way: BatchLayout) -> None:
+    """Leave a request's steps one batch layout, which is compiled then."""
+    programs = await engine._compiled(fields, engine.pipeline.prepare(fields, {}))
+    for phase in programs.phases.values():
+        await ready(phase.programs[way])
+        phase.programs = {way: phase.programs[way]}
 
 
 @dataclass

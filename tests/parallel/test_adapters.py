@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 
 from models import registry
-from models.interface.pipeline import Fields, Pipeline, Prepared
+from models.interface.pipeline import Pipeline, Prepared
 from models.parallel.axis_rules import Layout
-from tests.families.adapters import Loras, Model, asking, begun, filled, scaled, states_after
+from tests.families.adapters import (
+    Loras,
+    Model,
+    asking,
+    begun,
+    filled,
+    leave_one,
+    scaled,
+    states_after,
+)
 from tests.families.suite import SUITE
 from tests.parallel.layouts import denoise, layout
-from workers.engine.engine import Engine
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.step_latency import BatchLayout
 
@@ -143,16 +151,8 @@ async def test_adapters_go_with_rows_that_are_stepped_side_by_side(adapters: Any
         expected = [await one_device.generate(fields, {}) for fields in requests]
     batching = fast(SLOTS, (SLOTS,))
     with model.engine(SLOTS, layout(context=4), SLOTS, batching) as engine:
-        await engine.warm_up(requests[:1])
-        leave_one(engine, requests[0], BatchLayout(SLOTS, SLOTS))
+        await leave_one(engine, requests[0], BatchLayout(SLOTS, SLOTS))
         found = await asyncio.gather(*(engine.generate(fields, {}) for fields in requests))
     for one, other in zip(found, expected, strict=True):
         assert_alike(one.pixels, other.pixels)
     assert len({one.pixels.tobytes() for one in found}) == SLOTS, "all alike"
-
-
-def leave_one(engine: Engine, fields: Fields, way: BatchLayout) -> None:
-    """Leave a request's steps one batch layout, which is compiled."""
-    prepared = engine.pipeline.prepare(fields, {})
-    for phase in engine.programs.of(prepared).phases.values():
-        phase.programs = {way: phase.programs[way]}

@@ -30,7 +30,7 @@ class Resident:
     """Future of its being there."""
     users: int = 0
     is_leaving: bool = False
-    """Whether it goes when its last user does: somebody waits for its pages."""
+    """True if it goes when its last user does: somebody waits for its pages."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class AdapterSlots:
 
     pages: int
     _residents: OrderedDict[str, Resident] = field(default_factory=OrderedDict)
-    """By digest; the one used last is the last."""
+    """Adapters by digest; the one used last is the last."""
 
     def __post_init__(self) -> None:
         self._free = list(range(self.pages))

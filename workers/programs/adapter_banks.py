@@ -57,7 +57,7 @@ class AdapterBanks:
             )
             for path, array in page_arrays(module, changes, len(pages)).items():
                 place = self._places[f"{network}.{path}"]
-                if array.any() or any(place in self._written[page] for page in pages):
+                if _has_numbers(array) or any(place in self._written[page] for page in pages):
                     yield place, pages, array
         yield from self._left_behind(adapter, pages)
 
@@ -88,13 +88,13 @@ class AdapterBanks:
         Args:
             array: as the bank's, with so many pages.
         """
-        axis = self._axes[place]
-        parts = [np.take(array, [number], axis) for number in range(len(pages))]
+        axis, sharding = self._axes[place], self._weights.common[place].sharding
+        parts = [_page(array, number, axis) for number in range(len(pages))]
+        arrived = [put(part, sharding) for part in parts]
 
         def change(bank: jax.Array) -> jax.Array:
-            for number, (page, part) in enumerate(zip(pages, parts, strict=True)):
-                own = put(part, bank.sharding)
-                bank = _writer(axis, bank.sharding, number > 0)(bank, own, np.int32(page))
+            for number, (page, own) in enumerate(zip(pages, arrived, strict=True)):
+                bank = _writer(axis, sharding, number > 0)(bank, own, np.int32(page))
             return bank
 
         bank = self._weights.replace(place, change)
@@ -104,7 +104,7 @@ class AdapterBanks:
 
     def _note(self, page: int, place: int, part: np.ndarray) -> None:
         """Note whether a page of an array is zero now."""
-        if part.any():
+        if _has_numbers(part):
             self._written[page].add(place)
         else:
             self._written[page].discard(place)
@@ -123,6 +123,19 @@ def _writer(axis: int, sharding: Sharding, is_ours: bool) -> Any:
 
     donated = (0,) if is_ours else ()
     return jax.jit(write, out_shardings=sharding, donate_argnums=donated)
+
+
+def _page(array: np.ndarray, number: int, axis: int) -> np.ndarray:
+    """Return a page of an array, which keeps its axis; not copied."""
+    return array[(slice(None),) * axis + (slice(number, number + 1),)]
+
+
+def _has_numbers(array: np.ndarray) -> bool:
+    """Return whether any bit is set: NumPy asks bfloat16 number by number.
+
+    A layer at a time: mostly the first has some.
+    """
+    return any(part.any() for part in array.view(f"u{array.itemsize}"))
 
 
 def _is_variable(node: Any) -> bool:

@@ -87,11 +87,11 @@ class Weights:
 
     def _free(self) -> None:
         """Delete the resident network's arrays, whoever may still hold a reference."""
-        with self._lock:
+        with self._lock:  # a bank that is replaced meanwhile would be taken for the network's
             leaving, self._present, self.resident = self._present, self.common, None
-        for mine, other in zip(leaving, self.common, strict=True):
-            if mine is not other:
-                mine.delete()
+            for mine, other in zip(leaving, self.common, strict=True):
+                if mine is not other:
+                    mine.delete()
 
     def _bring(self, network: str) -> None:
         places = self._places[network]

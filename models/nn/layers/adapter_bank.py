@@ -27,7 +27,6 @@ from models.parallel.row_adapters import AdapterPages, RowAdapters
 from models.parallel.trace_options import trace_options
 from models.spec.lora import PAGE_RANK
 
-
 BANK = "bank"
 """Attribute of a layer that is its bank."""
 

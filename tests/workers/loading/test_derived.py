@@ -56,9 +56,9 @@ def test_a_model_without_workers_or_base_is_refused(fast: Mapping[str, Any], rea
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ({}, "source says where"),
-        ({"lora": "x"}, "goes with base"),
-        ({"lora": "x", "base": "b", "source": "s"}, "goes with base"),
+        ({}, "say where the model"),
+        ({"lora": "x"}, "has base, the name of another"),
+        ({"lora": "x", "base": "b", "source": "s"}, "and no source"),
         ({"source": "s", "fuse": True}, "fuse goes with a lora"),
     ],
 )

@@ -54,7 +54,7 @@ def _inputs(shape: Any) -> int:
     return int(width)
 
 
-@pytest.mark.parametrize("family", ["flux", "sdxl", "wan"])
+@pytest.mark.parametrize("family", ["flux", "sdxl"])
 def test_banks_are_reckoned_twice_and_nothing_else_changes(family: str) -> None:
     plain, _ = sketched(str(DEMO / family), "float32", 0)
     banked, pipeline = sketched(str(DEMO / family), "float32", PAGES)
@@ -74,13 +74,12 @@ def test_banks_are_split_as_their_layers_are() -> None:
         assert 0.5 <= share < 0.9, "inputs or outputs of most layers"
 
 
-@pytest.mark.parametrize(("model", "most"), [("flux-dev", 1.05), ("sdxl", 1.08)])
-def test_a_full_size_step_with_an_adapter_is_planned(model: str, most: float) -> None:
-    """Of rank 16 in every layer, by the numbers that it computes; in a few seconds, from shapes."""
-    plain, _ = sketched(model, "bfloat16", 0)
-    adapted, pipeline = sketched(model, "bfloat16", 16, rank=16)
+def test_a_full_size_step_with_an_adapter_is_planned() -> None:
+    """Of rank 16 in every layer of Flux, by the numbers that it computes; from shapes alone."""
+    plain, _ = sketched("flux-dev", "bfloat16", 0)
+    adapted, pipeline = sketched("flux-dev", "bfloat16", 16, rank=16)
     found = estimate(adapted, ONE, V6E)
     assert found.memory[f"weights of {ADAPTERS}"] == 2 * bank_bytes(pipeline, 16, 2)
     assert 0.2 * GIB < found.memory[f"weights of {ADAPTERS}"] < 20 * GIB
     more = found.step.flops / estimate(plain, ONE, V6E).step.flops
-    assert 1.0 < more < most
+    assert 1.0 < more < 1.05

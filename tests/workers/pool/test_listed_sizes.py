@@ -14,7 +14,7 @@ from workers.pool import listed_sizes
 
 
 def of(spec: Any, **settings: Any) -> Sizes:
-    return listed_sizes.of_settings(ModelSettings(source="", **settings), spec)
+    return listed_sizes.of_settings(ModelSettings(source="x", **settings), spec)
 
 
 def test_any_size_unless_the_settings_list_some() -> None:

@@ -112,7 +112,7 @@ def test_adapters_draw_the_same_from_banks_that_stay_whole(folder: str, tmp_path
     fields |= {"num_inference_steps": 2}
 
     def latents(kind: type[Layout], *adapters: RequestedLora) -> np.ndarray:
-        pipeline, place = filled(plain, loras, asked, 4)
+        pipeline, place = filled(flux(folder), loras, asked, 4)
         names = jax.tree_util.tree_leaves_with_path(pipeline.weights)
         for (path, _), is_apart in zip(names, stacks(pipeline, layout(kind)), strict=True):
             assert not (is_apart and "bank" in jax.tree_util.keystr(path))

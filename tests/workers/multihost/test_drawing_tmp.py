@@ -1,0 +1,185 @@
+"""Two processes of two devices draw each family's images as one device does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from models import registry
+from models.interface.pipeline import Pipeline, generate
+from tests import coarse
+from tests.families.adapters import Loras, asking, merged, scaled
+from tests.workers.multihost.drawing import read
+from tests.workers.multihost.processes import free_port
+from tests.workers.multihost.tiny import CFG, MAKE, asked, assert_same
+
+DRAW_S = 1800.0
+"""For all cases, on a machine that does much else."""
+RING = {"ici": {"context": 2}, "dcn": {"context": 2}}
+"""Keys and values pass from host to host."""
+ULYSSES = {**RING, "ring": 1}
+"""Tokens are swapped for heads between hosts, too."""
+
+TENSOR = {"ici": {"context": 2}, "dcn": {"tensor": 2}}
+"""Every sum over heads or the feed-forward's width is one over hosts."""
+FSDP = {"ici": {"tensor": 2}, "dcn": {"fsdp": 2}}
+"""Weights come from the other host before they are used."""
+
+PICTURES = ("image.png", "mask.png")
+FROM_IMAGE: dict[str, Any] = {"image": "image.png", "strength": 0.6}
+INPAINTING: dict[str, Any] = {**FROM_IMAGE, "mask_image": "mask.png"}
+EXACT: list[dict[str, Any]] = [{}]
+EASED: list[dict[str, Any]] = [{}, {"quality": "fast"}]
+"""And with a guidance interval, and a step cache where the family has one."""
+BANKS = {"lora_pages": 3}
+"""Not room for all: what a later request brings is written over an earlier one's pages."""
+ADAPTED: list[dict[str, Any]] = [{"loras": {"a": 0.9, "b": -0.7}}, {"loras": {"c": 1.0}}]
+"""And with adapters, by their scales: a and c of two pages, b of one."""
+CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
+    "flux, cfg": ("flux", CFG, EASED, {}),
+    "flux, ring, elastic": ("flux", RING, [{}, {"seed": 4}], {"batching": "fast"}),
+    "sdxl, cfg": ("sdxl", CFG, EASED, {}),
+    "sdxl, ring": ("sdxl", RING, EXACT, {}),
+    "wan, cfg, swapped experts": ("wan", CFG, EASED, {"swap_experts": True}),
+    "wan, ulysses": ("wan", ULYSSES, EXACT, {}),
+    "flux, tensor": ("flux", TENSOR, [FROM_IMAGE], {}),
+    "sdxl, tensor": ("sdxl", TENSOR, [FROM_IMAGE, INPAINTING], {}),
+    "wan, tensor, from image": ("wan, from image", TENSOR, [{"image": "image.png"}], {}),
+    "flux, fsdp": ("flux", FSDP, EXACT, {}),
+    "sdxl, fsdp": ("sdxl", FSDP, EXACT, {}),
+    "wan, fsdp": ("wan", FSDP, EXACT, {}),
+    "flux, cfg, adapters": ("flux", CFG, ADAPTED, BANKS),
+    "sdxl, tensor, adapters": ("sdxl", TENSOR, ADAPTED[:1], BANKS),
+    "wan, fsdp, adapters": ("wan", FSDP, ADAPTED[:1], BANKS),
+}
+CASES = {name: case for name, case in CASES.items() if "adapters" in name}
+"""Family, mesh, what is asked for beside `REQUESTS`, settings of the model."""
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return {family: make(folder / family) for family, make in MAKE.items()}
+
+
+@pytest.fixture(scope="module")
+def pipelines(checkpoints: dict[str, Path]) -> Callable[[str], Pipeline]:
+    """By family, on one device."""
+    return cache(lambda family: registry.load(family, str(checkpoints[family]), "float32", {}))
+
+
+@pytest.fixture(scope="module")
+def adapters(
+    pipelines: Callable[[str], Pipeline], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Loras]:
+    """By family; of Wan, one of them for the other expert."""
+
+    @cache
+    def made(family: str) -> Loras:
+        loras = Loras(pipelines(family), tmp_path_factory.mktemp("loras"))
+        for name, rank in {"a": 20, "b": 4, "c": 32}.items():
+            loras.make(name, rank, expert="low" if (family, name) == ("wan", "b") else None)
+        return loras
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def drawn(
+    checkpoints: dict[str, Path],
+    adapters: Callable[[str], Loras],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The folder where the slice has left what it drew, a file a case."""
+    folder = tmp_path_factory.mktemp("drawn")
+    cases = {
+        name: {
+            "model": {"source": str(checkpoints[family]), "dtype": "float32", **settings},
+            "pool": {"model": family, "slots": 2 if settings.get("batching") else 1, "mesh": mesh},
+            "requests": [resolved(asked(family, one), family, adapters) for one in more],
+            "loras": adapters(family).paths if "lora_pages" in settings else {},
+        }
+        for name, (family, mesh, more, settings) in CASES.items()
+    }
+    (folder / "cases.json").write_text(json.dumps(cases))
+    for number, name in enumerate(PICTURES):
+        noise_picture(40, 56, number).save(folder / name)
+    for end in started(folder, hosts=2, devices=2):
+        assert end == 0, "\n".join(path.read_text() for path in folder.glob("*.log"))
+    return folder
+
+
+def resolved(
+    fields: dict[str, Any], family: str, adapters: Callable[[str], Loras]
+) -> dict[str, Any]:
+    """The request with its adapters as a pool has them."""
+    if "loras" not in fields:
+        return fields
+    loras = adapters(family)
+    return asking(fields, *(scaled(loras[name], by) for name, by in fields["loras"].items()))
+
+
+def started(folder: Path, hosts: int, devices: int) -> Iterator[int]:
+    """The exit codes of the processes, each when it has ended."""
+    own = {"JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": coarse.FLAGS}
+    main = (sys.executable, "-m", "tests.workers.multihost.drawing", f"127.0.0.1:{free_port()}")
+    processes = []
+    for index in range(hosts):
+        with (folder / f"{index}.log").open("w") as log:
+            command = [*main, str(hosts), str(index), str(folder / "cases.json"), str(folder)]
+            process = subprocess.Popen(command, env={**os.environ, **own}, stdout=log, stderr=log)
+            processes.append(process)
+    try:
+        yield from (process.wait(DRAW_S) for process in reversed(processes))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def noise_picture(width: int, height: int, seed: int) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 256, (7, 11, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture(scope="module")
+def expected(
+    pipelines: Callable[[str], Pipeline], adapters: Callable[[str], Loras], drawn: Path
+) -> Callable[[str, str], np.ndarray]:
+    """What one device draws for a family's request, which is given as JSON; adapters are merged
+    into its weights."""
+
+    @cache
+    def draw(family: str, request: str) -> np.ndarray:
+        fields, images = read(json.loads(request), drawn)
+        scales = fields.get("loras", {})
+        fields = {**fields, "loras": []}
+        loras = adapters(family)
+        merge = [(loras.read(loras[name]), scale) for name, scale in scales.items()]
+        model = merged(pipelines(family), merge)
+        return generate(model, {**model.spec.defaults, **fields}, images)
+
+    return draw
+
+
+@pytest.mark.timeout(1800)  # all of them are drawn before the first: minutes on a busy machine
+@pytest.mark.parametrize("name", CASES)
+def test_a_slice_of_two_processes_draws_what_one_device_draws(
+    name: str, drawn: Path, expected: Callable[[str, str], np.ndarray]
+) -> None:
+    family, _, more, _ = CASES[name]
+    pictures = list(np.load(drawn / f"{name}.npz").values())
+    assert len(pictures) >= len(more)
+    for index, pixels in enumerate(pictures):
+        wanted = expected(family, json.dumps(asked(family, more[index % len(more)])))
+        assert_same(pixels, wanted)
