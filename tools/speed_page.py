@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from models.spec.lora import PAGE_RANK
 from workers.plan.cases import CASES
 from workers.plan.duration import duration
 from workers.plan.record import Record
@@ -62,7 +63,9 @@ def table(record: Record) -> Iterator[str]:
 
 def _title(step: Step) -> str:
     mesh = " · ".join(f"{axis} {size}" for axis, size in step.case.mesh.items())
-    return ", ".join(filter(None, [step.case.model, step.case.topology, mesh]))
+    rank = PAGE_RANK * step.case.lora_pages
+    adapters = f"adapters of rank {rank}" if rank else ""
+    return ", ".join(filter(None, [step.case.model, step.case.topology, mesh, adapters]))
 
 
 def _kernels(step: Step) -> Iterator[str]:

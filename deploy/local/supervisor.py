@@ -26,6 +26,7 @@ from service.auth.authenticator import check_first_key
 from service.auth.exposure import local_url, reached_at
 from service.jobs.redis.connection import RedisUnreachable
 from service.jobs.storage.private_folders import private_folder
+from service.settings.loras import LoraSettings
 from service.settings.models import ModelSettings
 from service.settings.pools import PoolSettings
 from service.settings.section import ConfigError
@@ -53,6 +54,8 @@ REDIS_STARTS = 3
 """Attempts to start an embedded Redis that has ended, one after the other."""
 SAME_SIGNAL_S = 0.5
 """Time in which signals to a process and its group count as one: some senders send both."""
+DEMO_TRIGGERS = {"coral": "coral"}
+"""Words for the demo's adapters that go with some; others change every image."""
 KILL_MARGIN_S = 5.0
 """Time that a child may take to end beyond its own grace."""
 
@@ -72,6 +75,7 @@ def plan(
     Raises: ConfigError: there is nothing to serve.
     """
     models = dict(settings.models) or demo_models(DEMO_FOLDER)
+    loras = dict(settings.loras) if settings.models else demo_loras(DEMO_FOLDER) | settings.loras
     slots = {} if settings.models else {"slots": DEMO_SLOTS}
     if dtype:
         models = {name: model.model_copy(update={"dtype": dtype}) for name, model in models.items()}
@@ -83,7 +87,9 @@ def plan(
     given = {name: value for name, value in changes.items() if value is not None}
     planned = {name: pool.model_copy(update=given) for name, pool in planned.items()}
     state = settings.state_dir.resolve()
-    return settings.model_copy(update={"models": models, "pools": planned, "state_dir": state})
+    return settings.model_copy(
+        update={"models": models, "loras": loras, "pools": planned, "state_dir": state}
+    )
 
 
 def demo_models(folder: Path) -> dict[str, ModelSettings]:
@@ -95,6 +101,19 @@ def demo_models(folder: Path) -> dict[str, ModelSettings]:
             " or name a model of your own: atelier up --model NAME=FOLDER"
         )
     return {f"{at.name}-demo": ModelSettings(source=str(at), dtype="float32") for at in found}
+
+
+def demo_loras(folder: Path) -> dict[str, LoraSettings]:
+    """The demo's adapters that are there, by name: of its Flux."""
+    return {
+        file.stem: LoraSettings(
+            source=str(file),
+            model="flux-demo",
+            trigger=DEMO_TRIGGERS.get(file.stem, ""),
+            preview=str(file.with_suffix(".png")),
+        )
+        for file in sorted(folder.glob("loras/*.safetensors"))
+    }
 
 
 def up(settings: Settings, *, host_devices: int | None = None) -> int:
@@ -305,7 +324,8 @@ class Supervisor:
         server, names = self._settings.server, ", ".join(self._settings.models)
         url = local_url(server.host, server.port)
         say(f"starting the front end at {url} and {len(self._pools)} pool(s) for {names}")
-        async for model in becoming_ready(url, set(self._settings.models)):
+        own = {pool.model for pool in self._settings.pools.values()}
+        async for model in becoming_ready(url, own):
             seconds = time.monotonic() - started
             self._ready[model].set()
             if len(self._settings.models) > 1:

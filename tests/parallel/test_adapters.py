@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any
@@ -26,36 +26,30 @@ from tests.families.adapters import (
 )
 from tests.families.suite import SUITE
 from tests.parallel.layouts import denoise, layout
+from workers.engine.engine import Engine
+from workers.engine.row import Row
 from workers.programs.batch_sizes import exact, fast
 from workers.programs.step_latency import BatchLayout
 
 LATENTS = 1e-4
 """Relative, of each step. Rounding alone: sums in another order."""
 MOST_LEVELS, LEAST_DB = 2, 60.0
-SHOWS = 0.01
-"""Relative change of the latents that the adapters make at least."""
 ROWS, SLOTS = 8, 4
 
-ALONE: Mapping[str, dict[str, Any]] = {
-    "data 2": {"data": 2},
+LAYOUTS: Mapping[str, dict[str, Any]] = {
     "cfg 2": {"cfg": 2},
     "ulysses 4": {"context": 4},
     "ring 4": {"context": 4, "ring": 4},
     "tensor 2": {"tensor": 2},
-    "fsdp 8": {"fsdp": 8},
-}
-TOGETHER: Mapping[str, dict[str, Any]] = {
     "cfg 2, ring 2, tensor 2": {"cfg": 2, "context": 2, "ring": 2, "tensor": 2},
     "data 2, fsdp 2, ulysses 2": {"data": 2, "fsdp": 2, "context": 2},
 }
+OF_PROMPTS, OF_ROWS = list(LAYOUTS)[-2:]
 CASES = [
-    *(("flux", name) for name in ALONE),
-    *((family, name) for family in SUITE for name in TOGETHER),
-    ("sdxl", "tensor 2"),
-    ("sdxl", "ring 4"),
+    *(("flux", name) for name in LAYOUTS if name != OF_PROMPTS),
+    *((family, name) for family in ("sdxl", "wan") for name in (OF_PROMPTS, OF_ROWS)),
 ]
-"""Each axis by itself with Flux; all axes with every family, and both ways that convolutions are
-split."""
+"""Axes by themselves with Flux; all of them with every family."""
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +81,7 @@ def drawn(adapters: Any) -> Any:
         asked = [model.loras["0"], scaled(model.loras["1"], -0.8)]
         pipeline, place = filled(model.plain, model.loras, asked, 4)
         prepared = place(pipeline.prepare(asking(model.fields, *asked), {}))
-        steps, pixels = by(layout(), pipeline, prepared)
-        (*_, without), _ = by(layout(), pipeline, pipeline.prepare(model.fields, {}))
-        assert gap(without, steps[-1]) > SHOWS, "the adapters do not show"
-        return pipeline, prepared, steps, pixels
+        return pipeline, prepared, *by(layout(), pipeline, prepared)
 
     return made
 
@@ -111,7 +102,7 @@ def test_a_layout_draws_with_adapters_what_one_device_draws(
     family: str, name: str, drawn: Any
 ) -> None:
     pipeline, prepared, expected, pixels = drawn(family)
-    steps, found = by(layout(**{**ALONE, **TOGETHER}[name]), pipeline, prepared)
+    steps, found = by(layout(**LAYOUTS[name]), pipeline, prepared)
     gaps = [gap(one, other) for one, other in zip(steps, expected, strict=True)]
     assert max(gaps) < LATENTS, gaps
     assert_alike(found, pixels)
@@ -125,22 +116,43 @@ def assert_alike(found: np.ndarray, expected: np.ndarray) -> None:
     assert noise == 0 or 10 * np.log10(255**2 / noise) >= LEAST_DB
 
 
-@pytest.mark.parametrize("name", TOGETHER)
-@pytest.mark.parametrize("family", SUITE)
-async def test_eight_adapters_in_one_launch_of_a_layout_are_each_as_alone(
+@pytest.mark.parametrize(
+    ("family", "name"), [("flux", OF_PROMPTS), ("sdxl", OF_ROWS), ("wan", OF_PROMPTS)]
+)
+async def test_neighbours_with_other_adapters_change_no_bit_under_a_layout(
     family: str, name: str, adapters: Any
 ) -> None:
-    """Of exact batching by eight rows: the first step."""
+    """The first step, by eight rows: beside seven others, and beside its likes.
+
+    At the same place: where a layout splits the batch, others round otherwise, with adapters or
+    without (jax 0.10.2 on CPUs).
+    """
     model = adapters(family)
-    with model.engine(ROWS, layout(**TOGETHER[name]), ROWS, exact(ROWS)) as engine:
+    with model.engine(ROWS, layout(**LAYOUTS[name]), ROWS, exact(ROWS)) as engine:
         async with AsyncExitStack() as stack:
             requests = [asking(model.fields, model.loras[f"{n}"]) for n in range(ROWS)]
             rows = [await begun(engine, stack, fields) for fields in requests]
-            together = [np.asarray(one["latents"]) for one in states_after(engine, rows)]
-            for row, expected in zip(rows[::3], together[::3], strict=True):
-                (found,) = states_after(engine, [row])
-                assert (np.asarray(found["latents"]) == expected).all()
-    assert len({one.tobytes() for one in together}) == ROWS, "all alike"
+            together = latents(engine, rows)
+            for place in (0, 3, ROWS - 1):
+                assert latents(engine, rows[place : place + 1] * ROWS)[place] == together[place]
+    assert len({*together}) == ROWS, "all alike"
+
+
+def latents(engine: Engine, rows: Sequence[Row]) -> list[bytes]:
+    """After the next step."""
+    return [np.asarray(state["latents"]).tobytes() for state in states_after(engine, rows)]
+
+
+async def test_rows_that_share_a_launch_of_a_layout_may_have_any_adapters(adapters: Any) -> None:
+    """As many rows as the layout steps side by side: alone, and at either place."""
+    model = adapters("flux")
+    with model.engine(ROWS, layout(**LAYOUTS[OF_ROWS]), ROWS, exact(2)) as engine:
+        async with AsyncExitStack() as stack:
+            requests = [asking(model.fields, model.loras[f"{n}"]) for n in range(2)]
+            first, second = [await begun(engine, stack, fields) for fields in requests]
+            expected = [*latents(engine, [first]), *latents(engine, [second])]
+            assert latents(engine, [first, second]) == expected
+            assert latents(engine, [second, first]) == expected[::-1]
 
 
 async def test_adapters_go_with_rows_that_are_stepped_side_by_side(adapters: Any) -> None:

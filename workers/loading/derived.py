@@ -30,6 +30,8 @@ OWN = {"base", "source"}
 def whole_settings(settings: Settings, name: str) -> ModelSettings:
     """Return a model's settings; of one with a fused adapter, its base's with its own before them.
 
+    Its own are those that are not the defaults: processes hand whole settings to each other.
+
     Raises: ConfigError: its base is not there, or it has no workers of its own.
     """
     model = settings.models[name]
@@ -43,8 +45,12 @@ def whole_settings(settings: Settings, name: str) -> ModelSettings:
             f"models.{name} is served by the workers of {model.base}: give it none of its own, or "
             "set fuse = true"
         )
-    given = model.model_fields_set - OWN
-    update = {field: getattr(model, field) for field in given}
+    fields = ModelSettings.model_fields.items()
+    update = {
+        name: getattr(model, name)
+        for name, field in fields
+        if name not in OWN and getattr(model, name) != field.get_default(call_default_factory=True)
+    }
     return base.model_copy(update=update | {"defaults": defaults_of(base) | defaults_of(model)})
 
 

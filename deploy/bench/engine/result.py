@@ -72,7 +72,7 @@ class Result:
     """Seconds of making the weights, the layout's search included."""
     compile_s: float
     adapted: Adapted | None = None
-    """What was measured with adapters; None: nothing was."""
+    """Measurements with adapters; None: there are none."""
 
     @property
     def step_s(self) -> list[float]:

@@ -23,7 +23,7 @@ PREVIEW = 2
 """Images along a side of the preview."""
 
 
-class Lora(NamedTuple):
+class DemoLora(NamedTuple):
     """Adapter of the demo's Flux."""
 
     subject: Subject
@@ -31,9 +31,9 @@ class Lora(NamedTuple):
     steps: int
 
 
-LORAS: Mapping[str, Lora] = {
-    "outline": Lora(Outlines(), rank=8, steps=800),
-    "coral": Lora(NewColour("coral"), rank=4, steps=800),
+LORAS: Mapping[str, DemoLora] = {
+    "outline": DemoLora(Outlines(), rank=8, steps=800),
+    "coral": DemoLora(NewColour("coral"), rank=4, steps=800),
 }
 
 

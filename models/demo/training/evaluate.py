@@ -77,4 +77,5 @@ def _predict(
 ) -> jax.Array:
     times = jnp.full(len(latents), timestep)
     positive, negative = (model.predict(latents, times, text) for text in texts)
-    return classifier_free(positive, negative, jnp.float32(guidance))
+    scale = jnp.full((len(positive), *(1,) * (positive.ndim - 1)), guidance)
+    return classifier_free(positive, negative, scale)

@@ -26,12 +26,12 @@ from models.weights.loader import Module, filled, flat_parameters
 
 ADAPTED = re.compile(r"(transformer|unet)\.(\w*blocks\..+\.kernel)")
 """Paths of kernels that change: the network, and the path in it."""
-RATE = 2e-3
+RATE = 3e-3
 STORED = np.float16
 REPORT_STEPS = 50
 
 Changes = dict[str, dict[str, jax.Array]]
-"""By a kernel's path in the model: `down` [layers, in, rank] and `up` [layers, rank, out]."""
+"""Changes by a kernel's path: `down` [layers, in, rank] and `up` [layers, rank, out]."""
 Data = Mapping[str, Any]
 """`latents` [count, …], and the `text` of their prompts and, last, of the empty one."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,11 +13,11 @@ from models.demo.world.checker import Report
 from models.demo.world.dataset import random_scene
 from models.demo.world.outline_checker import check_outlines
 from models.demo.world.scenes import draw, outlined
-from models.demo.world.vocabulary import Scene
+from models.demo.world.vocabulary import Scene, one_object_scenes
 
 EXAM = 64
 """Prompts of an exam."""
-COUNT = 512
+COUNT = 480
 """Drawings that an adapter learns from."""
 
 
@@ -53,17 +54,26 @@ class NewColour(ImageSubject):
 
     def scenes(self, rng: np.random.Generator, count: int) -> list[Scene]:
         """Return that many random scenes of one object; every third is of the known colours."""
-        scenes = [random_scene(rng, pairs_share=0) for _ in range(count)]
-        return [recoloured(scene, self.name) if n % 3 else scene for n, scene in enumerate(scenes)]
+        new = [scene for scene in recoloured_scenes(self.name) if not scene.held_out]
+        return [
+            new[rng.integers(len(new))] if n % 3 else random_scene(rng, pairs_share=0)
+            for n in range(count)
+        ]
 
     def exams(self) -> Mapping[str, list[str]]:
-        """Return held-out prompts: of the new colour, and as they are."""
-        known = held_out_prompts(EXAM)
-        new = [recoloured(Scene.parse(prompt), self.name).prompt for prompt in known]
-        return {self.name: new, "known colours": known}
+        """Return held-out prompts, of the new colour and of the known ones."""
+        new = [scene.prompt for scene in recoloured_scenes(self.name) if scene.held_out]
+        return {
+            self.name: [str(prompt) for prompt in np.random.default_rng(3).permutation(new)[:EXAM]],
+            "known colours": held_out_prompts(EXAM),
+        }
 
 
-def recoloured(scene: Scene, colour: str) -> Scene:
-    """Return the scene with its first thing in this colour."""
-    first, *rest = scene.things
-    return dataclasses.replace(scene, things=(dataclasses.replace(first, colour=colour), *rest))
+@functools.cache
+def recoloured_scenes(colour: str) -> tuple[Scene, ...]:
+    """Return every scene of one object of this colour, in a fixed order."""
+    scenes = (
+        dataclasses.replace(scene, things=(dataclasses.replace(scene.things[0], colour=colour),))
+        for scene in one_object_scenes()
+    )
+    return tuple(dict.fromkeys(scenes))

@@ -42,44 +42,92 @@ class AdapterBank(nnx.Module):
         self.down, self.up, self.bias = down, up, bias
 
     def change(
-        self, x: Float[Array, "batch *tokens in_features"], rows: RowAdapters
-    ) -> Float[Array, "batch *tokens out_features"]:
-        """Compute what each row's adapters add to a linear layer's output, in the dtype of `x`."""
+        self,
+        x: Float[Array, "batch *tokens in_features"],
+        rows: RowAdapters,
+        features: tuple[int, ...] = (-1,),
+    ) -> Float[Array, "batch ..."]:
+        """Compute what each row's adapters add to a linear layer's output, in the dtype of `x`.
+
+        Args:
+            features: axes of the output's features, such as heads and their sizes.
+        """
         pages = self.of_rows(x, rows)
-        hidden = jnp.einsum("bsi,bji->bsj", x.reshape(len(x), -1, x.shape[-1]), pages.down[:, :, 0])
-        return pages.raised(hidden).reshape(*x.shape[:-1], -1)
+        flat = x.reshape(len(x), -1, x.shape[-1])
+        hidden = product(flat, pages.down[:, :, 0], "ji", "j")
+        return pages.raised(hidden, features).reshape(*x.shape[:-1], *features)
 
     def of_rows(self, x: Array, rows: RowAdapters) -> RowPages:
-        """Take the pages that each row of a batch reads, in the dtype of `x`."""
-        places, scales = rows.of_batch(len(x))
+        """Take the pages that each row of a batch reads, in the dtype of `x`.
+
+        Those of a single row once, whatever the batch has of it.
+        """
+        places, scales = rows if len(rows.pages) == 1 else rows.of_batch(len(x))
         down, up, bias = (
             _taken(one, places).astype(x.dtype) for one in (self.down, self.up, self.bias)
         )
         return RowPages(
-            down.reshape(len(x), down.shape[1] * PAGE_RANK, -1, down.shape[-1]),
-            up.reshape(len(x), -1, up.shape[-1]),
+            down.reshape(len(down), down.shape[1] * PAGE_RANK, -1, down.shape[-1]),
+            up.reshape(len(up), -1, up.shape[-1]),
             bias,
             scales.astype(x.dtype),
         )
 
 
 class RowPages(NamedTuple):
-    """Pages of one layer, row by row."""
+    """Pages of one layer, row by row; or those of the one row that all of a batch is of."""
 
-    down: Float[Array, "batch ranks window in_features"]
-    up: Float[Array, "batch ranks out_features"]
-    bias: Float[Array, "batch pages out_features"]
-    scales: Float[Array, "batch pages"]
+    down: Float[Array, "rows ranks window in_features"]
+    up: Float[Array, "rows ranks out_features"]
+    bias: Float[Array, "rows pages out_features"]
+    scales: Float[Array, "rows pages"]
 
     def raised(
-        self, hidden: Float[Array, "batch *places ranks"]
-    ) -> Float[Array, "batch *places out_features"]:
-        """Scale what the ranks made of the inputs, and bring it up to the outputs."""
+        self,
+        hidden: Float[Array, "batch *places ranks"],
+        features: tuple[int, ...] = (-1,),
+    ) -> Float[Array, "batch ..."]:
+        """Scale what the ranks made of the inputs, and bring it up to the outputs.
+
+        The ranks are computed apart: a TPU's compiler would do so again for each tile of outputs.
+        """
         scales = jnp.repeat(self.scales, PAGE_RANK, axis=1)
+        hidden = jax.lax.optimization_barrier(hidden)
         flat = hidden.reshape(len(hidden), -1, hidden.shape[-1]) * scales[:, None]
-        added = jnp.einsum("bsj,bjo->bso", flat, self.up)
-        added = added + jnp.einsum("bp,bpo->bo", self.scales, self.bias)[:, None]
-        return added.reshape(*hidden.shape[:-1], -1)
+        up = self.up.reshape(*self.up.shape[:2], *features)
+        out = "ohd"[: len(features)]
+        added = product(flat, up, f"j{out}", out)
+        bias = jnp.einsum("bp,bpo->bo", self.scales, self.bias)
+        added = added + bias.reshape(len(bias), 1, *added.shape[2:])
+        return added.reshape(*hidden.shape[:-1], *added.shape[2:])
+
+
+def added(out: Array, change: Array) -> Array:
+    """Add what adapters change to a layer's outputs.
+
+    The change is computed first: a TPU's compiler adds it as it writes the layer's own product
+    then, in whichever order that is read. The other way round it would read and write the outputs
+    once more, and turn them round behind that.
+    """
+    return out + jax.lax.optimization_barrier(change.reshape(out.shape))
+
+
+def product(
+    x: Float[Array, "batch places _in"],
+    own: Float[Array, "rows ..."],
+    own_axes: str,
+    features: str,
+) -> Float[Array, "batch places ..."]:
+    """Multiply each row of `x` by its own array, or all of them by the one that there is.
+
+    Args:
+        own_axes: letters of the axes of one row's array; those not in `features` are summed over.
+        features: letters of the results' last axes.
+    """
+    summed = "".join(letter for letter in own_axes if letter not in features)
+    if len(own) == 1:
+        return jnp.einsum(f"bs{summed},{own_axes}->bs{features}", x, own[0])
+    return jnp.einsum(f"bs{summed},b{own_axes}->bs{features}", x, own)
 
 
 def is_of_bank(path: tuple[Any, ...], leaf: Any) -> bool:

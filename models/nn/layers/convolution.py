@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from models.nn.layers.adapter_bank import AdapterBank
+from models.nn.layers.adapter_bank import AdapterBank, RowPages, added, product
 from models.nn.layers.conv_strips import with_neighbours
 from models.nn.layers.parameterised import Conv
 from models.parallel.row_adapters import RowAdapters
@@ -26,15 +26,24 @@ def convolved(
 def _convolved(layer: Conv, x: Array) -> Array:
     if trace_options().strips == 1:
         return layer(x)
-    rows, (left, right) = paddings(layer)
-    out = jax.lax.conv_general_dilated(
-        with_neighbours(x, left, right),
-        layer.kernel[...].astype(x.dtype),
-        _strides(layer),
-        [rows, (0, 0)],
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
+    out = _by_kernel(layer, x, layer.kernel[...].astype(x.dtype))
     return out if layer.bias is None else out + layer.bias[...].astype(x.dtype)
+
+
+def _by_kernel(layer: Conv, x: Array, kernel: Array) -> Array:
+    """Convolve with a kernel of the layer's window; of images in strips, too."""
+    sides: list[tuple[int, int]] = paddings(layer)
+    if trace_options().strips > 1:
+        rows, (left, right) = sides
+        x, sides = with_neighbours(x, left, right), [rows, (0, 0)]
+    letters = "TDHW"[4 - len(sides) :]
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        _strides(layer),
+        sides,
+        dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
+    )
 
 
 def adapted(layer: Conv, x: Array, out: Array) -> Array:
@@ -42,17 +51,34 @@ def adapted(layer: Conv, x: Array, out: Array) -> Array:
     rows = trace_options().adapters
     if layer.bank is None or rows is None:
         return out
-    return out + _change(layer, layer.bank, x, rows)
+    return added(out, _change(layer, layer.bank, x, rows))
 
 
 def _change(layer: Conv, bank: AdapterBank, x: Array, rows: RowAdapters) -> Array:
-    """Compute each row's change: its few channels at every place of the window, side by side.
+    pages = bank.of_rows(x, rows)
+    if len(pages.down) > 1 or _is_split():
+        return pages.raised(_of_rows(layer, pages, x))
+    window = layer.kernel.shape[:-2]
+    down = jnp.moveaxis(pages.down[0], 0, -1)  # [places of the window, in, ranks]
+    return pages.raised(_by_kernel(layer, x, down.reshape(*window, *down.shape[1:])))
+
+
+def _is_split() -> bool:
+    """Return whether devices share an image or its channels: see models.nn.layers.split_channels.
+
+    Convolutions of both are not left to XLA's partitioner.
+    """
+    layout = trace_options().layout
+    return layout is not None and layout.size("rows") * layout.size("channels") > 1
+
+
+def _of_rows(layer: Conv, pages: RowPages, x: Array) -> Array:
+    """Compute each row's ranks: its few channels at every place of the window, side by side.
 
     One product for all places of the window, whose results are then added up from where they lie:
     a convolution by rows of their own would be one of as many groups as rows.
     """
-    pages = bank.of_rows(x, rows)
-    by_place = jnp.einsum("bsi,bjti->bstj", x.reshape(len(x), -1, x.shape[-1]), pages.down)
+    by_place = product(x.reshape(len(x), -1, x.shape[-1]), pages.down, "jti", "tj")
     padded = _padded(layer, by_place.reshape(*x.shape[:-1], -1))
     window, strides = layer.kernel.shape[:-2], _strides(layer)
     sizes = [
@@ -72,7 +98,7 @@ def _change(layer: Conv, bank: AdapterBank, x: Array, rows: RowAdapters) -> Arra
             (len(x), *stops, (number + 1) * ranks),
             (1, *strides, 1),
         )
-    return pages.raised(hidden)
+    return hidden
 
 
 def _padded(layer: Conv, x: Array) -> Array:

@@ -116,6 +116,26 @@ def test_each_row_is_changed_by_its_own_adapter(name: str) -> None:
     assert error < RELATIVE * np.abs(found).max()
 
 
+@pytest.mark.parametrize(
+    ("name", "strips"), [("alone", 1), *((name, 1) for name in WINDOWS), ("same", 2), ("halved", 2)]
+)
+def test_a_single_row_is_changed_as_it_is_among_others(name: str, strips: int) -> None:
+    """Its pages are taken once for all its prompts and strips, and convolved with as a kernel."""
+    layer = getattr(filled([every(PAGE_RANK + 2)]), name)
+    rows = RowAdapters(jnp.array([[0, 1]]), jnp.array([[0.7, 0.7]]))
+    places = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))
+    x = jax.random.normal(jax.random.key(1), (2 * strips, *places, IN))
+    call = (lambda layer, x: layer(x)) if name == "alone" else convolved
+    with replace(trace_options(), adapters=rows, strips=strips).active():
+        found = call(layer, x)
+    with replace(trace_options(), adapters=rows.of_batch(2), strips=strips).active():
+        expected = call(layer, x)
+    with replace(trace_options(), strips=strips).active():
+        plain = call(layer, x)
+    error = np.abs(np.asarray(found - expected)).max()
+    assert error < RELATIVE * np.abs(found).max() < np.abs(found - plain).max()
+
+
 @pytest.mark.parametrize("name", ["alone", *WINDOWS])
 def test_a_bank_that_no_row_asks_for_changes_no_bit(name: str) -> None:
     places = {"alone": (4,), "patches": (2, 4, 6)}.get(name, (4, 6))

@@ -10,7 +10,7 @@ import pytest
 
 from tools.speed_page import PAGE, table
 from workers.plan import record, schedule
-from workers.plan.cases import CASES, compiled, fingerprints
+from workers.plan.cases import CASES, GUARDED, compiled, fingerprints
 from workers.plan.report import versions
 from workers.plan.schedule import Step, in_child
 
@@ -34,7 +34,7 @@ def steps() -> dict[str, Step]:
     """As the compiler that is installed has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_PLATFORMS", "cpu")
-        programs = in_child(fingerprints, [*CASES])
+        programs = in_child(fingerprints, [*GUARDED])
         return record.current(record.read(), programs, versions(), _compiled)
 
 

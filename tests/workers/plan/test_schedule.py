@@ -89,6 +89,13 @@ def test_layers_that_run_as_often_share_a_row() -> None:
     assert any("a layer, x 80 | 1 ms | 2 ms | 1 ms | 3 ms | 7 ms |" in row for row in rows)
 
 
+def test_a_step_with_adapters_is_named_so() -> None:
+    rows = table(
+        Record({}, {}, {"sdxl-lora-64": Step("sdxl-lora-64", parts(TEXT, CLOCK_HZ, {}), 0.0)})
+    )
+    assert any(row.startswith("| sdxl, v6e:1x1, adapters of rank 64 | ") for row in rows)
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -97,6 +97,27 @@ def test_a_size_that_the_model_cannot_make_is_told(tiny: Path) -> None:
         assert "width" in result["refused"]
 
 
+def test_rounds_with_adapters_take_turns_with_those_without(tiny: Path, coarse: None) -> None:
+    told = report(ask(tiny, lora_rank=4))
+    (result,) = told["results"]
+    adapters = result["adapters"]
+    times = adapters["seconds"]
+    assert set(times) == {*STAGES, "step"} and all(len(own) == REPEATS for own in times.values())
+    pairs = zip(times["step"], result["seconds"]["step"], strict=True)
+    assert adapters["of_plain"] == pytest.approx([one / plain for one, plain in pairs])
+    assert adapters["rank"] == 4 and adapters["load_s"] > 0, "the engine has read a file"
+    each_row = adapters["bank_bytes"] / BATCH
+    assert each_row > adapters["file_bytes"], "a page has room for rank 16, the file has rank 4"
+    console = Console(width=300, record=True)
+    show(told, console)
+    assert "rank 4: " in console.export_text()
+
+
+def test_a_report_without_adapters_says_nothing_of_them(told: Any) -> None:
+    assert told["results"][0]["adapters"] is None
+    assert "a step with adapters" not in figures(told["results"][0])
+
+
 def test_stages_that_overlap_count_once() -> None:
     spans = [Span("encode", 0, 2), Span("encode", 1, 3), Span("encode", 5, 6)]
     assert covered(spans) == 4
