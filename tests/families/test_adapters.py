@@ -111,12 +111,12 @@ def mixed(model: Model) -> list[Fields]:
     return [*of_one_page(model), *(asking(model.fields, *loras) for loras in chosen)]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_eight_adapters_in_one_launch_are_each_as_alone(
-    dtype: str, models: Models, layout: Layout
+    models: Models, layout: Layout
 ) -> None:
-    """Of exact batching by eight rows: the first step, at some places of the batch."""
-    model = models(dtype)
+    """Of exact batching by eight rows: the first step, at some places of the batch. Of float32
+    tests/parallel/test_adapters.py has the like."""
+    model = models("bfloat16")
     with model.engine(PAGES, layout, ROWS, exact(ROWS)) as engine:
         async with AsyncExitStack() as stack:
             rows = [await begun(engine, stack, fields) for fields in of_one_page(model)[:ROWS]]

@@ -124,8 +124,8 @@ async def test_neighbours_with_other_adapters_change_no_bit_under_a_layout(
 ) -> None:
     """The first step, by eight rows: beside seven others, and beside its likes.
 
-    At the same place: where a layout splits the batch, others round otherwise, with adapters or
-    without (jax 0.10.2 on CPUs).
+    At the same place: compiled as coarsely as here, others round otherwise under a layout, with
+    adapters or without. Compiled as users compile, none does.
     """
     model = adapters(family)
     with model.engine(ROWS, layout(**LAYOUTS[name]), ROWS, exact(ROWS)) as engine:
