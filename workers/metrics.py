@@ -98,7 +98,9 @@ adapter_load_seconds = Counter(
     ["model"],
 )
 adapter_pages = Gauge(
-    "atelier_adapter_pages", "Pages of the banks: free, or used by an adapter.", ["model", "state"]
+    "atelier_adapter_pages",
+    "Pages of a pool's banks, where it has some: free, or used by an adapter.",
+    ["model", "state"],
 )
 compile_seconds = Histogram(
     "atelier_compile_seconds",
@@ -176,10 +178,14 @@ def swap(model: str, seconds: float) -> None:
     swap_seconds.labels(model).inc(seconds)
 
 
-def adapter_loaded(model: str, seconds: float, used: int, free: int) -> None:
-    """Count one adapter that came to the device, its time, and the pages of the banks after it."""
+def adapter_loaded(model: str, seconds: float) -> None:
+    """Count one adapter that came to the device, and its time."""
     adapter_loads.labels(model).inc()
     adapter_load_seconds.labels(model).inc(seconds)
+
+
+def adapter_pages_are(model: str, used: int, free: int) -> None:
+    """Set the pages of a pool's banks that adapters have, and those that none has."""
     for state, pages in (("used", used), ("free", free)):
         adapter_pages.labels(model, state).set(pages)
 

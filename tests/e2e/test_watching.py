@@ -51,6 +51,10 @@ NOTHING_BECAUSE = {
     "nobody has taken a profile": ("Atelier: pools / Communication's share of a step / A",),
     "a front end is there": ("AtelierFrontEndGone",),
     "the system is younger than six hours": ("AtelierCompileCacheMisses",),
+    "the catalogue has no adapters": (
+        "Atelier: pools / Adapters brought to the chip / B",
+        "Atelier: pools / Adapters brought to the chip / C",
+    ),
 }
 """Who legitimately gets no series of this run, by the reason."""
 
@@ -113,6 +117,10 @@ UNMATCHED_BECAUSE = {
         'model:atelier_mfu:ratio_rate30m{model=~".*"}',
     ),
     "nobody has taken a profile": ('atelier_communication_ratio{model=~".*",instance=~".*"}',),
+    "the catalogue has no adapters": (
+        'atelier_adapter_pages{model=~".*",instance=~".*"}',
+        'atelier_adapter_pages{model=~".*",instance=~".*",state="used"}',
+    ),
 }
 """Series that queries ask for and this run has not, by the reason."""
 
@@ -185,8 +193,9 @@ def addresses_of(job_id: str, api: str) -> list[str]:
 
 ABSENT = {
     "atelier_peak_flops", "atelier_communication_ratio", "atelier_device_memory_bytes",
+    "atelier_adapter_pages",
 }  # fmt: skip
-"""Of a CPU's pool that nobody has profiled."""
+"""Of a CPU's pool that nobody has profiled, and that has no adapters."""
 
 
 def test_pages_are_whole_and_say_nothing_of_what_clients_wrote(run: Run) -> None:

@@ -60,14 +60,14 @@ Models = Callable[[str], Model]
 
 @pytest.fixture(scope="module")
 def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The smallest checkpoint; of Wan, with two experts."""
+    """The smallest checkpoint; of Wan, with two experts, each a stack of layers."""
     folder = tmp_path_factory.mktemp("adapters") / family
     if family != "wan":
         return SUITE[family].least(folder)
     from tests.parity.tiny_wan import make_wan
 
-    layer = {"num_layers": 1}
-    return make_wan(folder, transformer=layer, transformer_2=layer, boundary_ratio=0.875, t5=T5)
+    layers = {"num_layers": 2}
+    return make_wan(folder, transformer=layers, transformer_2=layers, boundary_ratio=0.875, t5=T5)
 
 
 def load(family: str, folder: Path, adapters: Path, dtype: str, **how: Any) -> Model:

@@ -64,6 +64,8 @@ class Adapters:
         self._slots = AdapterSlots(pipeline.spec.lora_pages)
         self._times = Recent()
         self._threads = ThreadPoolExecutor(LOADERS, "adapters")
+        if self._slots.pages:
+            self._report_pages()
 
     @property
     def digests(self) -> list[str]:
@@ -117,8 +119,8 @@ class Adapters:
         await loop.run_in_executor(self._threads, self._fill, lora, file, pages)
         took_s = time.perf_counter() - started
         self._times.observe(took_s)
-        free = self._slots.free_pages
-        metrics.adapter_loaded(self._pipeline.spec.name, took_s, self._slots.pages - free, free)
+        metrics.adapter_loaded(self._pipeline.spec.name, took_s)
+        self._report_pages()
         log.info("adapter %s is on the device after %.2f s", lora.name, took_s)
 
     def _fill(self, lora: RequestedLora, file: Path, pages: Sequence[int]) -> None:
@@ -127,6 +129,10 @@ class Adapters:
             raise AdapterError(f"{lora.name}: its file has changed; send the request again")
         for place, own, array in self._banks.arrays(adapter, pages):
             self._write(place, own, array)
+
+    def _report_pages(self) -> None:
+        free = self._slots.free_pages
+        metrics.adapter_pages_are(self._pipeline.spec.name, self._slots.pages - free, free)
 
     @cached_property
     def _names(self) -> Names:

@@ -150,7 +150,9 @@ class Engine:
             programs = await self._compiled(fields, prepared)
             async with self.adapters.held(prepared, "", lambda: None) as placed:
                 few = replace(placed, steps=warmup.first_steps(placed.steps, steps))
-                await self._decode(await self._draw(programs, few, None, lambda row: None))
+                state = await self._run("encode", self._encode, programs, few)
+                start = Checked(state, 0, 0.0)
+                await self._decode(await self._denoise(programs, few, start, lambda row: None))
         return programs
 
     async def levels(self, fields: Fields) -> int:

@@ -57,6 +57,22 @@ class AdapterBank(nnx.Module):
         hidden = product(flat, pages.down[:, :, 0], "ji", "j")
         return pages.raised(hidden, features).reshape(*x.shape[:-1], *features)
 
+    def added(self, out: Array, change: Array) -> Array:
+        """Add a change to the layer's outputs.
+
+        It is computed first: a TPU's compiler adds it as it writes the layer's own product then, in
+        whichever order that is read. The other way round it would read and write the outputs once
+        more, and turn them round behind that. A product whose sums cross devices is written before
+        anything can be added.
+        """
+        change = change.reshape(out.shape)
+        return out + (change if self._sums_cross_devices else jax.lax.optimization_barrier(change))
+
+    @property
+    def _sums_cross_devices(self) -> bool:
+        layout, axis = trace_options().layout, self.down.axes[-1]
+        return layout is not None and axis is not None and layout.in_use().size(axis) > 1
+
     def of_rows(self, x: Array, rows: RowAdapters) -> RowPages:
         """Take the pages that each row of a batch reads, in the dtype of `x`.
 
@@ -100,16 +116,6 @@ class RowPages(NamedTuple):
         bias = jnp.einsum("bp,bpo->bo", self.scales, self.bias)
         added = added + bias.reshape(len(bias), 1, *added.shape[2:])
         return added.reshape(*hidden.shape[:-1], *added.shape[2:])
-
-
-def added(out: Array, change: Array) -> Array:
-    """Add what adapters change to a layer's outputs.
-
-    The change is computed first: a TPU's compiler adds it as it writes the layer's own product
-    then, in whichever order that is read. The other way round it would read and write the outputs
-    once more, and turn them round behind that.
-    """
-    return out + jax.lax.optimization_barrier(change.reshape(out.shape))
 
 
 def product(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from models.nn.layers.adapter_bank import AdapterBank, RowPages, added, product
+from models.nn.layers.adapter_bank import AdapterBank, RowPages, product
 from models.nn.layers.conv_strips import with_neighbours
 from models.nn.layers.parameterised import Conv
 from models.parallel.row_adapters import RowAdapters
@@ -51,7 +51,7 @@ def adapted(layer: Conv, x: Array, out: Array) -> Array:
     rows = trace_options().adapters
     if layer.bank is None or rows is None:
         return out
-    return added(out, _change(layer, layer.bank, x, rows))
+    return layer.bank.added(out, _change(layer, layer.bank, x, rows))
 
 
 def _change(layer: Conv, bank: AdapterBank, x: Array, rows: RowAdapters) -> Array:

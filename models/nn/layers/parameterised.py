@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
 from models.nn.kernels.int8_matmul import Activation
-from models.nn.layers.adapter_bank import AdapterBank, added
+from models.nn.layers.adapter_bank import AdapterBank
 from models.nn.quant.matmul import Rounded, multiplied, scaled, upright_values
 from models.nn.quant.sharded import product_by_kernel
 from models.parallel import jax_internals
@@ -74,7 +74,7 @@ def adapted(layer: Linear, x: Array, out: Array) -> Array:
     rows = trace_options().adapters
     if layer.bank is None or rows is None:
         return out
-    return added(out, layer.bank.change(x, rows, out.shape[x.ndim - 1 :]))
+    return layer.bank.added(out, layer.bank.change(x, rows, out.shape[x.ndim - 1 :]))
 
 
 def by_kernel(

@@ -163,7 +163,7 @@ async def process(
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     """A pool's process that is loading, and a client of its page."""
     pool = {"model": "toy", "slots": 1, "metrics_port": 0, "drain_s": 600, "preview_every_s": 0}
-    model = {"source": "", "warmup": [{"phase": "slow-to-compile"}]}
+    model = {"source": "nowhere", "warmup": [{"phase": "slow-to-compile"}]}
     settings = {
         "ATELIER_REDIS__URL": redis_url,
         "ATELIER_STATE_DIR": str(state_dir),
