@@ -16,7 +16,7 @@ from models.parallel.axis_rules import TABLE, Layout, Table, abstract_mesh
 from workers.plan.collectives import Interconnect, Traffic, traffic
 from workers.plan.offload import ALL_ON_DEVICE, Residency
 from workers.plan.per_device import scaled, share
-from workers.plan.trace import ADAPTERS, Sketch, TracedProgram, Weight
+from workers.plan.trace import Sketch, TracedProgram, Weight
 from workers.slice.chips import GIB, Chip
 from workers.slice.mesh_shape import MeshShape
 
@@ -26,10 +26,6 @@ ROW_COPIES = 3
 """Copies of each request's state: read by a step, written by it, and waiting for a slot."""
 CONDITIONS_COPIES = 2
 """Copies of each request's conditions: those that a step in flight reads, and the next ones."""
-
-BANK_COPIES = 2
-"""Copies of the banks of adapters: one that a step in flight reads, and one with the adapter that
-has come meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +178,6 @@ def _memory(
     turns = {name: weights.pop(name) for name in residency.by_turns}
     if turns:
         weights[" or ".join(sorted(turns))] = max(turns.values())
-    if ADAPTERS in weights:
-        weights[ADAPTERS] *= BANK_COPIES
     programs = [sketch.encode, sketch.decode, *(program for program, _ in sketch.steps.values())]
     return {
         **{f"weights of {name}": size for name, size in weights.items()},

@@ -1,8 +1,8 @@
 """Banks of adapters among a slice's weights: what writes an adapter into their pages.
 
-A page is written beside the steps: an array of a bank is replaced by a copy with the page in it,
-and steps in flight keep the one that they were given. So no step waits for an adapter, and a bank
-needs its memory twice while one comes.
+A page is written where it lies, by a program like any other: behind the steps that were launched
+before it, which may still read what was there, and before those that come after. Nobody launches
+anything meanwhile (`Launcher.write`), since the array that a bank was is gone from then on.
 """
 
 from __future__ import annotations
@@ -73,17 +73,17 @@ class AdapterBanks:
                 yield place, pages, np.zeros(shape, bank.dtype)
 
     def empty(self) -> Iterator[tuple[int, Sequence[int], np.ndarray]]:
-        """Yield what writes zeros into the first page of each bank, twice over.
+        """Yield what writes zeros into the first page of each bank.
 
         So that the programs that write pages are compiled before an adapter comes.
         """
         for place, axis in self._axes.items():
             bank = self._weights.common[place]
-            shape = (*bank.shape[:axis], 2, *bank.shape[axis + 1 :])
-            yield place, (0, 0), np.zeros(shape, bank.dtype)
+            shape = (*bank.shape[:axis], 1, *bank.shape[axis + 1 :])
+            yield place, (0,), np.zeros(shape, bank.dtype)
 
     def write(self, place: int, pages: Sequence[int], array: np.ndarray) -> jax.Array:
-        """Write pages of one array of a bank, and return the array. From any thread.
+        """Write pages of one array of a bank, and return the array. Nothing else may be launched.
 
         Args:
             array: as the bank's, with so many pages.
@@ -93,8 +93,8 @@ class AdapterBanks:
         arrived = [put(part, sharding) for part in parts]
 
         def change(bank: jax.Array) -> jax.Array:
-            for number, (page, own) in enumerate(zip(pages, arrived, strict=True)):
-                bank = _writer(axis, sharding, number > 0)(bank, own, np.int32(page))
+            for page, own in zip(pages, arrived, strict=True):
+                bank = _writer(axis, sharding)(bank, own, np.int32(page))
             return bank
 
         bank = self._weights.replace(place, change)
@@ -111,18 +111,13 @@ class AdapterBanks:
 
 
 @lru_cache
-def _writer(axis: int, sharding: Sharding, is_ours: bool) -> Any:
-    """Return the program that writes one page.
-
-    Args:
-        is_ours: nobody else has the bank, so that it may be written in place.
-    """
+def _writer(axis: int, sharding: Sharding) -> Any:
+    """Return the program that writes one page of a bank, in place."""
 
     def write(bank: jax.Array, own: jax.Array, page: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_slice_in_dim(bank, own, page, axis)
 
-    donated = (0,) if is_ours else ()
-    return jax.jit(write, out_shardings=sharding, donate_argnums=donated)
+    return jax.jit(write, out_shardings=sharding, donate_argnums=0)
 
 
 def _page(array: np.ndarray, number: int, axis: int) -> np.ndarray:

@@ -74,7 +74,7 @@ class Weights:
     def replace(self, place: int, change: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """Put what `change` makes of a leaf in its place, and return it. From any thread.
 
-        Steps in flight keep the leaf that they were given.
+        Where it takes the leaf over, no launch may be reading this list meanwhile.
         """
         with self._lock:
             new = change(self.common[place])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -54,7 +55,10 @@ class Launcher(Protocol):
         ...
 
     def write(self, program: Program) -> Program:
-        """Return a program that writes pages of adapters on every process (adapter_banks.py)."""
+        """Return a program that writes pages of adapters on every process (adapter_banks.py).
+
+        Nothing else is launched while it is called.
+        """
 
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
         """A row's leaves by name, to be fetched."""
@@ -74,7 +78,14 @@ class Launcher(Protocol):
 
 
 class OneHost:
-    """Launcher of a slice whose devices are all this process's: programs are called as they are."""
+    """Launcher of a slice whose devices are all this process's.
+
+    Programs are called as they are, by several threads; those that write, while no other is.
+    """
+
+    def __init__(self) -> None:
+        self._launches = 0
+        self._turn = threading.Condition()
 
     def on_loss(self, tell: Callable[[Exception], None]) -> None:
         """Do nothing: there is nobody to lose."""
@@ -86,12 +97,12 @@ class OneHost:
         """Do nothing: nobody else compiles."""
 
     def encode(self, programs: BucketPrograms, program: Program) -> Program:
-        """Return the program itself."""
-        return program
+        """Return the program, launched beside others."""
+        return self._beside(program)
 
     def conditions(self, programs: BucketPrograms, phase: StepProgram, program: Program) -> Program:
-        """Return the program itself."""
-        return program
+        """Return the program, launched beside others."""
+        return self._beside(program)
 
     def step(
         self,
@@ -100,16 +111,22 @@ class OneHost:
         batch_layout: BatchLayout,
         program: Program,
     ) -> Program:
-        """Return the program itself."""
-        return program
+        """Return the program, launched beside others."""
+        return self._beside(program)
 
     def show(self, programs: BucketPrograms, what: str, program: Program) -> Program:
-        """Return the program itself."""
-        return program
+        """Return the program, launched beside others."""
+        return self._beside(program)
 
     def write(self, program: Program) -> Program:
-        """Return the program itself."""
-        return program
+        """Return the program, launched alone."""
+
+        def alone(*args: Any) -> Any:
+            with self._turn:
+                self._turn.wait_for(lambda: not self._launches)
+                return program(*args)
+
+        return alone
 
     def leaves(self, row: PyTree) -> Mapping[str, jax.Array]:
         """Return the row's leaves by name."""
@@ -126,3 +143,16 @@ class OneHost:
     def fetch(self, array: jax.Array) -> np.ndarray:
         """Return an array's values."""
         return np.asarray(array)
+
+    def _beside(self, program: Program) -> Program:
+        def launch(*args: Any) -> Any:
+            with self._turn:
+                self._launches += 1
+            try:
+                return program(*args)
+            finally:
+                with self._turn:
+                    self._launches -= 1
+                    self._turn.notify_all()
+
+        return launch

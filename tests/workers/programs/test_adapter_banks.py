@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -20,6 +23,7 @@ from models.parallel.axis_rules import Layout
 from models.parallel.row_adapters import AdapterPages
 from workers.programs.adapter_banks import AdapterBanks
 from workers.programs.device_weights import Weights
+from workers.programs.launcher import OneHost
 
 PAGES, WIDTH, LAYERS, WINDOW = 3, 4, 2, (3, 3)
 AXES = ("embed", "mlp")
@@ -143,14 +147,55 @@ def test_arrays_that_stay_zero_are_not_written(banks: Banks) -> None:
 
 
 @pytest.mark.parametrize("pages", [[1], [1, 0]], ids=str)
-def test_steps_in_flight_keep_what_they_were_given(banks: Banks, pages: list[int]) -> None:
+def test_steps_in_flight_read_what_they_were_given(banks: Banks, pages: list[int]) -> None:
+    """Though their arrays are written while they run."""
     banks.bring(large(), [0, 1])
-    given = list(banks.weights.common)
+    places = [*banks.banks._places.values()]
+    given = [banks.weights.common[place] for place in places]
     held = [np.array(leaf) for leaf in given]
+
+    @jax.jit
+    def step(leaves: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+        for _ in range(4):
+            x = x @ x / len(x)
+        return [leaf * x[0, 0].astype(leaf.dtype) for leaf in leaves]
+
+    x = jnp.ones((2048, 2048))
+    step.lower(given, x).compile()
+    results = step(given, x)
     banks.bring(large(16 * len(pages)), pages)
-    for place in banks.banks._places.values():
-        assert banks.weights.common[place] is not given[place]
-        np.testing.assert_array_equal(np.asarray(given[place]), held[place])
+    assert all(leaf.is_deleted() for leaf in given), "copied"
+    for result, before, place in zip(results, held, places, strict=True):
+        np.testing.assert_array_equal(np.asarray(result), before)
+        assert not np.array_equal(np.asarray(banks.weights.common[place]), before)
+
+
+def test_nothing_is_launched_while_a_page_is_written(banks: Banks) -> None:
+    """Launches of three threads read the banks' arrays, which are gone once they are written."""
+    launcher, ended = OneHost(), threading.Event()
+    places = [*banks.banks._places.values()]
+    total = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
+    launch = launcher.show(
+        None, "decode", lambda weights: total([weights[place] for place in places])
+    )  # type: ignore[arg-type]
+    write = launcher.write(banks.banks.write)
+
+    def launch_on() -> int:
+        count = 0
+        while not ended.is_set():
+            launch(banks.weights.common).block_until_ready()
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(3) as threads:
+        running = [threads.submit(launch_on) for _ in range(3)]
+        try:
+            for number in range(20):
+                for one in banks.banks.arrays(large(), [number % 2, 2]):
+                    write(*one)
+        finally:
+            ended.set()
+        assert all(one.result() > 0 for one in running)
 
 
 def test_a_pipeline_keeps_the_shapes_of_its_banks_alone(banks: Banks) -> None:
