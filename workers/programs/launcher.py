@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Protocol
 
 import jax
@@ -145,6 +146,7 @@ class OneHost:
         return np.asarray(array)
 
     def _beside(self, program: Program) -> Program:
+        @wraps(program)
         def launch(*args: Any) -> Any:
             with self._turn:
                 self._launches += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,5 +48,5 @@ def weights_bytes(weights: PyTree) -> int:
 
 def beside_weights(program: Any) -> int:
     """Return the bytes that a program makes. Its own inputs are small."""
-    found = program.memory_analysis()
+    found = inspect.unwrap(program).memory_analysis()
     return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)

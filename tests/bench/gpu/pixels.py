@@ -141,7 +141,9 @@ def calls_of(engine: Engine, prepared: Any) -> dict[str, int]:
     """Custom calls of the compiled steps, by name; a loop over layers counts once."""
     phases = engine.programs.of(prepared).phases.values()
     texts = [
-        program.result().as_text() or "" for phase in phases for program in phase.programs.values()
+        inspect.unwrap(program.result()).as_text() or ""
+        for phase in phases
+        for program in phase.programs.values()
     ]
     return dict(Counter(name for text in texts for name in CALL.findall(text)))
 

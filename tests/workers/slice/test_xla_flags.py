@@ -54,8 +54,14 @@ def test_and_would_say_so_if_they_did_not(program: str, variable: str) -> None:
 def test_a_set_is_for_its_chips_and_families() -> None:
     assert not xla_flags.chosen(None, "flux")
     assert xla_flags.chosen("nvidia", "flux").keys() == {"xla"}
-    wan, sdxl = (" ".join(xla_flags.chosen("v6e", name)["libtpu"]) for name in ("wan", "sdxl"))
-    assert "vmem_limit_kib=98304" in wan and "vmem_limit_kib=65536" in sdxl
+    found = {
+        name: [flag for flag in xla_flags.chosen("v6e", name)["libtpu"] if "vmem" in flag]
+        for name in ("flux", "sdxl", "wan")
+    }
+    limit = "--xla_tpu_scoped_vmem_limit_kib"
+    assert found == {
+        "flux": [f"{limit}=65536"], "sdxl": [f"{limit}=65536"], "wan": [f"{limit}=98304"],
+    }  # fmt: skip
     assert "vmem_limit" not in " ".join(xla_flags.chosen("v5e", "wan")["libtpu"])
 
 
