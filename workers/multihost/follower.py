@@ -53,7 +53,7 @@ class Follower:
         self._last_step: PyTree = None
         """Result of the last step."""
         self.launched: SimpleQueue[PyTree] = SimpleQueue()
-        """Result of each launch, for another thread to wait for."""
+        """Result of each launch but those that write, for another thread to wait for."""
         self._commands = {
             "terms": self._agree,
             "beat": lambda message: None,
@@ -128,9 +128,12 @@ class Follower:
         self.launched.put(finite)
 
     def _write(self, message: Message) -> None:
+        """Write pages.
+
+        Nobody waits for the bank, which the next write takes over: whoever reads it has its error.
+        """
         fields = message.fields
-        bank = self._banks.write(fields["place"], fields["pages"], message.arrays["array"])
-        self.launched.put(bank)
+        self._banks.write(fields["place"], fields["pages"], message.arrays["array"])
 
     def _phase(self, fields: Mapping[str, Any]) -> Phase:
         return self._buckets[fields["programs"]].phases[StepProgram.parse(fields["phase"])]
