@@ -195,7 +195,7 @@ ABSENT = {
     "atelier_peak_flops", "atelier_communication_ratio", "atelier_device_memory_bytes",
     "atelier_adapter_pages",
 }  # fmt: skip
-"""Of a CPU's pool that nobody has profiled, and that has no adapters."""
+"""Metrics without a sample on the page of a CPU's pool without adapters that nobody profiled."""
 
 
 def test_pages_are_whole_and_say_nothing_of_what_clients_wrote(run: Run) -> None:

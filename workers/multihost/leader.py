@@ -151,11 +151,9 @@ class Leader:
     def write(self, program: Program) -> Program:
         """Return the program with the followers taking part: each array goes by the connection."""
 
-        def write(place: int, pages: Sequence[int], array: np.ndarray) -> jax.Array:
+        def write(place: int, pages: Sequence[int], array: np.ndarray) -> None:
             fields = {"place": place, "pages": list(pages)}
-            return self._launch(
-                "write", fields, {"array": array}, lambda: program(place, pages, array)
-            )
+            self._launch("write", fields, {"array": array}, lambda: program(place, pages, array))
 
         return write
 

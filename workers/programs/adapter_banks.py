@@ -82,8 +82,8 @@ class AdapterBanks:
             shape = (*bank.shape[:axis], 1, *bank.shape[axis + 1 :])
             yield place, (0,), np.zeros(shape, bank.dtype)
 
-    def write(self, place: int, pages: Sequence[int], array: np.ndarray) -> jax.Array:
-        """Write pages of one array of a bank, and return the array. Nothing else may be launched.
+    def write(self, place: int, pages: Sequence[int], array: np.ndarray) -> None:
+        """Write pages of one array of a bank. Nothing else may be launched.
 
         Args:
             array: as the bank's, with so many pages.
@@ -97,10 +97,9 @@ class AdapterBanks:
                 bank = _writer(axis, sharding)(bank, own, np.int32(page))
             return bank
 
-        bank = self._weights.replace(place, change)
+        self._weights.replace(place, change)
         for page, part in zip(pages, parts, strict=True):
             self._note(page, place, part)
-        return bank
 
     def _note(self, page: int, place: int, part: np.ndarray) -> None:
         """Note whether a page of an array is zero now."""

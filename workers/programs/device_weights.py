@@ -71,15 +71,14 @@ class Weights:
             metrics.swap(self._model, time.perf_counter() - started)
         return self._present
 
-    def replace(self, place: int, change: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Put what `change` makes of a leaf in its place, and return it. From any thread.
+    def replace(self, place: int, change: Callable[[jax.Array], jax.Array]) -> None:
+        """Put what `change` makes of a leaf in its place. From any thread.
 
         Where it takes the leaf over, no launch may be reading this list meanwhile.
         """
         with self._lock:
             new = change(self.common[place])
             self.common[place] = self._present[place] = new
-        return new
 
     def unflatten(self, leaves: list[Any]) -> PyTree:
         """The pipeline's own tree of these leaves."""

@@ -84,6 +84,7 @@ async def test_an_engine_that_dies_is_a_death_of_its_jobs(
     for job in jobs:
         await queue.put(job)
     async with at_work(pipeline, layout, brief, store) as (pool, task):
+        await until(lambda: pool.jobs == 2)
         await asyncio.to_thread(pipeline.gate.wait)
         pool.engine.step_loop.submit(None)  # what no caller would do
         pipeline.gate.open()
