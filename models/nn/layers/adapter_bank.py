@@ -66,10 +66,11 @@ class AdapterBank(nnx.Module):
         anything can be added.
         """
         change = change.reshape(out.shape)
-        return out + (change if self._sums_cross_devices else jax.lax.optimization_barrier(change))
+        return out + (change if self._has_split_inputs else jax.lax.optimization_barrier(change))
 
     @property
-    def _sums_cross_devices(self) -> bool:
+    def _has_split_inputs(self) -> bool:
+        """True if the layer's sums cross devices."""
         layout, axis = trace_options().layout, self.down.axes[-1]
         return layout is not None and axis is not None and layout.in_use().size(axis) > 1
 

@@ -22,6 +22,7 @@ from models.nn.layers.scanned import stack
 from models.parallel.axis_rules import Layout
 from models.parallel.row_adapters import AdapterPages
 from workers.programs.adapter_banks import AdapterBanks
+from workers.programs.bucket_programs import BucketPrograms
 from workers.programs.device_weights import Weights
 from workers.programs.launcher import OneHost
 
@@ -161,7 +162,6 @@ def test_steps_in_flight_read_what_they_were_given(banks: Banks, pages: list[int
         return [leaf * x[0, 0].astype(leaf.dtype) for leaf in leaves]
 
     x = jnp.ones((2048, 2048))
-    step.lower(given, x).compile()
     results = step(given, x)
     banks.bring(large(16 * len(pages)), pages)
     assert all(leaf.is_deleted() for leaf in given), "copied"
@@ -175,9 +175,8 @@ def test_nothing_is_launched_while_a_page_is_written(banks: Banks) -> None:
     launcher, ended = OneHost(), threading.Event()
     places = [*banks.banks._places.values()]
     total = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
-    launch = launcher.show(
-        None, "decode", lambda weights: total([weights[place] for place in places])
-    )  # type: ignore[arg-type]
+    programs = BucketPrograms("any")
+    launch = launcher.show(programs, "decode", lambda weights: total([weights[p] for p in places]))
     write = launcher.write(banks.banks.write)
 
     def launch_on() -> int:
