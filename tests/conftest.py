@@ -65,7 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
 
 
-OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "MOSAIC_GPU_CUDA_ROOT"}
+OTHERS = {
+    *("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR", "MOSAIC_GPU_CUDA_ROOT"),
+    *("TF_CPP_MIN_LOG_LEVEL", "TPU_LIBRARY_PATH", "TPU_SKIP_MDS_QUERY"),
+}
 """Variables that pytest, and torch and JAX when they are first used, set for themselves."""
 
 

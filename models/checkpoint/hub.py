@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from models.checkpoint.folder import CheckpointError
 
@@ -55,6 +55,8 @@ def resolve(
             endpoint=endpoint,
             cache_dir=cache,
         )
+    except HFValidationError as error:
+        raise CheckpointError(f"{source}: no such folder, and no hub id: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError) as error:
         raise CheckpointError(
             f"{source}: no such folder, and the hub does not give it: {error}; check the name, "

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.folder import CheckpointError
-from models.checkpoint.hub import CONFIGS, resolve
+from models.checkpoint.hub import CONFIGS, resolve, resolve_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NESTED = "transformer/diffusion_pytorch_model.safetensors"
 FILES = {
     "model_index.json": b'{"_class_name": "FluxPipeline"}',
     "README.md": b"words",
     "flux1-dev.safetensors": b"the same weights in one file",
     "transformer/config.json": b"{}",
-    "transformer/diffusion_pytorch_model.safetensors": b"weights",
+    NESTED: b"weights",
     "text_encoder/pytorch_model.bin": b"a pickle",
     "tokenizer/merges.txt": b"a b",
     "tokenizer_2/spiece.model": b"pieces",
@@ -128,7 +129,57 @@ def test_what_was_fetched_serves_without_the_hub(hub: str, tmp_path: Path) -> No
         resolve("owner/unseen", endpoint=nowhere, cache=tmp_path)
 
 
-@pytest.mark.parametrize("source", ["/no/such/folder", "flux", "a/b/c", "owner/flux@", "", " "])
+NEITHER = (
+    "/no/such/folder",
+    "flux",
+    "a/b/c",
+    "owner/flux@",
+    "",
+    " ",
+    "./flux",
+    "../flux",
+    "a/b--c",
+)
+
+
+@pytest.mark.parametrize("source", NEITHER)
 def test_neither_folder_nor_hub_id(source: str) -> None:
-    with pytest.raises(CheckpointError, match="no such folder, and no hub id"):
-        resolve(source)
+    for find in (resolve, resolve_file):
+        with pytest.raises(CheckpointError, match="no such folder, and no hub id"):
+            find(source)
+
+
+def test_a_file_is_itself_and_a_folders_only_one(tmp_path: Path) -> None:
+    file = tmp_path / "ink.safetensors"
+    file.write_bytes(b"weights")
+    assert resolve_file(str(file)) == resolve_file(str(tmp_path)) == file
+    (tmp_path / "README.md").write_bytes(b"words")
+    (tmp_path / "wash.safetensors").write_bytes(b"weights")
+    with pytest.raises(CheckpointError, match=r"ink\.safetensors, wash\.safetensors"):
+        resolve_file(str(tmp_path))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(CheckpointError, match="there is none"):
+        resolve_file(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("owner/flux", "flux1-dev.safetensors"),
+        ("owner/flux@v1", "flux1-dev.safetensors"),
+        ("owner/flux:flux1-dev.safetensors", "flux1-dev.safetensors"),
+        (f"owner/flux@{COMMIT}:{NESTED}", NESTED),
+    ],
+)
+def test_a_file_of_a_hub(source: str, name: str, hub: str, tmp_path: Path) -> None:
+    file = resolve_file(source, endpoint=hub, cache=tmp_path)
+    assert file.read_bytes() == FILES[name] and file.is_relative_to(tmp_path)
+    if ":" in source:
+        assert {*Hub.asked} == {name}
+
+
+def test_a_file_that_a_hub_does_not_have(hub: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has no file 'ink\.safetensors'"):
+        resolve_file("owner/flux@v1:ink.safetensors", endpoint=hub, cache=tmp_path)
+    with pytest.raises(CheckpointError, match="check the name"):
+        resolve_file("owner/flux@v2:flux1-dev.safetensors", endpoint=hub, cache=tmp_path)
