@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import yaml
@@ -16,7 +17,7 @@ from service.schemas.response import JobView, LoraView, ProblemView
 
 TITLE = "Atelier"
 SUMMARY = "Images and video from SDXL, Flux and Wan."
-VERSION = "1"
+VERSION = version("atelier")
 
 _REF = "#/components/schemas/{model}"
 _UNUSED = ("HTTPValidationError", "ValidationError")

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from service.errors.handlers import MAX_ERRORS, NO_FIELD, field_errors
-from service.errors.problems import FieldError, Invalid, Malformed
+from service.errors.problems import MAX_ERRORS, FieldError, Invalid, Malformed
 from service.schemas.request import GenerateRequest
+from service.schemas.unknown_fields import body_errors, unknown_field
 
 MAX_KEY_CHARS = 255
 """Maximum length of an Idempotency-Key."""
@@ -30,11 +30,11 @@ def parse_body(body: Mapping[str, Any]) -> GenerateRequest:
     """Read a JSON object strictly. Raises: Invalid: names the first fields that are wrong."""
     unknown = [name for name in body if name not in GenerateRequest.model_fields]
     if len(unknown) > MAX_ERRORS:  # each of which would cost an error of Pydantic's
-        raise Invalid([FieldError(name, NO_FIELD) for name in unknown[:MAX_ERRORS]])
+        raise Invalid([unknown_field([name], GenerateRequest) for name in unknown[:MAX_ERRORS]])
     try:
         return GenerateRequest.model_validate(body)
     except ValidationError as error:
-        raise Invalid(field_errors(error.errors(include_input=False, include_url=False))) from None
+        raise Invalid(body_errors(error, GenerateRequest)) from None
 
 
 def parse(

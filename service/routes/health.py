@@ -17,13 +17,13 @@ RETRY_AFTER_S = 2.0
 
 
 @router.get("/healthz")
-async def healthz() -> Health:
+async def get_health() -> Health:
     """Answer that this process is alive."""
     return Health()
 
 
 @router.get("/readyz", responses=problems(503))
-async def readyz(front: Front) -> Health:
+async def get_readiness(front: Front) -> Health:
     """Requests would be accepted and served; else every reason against it."""
     if reasons := await reasons_against(front):
         raise Unavailable(
@@ -36,7 +36,7 @@ async def readyz(front: Front) -> Health:
 
 
 @router.get("/metrics", **METRICS)
-async def metrics(front: Front) -> Response:
+async def get_metrics(front: Front) -> Response:
     """Metrics in Prometheus' text format."""
     await refresh_gauges(front)
     return Response(front.telemetry.page(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -69,7 +69,9 @@ async def cancel_job(job_id: JobId, request: Request, front: Front, tenant: Tena
 
 
 @router.get("/{job_id}/events", **EVENTS)
-async def job_events(job_id: JobId, request: Request, front: Front, tenant: Tenant) -> Response:
+async def stream_job_events(
+    job_id: JobId, request: Request, front: Front, tenant: Tenant
+) -> Response:
     """The job's events: those so far, then each as it happens, up to the end state's.
 
     `Last-Event-ID` resumes after that event.
@@ -80,7 +82,7 @@ async def job_events(job_id: JobId, request: Request, front: Front, tenant: Tena
 
 
 @router.get("/{job_id}/outputs/{index}", **OUTPUT)
-async def job_output(
+async def get_job_output(
     job_id: JobId,
     index: Annotated[int, Path(ge=0)],
     request: Request,

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import ValidationError
 
-from service.errors.handlers import field_errors
 from service.errors.problems import FieldError, Invalid, NotFound
 from service.front_end import lora_uploads
 from service.front_end.front_end import Front, Tenant
@@ -18,6 +17,7 @@ from service.responses.preview import preview_answer
 from service.routes.documented_responses import DELETE_LORA, LORA_PREVIEW, UPLOAD_LORA, problems
 from service.schemas.request import LoraUpload
 from service.schemas.response import LoraPage, LoraView, lora_url, view_lora, view_loras
+from service.schemas.unknown_fields import body_errors
 
 router = APIRouter(prefix="/v1/loras", tags=["loras"])
 
@@ -63,7 +63,7 @@ def _form(texts: dict[str, MemoryPart], has_file: bool) -> LoraUpload:
     try:
         form = LoraUpload.model_validate(given)
     except ValidationError as error:
-        errors += field_errors(error.errors(include_input=False, include_url=False))
+        errors += body_errors(error, LoraUpload)
     if errors:
         raise Invalid(errors)
     return form
@@ -83,7 +83,7 @@ async def delete_lora(name: Name, front: Front, tenant: Tenant) -> Response:
 
 
 @router.get("/{name}/preview", **LORA_PREVIEW)
-async def lora_preview(name: Name, request: Request, front: Front, tenant: Tenant) -> Response:
+async def get_lora_preview(name: Name, request: Request, front: Front, tenant: Tenant) -> Response:
     """The image that shows an adapter."""
     lora = await front.loras.get(tenant, name)
     if lora.preview is None:

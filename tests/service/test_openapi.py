@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +41,19 @@ def test_every_error_is_described_as_a_problem() -> None:
             for status, answer in operation["responses"].items():
                 if int(status) >= 400:
                     assert list(answer["content"]) == ["application/problem+json"], operation
+
+
+def operations() -> list[Any]:
+    paths = yaml.safe_load(as_yaml())["paths"]
+    return [operation for methods in paths.values() for operation in methods.values()]
+
+
+def test_generated_clients_call_operations_by_short_names() -> None:
+    names = [operation["operationId"] for operation in operations()]
+    assert len(names) == len({*names}), "names must differ; give one route an operation_id"
+    assert all(re.fullmatch(r"[a-z]+(_[a-z0-9]+)*", name) for name in names), names
+    assert {"generate", "list_jobs", "get_job", "cancel_job", "list_models"} <= {*names}
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert yaml.safe_load(as_yaml())["info"]["version"] == version("atelier")

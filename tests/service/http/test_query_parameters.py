@@ -46,3 +46,18 @@ async def test_a_parameter_is_there_once(http: httpx.AsyncClient) -> None:
 async def test_thousands_of_them_are_told_of_briefly(http: httpx.AsyncClient) -> None:
     answer = await http.get("/healthz?" + "&".join(f"p{i}" + "x" * 90 for i in range(80)))
     assert answer.status_code == 422 and len(answer.json()["errors"]) == 16
+
+
+@pytest.mark.parametrize(("name", "meant"), [("limitt", "limit"), ("status", "state")])
+async def test_the_parameter_that_was_meant_is_told(
+    http: httpx.AsyncClient, name: str, meant: str
+) -> None:
+    answer = await http.get("/v1/jobs", params={name: "1"})
+    assert answer.json()["errors"][0]["message"].endswith(f"did you mean {meant}?")
+
+
+async def test_an_alias_of_a_parameter_that_the_route_lacks_is_not_suggested(
+    http: httpx.AsyncClient,
+) -> None:
+    answer = await http.get("/v1/models?status=ready")
+    assert answer.json()["errors"][0]["message"].endswith("this address takes none")

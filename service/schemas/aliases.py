@@ -1,0 +1,93 @@
+"""Names of fields in other APIs, which people write from habit, with ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_SIZE = "width and height"
+_LENGTH = "num_frames and fps"
+_SCHEDULER = 'scheduler, such as {"name": "euler"}'
+_LORAS = 'loras, such as [{"name": "…", "scale": 1.0}]'
+
+_GENERATE = {
+    # OpenAI, and what follows it
+    "n": "num_images",
+    "size": _SIZE,
+    "aspect_ratio": _SIZE,
+    "resolution": _SIZE,
+    "response_format": "output.inline, or the Accept header",
+    "output_format": "output.format",
+    "output_quality": "output.quality",
+    "output_compression": "output.quality",
+    "format": "output.format",
+    "mask": "mask_image",
+    "seconds": _LENGTH,
+    "duration": _LENGTH,
+    "user": "metadata",
+    "stream": "the header Accept: text/event-stream",
+    "model_name": "model",
+    "model_id": "model",
+    "input": "prompt",
+    "inputs": "prompt",
+    "text": "prompt",
+    # AUTOMATIC1111 and ComfyUI
+    "steps": "num_inference_steps",
+    "sample_steps": "num_inference_steps",
+    "cfg": "guidance_scale",
+    "cfg_scale": "guidance_scale",
+    "guidance": "guidance_scale",
+    "distilled_cfg_scale": "guidance_scale",
+    "sampler": _SCHEDULER,
+    "sampler_name": _SCHEDULER,
+    "sampler_index": _SCHEDULER,
+    "scheduler_name": _SCHEDULER,
+    "batch_size": "num_images",
+    "n_iter": "num_images",
+    "init_image": "image",
+    "init_images": "image",
+    "input_image": "image",
+    "denoise": "strength",
+    "denoising_strength": "strength",
+    "prompt_strength": "strength",
+    "image_strength": "strength",
+    "negative": "negative_prompt",
+    "checkpoint": "model",
+    "sd_model_checkpoint": "model",
+    # diffusers, Replicate, fal and video APIs
+    "num_outputs": "num_images",
+    "num_images_per_prompt": "num_images",
+    "num_videos_per_prompt": "num_images",
+    "samples": "num_images",
+    "num_steps": "num_inference_steps",
+    "image_url": "image",
+    "mask_url": "mask_image",
+    "first_image": "image",
+    "first_frame": "image",
+    "start_image": "image",
+    "end_image": "last_image",
+    "last_frame": "last_image",
+    "image_size": _SIZE,
+    "num_seconds": _LENGTH,
+    "video_length": "num_frames",
+    "frames": "num_frames",
+    "frame_rate": "fps",
+    "frames_per_second": "fps",
+    "random_seed": "seed",
+    "generator": "seed",
+    "lora": _LORAS,
+    "lora_weights": _LORAS,
+    "lora_scale": "loras.0.scale",
+    "webhook_url": "webhook.url",
+    "callback_url": "webhook.url",
+    "timeout": "deadline_s",
+    "preset": "quality",
+}
+_LORA = {"weight": "scale", "strength": "scale", "path": "name", "model": "name", "id": "name"}
+
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "": _GENERATE,
+    "loras": _LORA,
+    "output": {"type": "format", "compression": "quality", "base64": "inline"},
+    "webhook": {"address": "url"},
+}
+"""Aliases by the path of the object that holds the field."""

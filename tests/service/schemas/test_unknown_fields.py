@@ -1,0 +1,70 @@
+"""Unknown fields of a body, each with the one that was probably meant."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from service.admission.parse import parse_body
+from service.errors.problems import Invalid
+from service.schemas.aliases import ALIASES
+from service.schemas.request import GenerateRequest, LoraRequest, OutputRequest, WebhookRequest
+
+PARTS = {
+    "": GenerateRequest,
+    "loras": LoraRequest,
+    "output": OutputRequest,
+    "webhook": WebhookRequest,
+}
+
+
+def told(body: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(Invalid) as caught:
+        parse_body({"prompt": "a cat"} | body)
+    return {error.field: error.message for error in caught.value.errors}
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "meant"),
+    [
+        ({"steps": 4}, "steps", "num_inference_steps"),
+        ({"n": 2}, "n", "num_images"),
+        ({"size": "512x512"}, "size", "width and height"),
+        ({"cfg_scale": 7}, "cfg_scale", "guidance_scale"),
+        ({"cfgScale": 7}, "cfgScale", "guidance_scale"),
+        ({"sampler_name": "Euler"}, "sampler_name", 'scheduler, such as {"name": "euler"}'),
+        ({"negativePrompt": "dogs"}, "negativePrompt", "negative_prompt"),
+        ({"hieght": 512}, "hieght", "height"),
+        ({"output": {"fromat": "png"}}, "output.fromat", "format"),
+        ({"loras": [{"name": "ink", "weight": 1}]}, "loras.0.weight", "scale"),
+        (
+            {"loras": [{"name": "ink", "scale": [{"from": 0, "to": 1, "scael": 1}]}]},
+            "loras.0.scale.0.scael",
+            "scale",
+        ),
+    ],
+)
+def test_the_field_that_was_meant_is_told(body: dict[str, Any], field: str, meant: str) -> None:
+    assert told(body)[field] == f"there is no such field; did you mean {meant}?"
+
+
+def test_nothing_is_guessed_where_nothing_is_near() -> None:
+    assert told({"zzz": 1}) == {"zzz": "there is no such field"}
+
+
+def test_many_unknown_fields_are_told_alike() -> None:
+    errors = told({"steps": 4} | {f"zzz{i}": 1 for i in range(100)})
+    assert len(errors) == 16
+    assert errors["steps"] == "there is no such field; did you mean num_inference_steps?"
+
+
+@pytest.mark.parametrize("part", ALIASES)
+def test_an_alias_names_fields_that_there_are(part: str) -> None:
+    fields = PARTS[part].model_fields
+    for alias, meant in ALIASES[part].items():
+        assert alias not in fields, f"{alias} is a field now"
+        if not meant.startswith("the header"):
+            first = re.split(r"[., ]", meant)[0]
+            assert first in fields, (alias, meant)
