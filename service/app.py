@@ -13,6 +13,8 @@ from service.auth.allowed_hosts import CheckHost, names_of
 from service.errors import handlers
 from service.front_end.front_end import FrontEnd
 from service.front_end.reaper import sweep_forever
+from service.http.cross_origin import AllowOrigins
+from service.http.head import AnswerHead
 from service.http.security_headers import SecureAnswers
 from service.http.trace_requests import TraceRequests
 from service.jobs.queue import Queue
@@ -36,9 +38,12 @@ def create_app(settings: Settings, queue: Queue, store: Store) -> FastAPI:
     )
     app.state.front = front = FrontEnd.make(settings, queue, store)
     handlers.install(app)
+    app.add_middleware(AnswerHead)
     app.add_middleware(MeasureRequests, telemetry=front.telemetry)
     if settings.tracing.endpoint:
         app.add_middleware(TraceRequests, follows=settings.tracing.follow_clients)
+    if origins := settings.server.cors_origins:
+        app.add_middleware(AllowOrigins, origins=origins)
     app.add_middleware(CheckHost, names=names_of(front.settings.server))
     app.add_middleware(SecureAnswers)
     include_routes(app)

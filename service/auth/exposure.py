@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 
 from service.settings.loopback import is_local
-from service.settings.server import ServerSettings
+from service.settings.section import ConfigError
+from service.settings.server import ANY_ORIGIN, ServerSettings
 from service.settings.settings import Settings
 
 
@@ -22,9 +23,17 @@ def reached_at(server: ServerSettings, listener: socket.socket | None) -> str:
 
 
 def listening_at(settings: Settings, address: str) -> Settings:
-    """Settings in which that address has decided about keys."""
+    """Settings in which that address has decided about keys.
+
+    Raises: ConfigError: every page of the web could use this server, without a key.
+    """
     server = settings.server
     decided = server.model_copy(update={"keys": wants_keys(server, address)})
+    if ANY_ORIGIN in server.cors_origins and not decided.keys:
+        raise ConfigError(
+            "server.cors_origins has '*', which lets any page that somebody here opens use this"
+            " server; list the origins, or set server.keys = true"
+        )
     return settings.model_copy(update={"server": decided})
 
 

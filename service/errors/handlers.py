@@ -96,8 +96,9 @@ async def _of_the_router(request: Request, error: Exception) -> Response:
 def _allowed(request: Request) -> dict[str, str]:
     """The methods of every route with that path; the router knows of the first one only."""
     template = getattr(request.scope.get("route"), "path", "")
-    methods = request.app.openapi()["paths"].get(template, {})
-    return {"Allow": ", ".join(sorted(name.upper() for name in methods))} if methods else {}
+    methods = {name.upper() for name in request.app.openapi()["paths"].get(template, {})}
+    methods |= {"HEAD"} if "GET" in methods else set()
+    return {"Allow": ", ".join(sorted(methods))} if methods else {}
 
 
 async def _of_parameters(request: Request, error: Exception) -> Response:

@@ -30,10 +30,12 @@ from service.errors.problems import (
 from service.front_end.front_end import FrontEnd
 from service.http import ranges
 from service.http.inflight_limits import HeldResponse, Hold, slices
+from service.http.negotiation import EVENTS
 from service.jobs.model.job import Job, JobState, Output, Warned
 from service.jobs.model.state_machine import ENDED
 from service.jobs.queue import Event
 from service.jobs.storage.errors import StoreError
+from service.jobs.storage.object_store import Method
 from service.responses.wait import events_of
 from service.schemas.response import JobView, QueueView, job_url, view_job
 
@@ -172,25 +174,49 @@ async def output_answer(
 
     Raises: Problem.
     """
-    if index >= len(job.outputs):
-        count = len(job.outputs)
-        raise NotFound(f"the job is {job.state} and has {count} outputs; there is no {index}")
-    output = job.outputs[index]
-    about = _about(output) | {
-        "Accept-Ranges": "bytes",
-        "Cache-Control": f"private, max-age={round(front.settings.queue.retention_s)}, immutable",
-        "X-Content-Type-Options": "nosniff",
-    }
-    if front.callers:  # a browser's copy is of its key alone
-        about["Vary"] = "Authorization"
-    if ranges.is_known(headers.get("if-none-match"), about["ETag"]):
-        return Response(status_code=304, headers=about)
-    if address := await front.store.redirect_url(output.key):
-        await front.outputs.check_size(output)
-        return RedirectResponse(address, 307, headers={"Cache-Control": "no-store"})
+    output = _output(job, index)
+    about = _about_file(front, output)
+    if answer := await _without_reading(front, output, headers, about, "GET"):
+        return answer
     hold = front.bodies.hold(client)
     hold.add(output.bytes)
     return await _file(front, output, headers, about, hold)
+
+
+async def output_head(front: FrontEnd, job: Job, index: int, headers: Headers) -> Response:
+    """Answer with the headers of one output, whose bytes stay unread.
+
+    A range is ignored, since there are none but of GET. Source: RFC 9110, section 14.2.
+
+    Raises: Problem.
+    """
+    output = _output(job, index)
+    about = _about_file(front, output)
+    if answer := await _without_reading(front, output, headers, about, "HEAD"):
+        return answer
+    await front.outputs.check_size(output)
+    about["Content-Length"] = str(output.bytes)
+    return Response(headers=about, media_type=output.content_type)
+
+
+def _output(job: Job, index: int) -> Output:
+    """Return an output by its index. Raises: NotFound."""
+    count = len(job.outputs)
+    if index >= count:
+        raise NotFound(f"the job is {job.state} and has {count} outputs; there is no {index}")
+    return job.outputs[index]
+
+
+async def _without_reading(
+    front: FrontEnd, output: Output, headers: Headers, about: dict[str, str], method: Method
+) -> Response | None:
+    """Return the answer that needs no bytes: not modified, or from the object store."""
+    if ranges.is_known(headers.get("if-none-match"), about["ETag"]):
+        return Response(status_code=304, headers=about)
+    if address := await front.store.redirect_url(output.key, method):
+        await front.outputs.check_size(output)
+        return RedirectResponse(address, 307, headers={"Cache-Control": "no-store"})
+    return None
 
 
 async def _file(
@@ -208,6 +234,17 @@ async def _file(
     return HeldResponse(data, hold, 206, headers=about, media_type=output.content_type)
 
 
+def _about_file(front: FrontEnd, output: Output) -> dict[str, str]:
+    about = _about(output) | {
+        "Accept-Ranges": "bytes",
+        "Cache-Control": f"private, max-age={round(front.settings.queue.retention_s)}, immutable",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if front.callers:  # a browser's copy is of its key alone
+        about["Vary"] = "Authorization"
+    return about
+
+
 def _about(output: Output) -> dict[str, str]:
     return {"ETag": f'"{output.sha256}"'}
 
@@ -219,9 +256,19 @@ def events_answer(front: FrontEnd, job: Job, asked: Headers, waiting: Hold) -> R
         waiting: counts the stream, which takes it over.
     """
     after = asked.get("last-event-id", "0")
-    headers = names_of(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     stream = _stream(front, job.id, after, waiting.pass_on())
-    return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
+    return StreamingResponse(stream, headers=_about_events(job), media_type=EVENTS)
+
+
+def events_head(job: Job) -> Response:
+    """Return the headers of the job's events, without any wait for them."""
+    answer = Response(headers=_about_events(job), media_type=EVENTS)
+    del answer.headers["Content-Length"]  # nobody knows how long a stream will be
+    return answer
+
+
+def _about_events(job: Job) -> dict[str, str]:
+    return names_of(job) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 async def _stream(front: FrontEnd, job_id: str, after: str, waiting: Hold) -> AsyncIterator[bytes]:

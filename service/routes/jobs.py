@@ -9,10 +9,18 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.errors.problems import FieldError, NotFound
 from service.front_end.front_end import Front, Tenant, no_such_job
+from service.http.head import is_head
 from service.jobs.model.errors import UnknownCursor
 from service.jobs.model.job import JobState
 from service.jobs.storage.object_store import job_folders
-from service.responses.render import events_answer, json_answer, output_answer, show
+from service.responses.render import (
+    events_answer,
+    events_head,
+    json_answer,
+    output_answer,
+    output_head,
+    show,
+)
 from service.routes.documented_responses import EVENTS, OUTPUT, problems
 from service.schemas.response import JobPage, JobView
 
@@ -77,6 +85,8 @@ async def stream_job_events(
     `Last-Event-ID` resumes after that event.
     """
     job = await front.job(job_id, tenant)
+    if is_head(request):
+        return events_head(job)
     with front.waits.holding(front.client_of(request, tenant), 1) as waiting:
         return events_answer(front, job, request.headers, waiting)
 
@@ -91,5 +101,7 @@ async def get_job_output(
 ) -> Response:
     """The bytes of one output, whole or in part."""
     job = await front.job(job_id, tenant)
+    if is_head(request):
+        return await output_head(front, job, index, request.headers)
     client = front.client_of(request, tenant)
     return await output_answer(front, job, index, request.headers, client)

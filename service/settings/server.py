@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from service.settings.section import Section
+
+ANY_ORIGIN = "*"
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers write it. Raises: ValueError: it is none; says why."""
+    parts = urlsplit(text)
+    if text != ANY_ORIGIN and text != f"{parts.scheme}://{parts.netloc}".lower():
+        raise ValueError(
+            f"{text!r} is no origin: write scheme, host and port alone, such as"
+            " 'https://studio.example', or '*'"
+        )
+    return text
+
+
+Origin = Annotated[str, AfterValidator(_origin)]
 
 
 class ServerSettings(Section):
@@ -35,6 +52,10 @@ class ServerSettings(Section):
     """Names by which clients may call this server, such as `atelier.example`; `*.example` is all
     below it. Addresses and `localhost` need no entry. Without keys other names are refused, since a
     foreign page may point a name of its own here; with keys only where names are listed."""
+    cors_origins: tuple[Origin, ...] = ()
+    """Origins whose pages may call this server from a browser, such as `https://studio.example`
+    (CORS); `*` is every page, and wants keys. Left out: only the server's own pages. Cookies are
+    never part of it."""
     max_connections: int = Field(4096, gt=0)
     """Maximum number of client connections, and at most three quarters of the process's file
     descriptors. Beyond it the connection that has kept the server waiting longest is closed."""

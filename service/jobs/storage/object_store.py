@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 from urllib.parse import quote
 
 import obstore
@@ -29,6 +29,8 @@ from service.settings.section import ConfigError
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import RetryConfig
+
+Method = Literal["GET", "HEAD"]
 
 MEMORY = "memory:///"
 MAX_PARALLEL = 16
@@ -181,15 +183,18 @@ class Store:
             async with self._explained("delete", key):
                 await obstore.delete_async(self._store, key)
 
-    async def redirect_url(self, key: str) -> str | None:
+    async def redirect_url(self, key: str, method: Method = "GET") -> str | None:
         """An address that serves the file for `REDIRECT_S`; None: serve it yourself.
+
+        Args:
+            method: the only one that it will answer.
 
         Raises: StoreError.
         """
         if not isinstance(self._store, S3Store | GCSStore):
             return None
         async with self._explained("sign", key):
-            return await obstore.sign_async(self._store, "GET", key, timedelta(seconds=REDIRECT_S))
+            return await obstore.sign_async(self._store, method, key, timedelta(seconds=REDIRECT_S))
 
     @asynccontextmanager
     async def _explained(self, act: str, key: str, more_s: float = 0.0) -> AsyncIterator[None]:

@@ -53,6 +53,10 @@ async def test_an_output_s_whole_life(
     answer = await http.get(url)
     assert answer.status_code == 307 and answer.headers["cache-control"] == "no-store"
     assert (await http.get(answer.headers["location"])).content == picture()
+    head = await http.head(url)
+    assert head.status_code == 307
+    there = await http.head(head.headers["location"])
+    assert (there.status_code, there.headers["content-length"]) == (200, str(len(picture())))
 
     await store.put(key, picture()[:-1], "image/png")
     answer = await http.get(url)

@@ -1,0 +1,129 @@
+"""HEAD of every resource, over real sockets: what GET says, without the body."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from service.jobs.queue import Queue
+from service.jobs.storage.object_store import Store
+from tests.service.adapters import INK, TAKING
+from tests.service.http.test_query_parameters import ROUTES
+from tests.service.standin import StandIn, picture
+
+PATHS = sorted({path for method, path in ROUTES if method == "GET"})
+
+
+@pytest.fixture
+async def pool(queue: Queue, store: Store) -> AsyncIterator[StandIn]:
+    """Of a model with an adapter, which has a preview."""
+    await store.put("loras/previews/ink", picture(), "image/png")
+    ink = INK.model_copy(update={"preview": "loras/previews/ink"})
+    spec = TAKING.model_copy(update={"loras": {"ink": ink}})
+    async with StandIn(queue, store, spec) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def job(wire: httpx.AsyncClient, pool: StandIn) -> dict[str, Any]:
+    body = {"prompt": "a cat", "model": pool.spec.name}
+    answer = await wire.post("/v1/generate", json=body, headers={"Prefer": "wait"})
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def there(path: str, job: dict[str, Any]) -> str:
+    """The path of something that there is."""
+    name = "ink" if "loras" in path else job["model"]
+    return path.replace("jobs/x", f"jobs/{job['id']}").replace("/x", f"/{name}")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_headers_are_those_of_get(
+    wire: httpx.AsyncClient, job: dict[str, Any], path: str
+) -> None:
+    path = there(path, job)
+    whole, head = await wire.get(path), await wire.head(path)
+    assert (head.status_code, head.content) == (whole.status_code, b"") == (200, b"")
+    changing = {"date", "transfer-encoding"} | ({"content-length"} if path == "/metrics" else set())
+    assert lasting(head, changing) == lasting(whole, changing)
+
+
+def lasting(answer: httpx.Response, changing: set[str]) -> dict[str, str]:
+    return {name: value for name, value in answer.headers.items() if name not in changing}
+
+
+async def test_the_connection_serves_what_comes_after_it(
+    wire: httpx.AsyncClient, job: dict[str, Any]
+) -> None:
+    url = job["outputs"][0]["url"]
+    for _ in range(3):
+        assert (await wire.head(url)).headers["content-length"] == str(len(picture()))
+        assert (await wire.get(url)).content == picture()
+
+
+async def test_an_output_s_bytes_are_not_read(
+    wire: httpx.AsyncClient, job: dict[str, Any], store: Store, queue: Queue
+) -> None:
+    (output,) = job["outputs"]
+    kept = await queue.get(job["id"])
+    assert kept is not None
+    await store.put(kept.outputs[0].key, bytes(output["bytes"]), "image/png")
+    assert (await wire.get(output["url"])).status_code == 500, "they are not those recorded"
+    head = await wire.head(output["url"])
+    assert head.status_code == 200
+    assert head.headers["etag"] == f'"{output["sha256"]}"'
+    assert head.headers["content-type"] == "image/png"
+
+
+async def test_an_output_that_is_gone_is_so_by_head_too(
+    wire: httpx.AsyncClient, job: dict[str, Any], store: Store
+) -> None:
+    await store.delete([f"outputs/{job['id']}/"])
+    assert (await wire.head(job["outputs"][0]["url"])).status_code == 410
+
+
+async def test_a_client_s_copy_is_known_and_a_range_is_not(
+    wire: httpx.AsyncClient, job: dict[str, Any]
+) -> None:
+    (output,) = job["outputs"]
+    known = await wire.head(output["url"], headers={"If-None-Match": f'"{output["sha256"]}"'})
+    assert known.status_code == 304
+    part = await wire.head(output["url"], headers={"Range": "bytes=0-3"})
+    assert (part.status_code, part.headers["content-length"]) == (200, str(output["bytes"]))
+
+
+async def test_the_events_of_a_job_that_goes_on_are_not_waited_for(
+    wire: httpx.AsyncClient, pool: StandIn
+) -> None:
+    pool.may_finish.clear()
+    body = {"prompt": "a cat", "model": pool.spec.name}
+    job = (await wire.post("/v1/generate", json=body)).json()
+    answer = await wire.head(f"/v1/jobs/{job['id']}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    pool.may_finish.set()
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/nowhere", 404), ("/v1/generate", 405), ("/v1/jobs?x=1", 422)]
+)
+async def test_errors_have_no_body_either(wire: httpx.AsyncClient, path: str, status: int) -> None:
+    answer = await wire.head(path)
+    assert (answer.status_code, answer.content) == (status, b"")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_allow_names_head(wire: httpx.AsyncClient) -> None:
+    answer = await wire.put("/v1/jobs/x")
+    assert answer.headers["allow"] == "DELETE, GET, HEAD"
+
+
+async def test_metrics_count_it_as_what_it_is(wire: httpx.AsyncClient) -> None:
+    await wire.head("/v1/models")
+    metrics = (await wire.get("/metrics")).text
+    assert (
+        'atelier_http_requests_total{method="HEAD",route="/v1/models",status="200"} 1.0' in metrics
+    )
