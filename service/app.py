@@ -21,7 +21,7 @@ from service.jobs.queue import Queue
 from service.jobs.redis.tasks import cancel
 from service.jobs.storage.object_store import Store
 from service.metrics.http import MeasureRequests
-from service.routes.include import include_routes
+from service.routing import include_routes
 from service.settings.settings import Settings
 
 

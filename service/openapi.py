@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 import yaml
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.routes.include import include_routes
+from service.routing import DOORS, include_routes
 from service.schemas.request import GenerateRequest, LoraUpload
 from service.schemas.response import JobView, LoraView, ProblemView
 
@@ -33,7 +35,8 @@ def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
     document = get_openapi(title=TITLE, version=VERSION, summary=SUMMARY, routes=app.routes)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     _, read = models_json_schema(
-        [(GenerateRequest, "validation"), (LoraUpload, "validation")], ref_template=_REF
+        [(one, "validation") for one in _bodies()],
+        ref_template=_REF,
     )
     _, shown = models_json_schema(
         [(one, "serialization") for one in (JobView, LoraView, ProblemView)], ref_template=_REF
@@ -47,6 +50,13 @@ def describe(app: FastAPI, *, wants_keys: bool) -> dict[str, Any]:
             if "security" in operation and not wants_keys:
                 operation["security"].append({})
     return document
+
+
+def _bodies() -> Iterator[type[BaseModel]]:
+    """Bodies that clients send, and those of other APIs."""
+    yield from (GenerateRequest, LoraUpload)
+    for door in DOORS:
+        yield from door.bodies
 
 
 def _drop_unused_answer(operation: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ FLOORS: dict[str, dict[str, str]] = {
         "responses": f"{FRONT_END} front_end http",
         "admission": f"{FRONT_END} front_end http validation",
         "playground": "",
-        "routes": f"{FRONT_END} admission front_end http playground responses",
+        "routes": f"{FRONT_END} admission auth front_end http playground responses",
     },
     "service.jobs": {
         "redis": "",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from service.errors.problems import MAX_ERRORS, FieldError, Invalid, Malformed
 from service.schemas.request import GenerateRequest
 from service.schemas.unknown_fields import body_errors, unknown_field
+
+M = TypeVar("M", bound=BaseModel)
 
 MAX_KEY_CHARS = 255
 """Maximum length of an Idempotency-Key."""
@@ -28,13 +30,26 @@ class Parsed:
 
 def parse_body(body: Mapping[str, Any]) -> GenerateRequest:
     """Read a JSON object strictly. Raises: Invalid: names the first fields that are wrong."""
-    unknown = [name for name in body if name not in GenerateRequest.model_fields]
+    return parse_as(GenerateRequest, body)
+
+
+def parse_as(kind: type[M], body: Mapping[str, Any]) -> M:
+    """Read a JSON object, or a form's texts, as that kind of body. Raises: Invalid."""
+    unknown = _unknown(kind, body)
     if len(unknown) > MAX_ERRORS:  # each of which would cost an error of Pydantic's
         raise Invalid([unknown_field([name], GenerateRequest) for name in unknown[:MAX_ERRORS]])
     try:
-        return GenerateRequest.model_validate(body)
+        return kind.model_validate(body)
     except ValidationError as error:
         raise Invalid(body_errors(error, GenerateRequest)) from None
+
+
+def _unknown(kind: type[BaseModel], body: Mapping[str, Any]) -> list[str]:
+    """Names that the kind refuses."""
+    if kind.model_config.get("extra") != "forbid":
+        return []
+    known = {name for key, one in kind.model_fields.items() for name in (key, one.alias)}
+    return [name for name in body if name not in known]
 
 
 def parse(

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from service.errors.field_paths import path_of
+from service.errors.forms import answer
 from service.errors.problems import (
     MAX_ERRORS,
     FieldError,
@@ -31,8 +32,6 @@ from service.errors.problems import (
     NotFound,
     Problem,
     Unavailable,
-    answer_problem,
-    render,
 )
 from service.jobs.storage.errors import StoreError
 
@@ -69,8 +68,8 @@ def _message(error: Any) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers, so that no answer but a problem+json tells of an error."""
-    app.add_exception_handler(Problem, answer_problem)
+    """Register the handlers: each error is answered in its path's form, problem+json for most."""
+    app.add_exception_handler(Problem, _of_a_problem)
     app.add_exception_handler(HTTPException, _of_the_router)
     app.add_exception_handler(RequestValidationError, _of_parameters)
     for away in REDIS_AWAY:
@@ -81,16 +80,21 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _of_ours)
 
 
+async def _of_a_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return answer(request, error)
+
+
 async def _of_the_router(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path, headers = request.url.path, dict(error.headers or {})
     if error.status_code == 404:
-        return render(NotFound(f"there is nothing at {path!r}; see /docs"))
+        return answer(request, NotFound(f"there is nothing at {path!r}; see /docs"))
     if error.status_code == 405:
         headers |= _allowed(request)
         said = f"{path!r} does not take {request.method}; see /docs"
-        return render(MethodNotAllowed(said, headers=headers))
-    return render(Malformed(str(error.detail), headers=headers))
+        return answer(request, MethodNotAllowed(said, headers=headers))
+    return answer(request, Malformed(str(error.detail), headers=headers))
 
 
 def _allowed(request: Request) -> dict[str, str]:
@@ -104,17 +108,18 @@ def _allowed(request: Request) -> dict[str, str]:
 async def _of_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError | ValidationError)
     found = [dict(item, loc=item["loc"][1:]) for item in error.errors()]
-    return render(Invalid(field_errors(found)))
+    return answer(request, Invalid(field_errors(found)))
 
 
 async def _without_redis(request: Request, error: Exception) -> Response:
     log.warning("redis is away: %s", error)
-    return render(
+    return answer(
+        request,
         Unavailable(
             "the queue cannot be reached; try again (with an Idempotency-Key a repeat is safe)",
             code="queue_unreachable",
             retry_after_s=RETRY_AFTER_S,
-        )
+        ),
     )
 
 
@@ -128,12 +133,12 @@ async def _refused_by_redis(request: Request, error: Exception) -> Response:
 async def _without_store(request: Request, error: Exception) -> Response:
     log.warning("the store failed: %s", error)
     said = "the store of images cannot be used; try again"
-    return render(Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S))
+    return answer(request, Unavailable(said, code="store_unreachable", retry_after_s=RETRY_AFTER_S))
 
 
 async def _without_client(request: Request, error: Exception) -> Response:
-    return render(Malformed("the body broke off"))  # nobody is there to read it
+    return answer(request, Malformed("the body broke off"))  # nobody is there to read it
 
 
 async def _of_ours(request: Request, error: Exception) -> Response:
-    return render(Problem("something failed in the service; it has been logged"))
+    return answer(request, Problem("something failed in the service; it has been logged"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from fastapi import Request, Response
+from fastapi import Response
 
 from service.errors.field_paths import MAX_NAME_CHARS
 from service.errors.headers import SAFE_HEADERS
@@ -265,9 +265,3 @@ def raw_answer(problem: Problem) -> bytes:
     headers = b"".join(b"%s: %s\r\n" % header for header in answer.raw_headers)
     status = f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}\r\n".encode()
     return b"%s%sconnection: close\r\n\r\n%s" % (status, headers, bytes(answer.body))
-
-
-async def answer_problem(request: Request, error: Exception) -> Response:
-    """FastAPI's exception handler for `Problem`."""
-    assert isinstance(error, Problem)
-    return render(error)

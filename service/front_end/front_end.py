@@ -207,7 +207,7 @@ async def _front(request: Request) -> FrontEnd:
 
 Front = Annotated[FrontEnd, Depends(_front)]
 
-_bearer = HTTPBearer(
+bearer = HTTPBearer(
     auto_error=False,
     scheme_name="ApiKey",
     bearerFormat="atl_…",
@@ -216,27 +216,32 @@ _bearer = HTTPBearer(
 
 
 async def tenant_of_caller(
-    front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+    front: Front, given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 ) -> str:
     """Return the tenant of a request's key.
 
     Raises: Unauthorized.
     """
-    tenant = await _tenant(front, given)
+    return await tenant_of_key(front, given.credentials if given else None)
+
+
+async def tenant_of_key(front: FrontEnd, key: str | None) -> str:
+    """Return the tenant of a key; None: the request has none. Raises: Unauthorized."""
+    tenant = await _tenant(front, key)
     note(tenant=tenant)
     return tenant
 
 
-async def _tenant(front: FrontEnd, given: HTTPAuthorizationCredentials | None) -> str:
+async def _tenant(front: FrontEnd, key: str | None) -> str:
     """Raises: Unauthorized."""
     if front.callers is None:
         return DEFAULT_TENANT
-    if given is None:
+    if key is None:
         raise Unauthorized(
             "this server wants an API key: send the header `Authorization: Bearer atl_…`;"
             " its operator makes one by `atelier keys create --tenant NAME`"
         )
-    tenant = await front.callers.tenant(given.credentials)
+    tenant = await front.callers.tenant(key)
     if tenant is None:
         raise Unauthorized(
             "this API key is not known here: it is mistyped, or was revoked; ask the operator"

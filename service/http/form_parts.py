@@ -19,9 +19,11 @@ class Part(Protocol):
     max_bytes: int
     what: str
     """Name of the part in refusals."""
+    repeats: bool
+    """Whether a form may have it several times."""
 
     def begin(self) -> None:
-        """Note that the form has this part."""
+        """Begin the part, which the form has."""
 
     def add(self, data: bytes) -> None:
         """Take a piece. Raises: BodyTooLarge."""
@@ -32,6 +34,8 @@ class Part(Protocol):
 
 class BoundedPart:
     """Base of the parts: counts their bytes."""
+
+    repeats = False
 
     def __init__(self, max_bytes: int, what: str) -> None:
         self.max_bytes = max_bytes

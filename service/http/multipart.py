@@ -28,8 +28,13 @@ FRAMING_BYTES = 2**16
 """Maximum size of a form beside its parts: boundaries and headers."""
 
 
-async def read_form(request: Request, parts: Mapping[str, Part]) -> None:
+async def read_form(
+    request: Request, parts: Mapping[str, Part], max_bytes: int | None = None
+) -> None:
     """Read the body into the parts, by their names.
+
+    Args:
+        max_bytes: of all parts together. Default: the sum of what each may have.
 
     Raises:
         UnsupportedMedia: it is no form.
@@ -38,7 +43,7 @@ async def read_form(request: Request, parts: Mapping[str, Part]) -> None:
         Invalid: a part has an unknown name, or is there twice.
         ClientDisconnect: it broke off.
     """
-    chunks = _Chunks(request, [*parts.values()])
+    chunks = _Chunks(request, [*parts.values()], max_bytes)
     form = _Form(_boundary(request), parts)
     try:
         async for chunk in chunks:
@@ -71,10 +76,11 @@ def _boundary(request: Request) -> bytes:
 class _Chunks:
     """Body of a request, as it arrives."""
 
-    def __init__(self, request: Request, parts: Sequence[Part]) -> None:
+    def __init__(self, request: Request, parts: Sequence[Part], max_bytes: int | None) -> None:
         self._receive = request.receive
         self._largest = max(parts, key=lambda part: part.max_bytes)
-        self._max_bytes = FRAMING_BYTES + sum(part.max_bytes for part in parts)
+        most = sum(part.max_bytes for part in parts) if max_bytes is None else max_bytes
+        self._max_bytes = FRAMING_BYTES + most
         self._is_asked_for = "expect" in request.headers
         declared = request.headers.get("content-length", "")
         self._declared = int(declared[:18]) if declared.isdigit() else 0
@@ -161,7 +167,7 @@ class _Form:
         name = options.get(b"name", b"").decode("utf-8", "replace")
         if name not in self._parts:
             raise Invalid([FieldError(name or "body", f"is no part; there is {self._known()}")])
-        if name in self._seen:
+        if name in self._seen and not self._parts[name].repeats:
             raise Invalid([FieldError(name, "is there twice")])
         self._seen.add(name)
         self._part = self._parts[name]

@@ -40,7 +40,7 @@ _QUOTAS = {
     "RateLimit": _header("What is left of them."),
 }
 _RETRY_AFTER = {"Retry-After": _header("Seconds to wait before trying again.", "integer")}
-_PROBLEM_HEADERS = {
+PROBLEM_HEADERS: dict[int, Documents] = {
     401: {"WWW-Authenticate": _header("How to send an API key (RFC 6750).")},
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
@@ -76,7 +76,7 @@ def problems(*statuses: int, headers: Documents | None = None) -> Responses:
 
 
 def _problem(status: int, shared: Documents) -> Documents:
-    headers = _PROBLEM_HEADERS.get(status, {}) | (shared if status != 401 else {})
+    headers = PROBLEM_HEADERS.get(status, {}) | (shared if status != 401 else {})
     return {
         "description": TITLES[status],
         "content": {MEDIA_TYPE: _schema("ProblemView")},

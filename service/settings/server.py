@@ -69,6 +69,9 @@ class ServerSettings(Section):
     client to read some of its answer."""
     min_bytes_per_s: float = Field(16_384, gt=0)
     """Lowest rate of a body; slower connections are closed."""
+    cancel_when_left: bool = True
+    """Whether a job is canceled when the client leaves that waits for it, where another API gives
+    it no way to come back: not with an Idempotency-Key, and never a job of `POST /v1/generate`."""
     keep_alive_s: float = Field(15, gt=0)
     """Interval of keep-alive comments in event streams."""
     models_age_s: float = Field(1, ge=0)

@@ -17,6 +17,7 @@ from service.app import create_app
 from service.auth.api_keys import ApiKeys
 from service.jobs.queue import Queue
 from service.jobs.storage.object_store import Store
+from service.routing import DOORS
 from service.settings.redis import RedisSettings
 from service.settings.settings import Settings
 from tests.service.eventually import eventually
@@ -39,8 +40,15 @@ CLOSED = [
     ("POST", "/v1/jobs/ID/cancel"),
     ("GET", "/v1/jobs/ID/events"),
     ("GET", "/v1/jobs/ID/outputs/0"),
+    ("POST", f"/hf/{MODEL}"),
 ]
-PARAMETERS = (("ID", "{job_id}"), (MODEL, "{name}"), ("NAME", "{name}"), ("/0", "/{index}"))
+PARAMETERS = (
+    ("ID", "{job_id}"),
+    (f"hf/{MODEL}", "hf/{model}"),
+    (MODEL, "{name}"),
+    ("NAME", "{name}"),
+    ("/0", "/{index}"),
+)
 """What stands in those paths for which parameter."""
 OF_A_JOB = [call for call in CLOSED if "ID" in call[1]]
 
@@ -100,10 +108,13 @@ def test_no_route_is_left_out(app: FastAPI) -> None:
         (method, functools.reduce(lambda text, one: text.replace(*one), PARAMETERS, path))
         for method, path in CLOSED
     }
-    assert named == {route for route in routes(app) if route[1].startswith("/v1")}
+    prefixes = tuple(prefix for door in DOORS for prefix in door.error_forms)
+    closed = ("/v1", *prefixes)
+    assert named == {route for route in routes(app) if route[1].startswith(closed)}
     for path, methods in app.openapi()["paths"].items():
         for operation in methods.values():
-            assert operation.get("security", []) == [{"ApiKey": []}] * path.startswith("/v1")
+            schemes = [name for one in operation.get("security", []) for name in one]
+            assert bool(schemes) == path.startswith(closed), path
 
 
 @pytest.mark.parametrize(("method", "path"), CLOSED)
@@ -124,10 +135,8 @@ async def test_without_a_good_key_nothing_is_told(
     ]:
         answer = await http.request(method, path, headers=headers)
         assert answer.status_code == 401, headers
-        assert answer.headers["content-type"] == "application/problem+json"
         assert answer.headers["www-authenticate"] == challenge
-        assert "atelier keys create" in answer.json()["detail"]
-        assert answer.json()["error"]["type"] == "authentication_error"
+        assert "atelier keys create" in answer.text
         assert key not in answer.text
 
 

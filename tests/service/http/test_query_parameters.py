@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from service.routes import generate, health, jobs, loras, models, pages
+from service.routing import DOORS
 
+ROUTERS = (
+    *(part.router for part in (generate, health, jobs, loras, models, pages)),
+    *(door.router for door in DOORS),
+)
 ROUTES = [
-    (method, route.path.format(job_id="x", name="x", index=0))
-    for part in (generate, health, jobs, loras, models, pages)
-    for route in part.router.routes
+    (method, re.sub(r"\{[^}]*\}", "0", route.path))
+    for router in ROUTERS
+    for route in router.routes
     if isinstance(route, APIRoute)
     for method in route.methods
 ]
@@ -24,7 +31,7 @@ async def test_every_route_names_a_parameter_that_it_does_not_have(
 ) -> None:
     answer = await http.request(method, path, params={"limitt": 5})
     assert answer.status_code == 422, answer.text
-    assert answer.json()["errors"][0]["field"] == "limitt"
+    assert "limitt: " in answer.text
 
 
 def test_all_routes_are_tried(app: FastAPI) -> None:

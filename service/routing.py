@@ -5,9 +5,14 @@ from __future__ import annotations
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
+from service.errors.forms import ErrorForms
 from service.http.query_parameters import check_query
 from service.routes import generate, health, jobs, loras, models, pages
+from service.routes.compat import hugging_face
 from service.routes.documented_responses import problems
+
+DOORS = (hugging_face.DOOR,)
+"""Other clients' APIs."""
 
 
 def operation_id(route: APIRoute) -> str:
@@ -24,3 +29,12 @@ def include_routes(app: FastAPI) -> None:
             responses=problems(422),
             generate_unique_id_function=operation_id,
         )
+    for door in DOORS:
+        app.include_router(
+            door.router,
+            dependencies=[Depends(check_query)],
+            generate_unique_id_function=operation_id,
+        )
+    app.state.error_forms = ErrorForms(
+        {prefix: form for door in DOORS for prefix, form in door.error_forms.items()}
+    )

@@ -1,0 +1,93 @@
+"""Entry: a request of another API on its way in, from its body to its job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from service.admission import caller, quotas
+from service.admission.admission import admit
+from service.admission.parse import parse_as, parse_body
+from service.admission.refusals import Attempt, counting_refusals
+from service.http.body import read_json
+from service.http.inflight_limits import Hold
+from service.jobs import job_spans
+from service.jobs.model.job import Job
+from service.responses.wait import unless_left
+from service.routes.compat import forms
+from service.routes.compat.call import Call
+from service.routes.compat.names import SAME, Names, renaming
+from service.tracing import spans
+from service.tracing.span import Span
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Request whose body is held until its job is admitted."""
+
+    call: Call
+    _hold: Hold
+    _attempt: Attempt
+    _span: Span
+    _parent: str | None
+
+    async def json(self, kind: type[M]) -> M:
+        """Read the body as JSON. Raises: Problem."""
+        most = self.call.front.settings.limits.max_body_bytes
+        return await read_json(self.call.request, most, self._hold, partial(parse_as, kind))
+
+    async def form(self, kind: type[M], files: Collection[str]) -> tuple[M, dict[str, list[bytes]]]:
+        """Read the body as a form: its texts, and the files of each part named. Raises: Problem."""
+        most = self.call.front.settings.limits.max_body_bytes
+        texts = [one.alias or name for name, one in kind.model_fields.items()]
+        form = await forms.read(self.call.request, texts, files, self._hold, most)
+        return parse_as(kind, form.fields), form.files
+
+    async def admit(
+        self,
+        fields: Mapping[str, Any],
+        names: Names = SAME,
+        headers: Mapping[str, str] | None = None,
+    ) -> Job:
+        """Return the job of a request in our fields.
+
+        Args:
+            names: of our fields in the other API, for its errors.
+            headers: by lower-case name. Default: the request's.
+
+        Raises: Problem, ClientDisconnect: as `admit`.
+        """
+        call = self.call
+        sender = caller.Caller(
+            call.tenant, call.client, partial(unless_left, call.request), self._parent
+        )
+        with renaming(names):
+            self._attempt.body = body = parse_body(fields)
+            job = await admit(call.front, sender, body, headers or call.request.headers)
+        self._span.set(job_spans.about(job))
+        if job.traceparent != self._parent:
+            self._span.link(spans.parse(job.traceparent))
+        return job
+
+
+@asynccontextmanager
+async def entry(call: Call) -> AsyncIterator[Entry]:
+    """Hold a request's body, and count what is refused in here.
+
+    Raises: Problem: with the tenant's quotas in its headers.
+    """
+    front, parent = call.front, spans.here().traceparent
+    async with quotas.quota_headers(front, call.tenant):
+        with (
+            front.bodies.holding(call.client) as hold,
+            counting_refusals(front, call.tenant) as attempt,
+            spans.span("admission") as span,
+        ):
+            yield Entry(call, hold, attempt, span, parent)

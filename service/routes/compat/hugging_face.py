@@ -1,0 +1,131 @@
+"""Hugging Face's inference API: `InferenceClient(model="http://HOST/hf/MODEL")`.
+
+Source: huggingface_hub, inference/_providers/hf_inference.py, and inference/_client.py,
+`text_to_image`, `image_to_image`, `text_to_video`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.errors.problems import FieldError, Invalid, Problem
+from service.http.inflight_limits import HeldResponse
+from service.http.negotiation import JSON
+from service.responses.render import names_of, naming_the_job
+from service.routes.compat import documents
+from service.routes.compat.call import ByBearer, documented
+from service.routes.compat.door import Door, DoorBody
+from service.routes.compat.entry import entry
+from service.routes.compat.names import Names
+from service.routes.compat.outcome import ended, files
+
+PREFIX = "/hf"
+
+
+class TargetSize(DoorBody):
+    """Size of an image that is made of another."""
+
+    width: int
+    """Width in pixels."""
+    height: int
+    """Height in pixels."""
+
+
+class HuggingFaceParameters(DoorBody):
+    """Parameters: those of huggingface_hub, and any other field of `POST /v1/generate`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prompt: str | None = None
+    """Prompt of an image that is made of another, which is `inputs`."""
+    target_size: TargetSize | None = None
+    """Size of the image that is made."""
+    scheduler: str | None = None
+    """Name of one of the model's schedulers."""
+
+
+class HuggingFaceRequest(DoorBody):
+    """Request of huggingface_hub's `InferenceClient`."""
+
+    inputs: str
+    """The prompt; or an image in base64, where `parameters` has the prompt."""
+    parameters: HuggingFaceParameters = Field(default_factory=HuggingFaceParameters)
+    """Settings by name."""
+
+
+class HuggingFaceError(BaseModel):
+    """Error as huggingface_hub shows it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    error: str
+    """Message: what happened and what to do."""
+    code: str
+    """Kind of the error, for programs."""
+
+
+def error_form(problem: Problem) -> Response:
+    """Return a problem as huggingface_hub shows it."""
+    body = HuggingFaceError(error=problem.detail, code=problem.code)
+    content = json.dumps(body.model_dump())
+    return Response(content, problem.status, headers=problem.headers, media_type=JSON)
+
+
+router = APIRouter(prefix=PREFIX, tags=["hugging face"], dependencies=documented("bearer"))
+
+
+DOCUMENTS = documents.operation(
+    {JSON: documents.schema_of(HuggingFaceRequest)}, documents.FILES, HuggingFaceError
+)
+
+
+@router.post("/{model}", **DOCUMENTS)
+async def hugging_face_infer(
+    model: Annotated[str, Path(description="A model's `name`.")], call: ByBearer
+) -> Response:
+    """Make one image or video, by huggingface_hub's `InferenceClient`.
+
+    The answer is the file itself.
+    """
+    with call.waiting():
+        async with entry(call) as entering:
+            asked = await entering.json(HuggingFaceRequest)
+            job = await entering.admit(translated(model, asked), names=_names(asked))
+        with naming_the_job(job):
+            job = await ended(call, job)
+            hold = call.front.bodies.hold(call.client)
+            (data, *_) = await files(call.front, job, hold)
+    media_type = job.outputs[0].content_type
+    return HeldResponse(data, hold, headers=names_of(job), media_type=media_type)
+
+
+def translated(model: str, asked: HuggingFaceRequest) -> dict[str, Any]:
+    """Return a request in our fields. Raises: Invalid."""
+    given = asked.parameters
+    fields: dict[str, Any] = {"model": model, **(given.__pydantic_extra__ or {})}
+    if fields.get("num_images", 1) != 1:
+        raise Invalid([FieldError("parameters.num_images", "one image an answer; ask again")])
+    if given.prompt is None:
+        fields["prompt"] = asked.inputs
+    else:
+        fields |= {"prompt": given.prompt, "image": asked.inputs}
+    if given.target_size:
+        fields |= given.target_size.model_dump()
+    if given.scheduler is not None:
+        fields["scheduler"] = {"name": given.scheduler}
+    return fields
+
+
+def _names(asked: HuggingFaceRequest) -> Names:
+    text = "prompt" if asked.parameters.prompt is None else "image"
+    foreign = {"model": "model", text: "inputs", "scheduler.name": "parameters.scheduler"}
+    if asked.parameters.target_size:
+        foreign |= {side: f"parameters.target_size.{side}" for side in ("width", "height")}
+    return Names(foreign, prefix="parameters.")
+
+
+DOOR = Door(router, bodies=(HuggingFaceRequest, HuggingFaceError), error_forms={PREFIX: error_form})
