@@ -53,7 +53,7 @@ packages = @$(BIN)/python -m tools.packages $(1) > $(CHOSEN) && \
 	exit 1; }
 endif
 
-.PHONY: install demo test check test-newest newest fresh lint lint-deploy format docs openapi reference rules dashboards pictures \
+.PHONY: install demo test check test-newest newest fresh lint lint-deploy format docs wheel openapi reference rules dashboards pictures \
   locks lives load chaos compare gpu gpu-wheels train images-check quality tpu-schedule clean
 
 install: $(INSTALLED) ## .venv with the `atelier` command; ACCELERATOR=cuda or tpu where there is one; NEWEST=1
@@ -94,6 +94,10 @@ lint-deploy: $(CHECKOV)/.ran ## the Kubernetes overlays, by checkov; wants kubec
 format: $(RAN)-test ## what of it can be mended by itself
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+wheel: $(INSTALLED) ## dist/: the wheel, all of it below the one import name `atelier`
+	@mkdir -p dist && rm -f dist/*.whl
+	$(BIN)/python -m pip wheel --quiet --no-index --no-deps --no-build-isolation --wheel-dir dist .
 
 openapi: $(INSTALLED) ## openapi.yaml from the code
 	$(BIN)/python -m service.openapi > openapi.yaml

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from models.loading.sources import Reading
 
 FAMILIES: Mapping[str, str] = {
-    "FluxPipeline": "models.flux.load",
-    "FluxImg2ImgPipeline": "models.flux.load",
-    "StableDiffusionXLPipeline": "models.sdxl.load",
-    "StableDiffusionXLImg2ImgPipeline": "models.sdxl.load",
-    "StableDiffusionXLInpaintPipeline": "models.sdxl.load",
-    "WanPipeline": "models.wan.load",
-    "WanImageToVideoPipeline": "models.wan.load",
+    "FluxPipeline": ".flux.load",
+    "FluxImg2ImgPipeline": ".flux.load",
+    "StableDiffusionXLPipeline": ".sdxl.load",
+    "StableDiffusionXLImg2ImgPipeline": ".sdxl.load",
+    "StableDiffusionXLInpaintPipeline": ".sdxl.load",
+    "WanPipeline": ".wan.load",
+    "WanImageToVideoPipeline": ".wan.load",
 }
 """`_class_name` of a checkpoint's model_index.json → the module whose `load` serves it."""
 
-WITH_EXPERTS = frozenset({"models.wan.load"})
+WITH_EXPERTS = frozenset({".wan.load"})
 """Modules whose `load` can leave experts on the host, by turns on the device (`swap_experts`)."""
 
-SINGLE_FILES = frozenset({"models.sdxl.load"})
+SINGLE_FILES = frozenset({".sdxl.load"})
 """Modules whose `load` can take all weights from one `file`."""
 
 DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
@@ -46,7 +46,7 @@ DEFAULT_BASE = "stabilityai/stable-diffusion-xl-base-1.0"
 
 def loader(class_name: str) -> Callable[..., Pipeline]:
     """The `load` of the family of a model_index.json. Raises: UnsupportedCheckpoint."""
-    return import_module(_module(class_name)).load  # type: ignore[no-any-return]
+    return import_module(_module(class_name), __package__).load  # type: ignore[no-any-return]
 
 
 def _module(class_name: str) -> str:
@@ -137,7 +137,7 @@ def _load_file(
 
 
 def _reading(how: Mapping[str, Any]) -> Reading:
-    reading: Reading = import_module("models.loading.sources").Reading(**how)
+    reading: Reading = import_module(".loading.sources", __package__).Reading(**how)
     return reading
 
 

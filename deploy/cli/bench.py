@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
     bench = commands.add_parser("bench", help="measure the speed of the engine or of a server")
     kinds = bench.add_subparsers(required=True, metavar="what")
     for name, about in BENCHES.items():
-        module = import_module(f"deploy.cli.bench_{name}")
+        module = import_module(f".bench_{name}", __package__)
         parser = kinds.add_parser(name, help=about, description=module.__doc__)
         module.add_arguments(parser)
         parser.set_defaults(run=module.run)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-POOLS_NEED = ("jax", "flax", "transformers", "workers")
+from service.settings.installation import PREFIX, how_to_install
+
+POOLS_NEED = ("jax", "flax", "transformers", f"{PREFIX}workers")
 """Packages of the extras `cpu`, `cuda` and `tpu`, and what images for front ends leave out."""
 
 
@@ -18,6 +20,6 @@ def check_pools() -> None:
     missing = [name for name in POOLS_NEED if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"pools need {missing[0]}, which is not installed: in the project's folder,"
-            " pip install -e '.[cpu]' (or [cuda], [tpu]) or make install; or take a worker's image"
+            f"pools need {missing[0]}, which is not installed: {how_to_install('cpu')}"
+            " (or [cuda], [tpu]), or take a worker's image"
         )

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from sysconfig import get_path
 
-ROOT = Path(__file__).resolve().parents[2]
+from service.settings.installation import IMPORT_ROOT
+
 ATELIER = (sys.executable, "-P", "-m", "atelier")
 """Command line of our own program, to be started with `importing_ours`."""
 LINE_LIMIT_BYTES = 2**20
@@ -46,7 +47,7 @@ def importing_ours(environment: Mapping[str, str]) -> dict[str, str]:
     relative.
     """
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
-    path = [str(ROOT)] if Path(get_path("purelib")) != ROOT else []
+    path = [str(IMPORT_ROOT)] if Path(get_path("purelib")) != IMPORT_ROOT else []
     path += [entry for entry in given if Path(entry).is_absolute() and entry not in path]
     return {**environment, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(path)}
 

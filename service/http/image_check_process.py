@@ -12,10 +12,10 @@ import resource
 import signal
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # isolated, it lacks our own folder
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv.pop(1))  # isolated, it lacks the folder that our packages are in
 
 from PIL import Image
 

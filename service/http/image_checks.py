@@ -18,6 +18,7 @@ from typing import Any
 
 from models.spec.image_files import ImageFile, ImageFileError
 from service.http.fair_limiter import FairLimiter
+from service.settings.installation import IMPORT_ROOT
 from service.settings.settings import Settings
 
 LENGTH_BYTES = 8
@@ -88,7 +89,7 @@ class ImageChecks:
                 return child
             self._all.discard(child)
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", str(PROGRAM), *self._arguments),
+            *(sys.executable, "-I", str(PROGRAM), str(IMPORT_ROOT), *self._arguments),
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # isolated, it lacks our own folder
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv.pop(1))  # isolated, it lacks the folder that our packages are in
 
 from models.adapters.files.adapter import AdapterError
 from models.adapters.files.formats import inspect

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from models.spec.lora import Expert
+from service.settings.installation import IMPORT_ROOT
 
 PROGRAM = Path(__file__).with_name("lora_check_process.py")
 CPU_S = 60
@@ -70,7 +71,8 @@ async def check_lora(file: BinaryIO, layers: str, expert: Expert | None) -> Lora
 
 async def _start(descriptor: int, expert: str) -> Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", str(PROGRAM), str(descriptor), expert, str(CPU_S)),
+        *(sys.executable, "-I", str(PROGRAM), str(IMPORT_ROOT)),
+        *(str(descriptor), expert, str(CPU_S)),
         stdin=PIPE,
         stdout=PIPE,
         stderr=DEVNULL,

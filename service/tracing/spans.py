@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
+from service.settings.installation import how_to_install
 from service.settings.section import ConfigError
 from service.settings.tracing import TracingSettings
 from service.tracing.log_context import note
@@ -79,8 +80,8 @@ def _connect(settings: TracingSettings, service: str, attributes: Attributes) ->
         from service.tracing.opentelemetry import OpenTelemetry
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"tracing.endpoint is set, but {error.name} is missing: in the project's folder,"
-            " pip install -e '.[otel]', or leave the endpoint out"
+            f"tracing.endpoint is set, but {error.name} is missing: {how_to_install('otel')},"
+            " or leave the endpoint out"
         ) from None
     try:
         return OpenTelemetry(settings, service, attributes)

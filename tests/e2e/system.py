@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Condition, Thread
 
@@ -91,15 +91,19 @@ class System:
     """`atelier up` with these arguments, on a free port, its state in a folder of its own but for
     what is compiled. Its working directory is full of traps."""
 
+    command: Sequence[str] = ours.ATELIER
+    surroundings = staticmethod(ours.importing_ours)
+    """Makes the environment of `command` from one without settings."""
+
     def __init__(self, state: Path, *arguments: str, **settings: str) -> None:
         own = {"ATELIER_COMPILE_CACHE": os.environ[COMPILED]} | settings
         self.process = subprocess.Popen(
-            [*ours.ATELIER, "up", "--port", "0", "--state", str(state), *arguments],
+            [*self.command, "up", "--port", "0", "--state", str(state), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=set_traps(state.with_name(f"{state.name}-traps")),
-            env=ours.importing_ours(environment() | own),
+            env=self.surroundings(environment() | own),
             start_new_session=True,
         )
         self.lines: list[str] = []

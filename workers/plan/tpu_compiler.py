@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from models.parallel import jax_internals
 from models.parallel.axis_rules import auto_mesh
 from models.parallel.mesh_axes import AXIS_NAMES
+from service.settings.installation import how_to_install
 from workers.slice import xla_flags
 from workers.slice.mesh import make_mesh
 from workers.slice.mesh_shape import MeshShape
@@ -32,7 +33,7 @@ def prepare(topology: Topology, family: str) -> None:
         import libtpu  # noqa: F401
     except ModuleNotFoundError:
         raise PlanError(
-            "compiling for TPUs needs libtpu: in the project's folder, pip install -e '.[plan]'; "
+            f"compiling for TPUs needs libtpu: {how_to_install('plan')}; "
             "without it, --reckon estimates without a compiler"
         ) from None
     quiet = {

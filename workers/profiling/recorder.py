@@ -20,6 +20,7 @@ from service.jobs.profiles import MOST_S, MOST_STEPS, ProfileRequest
 from service.jobs.queue import Queue
 from service.jobs.storage.errors import StoreError
 from service.jobs.storage.object_store import Store
+from service.settings.installation import IMPORT_ROOT
 from workers import metrics
 from workers.engine.engine import Engine
 from workers.engine.step_metrics import layout_name
@@ -36,9 +37,6 @@ KEPT_S = 300.0
 """Lifetime of a recording in the store."""
 NICENESS = 10
 FILES = (".xplane.pb", ".trace.json.gz")
-
-ROOT = Path(__file__).resolve().parents[2]
-"""Folder in which `workers` is found, whatever this process's folder is."""
 
 log = logging.getLogger(__name__)
 
@@ -160,10 +158,14 @@ async def read_elsewhere(folder: Path, steps: int) -> dict[str, Any] | None:
     Raises: Unreadable.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "workers.profiling.trace"),
+        *(sys.executable, "-P", "-m", f"{__package__}.trace"),
         str(folder),
         str(steps),
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)},  # the chip is taken
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": str(IMPORT_ROOT),
+        },  # the chip is taken
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

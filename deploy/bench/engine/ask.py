@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from jax.sharding import NamedSharding, PartitionSpec
 
-import models.demo
-from models import published, registry
+from models import demo, published, registry
 from models.checkpoint.folder import CheckpointError
 from models.checkpoint.hub import CONFIGS, resolve
 from models.interface.pipeline import Fields, Pipeline, Prepared
@@ -28,7 +27,7 @@ from workers.loading.model import MeshSlice
 from workers.plan.make import check
 from workers.programs import warmup
 
-DEMO = Path(models.demo.__file__).parent
+DEMO = Path(demo.__file__).parent
 PROMPT = "a red circle on a blue background"
 
 

@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.local.processes import ROOT, Child, ending, importing_ours
+from deploy.local.processes import Child, ending, importing_ours
+from service.settings.installation import IMPORT_ROOT
 from tests.e2e.system import is_alive
 from tests.e2e.system import until as until_now
 from tests.workers.polling import until
@@ -87,7 +88,7 @@ def test_python_children_import_nothing_of_their_working_directory(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     file, *found = done.stdout.split()
-    assert Path(file) == ROOT / "deploy" / "local" / "processes.py"
+    assert Path(file) == IMPORT_ROOT / "deploy" / "local" / "processes.py"
     assert str(tmp_path / "given") in found
     assert {"", ".", str(tmp_path), str(tmp_path / "relative")}.isdisjoint(found)
 
@@ -96,7 +97,7 @@ def test_every_module_that_we_start_as_a_program_is_started_safely() -> None:
     """`python -m` puts the working directory in front of everything that is imported."""
     unsafe = re.compile(r'(?<!"-P", )"-m",')
     rooms = ("deploy", "models", "service", "workers")
-    sources = [path for room in rooms for path in ROOT.glob(f"{room}/**/*.py")]
+    sources = [path for room in rooms for path in IMPORT_ROOT.glob(f"{room}/**/*.py")]
     assert [path for path in sources if unsafe.search(path.read_text("utf-8"))] == []
 
 

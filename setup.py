@@ -1,0 +1,119 @@
+"""Build of the wheel, in which all packages stand under the one import name `atelier`.
+
+In the source tree they stand at the top, and editable installs import them from there. At the top
+of a user's site-packages `service` and `models` would clash with the user's own: in a wheel they
+are `atelier.service`, `atelier.models`, …, and their imports say so. pyproject.toml has the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+
+NAME = "atelier"
+INIT = f'''"""Images and video from SDXL, Flux and Wan; `{NAME}.__main__` is the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    from {NAME}.__main__ import main as run
+
+    return run(argv)
+'''
+"""Text of the package's `__init__.py`: whoever imports a part of it loads no command line."""
+
+
+def namespaced(source: str, packages: Collection[str]) -> str:
+    """Return a source whose absolute imports of these packages are of `atelier`'s.
+
+    Raises: ValueError: `import a.b` binds `a`, which no prefix leaves as it is.
+    """
+    lines = source.encode().splitlines(keepends=True)
+    for row, column in sorted(_names(ast.parse(source), lines, packages), reverse=True):
+        line = lines[row]
+        lines[row] = line[:column] + f"{NAME}.".encode() + line[column:]
+    return b"".join(lines).decode()
+
+
+def _names(
+    tree: ast.Module, lines: list[bytes], packages: Collection[str]
+) -> Iterator[tuple[int, int]]:
+    """Lines and columns, from 0 on and in bytes, where names of these packages begin."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level and _is_of(node.module, packages):
+            row = node.lineno - 1
+            found = re.compile(rb"from\s+").match(lines[row], node.col_offset)
+            assert found is not None
+            yield row, found.end()
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if _is_of(alias.name, packages):
+                    if alias.asname is None:
+                        raise ValueError(f"line {alias.lineno}: write `from … import …` instead")
+                    yield alias.lineno - 1, alias.col_offset
+
+
+def _is_of(module: str | None, packages: Collection[str]) -> bool:
+    return module is not None and module.split(".")[0] in packages
+
+
+class Namespaced(build_py):
+    """Copies the packages to where the distribution wants them, with imports that say so."""
+
+    def build_module(self, module: str, module_file: str, package: str) -> tuple[str, bool]:
+        """Copy one module."""
+        outfile, copied = super().build_module(module, module_file, package)
+        if copied and package.startswith(f"{NAME}."):
+            self._rewrite(Path(outfile))
+        return outfile, copied
+
+    def run(self) -> None:
+        """Copy all; `atelier.py` is what `python -m atelier` runs."""
+        super().run()
+        if not self.editable_mode and self.distribution.package_dir:
+            package = Path(self.build_lib, NAME)
+            (package / "__init__.py").write_text(INIT, "utf-8")
+            self.copy_file(f"{NAME}.py", str(package / "__main__.py"))
+            self._rewrite(package / "__main__.py")
+
+    def _rewrite(self, file: Path) -> None:
+        packages = {place for place in self.distribution.package_dir.values()}
+        try:
+            file.write_text(namespaced(file.read_text("utf-8"), packages), "utf-8")
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+
+
+class Wheel(bdist_wheel):
+    """Moves all packages below `atelier` before they are built, in a folder without leftovers."""
+
+    def run(self) -> None:
+        """Build the wheel."""
+        ours = self.distribution
+        tops = {package.split(".")[0] for package in ours.packages}
+        ours.package_dir = {f"{NAME}.{top}": top for top in tops}
+        ours.packages = [f"{NAME}.{package}" for package in ours.packages]
+        ours.py_modules = None
+        with TemporaryDirectory() as folder:
+            self.get_finalized_command("build").build_lib = folder
+            super().run()
+
+    def write_wheelfile(self, wheelfile_base: str, *args: str) -> None:
+        """Write the wheel's metadata; setuptools may have listed the source tree's names."""
+        super().write_wheelfile(wheelfile_base, *args)
+        Path(wheelfile_base, "top_level.txt").write_text(f"{NAME}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    setup(cmdclass={"build_py": Namespaced, "bdist_wheel": Wheel})

@@ -1,0 +1,113 @@
+"""The wheel: what is in it, and that it runs where nothing else of ours is."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from zipfile import ZipFile
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.e2e.system import System, set_traps
+from tests.packaging.installed import Installed
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = (
+    "service/playground/index.html",
+    "service/jobs/scripts/common.lua",
+    "workers/slice/xla_flags.toml",
+    "models/nn/kernels/blocks.json",
+    "models/demo/flux/model_index.json",
+    "deploy/docker/atelier.toml",
+)
+"""Files beside the code: one of each kind."""
+ACCEPT = {"Accept": "image/png"}
+LARGEST_BYTES = 40 * 2**20
+"""31 MB with the demo models; PyPI takes 100."""
+
+
+@pytest.fixture(scope="module")
+def files(wheel: Path) -> dict[str, bytes]:
+    """Contents by name."""
+    with ZipFile(wheel) as packed:
+        return {name: packed.read(name) for name in packed.namelist()}
+
+
+def test_it_has_one_import_name(files: dict[str, bytes]) -> None:
+    info = f"atelier-{version('atelier')}.dist-info"
+    assert {name.split("/")[0] for name in files} == {"atelier", info}
+    assert files[f"{info}/top_level.txt"] == b"atelier\n"
+
+
+def test_it_has_every_source_and_what_lies_beside_it(files: dict[str, bytes]) -> None:
+    packages = ("deploy", "models", "service", "workers")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    wanted = {f"atelier/{path.relative_to(ROOT)}" for path in sources}
+    weights = (ROOT / "models" / "demo").glob("[!r]*/**/*.safetensors")
+    wanted |= {f"atelier/{path.relative_to(ROOT)}" for path in weights}
+    wanted |= {f"atelier/{name}" for name in DATA}
+    assert wanted - files.keys() == set()
+
+
+def test_it_is_small_enough_to_be_published(wheel: Path) -> None:
+    assert wheel.stat().st_size < LARGEST_BYTES
+
+
+def test_no_other_name_can_be_imported(installed: Installed, tmp_path: Path) -> None:
+    look = (
+        "from importlib.util import find_spec;"
+        "print(*map(find_spec, ('deploy', 'models', 'service', 'workers', 'tools')))"
+    )
+    assert (
+        installed.run(installed.python, "-P", "-c", look, cwd=tmp_path).stdout.split()
+        == ["None"] * 5
+    )
+
+
+@pytest.mark.parametrize("start", ["command", "module"])
+def test_the_command_line_answers_in_a_hostile_folder(
+    installed: Installed, tmp_path: Path, start: str
+) -> None:
+    command = {"command": [installed.command], "module": [installed.python, "-Pm", "atelier"]}
+    folder = set_traps(tmp_path)
+    said = installed.run(*command[start], "--version", cwd=folder)
+    assert said.stdout == f"atelier {version('atelier')}\n", said.stderr
+    for arguments in (["--help"], ["up", "--help"], ["bench", "serve", "--help"]):
+        shown = installed.run(*command[start], *arguments, cwd=folder)
+        assert shown.stdout.startswith("usage: atelier"), shown.stderr
+
+
+def test_what_is_missing_is_named_as_pip_wants_it(installed: Installed, tmp_path: Path) -> None:
+    look = "from atelier.service.settings.installation import how_to_install as h; print(h('cpu'))"
+    said = installed.run(installed.python, "-c", look, cwd=tmp_path)
+    assert said.stdout == "pip install 'atelier[cpu]'\n", said.stderr
+
+
+@pytest.fixture(scope="module")
+def system(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """The demo, from the wheel; its working directory has a `models.py` and more of the kind."""
+    running = installed.up(tmp_path_factory.mktemp("state"))
+    yield running
+    running.close()
+
+
+def test_the_demo_makes_an_image(system: System, installed: Installed, tmp_path: Path) -> None:
+    server = system.wait_for(r"^flux-demo is ready at (\S+)")[1]
+    folder = set_traps(tmp_path)
+    make = ("generate", "a red circle", "--model", "flux-demo", "--server", server, "-o", "a.png")
+    made = installed.run(installed.command, *make, cwd=folder)
+    assert made.returncode == 0, made.stderr
+    body = {"model": "flux-demo", "prompt": "a red circle", "image": as_data_url(folder / "a.png")}
+    sent = httpx.post(f"{server}/v1/generate", json=body, headers=ACCEPT, timeout=60)
+    assert sent.status_code == 200, sent.text
+    assert Image.open(io.BytesIO(sent.content)).format == "PNG"
+
+
+def as_data_url(file: Path) -> str:
+    """Return an image for a request; a child process checks it."""
+    return f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}"
